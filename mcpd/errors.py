@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The one error table of mcpd (design §9).
+
+Every failure that may reach a caller is a subclass of :class:`McpdError`. Each class knows how it is
+called on every way out: its D-Bus error name, its JSON-RPC code, its HTTP status and the exit code of
+``mcpctl``. ``docs/errors.md`` lists the same table; a test compares the two.
+
+A message names the input, the fault and the way out, and is safe to show: it never holds a secret or
+a traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import ClassVar, Final
+
+ERROR_PREFIX: Final = "org.mcpd.Mcp1.Error."
+FREEDESKTOP_PREFIX: Final = "org.freedesktop.DBus.Error."
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_NOT_AUTHORIZED: Final = 3
+EXIT_NOT_FOUND: Final = 4
+
+
+class McpdError(Exception):
+    """A failure with a name on every interface; on its own, a fault of mcpd itself."""
+
+    dbus_name: ClassVar[str] = FREEDESKTOP_PREFIX + "Failed"
+    jsonrpc_code: ClassVar[int] = -32603
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = EXIT_FAILED
+
+    @property
+    def message(self) -> str:
+        """The text shown to the caller."""
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class NotFound(McpdError):
+    """No server, entry, source, job or session of that name."""
+
+    dbus_name = ERROR_PREFIX + "NotFound"
+    jsonrpc_code = -32602
+    http_status = 404
+    exit_code = EXIT_NOT_FOUND
+
+
+class AlreadyInstalled(McpdError):
+    """The server is installed already, or another one holds its id."""
+
+    dbus_name = ERROR_PREFIX + "AlreadyInstalled"
+    http_status = 409
+
+
+class InvalidArgument(McpdError):
+    """An argument of a call is not acceptable."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "InvalidArgs"
+    jsonrpc_code = -32602
+    http_status = 400
+    exit_code = EXIT_USAGE
+
+
+class InvalidManifest(McpdError):
+    """A manifest or registry entry cannot be used."""
+
+    dbus_name = ERROR_PREFIX + "InvalidManifest"
+    http_status = 422
+
+
+class InvalidConfig(McpdError):
+    """A configuration value, or a settings file, cannot be used."""
+
+    dbus_name = ERROR_PREFIX + "InvalidConfig"
+    jsonrpc_code = -32602
+    http_status = 422
+
+
+class ConfigMissing(McpdError):
+    """A required configuration value is not set."""
+
+    dbus_name = ERROR_PREFIX + "ConfigMissing"
+    http_status = 409
+
+
+class IntegrityMismatch(McpdError):
+    """What was fetched is not what was pinned (revision, hash)."""
+
+    dbus_name = ERROR_PREFIX + "IntegrityMismatch"
+    http_status = 502
+
+
+class SourceUnavailable(McpdError):
+    """A registry or package source did not deliver."""
+
+    dbus_name = ERROR_PREFIX + "SourceUnavailable"
+    http_status = 502
+
+
+class BuildFailed(McpdError):
+    """The package was fetched but could not be built or installed."""
+
+    dbus_name = ERROR_PREFIX + "BuildFailed"
+    http_status = 502
+
+
+class Unhealthy(McpdError):
+    """An installed server did not start and answer ``tools/list``."""
+
+    dbus_name = ERROR_PREFIX + "Unhealthy"
+    http_status = 502
+
+
+class ReadOnly(McpdError):
+    """The object belongs to a layer that this instance does not write."""
+
+    dbus_name = ERROR_PREFIX + "ReadOnly"
+    http_status = 403
+
+
+class Busy(McpdError):
+    """Another job holds the object."""
+
+    dbus_name = ERROR_PREFIX + "Busy"
+    http_status = 409
+
+
+class Cancelled(McpdError):
+    """The job was cancelled."""
+
+    dbus_name = ERROR_PREFIX + "Cancelled"
+    http_status = 409
+
+
+class NoSpace(McpdError):
+    """The disk or the quota is full."""
+
+    dbus_name = ERROR_PREFIX + "NoSpace"
+    http_status = 507
+
+
+class SpawnFailed(McpdError):
+    """A server could not be started."""
+
+    dbus_name = ERROR_PREFIX + "SpawnFailed"
+    http_status = 502
+
+
+class SandboxUnavailable(SpawnFailed):
+    """The sandbox could not be built, so nothing was started."""
+
+    dbus_name = ERROR_PREFIX + "SandboxUnavailable"
+
+
+class HeldBack(SpawnFailed):
+    """The server keeps crashing and is not started again yet."""
+
+    dbus_name = ERROR_PREFIX + "HeldBack"
+    http_status = 503
+
+
+class NotStdio(McpdError):
+    """The server has no stdio transport to start."""
+
+    dbus_name = ERROR_PREFIX + "NotStdio"
+    http_status = 422
+
+
+class SystemInstanceOnly(McpdError):
+    """The server is started by the system instance only (``runtime.runAs = "system"``)."""
+
+    dbus_name = ERROR_PREFIX + "SystemInstanceOnly"
+    http_status = 403
+
+
+class Disabled(McpdError):
+    """The server is disabled."""
+
+    dbus_name = ERROR_PREFIX + "Disabled"
+    http_status = 403
+
+
+class TimedOut(McpdError):
+    """No answer in time (JSON-RPC code of seed 003 and 004)."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "Timeout"
+    jsonrpc_code = -32000
+    http_status = 504
+
+
+class LimitExceeded(McpdError):
+    """A limit on size, number or rate was reached."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "LimitsExceeded"
+    jsonrpc_code = -32005
+    http_status = 429
+
+
+class NotAuthorized(McpdError):
+    """The caller may not do this."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "AccessDenied"
+    http_status = 403
+    exit_code = EXIT_NOT_AUTHORIZED
+
+
+class InteractionRequired(NotAuthorized):
+    """The caller may do this after authenticating, but did not allow interaction."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "InteractiveAuthorizationRequired"
+
+
+class ParseError(McpdError):
+    """A message is not JSON."""
+
+    dbus_name = ERROR_PREFIX + "ParseError"
+    jsonrpc_code = -32700
+    http_status = 400
+
+
+class InvalidRequest(McpdError):
+    """A message is JSON, but not a request that can be served."""
+
+    dbus_name = ERROR_PREFIX + "InvalidRequest"
+    jsonrpc_code = -32600
+    http_status = 400
+
+
+class TooLarge(LimitExceeded):
+    """A message is larger than the limit."""
+
+    dbus_name = ERROR_PREFIX + "TooLarge"
+    http_status = 413
+
+
+class Unauthenticated(NotAuthorized):
+    """The caller did not say who it is, or not rightly."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "AuthFailed"
+    http_status = 401
+
+
+class NotSupported(McpdError):
+    """This instance cannot do that."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "NotSupported"
+    http_status = 501
+
+
+class ServiceUnavailable(McpdError):
+    """mcpd, or the bus it listens on, cannot be reached."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "ServiceUnknown"
+    http_status = 503
+
+
+class UnknownObject(McpdError):
+    """No object at that D-Bus path."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "UnknownObject"
+    http_status = 404
+    exit_code = EXIT_NOT_FOUND
+
+
+class UnknownInterface(McpdError):
+    """The object has no such D-Bus interface."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "UnknownInterface"
+    http_status = 404
+
+
+class UnknownMethod(McpdError):
+    """The D-Bus interface, or the MCP server, has no such method."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "UnknownMethod"
+    jsonrpc_code = -32601
+    http_status = 404
+
+
+class UnknownProperty(McpdError):
+    """The D-Bus interface has no such property."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "UnknownProperty"
+    http_status = 404
+
+
+class PropertyReadOnly(McpdError):
+    """Properties are changed by methods only."""
+
+    dbus_name = FREEDESKTOP_PREFIX + "PropertyReadOnly"
+    http_status = 403
+
+
+def _walk(cls: type[McpdError]) -> list[type[McpdError]]:
+    return [cls, *(found for child in cls.__subclasses__() for found in _walk(child))]
+
+
+TABLE: Final[tuple[type[McpdError], ...]] = tuple(_walk(McpdError))
+"""Every error class, the base first."""
+
+_BY_DBUS_NAME: Final = {cls.dbus_name: cls for cls in TABLE}
+
+
+def from_dbus(name: str, message: str) -> McpdError:
+    """The error that a D-Bus reply named *name* stands for; unknown names become :class:`McpdError`."""
+    if name == FREEDESKTOP_PREFIX + "NoReply":
+        return ServiceUnavailable(message)
+    return _BY_DBUS_NAME.get(name, McpdError)(message)
+
+
+def from_oserror(error: OSError, doing: str) -> McpdError:
+    """Translate *error*, met while *doing* (e.g. ``"writing /x"``), so that the message names both."""
+    text = f"{doing}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"{text}. Free some space and try again.")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ReadOnly(text)
+    return McpdError(text)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where everything lies (design §3): scopes → directories, each one overridable.
+
+System paths follow the FHS, user paths the XDG base directory specification (through platformdirs).
+``MCP_SYSTEM_INSTALL_DIR``, ``MCP_SYSTEM_SOURCES_PATH``, ``MCP_USER_INSTALL_DIR`` and ``MCP_USER_SOURCES_PATH``
+override one path each, as other implementations of the format know them (S-31). ``MCP_ROOT`` moves the whole
+system scope below a directory, for tests and image builds.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from platformdirs.unix import Unix
+
+
+class Scope(StrEnum):
+    """Whom a server is installed for (S-1)."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The directories of one scope."""
+
+    scope: Scope
+    sources_list: Path
+    settings: Path
+    installed: Path
+    """Holds ``index.json`` and one symlink ``<id>`` per installed server; the path the seed names (S-6, S-7)."""
+    secrets: Path
+    state: Path
+    """Parent of the directories that servers may write, one per id."""
+    cache: Path
+    runtime: Path
+    overlay: Path
+    """A user's own values for system-installed servers; unused in the system scope."""
+
+    @property
+    def sources_dir(self) -> Path:
+        """``sources.list.d``, beside ``sources.list``."""
+        return self.sources_list.with_name(self.sources_list.name + ".d")
+
+    @property
+    def generations(self) -> Path:
+        """Parent of ``<id>/<n>/``, beside the directory that ``installed`` really is."""
+        return self.installed.resolve().parent / "generations"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Both scopes and the read-only vendor layer."""
+
+    user: Layout
+    system: Layout
+    vendor: Path
+    """``<id>/manifest.json`` of bundled servers and of those from distribution packages."""
+    home: Path
+
+    def layout(self, scope: Scope) -> Layout:
+        """The directories of *scope*."""
+        return self.user if scope is Scope.USER else self.system
+
+
+def from_environment() -> Paths:
+    """The paths of this process, as its environment sets them."""
+    root = Path(os.environ.get("MCP_ROOT", "/"))
+    return Paths(user=_user(), system=_system(root), vendor=root / "usr/share/mcp/servers", home=Path.home())
+
+
+def _override(variable: str, default: Path) -> Path:
+    value = os.environ.get(variable)
+    return Path(value).expanduser() if value else default
+
+
+def _user() -> Layout:
+    xdg = Unix("mcp", appauthor=False)
+    with warnings.catch_warnings():
+        # Without XDG_RUNTIME_DIR platformdirs falls back to a private directory below /tmp, which will do.
+        warnings.simplefilter("ignore")
+        runtime = Path(xdg.user_runtime_dir)
+    config, data = Path(xdg.user_config_dir), Path(xdg.user_data_dir)
+    return Layout(
+        scope=Scope.USER,
+        sources_list=_override("MCP_USER_SOURCES_PATH", config / "sources.list"),
+        settings=config / "mcpd.toml",
+        installed=_override("MCP_USER_INSTALL_DIR", data / "installed"),
+        secrets=data / "secrets",
+        state=Path(xdg.user_state_dir),
+        cache=Path(xdg.user_cache_dir),
+        runtime=runtime,
+        overlay=data / "overlay",
+    )
+
+
+def _system(root: Path) -> Layout:
+    return Layout(
+        scope=Scope.SYSTEM,
+        sources_list=_override("MCP_SYSTEM_SOURCES_PATH", root / "etc/mcp/sources.list"),
+        settings=root / "etc/mcp/mcpd.toml",
+        installed=_override("MCP_SYSTEM_INSTALL_DIR", root / "usr/share/mcp/installed"),
+        secrets=root / "var/lib/mcp/secrets",
+        state=root / "var/lib/mcp/state",
+        cache=root / "var/cache/mcp",
+        runtime=root / "run/mcp",
+        overlay=root / "var/lib/mcp/overlay",
+    )
