@@ -70,13 +70,13 @@ class Paths:
 
 def from_environment() -> Paths:
     """The paths of this process, as its environment sets them."""
-    root = Path(os.environ.get("MCP_ROOT", "/"))
+    root = Path(os.environ.get("MCP_ROOT") or "/").absolute()
     return Paths(user=_user(), system=_system(root), vendor=root / "usr/share/mcp/servers", home=Path.home())
 
 
 def _override(variable: str, default: Path) -> Path:
     value = os.environ.get(variable)
-    return Path(value).expanduser() if value else default
+    return Path(value).expanduser().absolute() if value else default
 
 
 def _user() -> Layout:

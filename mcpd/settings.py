@@ -2,14 +2,15 @@
 """``mcpd.toml`` (mcpd.conf(5)): the administrator's settings, then the user's, then the environment.
 
 The user instance reads ``/etc/mcp/mcpd.toml`` and then ``~/.config/mcp/mcpd.toml``; a later file wins key by
-key. A variable ``MCPD_<SECTION>_<KEY>`` (e.g. ``MCPD_INSTALL_KEEP_GENERATIONS=5``) wins over both.
+key. A variable ``MCPD_<SECTION>_<KEY>`` (e.g. ``MCPD_INSTALL_KEEP_GENERATIONS=5``; commas between the
+items of a list) wins over both.
 """
 
 from __future__ import annotations
 
 import os
 import tomllib
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +19,8 @@ from mcpd.errors import InvalidConfig, from_oserror
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+_ENVIRONMENT: Final = "environment"
 
 Seconds = Annotated[float, Field(gt=0, le=7200)]
 
@@ -86,7 +89,7 @@ def load(files: Iterable[Path], environ: Mapping[str, str] | None = None) -> Set
     merged: dict[str, dict[str, Any]] = {}
     for file in files:
         _merge(merged, _read(file), str(file))
-    _merge(merged, _from_environment(os.environ if environ is None else environ), "environment")
+    _merge(merged, _from_environment(os.environ if environ is None else environ), _ENVIRONMENT)
     return Settings.model_validate(merged)
 
 
@@ -97,20 +100,29 @@ def _read(file: Path) -> dict[str, Any]:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfig(f"{file}: {error}") from error
+    except RecursionError:
+        raise InvalidConfig(f"{file}: nested too deeply") from None
     except OSError as error:
         raise from_oserror(error, f"reading {file}") from error
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, dict[str, str]] = {}
+    found: dict[str, dict[str, str | list[str]]] = {}
     for section, field in Settings.model_fields.items():
         if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
             continue
-        for key in field.annotation.model_fields:
-            value = environ.get(f"MCPD_{section}_{key}".upper())
+        for key, setting in field.annotation.model_fields.items():
+            value = environ.get(_variable(section, key))
             if value is not None:
-                found.setdefault(section, {})[key] = value
+                many = get_origin(setting.annotation) is tuple
+                found.setdefault(section, {})[key] = (
+                    [v.strip() for v in value.split(",") if v.strip()] if many else value
+                )
     return found
+
+
+def _variable(*names: object) -> str:
+    return "_".join(("MCPD", *map(str, names))).upper()
 
 
 def _merge(into: dict[str, dict[str, Any]], layer: dict[str, Any], origin: str) -> None:
@@ -119,7 +131,8 @@ def _merge(into: dict[str, dict[str, Any]], layer: dict[str, Any], origin: str) 
         Settings.model_validate(layer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise InvalidConfig(f"{origin}: {key}: {first['msg']}") from error
+        place = first["loc"]
+        named = _variable(*place[:2]) if origin == _ENVIRONMENT else f"{origin}: {'.'.join(map(str, place))}"
+        raise InvalidConfig(f"{named}: {first['msg']}") from error
     for section, values in layer.items():
         into.setdefault(section, {}).update(values)

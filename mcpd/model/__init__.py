@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The file formats of seed 001 and their older shapes, as models that keep what they do not know."""
+
+from pydantic import JsonValue
+
+from mcpd.model.base import (
+    ID_PATTERN,
+    Problem,
+    check_id,
+    check_json,
+    dump_json,
+    id_from_name,
+    load_json,
+    printable,
+)
+from mcpd.model.entry import Entry
+from mcpd.model.index import Index, Pointer, parse_index
+from mcpd.model.manifest import Manifest, Runtime
+from mcpd.model.property import ConfigProperty, Target, ValueType
+from mcpd.model.registry import Registry, parse_registry
+from mcpd.model.source import Source, SourceType, check_git_url
+from mcpd.model.transport import Transport, TransportType
+
+__all__ = [
+    "ID_PATTERN",
+    "ConfigProperty",
+    "Entry",
+    "Index",
+    "JsonValue",
+    "Manifest",
+    "Pointer",
+    "Problem",
+    "Registry",
+    "Runtime",
+    "Source",
+    "SourceType",
+    "Target",
+    "Transport",
+    "TransportType",
+    "ValueType",
+    "check_git_url",
+    "check_id",
+    "check_json",
+    "dump_json",
+    "id_from_name",
+    "load_json",
+    "parse_index",
+    "parse_registry",
+    "printable",
+]

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What all models share: camelCase names on disk, unknown fields kept, text and ids checked."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
+from pydantic.alias_generators import to_camel
+
+from mcpd.errors import InvalidManifest
+
+ID_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+RESERVED_IDS: Final = frozenset({"meta", "sse"})
+"""Taken by routes of the bridge (design §8)."""
+MAX_DEPTH: Final = 64
+"""Levels of nesting in one entry, far above any real one and far below what a parser survives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault in one entry of a file that is otherwise used."""
+
+    origin: str
+    """The file or URL."""
+    server_id: str
+    """The id as far as it is known, printable; empty when the entry has none."""
+    message: str
+
+
+class Document(BaseModel):
+    """A JSON object from a file or the network; fields it does not know survive a read-modify-write."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        coerce_numbers_to_str=True,
+        defer_build=True,
+    )
+
+    @classmethod
+    def parse(cls, data: object, origin: str) -> Self:
+        """Validate *data*, read from *origin*.
+
+        Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*, the field and the fault.
+        """
+        try:
+            check_json(data)
+            # By alias only: a field somebody else calls ``bug_url`` is not ours and stays as it is.
+            return cls.model_validate(data, by_alias=True, by_name=False)
+        except ValidationError as error:
+            raise InvalidManifest(f"{origin}: {first_fault(error)}") from error
+        except ValueError as error:
+            raise InvalidManifest(f"{origin}: {error}") from error
+
+    @model_serializer(mode="wrap")
+    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        for name in (self.model_extra or {}).keys() & type(self).model_fields.keys():
+            # pydantic takes the field for set when somebody else's field has its Python name.
+            field = type(self).model_fields[name]
+            if field.alias and getattr(self, name) == field.get_default(call_default_factory=True, validated_data={}):
+                data.pop(field.alias, None)
+        return data
+
+    def to_json(self) -> dict[str, Any]:
+        """The object as it is written: names as on disk, fields that were never set left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _text(value: Any) -> Any:
+    """Other tools write ``null`` for a text they do not have."""
+    return "" if value is None else value
+
+
+def _listed(value: Any) -> Any:
+    """Registries write one string where the format has a list (``categories``), or ``null``."""
+    return [value] if isinstance(value, str) and value else (value or [])
+
+
+def _flag(value: Any) -> Any:
+    return False if value is None else value
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+Strings = Annotated[list[str], BeforeValidator(_listed)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+NAME: Final = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")
+"""A key of the configuration."""
+
+
+def first_fault(error: ValidationError) -> str:
+    """One line for the first fault pydantic found, without the value (it may be a secret)."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{where}: {message}" if where else message
+
+
+def load_json(data: bytes | str, origin: str) -> Any:
+    """Parse *data*, read from *origin*.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` for everything that is not JSON, nested beyond reason, or holds
+    numbers of thousands of digits.
+    """
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except RecursionError:
+        raise InvalidManifest(f"{origin}: nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise InvalidManifest(f"{origin}: not UTF-8 text (byte {error.start})") from error
+    except ValueError as error:
+        raise InvalidManifest(f"{origin}: not JSON: {error}") from error
+
+
+def dump_json(value: object) -> bytes:
+    """The bytes in which files are written: UTF-8, indented, with a final newline."""
+    return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def check_json(value: object) -> None:
+    """Raise ValueError if *value* holds text or numbers that no D-Bus message, file name or JSON file can carry.
+
+    Nothing here recurses, so that *value* may be hostile.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                for key in item:
+                    _check_text(key)
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif isinstance(item, str):
+                _check_text(item)
+            elif isinstance(item, float) and not math.isfinite(item):
+                raise ValueError("a number is not finite")
+        if not below:
+            return
+        level = below
+    raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_text(text: str) -> None:
+    if text.isascii():
+        if "\0" in text:
+            raise ValueError(f"{text[:40]!r} holds a NUL character")
+        return
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError(f"{text[:40]!a} holds a character that cannot be written (NUL or half a surrogate pair)")
+
+
+def check_id(value: str) -> str:
+    """Return *value* if it is a server id (design §3).
+
+    Raises :class:`~mcpd.errors.InvalidManifest` for anything else: an id becomes a file name, an object path
+    and part of a URL, so it can hold nothing that climbs, hides or separates.
+    """
+    if not ID_PATTERN.fullmatch(value):
+        raise InvalidManifest(
+            f"{value[:140]!a} is not a server id: use 1 to 128 of A-Z a-z 0-9 . _ - and begin with a letter or digit"
+        )
+    if value in RESERVED_IDS:
+        raise InvalidManifest(f"{value!r} is reserved; give the server another id")
+    return value
+
+
+def id_from_name(name: str) -> str:
+    """The id for a registry's *name*: characters an id cannot hold become ``.`` (design §3)."""
+    return check_id(re.sub(r"[^A-Za-z0-9._-]", ".", name, flags=re.ASCII).lstrip("._-")[:128])
+
+
+def printable(text: str) -> str:
+    """*text* for a message or a listing: at most 140 characters, whatever cannot be shown escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:140])

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""An installed server (seed 001 §6 with the additions of design §3)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue
+
+from mcpd.model.base import Document, Text
+from mcpd.model.entry import Entry
+
+
+class Runtime(Document):
+    """How a server wants to be run."""
+
+    sharing: Literal["session", "caller", "all"] = "session"
+    idle_timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
+    """Seconds without a call after which a bridge session ends."""
+    call_timeout: Annotated[float, Field(gt=0, le=7200)] | None = None
+    """Seconds that a call may take without an answer or progress."""
+    run_as: Literal["user", "system"] = "user"
+
+
+def _mapping(value: Any) -> Any:
+    return {} if value is None else value
+
+
+_EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class Manifest(Entry):
+    """``manifest.json``."""
+
+    config: Annotated[dict[str, JsonValue], BeforeValidator(_mapping)] = Field(default_factory=dict)
+    install_dir: Text = ""
+    env: Annotated[dict[_EnvironmentName, str], BeforeValidator(_mapping)] = Field(default_factory=dict)
+    runtime: Runtime = Field(default_factory=Runtime)
+    stateful: bool | None = None
+    """Set by other tools for servers that keep state between calls, which ``runtime.sharing`` covers."""
