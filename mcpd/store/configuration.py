@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Merging and checking configuration values (S-22, S-29, design §3)."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import InvalidConfig
+from mcpd.model import ConfigProperty, JsonValue, Manifest, Target, ValueType, check_json
+from mcpd.store.records import Configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MAX_VALUE: Final = 64 * 1024
+"""Bytes of one value as JSON."""
+
+_WORDS: Final = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
+
+def merge(manifest: Manifest, layers: Iterable[Mapping[str, JsonValue]]) -> dict[str, JsonValue]:
+    """Defaults of *manifest*, then *layers* in order of rising precedence."""
+    merged: dict[str, JsonValue] = {p.key: p.default for p in manifest.configurable_properties if p.default is not None}
+    for layer in layers:
+        merged.update({key: value for key, value in layer.items() if value is not None})
+    return merged
+
+
+def public(manifest: Manifest, merged: Mapping[str, JsonValue], secret_keys: Iterable[str] = ()) -> Configuration:
+    """The part of *merged* everybody may see; *secret_keys* are sensitive values known to be set elsewhere."""
+    sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
+    given = {key for key in sensitive if is_set(merged.get(key))} | (sensitive & set(secret_keys))
+    missing = [
+        p
+        for p in manifest.configurable_properties
+        if p.required and not (p.key in given if p.sensitive else is_set(merged.get(p.key)))
+    ]
+    values = {key: value for key, value in merged.items() if key not in sensitive}
+    return Configuration(values, sorted(given), missing)
+
+
+def is_set(value: JsonValue) -> bool:
+    """Whether *value* counts for a required property."""
+    return value is not None and value not in ("", [])
+
+
+def for_manifest(manifest: Manifest, merged: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The part of *merged* that the server finds in its ``manifest.json``: all but ``env`` and ``arg`` values."""
+    elsewhere = {p.key for p in manifest.configurable_properties if p.target in (Target.ENV, Target.ARG)}
+    return {key: value for key, value in merged.items() if key not in elsewhere}
+
+
+def split(manifest: Manifest, values: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], dict[str, JsonValue]]:
+    """*values* without the sensitive ones, and those."""
+    sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
+    return (
+        {key: value for key, value in values.items() if key not in sensitive},
+        {key: value for key, value in values.items() if key in sensitive and is_set(value)},
+    )
+
+
+def checked(manifest: Manifest, changes: Mapping[str, JsonValue | None]) -> dict[str, JsonValue]:
+    """*changes* with every value as its property wants it; None, to unset, stays.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` for unknown and sensitive keys and for values that do not fit.
+    """
+    return {key: _checked(manifest, key, value) for key, value in changes.items()}
+
+
+def checked_secret(manifest: Manifest, key: str, value: str | None) -> JsonValue:
+    """*value* as the sensitive property *key* wants it; None stays. Raises :class:`~mcpd.errors.InvalidConfig`."""
+    found = known(manifest, key)
+    if found is None or not found.sensitive:
+        raise InvalidConfig(f"{manifest.id}: {key!r} is not sensitive; set it with the other values")
+    return None if value is None else check_value(found, value, manifest.id)
+
+
+def known(manifest: Manifest, key: str) -> ConfigProperty | None:
+    """The property *key*; None for one that only the ``config`` of another tool's manifest knows.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` that lists the known keys.
+    """
+    found = manifest.property(key)
+    if found is None and key not in manifest.config:
+        keys = sorted({p.key for p in manifest.configurable_properties} | manifest.config.keys())
+        listed = f"it knows {', '.join(keys)}" if keys else "it has none"
+        raise InvalidConfig(f"{manifest.id}: no configuration key {key[:128]!r}; {listed}")
+    return found
+
+
+def _checked(manifest: Manifest, key: str, value: JsonValue | None) -> JsonValue:
+    found = known(manifest, key)
+    if found is not None and found.sensitive:
+        raise InvalidConfig(f"{manifest.id}: {key!r} is sensitive; set it as a secret")
+    if value is None:
+        return None
+    return check_value(found or ConfigProperty(key=key), value, manifest.id)
+
+
+def check_value(found: ConfigProperty, value: JsonValue, server_id: str) -> JsonValue:
+    """*value* as *found* wants it; text is read as a number or truth value where one is wanted.
+
+    Raises :class:`~mcpd.errors.InvalidConfig`, which never quotes the value.
+    """
+    where = f"{server_id}: {found.key!r}"
+    try:
+        check_json(value)
+    except ValueError:
+        raise InvalidConfig(f"{where} cannot hold NUL characters, broken Unicode, NaN or deep nesting") from None
+    if len(json.dumps(value)) > MAX_VALUE:
+        raise InvalidConfig(f"{where} is larger than {MAX_VALUE // 1024} KiB")
+    if found.type is None or not isinstance(found.type, ValueType):
+        return value
+    try:
+        return _CONVERTERS[found.type](value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidConfig(f"{where} must be {_WANTED[found.type]}") from None
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)
+    number: int | float = value
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _integer(value: Any) -> int:
+    number = _number(value)
+    if int(number) != number:
+        raise ValueError
+    return int(number)
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, str) and value.lower() in _WORDS:
+        return _WORDS[value.lower()]
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not (value.startswith(("/", "~/")) or value == "~"):
+        raise TypeError
+    return value
+
+
+def _list(value: Any) -> list[JsonValue]:
+    if not isinstance(value, list) or not all(isinstance(item, (str, int, float, bool)) for item in value):
+        raise TypeError
+    return value
+
+
+_CONVERTERS: Final = {
+    ValueType.STRING: _string,
+    ValueType.NUMBER: _number,
+    ValueType.INTEGER: _integer,
+    ValueType.BOOLEAN: _boolean,
+    ValueType.PATH: _path,
+    ValueType.LIST: _list,
+}
+_WANTED: Final = {
+    ValueType.STRING: "text",
+    ValueType.NUMBER: "a number",
+    ValueType.INTEGER: "a whole number",
+    ValueType.BOOLEAN: "true or false",
+    ValueType.PATH: "an absolute path, or one that begins with ~/",
+    ValueType.LIST: "a list of texts, numbers or truth values",
+}

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Changing ``manifest.json`` in place, field by field, so that what other tools keep in it stays as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcpd.errors import InvalidManifest
+from mcpd.model import Manifest, dump_json, load_json
+from mcpd.store.configuration import split
+from mcpd.store.files import read_file, write_atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The manifest at *path* as it is.
+
+    Raises :class:`~mcpd.errors.InvalidManifest`.
+    """
+    try:
+        data = load_json(read_file(path), str(path))
+    except OSError as error:
+        raise InvalidManifest(f"{path}: {error.strerror}") from error
+    if not isinstance(data, dict):
+        raise InvalidManifest(f"{path}: not an object")
+    return data
+
+
+def config_of(document: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the values in *document*, empty where another tool wrote something else."""
+    config = document.get("config")
+    return dict(config) if isinstance(config, dict) else {}
+
+
+def dump(document: dict[str, Any]) -> bytes:
+    """The file for *document*."""
+    return dump_json(document)
+
+
+def conceal(path: Path, server_id: str) -> None:
+    """Remove sensitive values from the manifest of *server_id* at *path*.
+
+    Raises :class:`~mcpd.errors.McpdError` if that cannot be done.
+    """
+    document = load(path)
+    manifest = Manifest.parse({**document, "id": server_id}, str(path))
+    shown, hidden = split(manifest, config_of(document))
+    if hidden:
+        write_atomic(path, dump({**document, "config": shown}))

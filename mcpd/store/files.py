@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Reading and writing that a power cut, a full disk or a hostile tree cannot harm."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from mcpd.errors import InvalidManifest, from_oserror
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+TEMP_MARK: Final = "~tmp"
+"""Ends the names of files that are not in place yet; ids cannot hold ``~``."""
+TEMP_NAME: Final = re.compile(rf"\.(.+)\.[0-9a-f]{{12}}{TEMP_MARK}", re.DOTALL)
+"""Such a name, and the name of the place it is for."""
+MAX_FILE: Final = 8 * 1024 * 1024
+"""Bytes of a manifest or index."""
+
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+
+_TICK: Final = 50_000_000
+"""Nanoseconds."""
+
+Signature: TypeAlias = tuple[int, int, int, int]
+
+
+def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Put *data* at *path*, so that every reader, also after a power cut, sees the old or the new file whole.
+
+    A symlink at *path* is replaced, not followed. Raises :class:`~mcpd.errors.NoSpace` or another
+    :class:`~mcpd.errors.McpdError`; then the old file is as it was.
+    """
+    with Staged(path, data, mode) as staged:
+        staged.commit()
+
+
+class Staged:
+    """A file, or symlink, written beside its place and put there by :meth:`commit`, which needs no more space.
+
+    Several are staged first and committed after, so that a full disk stops a change before its first step.
+    Leaving the ``with`` block removes what was not committed.
+    """
+
+    def __init__(self, path: Path, content: bytes | str, mode: int = 0o644) -> None:
+        """*content* is what the file holds, or as ``str`` where the symlink points."""
+        self._path = path
+        self._temp = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMP_MARK}")
+        try:
+            if isinstance(content, str):
+                self._temp.symlink_to(content)
+            else:
+                _write(self._temp, content, mode)
+        except OSError as error:
+            self._drop()
+            raise from_oserror(error, f"writing {path}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._drop()
+
+    def commit(self) -> None:
+        """Put it in place."""
+        try:
+            self._temp.replace(self._path)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise from_oserror(error, f"writing {self._path}") from error
+
+    def exchange(self) -> Path | None:
+        """Put it in place of a directory; returns where the directory is now, None if that cannot be done at once."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        done = libc.renameat2(
+            _AT_FDCWD, os.fsencode(self._temp), _AT_FDCWD, os.fsencode(self._path), ctypes.c_uint(_RENAME_EXCHANGE)
+        )
+        if done != 0:
+            return None
+        sync_directory(self._path.parent)
+        return self._temp
+
+    def _drop(self) -> None:
+        with suppress(FileNotFoundError, IsADirectoryError):
+            self._temp.unlink()
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(descriptor, mode)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in *path* last."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Make everything below *path* last, with one call for its whole file system.
+
+    Raises :class:`~mcpd.errors.McpdError` if the disk refuses.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise from_oserror(OSError(number, os.strerror(number)), f"writing {path}")
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(path: Path, mode: int = 0o755) -> None:
+    """Make *path* and its parents, if they are not there; only *path* itself gets *mode*."""
+    try:
+        if not path.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=mode, exist_ok=True)
+            path.chmod(mode)
+            sync_directory(path.parent)
+    except OSError as error:
+        raise from_oserror(error, f"making {path}") from error
+
+
+def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
+    """The content of the regular file *path*, which may be missing (FileNotFoundError).
+
+    Raises :class:`~mcpd.errors.InvalidManifest` if it is something else (opening a FIFO would hang) or larger than
+    *limit* bytes, OSError if it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InvalidManifest(f"{path}: not a regular file")
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise InvalidManifest(f"{path}: larger than {limit} bytes")
+    return data
+
+
+def signature(status: os.stat_result) -> Signature:
+    """What changes when the file changes."""
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def settled(status: os.stat_result) -> bool:
+    """Whether the last change is so long ago that another one would change :func:`signature`.
+
+    Clocks of file systems tick every few milliseconds; two changes within one tick may look like one.
+    """
+    return time.time_ns() - status.st_mtime_ns > _TICK
+
+
+def remove_tree(path: Path) -> None:
+    """Remove *path*: a directory with all in it, a file, or a symlink but never what it points at.
+
+    Raises OSError. A missing *path* is fine.
+    """
+    with suppress(FileNotFoundError):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+            return
+        try:
+            shutil.rmtree(path)
+        except PermissionError:
+            # Some package managers leave directories without write permission.
+            _unlock(path)
+            shutil.rmtree(path)
+
+
+def _unlock(path: Path) -> None:
+    path.chmod(0o700)
+    for parent, names, _files in os.walk(path):
+        for name in names:
+            directory = os.path.join(parent, name)  # noqa: PTH118 - os.walk deals in strings
+            if not os.path.islink(directory):  # noqa: PTH114
+                os.chmod(directory, 0o700)  # noqa: PTH101
+
+
+def is_missing(error: OSError) -> bool:
+    """Whether *error* says that there is nothing of that name."""
+    return error.errno in (errno.ENOENT, errno.ENOTDIR)

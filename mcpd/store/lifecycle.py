@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Activating, rolling back and removing servers, and mending what a killed process left."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from mcpd.errors import InvalidManifest, McpdError, NoSpace, NotFound, ReadOnly
+from mcpd.model import ID_PATTERN, JsonValue, Manifest, check_id
+from mcpd.store import configuration, documents
+from mcpd.store.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
+from mcpd.store.layers import MANIFEST, Found, Kind, Layer
+from mcpd.store.migrate import migrate_index
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.store.catalogue import ToolFiles
+    from mcpd.store.records import Generation
+    from mcpd.store.tree import Tree
+    from mcpd.store.view import View
+
+_log = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """Changes to which servers there are. Callers hold the lock."""
+
+    def __init__(self, view: View, tree: Tree, tools: ToolFiles) -> None:
+        self._view = view
+        self._tree = tree
+        self._tools = tools
+
+    def activate(self, generation: Generation, manifest: Manifest) -> None:
+        """Make *generation* the active one, with *manifest*; ``manifest.config`` wins over what was set before."""
+        if manifest.id != generation.server_id:
+            raise InvalidManifest(f"the manifest of {generation.server_id!r} names {manifest.id!r}")
+        self._switch(generation.server_id, generation.number, manifest.to_json(), manifest, manifest.config)
+        self._tree.finish(generation.server_id, generation.number)
+        self._tree.prune(generation.server_id)
+
+    def rollback(self, server_id: str, number: int | None) -> None:
+        """Make an earlier generation the active one, with today's configuration."""
+        number = self._tree.previous(check_id(server_id), number)
+        path = self._tree.directory(server_id, number) / MANIFEST
+        document = documents.load(path)
+        document.setdefault("id", server_id)
+        self._switch(server_id, number, document, Manifest.parse(document, str(path)), {})
+
+    def _switch(
+        self, server_id: str, number: int, document: dict[str, Any], manifest: Manifest, given: dict[str, JsonValue]
+    ) -> None:
+        """Everything is written beside its place first, so that a full disk stops the change before its first step."""
+        view = self._view
+        migrate_index(view)
+        carried = self._carried(server_id, documents.config_of(document))
+        shown, exposed = configuration.split(manifest, {**carried, **given})
+        home = view.layout.installed / server_id
+        document = {**document, "scope": str(view.scope), "installDir": str(home), "config": shown}
+        kept = view.secrets.read(server_id)
+        secrets = {**kept, **exposed}
+        directory = self._tree.directory(server_id, number)
+        write_atomic(directory / MANIFEST, documents.dump(document))
+        sync_tree(directory)
+        with ExitStack() as stack:
+            link = stack.enter_context(self._tree.link(server_id, number))
+            index = view.stage_index(add=[server_id])
+            if index is not None:
+                stack.enter_context(index)
+            if secrets != kept:
+                stack.enter_context(view.secrets.stage(server_id, secrets)).commit()
+            self._tree.activate(server_id, link)
+            if index is not None:
+                index.commit()
+        try:
+            view.overlay.remove(server_id)
+        except McpdError as error:
+            _log.warning("%s", error.message)
+
+    def _carried(self, server_id: str, otherwise: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """The values set so far, or *otherwise* where they cannot be read; kept ones of an earlier install, too."""
+        overlay = self._view.overlay.read(server_id)
+        found = self._view.own.find(server_id)
+        if found is None or not self._view.is_own(self._view.own, found):
+            return overlay
+        try:
+            return {**documents.config_of(found.load()), **overlay}
+        except InvalidManifest as error:
+            _log.warning("%s; its configuration cannot be carried over", error.message)
+            return {**otherwise, **overlay}
+
+    def remove(self, server_id: str, *, keep_config: bool) -> None:
+        """Uninstall the server."""
+        view = self._view
+        layer, found = view.find(server_id)
+        if layer is not view.own:
+            raise ReadOnly(_not_ours(found.id, layer))
+        migrate_index(view)
+        layer, found = view.find(server_id)
+        if keep_config:
+            self._keep(layer, found)
+        aside = None
+        if found.directory.parent == view.layout.installed and os.path.lexists(found.directory):
+            aside = self._tree.detach(found.directory.name, keep_config=keep_config)
+        elif os.path.lexists(view.layout.installed / found.id) and ID_PATTERN.fullmatch(found.id):
+            aside = self._tree.detach(found.id, keep_config=keep_config)
+        self._finish_removal(found.id, aside, keep_config=keep_config)
+
+    def _keep(self, layer: Layer, found: Found) -> None:
+        """Put the values of *found* where :meth:`activate` finds them should it come back."""
+        view = self._view
+        if found.manifest is None or not view.is_own(layer, found):
+            return
+        values = {**documents.config_of(found.load()), **view.overlay.read(found.id)}
+        shown, exposed = configuration.split(found.manifest, values)
+        if exposed:
+            view.secrets.write(found.id, {**view.secrets.read(found.id), **exposed})
+        if shown:
+            view.overlay.write(found.id, shown)
+
+    def _finish_removal(self, server_id: str, aside: Path | None, *, keep_config: bool) -> None:
+        if ID_PATTERN.fullmatch(server_id):
+            if not keep_config:
+                self._view.secrets.remove(server_id)
+                self._view.overlay.remove(server_id)
+            self._tools.remove(server_id)
+            self._tree.erase(server_id)
+        try:
+            self._forget(server_id)
+        except NoSpace:
+            # What is being removed may be what fills the disk.
+            if aside is None:
+                raise
+            remove_tree(aside)
+            self._forget(server_id)
+        if aside is not None:
+            remove_tree(aside)
+
+    def _forget(self, server_id: str) -> None:
+        staged = self._view.stage_index(remove=[server_id])
+        if staged is not None:
+            with staged:
+                staged.commit()
+
+    def recover(self) -> None:
+        """Finish or undo what killed processes left; see :mod:`mcpd.store.tree`."""
+        for aside, server_id, keep_config in list(self._tree.removals()):
+            _log.info("%s: finishing its removal", server_id)
+            self._finish_removal(server_id, aside, keep_config=keep_config)
+        cut_off = self._tree.recover()
+        for directory in (self._view.secrets.directory, self._view.overlay.directory):
+            _remove_temporary(directory)
+        for found in self._view.own.scan().values():
+            if found.kind in (Kind.DIRECTORY, Kind.EMBEDDED):
+                _remove_temporary(found.manifest_path.parent)
+        for server_id in cut_off:
+            self._drop_orphan(server_id)
+        index = self._view.own.index
+        if index is not None and index.path.exists() and not index.fault and not index.read().legacy:
+            self._forget("")
+
+    def _drop_orphan(self, server_id: str) -> None:
+        """Secrets given for a first install that was cut off belong to nothing."""
+        try:
+            self._view.find(server_id)
+        except NotFound:
+            if not self._view.overlay.path(server_id).exists():
+                self._view.secrets.remove(server_id)
+
+
+def _remove_temporary(directory: Path) -> None:
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - names are enough
+    except OSError:
+        return
+    for name in names:
+        if TEMP_NAME.fullmatch(name):
+            remove_tree(directory / name)
+
+
+def _not_ours(server_id: str, layer: Layer) -> str:
+    if layer.name == "vendor":
+        return f"{server_id} belongs to the system's packages; remove the package that brought it"
+    return f"{server_id} is installed for the whole system; remove it there (mcpctl --system remove {server_id})"

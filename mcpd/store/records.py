@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the store hands out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.model import ConfigProperty, JsonValue, Manifest
+    from mcpd.paths import Scope
+
+LayerName: TypeAlias = Literal["user", "system", "vendor"]
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledServer:
+    """A server as it is installed, also a broken one."""
+
+    id: str
+    """As it is listed. One that is no server id (see ``problem``) is never part of a path."""
+    scope: Scope
+    layer: LayerName
+    manifest: Manifest | None
+    """None if it cannot be used; ``config`` holds what is in the file without sensitive values."""
+    directory: Path
+    """``installDir``: the path a server knows itself by, the same over all its generations."""
+    generation: Path
+    """The real directory behind ``directory``."""
+    problem: str
+    """Why the server cannot be used; empty if it can."""
+    writable: bool
+    """Whether this instance may update and remove it."""
+    configured: bool
+    """Whether all required values are set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One version of a server in its final place, being built until it is activated or discarded."""
+
+    server_id: str
+    number: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The configuration of a server as everybody may see it."""
+
+    values: dict[str, JsonValue]
+    """Default < system < user; sensitive values are absent."""
+    secrets_set: list[str]
+    """Keys of the sensitive values that are set."""
+    missing: list[ConfigProperty]
+    """Required ones without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchManifest:
+    """What a server gets at its start. Holds secrets: for the server's eyes only."""
+
+    manifest: Manifest
+    """The public one."""
+    data: bytes = field(repr=False)
+    """``manifest.json`` with all values whose target is the manifest (or a header, for remote servers)."""
+    values: dict[str, JsonValue] = field(repr=False)
+    """All values, for the targets ``env`` and ``arg``."""

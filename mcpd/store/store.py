@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The store: what is installed, how it is configured, and every change to it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, TypeAlias
+
+from mcpd.errors import ConfigMissing, McpdError
+from mcpd.model import ConfigProperty, check_id
+from mcpd.store import configuration, configure, documents
+from mcpd.store.catalogue import ToolFiles, Tools
+from mcpd.store.lifecycle import Lifecycle
+from mcpd.store.lock import WriteLock
+from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest
+from mcpd.store.tree import Tree
+from mcpd.store.view import View, usable
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from mcpd.model import JsonValue, Manifest
+    from mcpd.paths import Paths, Scope
+
+_log = logging.getLogger(__name__)
+
+_Servers: TypeAlias = list[InstalledServer]
+_Numbers: TypeAlias = list[int]
+
+
+class Store:
+    """One scope's view of all layers, and the only writer of its own.
+
+    The user scope reads user > system > vendor and writes the user's; the system scope reads system > vendor,
+    writes the system's and never looks into a home. Methods block on the disk, briefly; those that write also wait
+    for other writers (:class:`~mcpd.errors.Busy`). May be used by several threads.
+    """
+
+    def __init__(self, paths: Paths, scope: Scope, *, keep_generations: int = 3) -> None:
+        """*keep_generations* is how many generations of a server stay, the active one among them."""
+        self._view = View(paths, scope)
+        layout = self._view.layout
+        self._tree = Tree(layout, keep_generations)
+        self._tools = ToolFiles(layout.cache / "tools")
+        self._lifecycle = Lifecycle(self._view, self._tree, self._tools)
+        self._lock = WriteLock(layout.generations / ".lock")
+
+    def list(self) -> _Servers:
+        """All servers, the layers merged, broken ones included, by id (S-8, S-25)."""
+        return self._view.all()
+
+    def get(self, server_id: str) -> InstalledServer:
+        """The server *server_id* (S-26). Raises :class:`~mcpd.errors.NotFound`."""
+        return self._view.show(*self._view.find(server_id))
+
+    def manifest_path(self, server_id: str) -> Path:
+        """The path of the public ``manifest.json`` (S-27). Raises :class:`~mcpd.errors.NotFound`."""
+        return self._view.find(server_id)[1].manifest_path
+
+    def problems(self) -> tuple[str, ...]:
+        """Faults of whole index files, which cost no server."""
+        return tuple(layer.index.fault for layer in self._view.layers if layer.index is not None and layer.index.fault)
+
+    def config(self, server_id: str) -> Configuration:
+        """The configuration without sensitive values (S-29).
+
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.InvalidManifest`,
+        :class:`~mcpd.errors.InvalidConfig`.
+        """
+        return self._view.configuration(*self._view.find(server_id))
+
+    def launch_manifest(self, server_id: str) -> LaunchManifest:
+        """What the server gets at its start: all values, secrets among them (S-22, S-32).
+
+        Raises as :meth:`config` does, and :class:`~mcpd.errors.ConfigMissing`.
+        """
+        layer, found = self._view.find(server_id)
+        manifest = usable(found)
+        document = found.load()
+        exposed = {key: value for key, value in documents.config_of(document).items() if key in found.exposed}
+        layers = [*self._view.values(layer, found), self._view.secrets.read(found.id)]
+        # What another tool wrote into a manifest of ours is newer than what we keep apart from it.
+        layers.insert(len(layers) if self._view.is_own(layer, found) else 0, exposed)
+        merged = configuration.merge(manifest, layers)
+        missing = configuration.public(manifest, merged).missing
+        if missing:
+            raise ConfigMissing(_missing(found.id, missing))
+        values = configuration.for_manifest(manifest, merged)
+        document = {**document, "id": found.id, "installDir": str(found.directory), "config": values}
+        return LaunchManifest(manifest, documents.dump(document), merged)
+
+    def set_config(self, server_id: str, changes: dict[str, JsonValue | None]) -> None:
+        """Set values, or unset those that are None (S-30).
+
+        Values for servers of another layer go to this scope's overlay. Raises :class:`~mcpd.errors.InvalidConfig`
+        that names the key, and what writing raises; then nothing is changed.
+        """
+        with self.lock():
+            configure.set_values(self._view, server_id, changes)
+
+    def set_secret(self, server_id: str, key: str, value: str | None) -> None:
+        """Set the sensitive property *key*, or unset it. Raises as :meth:`set_config` does."""
+        with self.lock():
+            configure.set_secret(self._view, server_id, key, value)
+
+    def new_generation(self, server_id: str) -> Generation:
+        """An empty directory in its final place, to be filled and then activated or discarded."""
+        with self.lock():
+            return self._tree.create(check_id(server_id))
+
+    def activate(self, generation: Generation, manifest: Manifest) -> InstalledServer:
+        """Make *generation*, which is complete, the server; the previous one stays for :meth:`rollback`.
+
+        ``manifest.config`` holds values given for this install, sensitive ones too; all others are carried over. A
+        failure, and a power cut, leave the previous generation active.
+        """
+        with self.lock():
+            self._lifecycle.activate(generation, manifest)
+            return self.get(generation.server_id)
+
+    def discard(self, generation: Generation) -> None:
+        """Remove a generation that was not activated."""
+        with self.lock():
+            if self._tree.active(generation.server_id) != generation.number:
+                self._tree.discard(generation.server_id, generation.number)
+
+    def rollback(self, server_id: str, number: int | None = None) -> InstalledServer:
+        """Go back to generation *number*, or the one before; the configuration stays as it is now.
+
+        Raises :class:`~mcpd.errors.NotFound` if there is none.
+        """
+        with self.lock():
+            self._lifecycle.rollback(server_id, number)
+            return self.get(server_id)
+
+    def generations(self, server_id: str) -> _Numbers:
+        """The numbers of the finished generations, oldest first."""
+        return self._tree.numbers(check_id(server_id))
+
+    def active_generation(self, server_id: str) -> int | None:
+        """The number of the generation in use, None for a server that has none."""
+        return self._tree.active(check_id(server_id))
+
+    def remove(self, server_id: str, *, keep_config: bool = False) -> None:
+        """Uninstall the server, all its generations, and unless *keep_config* its configuration and secrets.
+
+        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.ReadOnly` for a server of another layer.
+        """
+        with self.lock():
+            self._lifecycle.remove(server_id, keep_config=keep_config)
+
+    def recover(self) -> None:
+        """Finish or undo what processes left that were killed; call it once at start."""
+        layout = self._view.layout
+        if not layout.installed.exists() and not layout.generations.exists():
+            return
+        try:
+            with self.lock():
+                self._lifecycle.recover()
+        except (McpdError, OSError) as error:
+            _log.warning("%s: could not be put in order: %s", layout.installed, error)
+
+    def tools(self, server_id: str) -> Tools | None:
+        """The tools the active generation listed when it was last asked, None if it was not."""
+        return self._tools.read(self._view.find(server_id)[1])
+
+    def set_tools(self, server_id: str, tools: Tools) -> None:
+        """Keep *tools* as the catalogue of the active generation."""
+        with self.lock():
+            layer, found = self._view.find(server_id)
+            usable(found)
+            self._tools.write(found, tools, own=layer is self._view.own)
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Keep all other writers of this scope out; what the holder calls may lock again.
+
+        Raises :class:`~mcpd.errors.Busy`.
+        """
+        return self._lock.hold()
+
+
+def _missing(server_id: str, missing: list[ConfigProperty]) -> str:
+    named = ", ".join(f"{p.key} ({p.label})" if p.label else p.key for p in missing)
+    return f"{server_id} needs {named}; set it with 'mcpctl config set' or, if it is sensitive, 'mcpctl secret set'"

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Generations and the links to them: ``installed/<id>`` → ``../generations/<id>/<n>``.
+
+Names that are not an id say what a process was doing when it was killed; :meth:`Tree.recover` ends it:
+
+``installed/.<id>.<random>~tmp``
+    a link not in place yet, or the plain directory that one has just replaced
+``installed/.<keep or drop>.<id>.<random>~removed``
+    a server that is being removed, with or without its configuration
+``generations/<id>/.<n>~building``
+    generation *n* is not finished; locked by the process that builds it
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import McpdError, NotFound, from_oserror
+from mcpd.model import ID_PATTERN
+from mcpd.store.documents import conceal
+from mcpd.store.files import TEMP_MARK, TEMP_NAME, Staged, make_directory, remove_tree, sync_directory
+from mcpd.store.layers import MANIFEST
+from mcpd.store.records import Generation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mcpd.paths import Layout
+
+_log = logging.getLogger(__name__)
+
+_REMOVED: Final = re.compile(r"\.(keep|drop)\.(.+)\.[0-9a-f]+~removed", re.DOTALL)
+_BUILDING: Final = re.compile(r"\.([0-9]+)~building", re.ASCII)
+
+
+class Tree:
+    """The generations of one scope. Callers hold the write lock of the store."""
+
+    def __init__(self, layout: Layout, keep: int) -> None:
+        """*keep* generations of a server stay, the active one among them."""
+        self._layout = layout
+        self._keep = max(1, keep)
+        self._building: dict[tuple[str, int], int] = {}
+
+    @property
+    def installed(self) -> Path:
+        """Where the links are."""
+        return self._layout.installed
+
+    def directory(self, server_id: str, number: int) -> Path:
+        """The real directory of a generation."""
+        return self._layout.generations / server_id / str(number)
+
+    def numbers(self, server_id: str) -> list[int]:
+        """The finished generations, oldest first."""
+        unfinished = {n for n in self._numbers(server_id) if self._marker(server_id, n).exists()}
+        return [n for n in self._numbers(server_id) if n not in unfinished]
+
+    def active(self, server_id: str) -> int | None:
+        """The generation that ``installed/<id>`` points at."""
+        try:
+            target = self.installed.joinpath(server_id).readlink()
+        except OSError:
+            return None
+        own = target.parent.name == server_id and target.parent.parent.name == "generations"
+        return int(target.name) if own and target.name.isdecimal() else None
+
+    def create(self, server_id: str) -> Generation:
+        """An empty directory for a new generation, marked as unfinished and locked."""
+        make_directory(self.installed.resolve())
+        make_directory(self._layout.generations / server_id)
+        taken = self._numbers(server_id)
+        replaced = self.installed / server_id
+        # A plain directory of another tool becomes the generation before this one.
+        number = max(taken, default=0) + (2 if replaced.is_dir() and not replaced.is_symlink() else 1)
+        try:
+            descriptor = os.open(
+                self._marker(server_id, number), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._building[server_id, number] = descriptor
+            path = self.directory(server_id, number)
+            path.mkdir(mode=0o755)
+            sync_directory(path.parent)
+        except OSError as error:
+            self.finish(server_id, number)
+            raise from_oserror(error, f"making a generation of {server_id}") from error
+        return Generation(server_id, number, path)
+
+    def finish(self, server_id: str, number: int) -> None:
+        """The generation is complete, or gone: its mark goes."""
+        with suppress(FileNotFoundError):
+            self._marker(server_id, number).unlink()
+        descriptor = self._building.pop((server_id, number), None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def discard(self, server_id: str, number: int) -> None:
+        """Remove a generation that is not active."""
+        path = self.directory(server_id, number)
+        aside = path.with_name(f".{number}.{secrets.token_hex(6)}{TEMP_MARK}")
+        try:
+            with suppress(FileNotFoundError):
+                # Half removed under its own name it would look like one to go back to.
+                path.rename(aside)
+                remove_tree(aside)
+            remove_tree(self.tools(server_id, number))
+        except OSError as error:
+            raise from_oserror(error, f"removing {path}") from error
+        self.finish(server_id, number)
+        self._tidy(server_id)
+
+    def link(self, server_id: str, number: int) -> Staged:
+        """Prepare to make the generation the active one."""
+        return Staged(self.installed / server_id, f"../{self._layout.generations.name}/{server_id}/{number}")
+
+    def activate(self, server_id: str, staged: Staged) -> None:
+        """Put the link made by :meth:`link` in place; a plain directory that is there becomes a generation."""
+        place = self.installed / server_id
+        if place.is_symlink() or not place.is_dir():
+            staged.commit()
+            return
+        replaced = staged.exchange()
+        if replaced is None:
+            # The file system cannot exchange; recover() puts the directory back should this stop half-way.
+            replaced = place.with_name(f".{server_id}.{secrets.token_hex(6)}{TEMP_MARK}")
+            place.rename(replaced)
+            staged.commit()
+        self._adopt(server_id, replaced)
+
+    def _adopt(self, server_id: str, replaced: Path) -> None:
+        """Keep a plain directory as a generation, without the secrets other tools leave in manifests."""
+        taken = set(self._numbers(server_id))
+        newest = max(taken, default=1)
+        number = next((n for n in range(newest - 1, 0, -1) if n not in taken), newest + 1)
+        try:
+            conceal(replaced / MANIFEST, server_id)
+            replaced.rename(self.directory(server_id, number))
+        except (McpdError, OSError) as error:
+            _log.warning("%s: the replaced directory is removed, not kept: %s", server_id, error)
+            remove_tree(replaced)
+
+    def prune(self, server_id: str) -> None:
+        """Remove what is older than the generations to keep."""
+        active = self.active(server_id)
+        others = [n for n in self.numbers(server_id) if n != active]
+        for number in others[: max(0, len(others) - self._keep + 1)]:
+            try:
+                self.discard(server_id, number)
+            except McpdError as error:
+                _log.warning("%s", error.message)
+
+    def previous(self, server_id: str, number: int | None) -> int:
+        """The generation to go back to: *number*, or the newest before the active one.
+
+        Raises :class:`~mcpd.errors.NotFound`.
+        """
+        active = self.active(server_id)
+        kept = [
+            n for n in self.numbers(server_id) if n != active and (self.directory(server_id, n) / MANIFEST).exists()
+        ]
+        if number is None:
+            older = [n for n in kept if active is None or n < active]
+            if not older:
+                raise NotFound(f"{server_id}: no earlier generation is kept")
+            return older[-1]
+        if number not in kept:
+            listed = ", ".join(map(str, kept)) or "none"
+            raise NotFound(f"{server_id}: no generation {number} to go back to; kept are: {listed}")
+        return number
+
+    def detach(self, server_id: str, *, keep_config: bool) -> Path:
+        """Take ``installed/<id>`` away in one step; what is left says what remains to be done."""
+        place = self.installed / server_id
+        aside = place.with_name(f".{'keep' if keep_config else 'drop'}.{server_id}.{secrets.token_hex(6)}~removed")
+        try:
+            place.rename(aside)
+            sync_directory(self.installed)
+        except OSError as error:
+            raise from_oserror(error, f"removing {place}") from error
+        return aside
+
+    def removals(self) -> Iterator[tuple[Path, str, bool]]:
+        """Removals that were begun: what :meth:`detach` returned, the id, whether the configuration stays."""
+        for name in _names(self.installed):
+            if match := _REMOVED.fullmatch(name):
+                yield self.installed / name, match[2], match[1] == "keep"
+
+    def erase(self, server_id: str) -> None:
+        """Remove all generations of *server_id* that nobody is building."""
+        for number in self._numbers(server_id):
+            if (server_id, number) not in self._building and not self._is_locked(server_id, number):
+                self.discard(server_id, number)
+        self._tidy(server_id)
+
+    def tools(self, server_id: str, number: int) -> Path:
+        """The tool catalogue of a generation; beside it, where no file of the server can have its name."""
+        return self._layout.generations / server_id / f"{number}.tools.json"
+
+    def recover(self) -> list[str]:
+        """Undo or finish what killed processes left, removals apart; returns ids whose first install was cut off."""
+        for name in _names(self.installed):
+            if match := TEMP_NAME.fullmatch(name):
+                self._recover_swap(match[1], self.installed / name)
+        servers = [name for name in _names(self._layout.generations) if ID_PATTERN.fullmatch(name)]
+        return [server_id for server_id in servers if self._recover_generations(server_id)]
+
+    def _recover_swap(self, server_id: str, aside: Path) -> None:
+        place = self.installed / server_id
+        if aside.is_symlink() or not aside.is_dir():
+            remove_tree(aside)
+        elif os.path.lexists(place):
+            make_directory(self._layout.generations / server_id)
+            self._adopt(server_id, aside)
+        else:
+            aside.rename(place)
+
+    def _recover_generations(self, server_id: str) -> bool:
+        directory = self._layout.generations / server_id
+        active = self.active(server_id)
+        dropped = False
+        for name in _names(directory):
+            match = _BUILDING.fullmatch(name)
+            if match is None:
+                if TEMP_NAME.fullmatch(name):
+                    remove_tree(directory / name)
+                continue
+            number = int(match[1])
+            if (server_id, number) in self._building or self._is_locked(server_id, number):
+                continue
+            if number != active:
+                _log.info("%s: removing generation %d, which was never finished", server_id, number)
+                remove_tree(self.directory(server_id, number))
+                dropped = True
+            self.finish(server_id, number)
+        for number in self._numbers(server_id):
+            for name in _names(self.directory(server_id, number)):
+                if TEMP_NAME.fullmatch(name):
+                    remove_tree(self.directory(server_id, number) / name)
+        self._relink(server_id)
+        self._tidy(server_id)
+        return dropped and not directory.exists()
+
+    def _relink(self, server_id: str) -> None:
+        """Mend a link whose generation is gone."""
+        active = self.active(server_id)
+        if active is None or self.directory(server_id, active).is_dir():
+            return
+        kept = [n for n in self.numbers(server_id) if (self.directory(server_id, n) / MANIFEST).exists()]
+        if kept:
+            _log.warning("%s: generation %d is gone, going back to %d", server_id, active, kept[-1])
+            with self.link(server_id, kept[-1]) as staged:
+                staged.commit()
+
+    def _is_locked(self, server_id: str, number: int) -> bool:
+        """Whether a living process builds the generation."""
+        try:
+            descriptor = os.open(self._marker(server_id, number), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _marker(self, server_id: str, number: int) -> Path:
+        return self._layout.generations / server_id / f".{number}~building"
+
+    def _numbers(self, server_id: str) -> list[int]:
+        names = _names(self._layout.generations / server_id)
+        return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def _tidy(self, server_id: str) -> None:
+        """Remove the directory of a server that has no generation left."""
+        with suppress(OSError):
+            (self._layout.generations / server_id).rmdir()
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208 - names are enough
+    except OSError:
+        return []

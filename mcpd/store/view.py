@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All layers as one scope sees them, and the files of the one it writes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import InvalidConfig, InvalidManifest, NotFound
+from mcpd.model import JsonValue, Manifest, Pointer, printable
+from mcpd.paths import Layout, Paths, Scope
+from mcpd.store import configuration
+from mcpd.store.files import Signature, Staged, make_directory
+from mcpd.store.layers import MANIFEST, Found, Kind, Layer
+from mcpd.store.records import Configuration, InstalledServer
+from mcpd.store.values import ValueFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_log = logging.getLogger(__name__)
+
+_OWN: Final = frozenset({Kind.MANAGED, Kind.DIRECTORY, Kind.EMBEDDED})
+"""Kinds whose manifest is ours to write."""
+
+
+class View:
+    """The layers by falling precedence, with the overlays and secrets that go over them."""
+
+    def __init__(self, paths: Paths, scope: Scope) -> None:
+        self.scope: Final = scope
+        self.layout: Final[Layout] = paths.layout(scope)
+        layers = [
+            Layer("system", Scope.SYSTEM, paths.system.installed, paths.system.generations),
+            Layer("vendor", Scope.SYSTEM, paths.vendor, None),
+        ]
+        # The users of a machine read what its administrator set for vendor servers.
+        overlays = [ValueFiles(paths.system.overlay, mode=0o644, directory_mode=0o755)]
+        if scope is Scope.USER:
+            layers.insert(0, Layer("user", Scope.USER, paths.user.installed, paths.user.generations))
+            overlays.append(ValueFiles(paths.user.overlay, mode=0o600, directory_mode=0o700))
+        self.layers: Final = layers
+        self.secrets: Final = ValueFiles(self.layout.secrets, mode=0o600, directory_mode=0o700)
+        self.overlay: Final = overlays[-1]
+        """The scope's own values for servers it does not own, and those kept of removed ones."""
+        self._overlays: Final = overlays
+        self._valued: frozenset[str] = frozenset()
+        """Ids with values of their own anywhere."""
+        self._shown: dict[str, tuple[Found, tuple[Signature | None, ...], InstalledServer]] = {}
+
+    @property
+    def own(self) -> Layer:
+        """The layer this scope writes."""
+        return self.layers[0]
+
+    def all(self) -> list[InstalledServer]:
+        """Every server once, by id."""
+        merged: dict[str, tuple[Layer, Found]] = {}
+        for layer in self.layers:
+            for server_id, found in layer.scan().items():
+                # A pointer to nothing hides no server of a lower layer.
+                if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
+                    merged[server_id] = (layer, found)
+        self._refresh()
+        shown = {server_id: self._show(layer, found) for server_id, (layer, found) in merged.items()}
+        self._shown = {server_id: cached for server_id, cached in self._shown.items() if server_id in shown}
+        return [shown[server_id] for server_id in sorted(shown)]
+
+    def find(self, server_id: str) -> tuple[Layer, Found]:
+        """The server *server_id* of the highest layer that has it. Raises :class:`~mcpd.errors.NotFound`."""
+        nothing: tuple[Layer, Found] | None = None
+        for layer in self.layers:
+            found = layer.find(server_id)
+            if found is not None and found.kind is not Kind.NOTHING:
+                return layer, found
+            if found is not None and nothing is None:
+                nothing = layer, found
+        if nothing is None:
+            raise NotFound(f"no server {printable(server_id)!r} is installed")
+        return nothing
+
+    def show(self, layer: Layer, found: Found) -> InstalledServer:
+        """*found* for callers of the store."""
+        self._refresh()
+        return self._show(layer, found)
+
+    def is_own(self, layer: Layer, found: Found) -> bool:
+        """Whether the manifest of *found* is this scope's to write; else values go to the overlay."""
+        return layer is self.own and found.kind in _OWN
+
+    def values(self, layer: Layer, found: Found) -> list[dict[str, JsonValue]]:
+        """The public values of *found* by rising precedence. Raises :class:`~mcpd.errors.InvalidConfig`."""
+        overlays = [self.overlay] if layer.scope is Scope.USER else self._overlays
+        config = found.manifest.config if found.manifest is not None else {}
+        return [config, *(overlay.read(found.id) for overlay in overlays)]
+
+    def configuration(self, layer: Layer, found: Found) -> Configuration:
+        """The configuration of *found* as everybody may see it. Raises what reading it raises."""
+        manifest = usable(found)
+        merged = configuration.merge(manifest, self.values(layer, found))
+        return configuration.public(manifest, merged, [*self.secrets.read(found.id), *found.exposed])
+
+    def stage_index(self, *, add: Collection[str] = (), remove: Collection[str] = ()) -> Staged | None:
+        """Prepare an index that also names *add* and what else is installed, and no longer *remove*.
+
+        None if it would say what it says already. An index of the older form must be migrated first.
+        """
+        if self.own.index is None:
+            return None
+        old = self.own.index.read()
+        servers = {key: pointer for key, pointer in old.servers.items() if key not in remove}
+        for key in sorted({*add, *self.own.present()} - servers.keys() - set(remove)):
+            servers[key] = Pointer(str(self.layout.installed / key / MANIFEST))
+        for key in add:
+            servers[key] = replace(servers[key], location=str(self.layout.installed / key / MANIFEST), embedded=None)
+        broken = {key: raw for key, raw in old.broken.items() if printable(key) not in remove and key not in servers}
+        new = replace(old, servers=servers, broken=broken)
+        if new.to_json() == old.to_json() and self.own.index.path.exists() and not self.own.index.fault:
+            return None
+        make_directory(self.layout.installed.resolve())
+        return self.own.index.stage(new)
+
+    def _refresh(self) -> None:
+        files = (self.secrets, *self._overlays)
+        self._valued = frozenset().union(*(each.ids() for each in files))
+
+    def _show(self, layer: Layer, found: Found) -> InstalledServer:
+        signatures: tuple[Signature | None, ...] = ()
+        if found.id in self._valued:
+            signatures = tuple(files.signature(found.id) for files in (self.secrets, *self._overlays))
+        cached = self._shown.get(found.id)
+        if cached is not None and cached[0] is found and cached[1] == signatures:
+            return cached[2]
+        configured, problem = False, found.problem
+        if found.manifest is not None:
+            try:
+                configured = not self.configuration(layer, found).missing
+            except InvalidConfig as error:
+                problem = error.message
+        shown = InstalledServer(
+            id=found.id,
+            scope=layer.scope,
+            layer=layer.name,
+            manifest=found.manifest,
+            directory=found.directory,
+            generation=found.generation,
+            problem=problem,
+            writable=layer is self.own,
+            configured=configured,
+        )
+        self._shown[found.id] = (found, signatures, shown)
+        return shown
+
+
+def usable(found: Found) -> Manifest:
+    """The manifest of *found*. Raises :class:`~mcpd.errors.InvalidManifest` that says why there is none."""
+    if found.manifest is None:
+        raise InvalidManifest(f"{found.id} cannot be used: {found.problem}")
+    return found.manifest

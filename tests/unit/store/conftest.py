@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from store_trees import layout
+
+from mcpd.paths import Paths, Scope
+from mcpd.store import Store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(
+        user=layout(Scope.USER, tmp_path / "user"),
+        system=layout(Scope.SYSTEM, tmp_path / "system"),
+        vendor=tmp_path / "vendor",
+        home=tmp_path / "home",
+    )
+
+
+@pytest.fixture
+def user(paths: Paths) -> Store:
+    return Store(paths, Scope.USER)
+
+
+@pytest.fixture
+def system(paths: Paths) -> Store:
+    return Store(paths, Scope.SYSTEM)

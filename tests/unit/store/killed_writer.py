@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Does one change to a store again and again, killed one step later each time.
+
+``killed_writer.py SCENARIO WORK`` leaves ``WORK/<n>`` as SIGKILL before the n-th step of the disk left it, and prints
+the number of the run that was not killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from store_trees import document, foreign, install, layout
+
+from mcpd.model import Manifest, dump_json
+from mcpd.paths import Paths, Scope
+from mcpd.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ONE = "com.example.one"
+STEPS = frozenset(
+    {
+        "open",
+        "os.rename",
+        "os.remove",
+        "os.mkdir",
+        "os.rmdir",
+        "os.symlink",
+        "os.chmod",
+        "shutil.rmtree",
+        "ctypes.dlsym",
+    }
+)
+
+
+def paths_below(root: Path) -> Paths:
+    return Paths(
+        user=layout(Scope.USER, root / "user"),
+        system=layout(Scope.SYSTEM, root / "system"),
+        vendor=root / "vendor",
+        home=root / "home",
+    )
+
+
+def _installed(root: Path) -> Store:
+    store = Store(paths_below(root), Scope.USER)
+    install(store, "other")
+    install(store, version="1", config={"api_key": "old-secret", "endpoint": "old"})
+    return store
+
+
+def _foreign(root: Path) -> Store:
+    paths = paths_below(root)
+    store = Store(paths, Scope.USER)
+    install(store, "other")
+    foreign(paths.user.installed, config={"api_key": "old-secret", "endpoint": "old"})
+    return store
+
+
+def _three(root: Path) -> Store:
+    store = _installed(root)
+    for version in ("2", "3"):
+        install(store, version=version)
+    return store
+
+
+def _empty(root: Path) -> Store:
+    store = Store(paths_below(root), Scope.USER)
+    install(store, "other")
+    return store
+
+
+def _legacy(root: Path) -> Store:
+    paths = paths_below(root)
+    paths.user.installed.mkdir(parents=True)
+    entries = [document("other"), document(config={"api_key": "old-secret", "endpoint": "old"})]
+    paths.user.installed.joinpath("index.json").write_bytes(dump_json({"servers": entries}))
+    return Store(paths, Scope.USER)
+
+
+def _update(store: Store, **config: Any) -> None:
+    generation = store.new_generation(ONE)
+    (generation.path / "server.py").write_text("# new\n")
+    store.activate(generation, Manifest.parse(document(version="9", config=config), "test"))
+
+
+SCENARIOS: dict[str, tuple[Callable[[Path], Store], Callable[[Store], object]]] = {
+    "install": (_empty, lambda store: _update(store, api_key="new-secret", endpoint="new")),
+    "update": (_installed, _update),
+    "update-prunes": (_three, _update),
+    "update-of-foreign": (_foreign, _update),
+    "rollback": (_three, lambda store: store.rollback(ONE)),
+    "remove": (_three, lambda store: store.remove(ONE)),
+    "remove-keeping": (_installed, lambda store: store.remove(ONE, keep_config=True)),
+    "remove-foreign": (_foreign, lambda store: store.remove(ONE)),
+    "set-config": (_installed, lambda store: store.set_config(ONE, {"endpoint": "new"})),
+    "set-secret": (_installed, lambda store: store.set_secret(ONE, "api_key", "new-secret")),
+    "set-config-of-foreign": (_foreign, lambda store: store.set_config(ONE, {"endpoint": "new"})),
+    "set-config-of-legacy": (_legacy, lambda store: store.set_config(ONE, {"endpoint": "new"})),
+    "recover": (_installed, lambda store: (store.new_generation(ONE), store.recover())),
+}
+
+
+def _run(scenario: str, root: Path, steps: int) -> None:
+    prepare, change = SCENARIOS[scenario]
+    store = prepare(root)
+    left = steps
+
+    def count(event: str, _: tuple[object, ...]) -> None:
+        nonlocal left
+        if event in STEPS:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+    change(store)
+    os._exit(0)
+
+
+def main(scenario: str, work: Path) -> None:
+    steps = 0
+    while True:
+        steps += 1
+        process = os.fork()
+        if process == 0:
+            _run(scenario, work / str(steps), steps)
+        if os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0:
+            break
+    sys.stdout.write(f"{steps}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

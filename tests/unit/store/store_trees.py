@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from mcpd.model import Manifest
+from mcpd.paths import Layout, Scope
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.store import InstalledServer, Store
+
+
+def layout(scope: Scope, root: Path) -> Layout:
+    return Layout(
+        scope=scope,
+        sources_list=root / "etc/sources.list",
+        settings=root / "etc/mcpd.toml",
+        installed=root / "share/installed",
+        secrets=root / "share/secrets",
+        state=root / "state",
+        cache=root / "cache",
+        runtime=root / "run",
+        overlay=root / "share/overlay",
+    )
+
+
+def document(server_id: str = "com.example.one", version: str = "1", **more: Any) -> dict[str, Any]:
+    """The manifest of seed 001 §6 with its configuration of §6.3."""
+    return {
+        "id": server_id,
+        "name": "One",
+        "summary": "The first",
+        "version": version,
+        "transports": [{"type": "stdio", "command": "python3", "args": ["server.py"]}],
+        "source": {"type": "git", "url": "https://example.com/one.git"},
+        "configurableProperties": [
+            {"key": "api_key", "label": "API Key", "sensitive": True, "required": True},
+            {"key": "timeout", "label": "Timeout", "default": "30", "type": "integer"},
+            {"key": "endpoint", "label": "Endpoint"},
+        ],
+        **more,
+    }
+
+
+def install(store: Store, server_id: str = "com.example.one", version: str = "1", **more: Any) -> InstalledServer:
+    generation = store.new_generation(server_id)
+    (generation.path / "server.py").write_text(f"# {version}\n")
+    return store.activate(generation, Manifest.parse(document(server_id, version, **more), "test"))
+
+
+def foreign(root: Path, server_id: str = "com.example.one", version: str = "1", **more: Any) -> Path:
+    """A plain directory, as other tools make them."""
+    directory = root / server_id
+    directory.mkdir(parents=True)
+    (directory / "server.py").write_text("# foreign\n")
+    (directory / "manifest.json").write_text(json.dumps(document(server_id, version, **more)))
+    return directory
+
+
+def names_in(directory: Path) -> list[str]:
+    """The names in *directory*, in order; none if it is not there."""
+    return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+def text_of_tree(root: Path) -> str:
+    """Everything any file below *root* says, names included, secrets apart."""
+    return "\n".join(
+        f"{path}\n{path.read_text(errors='replace')}"
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "secrets" not in path.parts
+    )

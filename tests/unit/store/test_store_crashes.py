@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A store killed at any step of a change has, after recover(), the old or the new state and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+from killed_writer import ONE, SCENARIOS, paths_below
+from store_trees import names_in, text_of_tree
+
+from mcpd.errors import ConfigMissing, NotFound
+from mcpd.paths import Scope
+from mcpd.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+State: TypeAlias = tuple[str, dict[str, object]] | None
+
+
+def state(store: Store) -> State:
+    """The version of the server and all its values, None if it is not installed."""
+    try:
+        server = store.get(ONE)
+        assert server.problem == ""
+        assert server.manifest is not None
+        return server.manifest.version, store.launch_manifest(ONE).values
+    except NotFound:
+        return None
+    except ConfigMissing:
+        return server.manifest.version, store.config(ONE).values
+
+
+def check_order(root: Path) -> None:
+    """No half entry, no staging, no secret where it does not belong."""
+    paths = paths_below(root)
+    store = Store(paths, Scope.USER)
+    names = [str(path.relative_to(root)) for path in root.rglob("*")]
+    assert [name for name in names if "~" in name] == []
+    servers = store.list()
+    assert [server.problem for server in servers] == [""] * len(servers)
+    pointers = json.loads((paths.user.installed / "index.json").read_text())["servers"]
+    if isinstance(pointers, dict):
+        assert sorted(pointers) == [server.id for server in servers]
+        assert all(Path(pointer["location"]).is_file() for pointer in pointers.values())
+    for server_id in names_in(paths.user.generations):
+        if server_id != ".lock":
+            assert server_id in {server.id for server in servers}
+            for number in store.generations(server_id):
+                assert (paths.user.generations / server_id / str(number) / "server.py").is_file()
+    secrets = set(names_in(paths.user.secrets))
+    kept = set(names_in(paths.user.overlay))
+    assert secrets <= {f"{server.id}.json" for server in servers} | kept
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that can be: hundreds of runs each wait for the disk several times."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        yield Path(directory)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_state(scenario: str, work: Path) -> None:
+    here = Path(__file__).parent
+    script = [sys.executable, "-W", "error", str(here / "killed_writer.py"), scenario, str(work)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), *sys.path])}
+    output = subprocess.run(script, env=environment, check=True, capture_output=True, text=True).stdout
+    runs = int(output)
+    assert runs > 10
+
+    old_root = work / "old"
+    SCENARIOS[scenario][0](old_root)
+    old = state(Store(paths_below(old_root), Scope.USER))
+    new = state(Store(paths_below(work / str(runs)), Scope.USER))
+    seen = set()
+    for number in range(1, runs + 1):
+        root = work / str(number)
+        store = Store(paths_below(root), Scope.USER)
+        store.recover()
+        found = state(store)
+        assert found in (old, new), f"killed before step {number}"
+        seen.add(repr(found))
+        check_order(root)
+        if found == new or ("foreign" not in scenario and "legacy" not in scenario):
+            assert "-secret" not in text_of_tree(root)
+        if found == old and scenario != "recover":
+            SCENARIOS[scenario][1](store)
+            assert state(store) == new
+            check_order(root)
+    assert seen == {repr(old), repr(new)}
+
+
+def test_a_generation_a_living_process_builds_is_spared(tmp_path: Path) -> None:
+    store = Store(paths_below(tmp_path), Scope.USER)
+    generation = store.new_generation(ONE)
+    (generation.path / "file").write_text("x")
+    for other in (Store(paths_below(tmp_path), Scope.USER), store):
+        other.recover()
+    assert (generation.path / "file").read_text() == "x"
+
+
+def test_recover_goes_back_to_a_generation_that_is_left(tmp_path: Path) -> None:
+    SCENARIOS["update-prunes"][0](tmp_path)
+    paths = paths_below(tmp_path)
+    shutil.rmtree(paths.user.generations / ONE / "3")
+    store = Store(paths, Scope.USER)
+    assert store.get(ONE).problem
+    store.recover()
+    found = state(store)
+    assert found is not None
+    assert found[0] == "2"
+
+
+def test_recover_of_nothing_makes_nothing(tmp_path: Path) -> None:
+    Store(paths_below(tmp_path), Scope.USER).recover()
+    assert list(tmp_path.iterdir()) == []
