@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from catalog_paths import paths_below
+
+from mcpd.catalog import Catalog
+from mcpd.paths import Paths, Scope
+from mcpd.settings import CatalogSettings, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETTINGS = Settings(catalog=CatalogSettings(timeout=5, max_bytes=100_000))
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return paths_below(tmp_path)
+
+
+@pytest.fixture
+def user(paths: Paths) -> Catalog:
+    return Catalog(paths, Scope.USER, SETTINGS)
+
+
+@pytest.fixture
+def system(paths: Paths) -> Catalog:
+    return Catalog(paths, Scope.SYSTEM, SETTINGS)
