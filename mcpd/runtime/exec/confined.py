@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# pathlib and contextlib take longer to load than all this program does:
+# ruff: noqa: PTH108, PTH115, SIM105
+"""The process tree in its sandbox: bubblewrap, and a filtering D-Bus proxy where one is granted."""
+
+from __future__ import annotations
+
+import os
+
+from mcpd.runtime.exec.proc import (
+    SIGINT,
+    SIGKILL,
+    SIGPIPE,
+    SIGTERM,
+    SIGXFSZ,
+    children_of,
+    signal_pidfd,
+    stat_of,
+)
+from mcpd.runtime.exec.tree import Tree
+from mcpd.runtime.exec.wire import Failure, parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from mcpd.runtime.exec.wire import Request
+
+PF_FORKNOEXEC: Final = 0x40
+UNSHARE: Final = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
+ALWAYS: Final = ("--disable-userns", "--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session")
+FD_BINDS: Final = {"ro-bind": "--ro-bind-fd", "bind": "--bind-fd"}
+
+
+class Confined(Tree):
+    """bubblewrap, which dies with us and takes its pid namespace with it."""
+
+    def __init__(self, request: Request, stderr: int) -> None:
+        super().__init__(request, stderr)
+        self.argv = request.argv
+        self._keep: list[int] = []
+        self._line = b""
+        self._top = self._top_pidfd = self._pidfd = -1
+        self._ran = False
+        self._proxy = 0
+
+    def start(self) -> None:
+        """Start bubblewrap."""
+        self.status, status_write = os.pipe()
+        os.set_blocking(self.status, False)
+        try:
+            self._inherit(status_write)
+            args = ["--json-status-fd", str(status_write), *self._arguments()]
+            args_fd = self._data("args", "\0".join(args).encode())
+            null = os.open(os.devnull, os.O_RDWR)
+            self._keep.append(null)
+            self.child = os.posix_spawnp(
+                "bwrap",
+                ["bwrap", "--args", str(args_fd), "--", *self.argv],
+                {},
+                file_actions=[(os.POSIX_SPAWN_DUP2, self.fds.get(number, null), number) for number in (0, 1, 2)],
+                setsigmask=(),
+                setsigdef=(SIGPIPE, SIGXFSZ, SIGTERM, SIGINT),
+            )
+        except FileNotFoundError as error:
+            raise Failure(
+                "SandboxUnavailable", 'bubblewrap is missing: install it, or set sandbox = "off" in mcpd.toml'
+            ) from error
+        finally:
+            while self._keep:
+                os.close(self._keep.pop())
+        self.pidfd = os.pidfd_open(self.child)
+
+    def _inherit(self, fd: int) -> int:
+        self._keep.append(fd)
+        os.set_inheritable(fd, True)
+        return fd
+
+    def _data(self, name: str, data: bytes) -> int:
+        fd = self._inherit(os.memfd_create(name))
+        os.write(fd, data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+    def _pin(self, path: str) -> int:
+        """Open *path* so that what was checked is what gets mounted, whoever swaps a symlink in meanwhile."""
+        try:
+            fd = self._inherit(os.open(path, os.O_PATH | os.O_CLOEXEC))
+        except OSError as error:
+            raise Failure("SandboxUnavailable", f"{path} cannot be mounted: {error.strerror}") from error
+        if os.readlink(f"/proc/self/fd/{fd}") != path:
+            raise Failure("SandboxUnavailable", f"{path} cannot be mounted: it leads elsewhere by way of a symlink")
+        return fd
+
+    def _arguments(self) -> list[str]:
+        request = self.request
+        args = [*UNSHARE, *([] if "network" in request.permissions else ["--unshare-net"]), *ALWAYS]
+        args += ["--proc", "/proc", "--dev", "/dev"]
+        for kind, target, source in request.mounts:
+            if kind in FD_BINDS:
+                args += [FD_BINDS[kind], str(self._pin(source)), target]
+            elif kind == "file":
+                args += ["--perms", "0444", "--ro-bind-data", str(self._data("file", source.encode())), target]
+            elif kind in {"tmpfs", "dir"}:
+                args += ["--perms", "1777" if target == "/tmp" else "0700", "--" + kind, target]  # noqa: S108 - inside
+            else:
+                args += ["--" + kind, source, target]
+        if request.manifest is not None:
+            os.lseek(request.manifest_fd, 0, os.SEEK_SET)
+            manifest = self._inherit(os.dup(request.manifest_fd))
+            args += ["--perms", "0400", "--ro-bind-data", str(manifest), request.manifest]
+        if request.bus:
+            args += ["--ro-bind-fd", str(self._pin(self._start_proxy())), request.bus["socket"]]
+        for name, value in request.env.items():
+            args += ["--setenv", name, value]
+        return [*args, "--remount-ro", "/", "--chdir", request.cwd]
+
+    def _start_proxy(self) -> str:
+        """Start xdg-dbus-proxy, which ends when we close our end of its pipe, and await that it listens."""
+        bus = self.request.bus
+        ready, held = os.pipe()
+        os.set_inheritable(held, True)
+        names = ["--talk=" + p.partition("session-bus:talk:")[2] for p in self.request.permissions if ":talk:" in p]
+        try:
+            argv = ["xdg-dbus-proxy", f"--fd={held}", bus["address"], bus["proxy"], "--filter", *names]
+            self._proxy = os.posix_spawnp(argv[0], argv, {}, setsigmask=(), setsigdef=(SIGPIPE, SIGTERM, SIGINT))
+        except FileNotFoundError as error:
+            raise Failure("SpawnFailed", "session-bus: needs xdg-dbus-proxy, which is not installed") from error
+        finally:
+            os.close(held)
+        if not os.read(ready, 1):
+            raise Failure("SpawnFailed", "session-bus: xdg-dbus-proxy ended at once; see the journal")
+        return bus["proxy"]
+
+    def read_status(self) -> bool:
+        """bubblewrap tells the namespace's first process, and an exit code only if the program was executed."""
+        try:
+            data = os.read(self.status, 4096)
+        except BlockingIOError:
+            return True
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            status = parse(line.decode())
+            self._ran = self._ran or "exit-code" in status
+            if "child-pid" in status:
+                self._top = status["child-pid"]
+                try:
+                    self._top_pidfd = os.pidfd_open(self._top)
+                except OSError:
+                    self._top = -1
+        return bool(data)
+
+    def executed(self) -> bool:
+        """The kernel clears PF_FORKNOEXEC at the point of no return of execve; nothing else tells it from outside."""
+        if self._ran:
+            self.pid = self.pid or self.child
+            return True
+        if self._top < 0:
+            return False
+        program = next(iter(children_of(self._top)), 0)
+        fields = stat_of(program) if program else []
+        if not fields or int(fields[6]) & PF_FORKNOEXEC:
+            return False
+        self.pid = program
+        self._forget_proxy_socket()
+        try:
+            self._pidfd = os.pidfd_open(program)
+        except OSError:
+            self._pidfd = -1
+        return True
+
+    def terminate(self) -> None:
+        """SIGTERM for the program; the namespace's first process would ignore it, and bubblewrap pass nothing on."""
+        signal_pidfd(self._pidfd if self._pidfd >= 0 else self.pidfd, SIGTERM if self._pidfd >= 0 else SIGKILL)
+
+    def kill(self) -> None:
+        """SIGKILL for the namespace's first process, with which all others die."""
+        signal_pidfd(self._top_pidfd, SIGKILL)
+        super().kill()
+
+    def end_all(self) -> None:
+        """Also what bubblewrap leaves behind if it is killed before it has tied the namespace to its own life."""
+        super().end_all()
+        self._forget_proxy_socket()
+
+    def _forget_proxy_socket(self) -> None:
+        """Its mount keeps it alive, so nothing need be left on the host should we be killed."""
+        if self.request.bus:
+            try:
+                os.unlink(self.request.bus["proxy"])
+            except FileNotFoundError:
+                pass
+
+    def failure(self, stderr: str | None) -> Failure:
+        """What bubblewrap's last words mean."""
+        program = self.request.argv[0]
+        words = self._repeat() if stderr is None else stderr
+        for line in words.splitlines():
+            if line.startswith("bwrap: execvp "):
+                reason = line.rpartition(": ")[2] if stderr is not None else "no such program, or not executable"
+                return Failure("SpawnFailed", f"{program} cannot be executed in the sandbox: {reason}")
+        return Failure("SandboxUnavailable", "the sandbox cannot be built: " + words.strip().removeprefix("bwrap: "))
+
+    def _repeat(self) -> str:
+        """bubblewrap's words went to the caller's stderr, so let it say them again, for what can never be executed."""
+        read, write = os.pipe()
+        again = Confined(self.request, write)
+        again.fds, again.argv = {2: write}, ["/"]
+        again.start()
+        os.close(write)
+        again.reap()
+        again.read_status()
+        again.end_all()
+        return os.read(read, 65536).decode(errors="replace")

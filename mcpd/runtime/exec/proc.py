@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# pathlib and contextlib take longer to load than all this program does:
+# ruff: noqa: PTH123, PTH208, SIM105
+"""What /proc knows of processes, and signals for them."""
+
+from __future__ import annotations
+
+import _ctypes
+import _signal  # type: ignore[import-not-found]
+import os
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGSTOP, SIGXFSZ = 2, 9, 13, 15, 19, 25
+"""Spelt out because :mod:`signal` takes longer to load than all else here."""
+
+
+_PRCTL = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl")  # type: ignore[arg-type]
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2), which no module offers; :mod:`ctypes` would take as long as the rest together."""
+    _ctypes.call_cdeclfunction(_PRCTL, (option, value, 0, 0, 0))
+
+
+def close_inherited() -> None:
+    """Close what the one who started us left open: a server must not find it."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # The directory's own descriptor.
+
+
+def reap_orphans() -> bool:
+    """Reap what has ended below us; False if there is nothing left at all."""
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third (state) on; empty if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of all threads of *pid*, the oldest first."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
+    except OSError:
+        pass
+    return found
+
+
+def descendants_of(pid: int) -> list[int]:
+    """All living processes below *pid*."""
+    found: list[int] = []
+    for child in children_of(pid):
+        if stat_of(child)[:1] not in ([], ["Z"]):
+            found.append(child)
+        found += descendants_of(child)
+    return found
+
+
+def unit() -> str:
+    """The systemd unit we run in, empty without one."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            last = file.read().strip().rpartition("/")[2]
+    except OSError:
+        return ""
+    return last if last.endswith((".service", ".scope")) else ""
+
+
+def signal_pidfd(pidfd: int, number: int) -> None:
+    """Send signal *number* to the process behind *pidfd*, if there is one and it still lives."""
+    if pidfd >= 0:
+        try:
+            _signal.pidfd_send_signal(pidfd, number)
+        except ProcessLookupError:
+            pass

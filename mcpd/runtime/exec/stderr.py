@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where a server's stderr goes when nobody else wants it."""
+
+from __future__ import annotations
+
+import _socket
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+TAIL: Final = 64 * 1024
+LINES_PER_SECOND: Final = 1000
+MAX_LOG_LINE: Final = 16 * 1024
+JOURNAL: Final = "/run/systemd/journal/socket"
+
+
+class Stderr:
+    """The server's stderr: its last 64 KiB, and line by line the journal, which a flood does not reach."""
+
+    def __init__(self, server_id: str) -> None:
+        self.fd, self.writer = os.pipe()
+        os.set_blocking(self.fd, False)
+        self._tail, self._partial = bytearray(), b""
+        self._second, self._lines, self._dropped = 0, 0, 0
+        fields = f"PRIORITY=6\nSYSLOG_IDENTIFIER=mcp-server\nMCP_SERVER_ID={server_id}\nMESSAGE="
+        self._head = fields.encode()
+        self._journal: _socket.socket | None = None
+        try:
+            self._journal = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+            self._journal.connect(JOURNAL)
+            self._journal.setblocking(False)
+        except OSError:
+            self._journal = None
+
+    def pump(self) -> bool:
+        """Take what is there; False once nobody holds the other end."""
+        try:
+            data = os.read(self.fd, 65536)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        self._tail += data
+        if len(self._tail) > 2 * TAIL:
+            del self._tail[:-TAIL]
+        if self._journal is not None:
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            while len(self._partial) > MAX_LOG_LINE:
+                lines.append(self._partial[:MAX_LOG_LINE])
+                self._partial = self._partial[MAX_LOG_LINE:]
+            for line in lines:
+                self._log(line[:MAX_LOG_LINE])
+        return True
+
+    def _log(self, line: bytes) -> None:
+        second = int(time.monotonic())
+        if second != self._second:
+            dropped, self._second, self._lines, self._dropped = self._dropped, second, 0, 0
+            if dropped:
+                self._send(b"mcpd-exec: %d lines of stderr were dropped, the server writes too many" % dropped)
+        self._lines += 1
+        if not line or self._lines > LINES_PER_SECOND or not self._send(line):
+            self._dropped += bool(line)
+
+    def _send(self, line: bytes) -> bool:
+        try:
+            self._journal.send(self._head + line + b"\n")  # type: ignore[union-attr]
+        except OSError:
+            return False
+        return True
+
+    def tail(self) -> str:
+        """The last 64 KiB, after taking what is still in the pipe; a descendant may yet hold its other end."""
+        for _ in range(64):
+            if not self.pump():
+                break
+        if self._journal is not None and self._partial:
+            self._log(self._partial)
+        return self._tail[-TAIL:].decode(errors="replace")
+
+    def close(self) -> None:
+        """Let go of the pipe's reading end and of the journal."""
+        os.close(self.fd)
+        if self._journal is not None:
+            self._journal.close()

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The permission strings of a manifest (design §6, ``docs/permissions.md``).
+
+``network`` · ``devices`` · ``filesystem:ro:PATH`` · ``filesystem:rw:PATH`` · ``session-bus:talk:NAME`` · ``mcp`` ·
+``mcp:ID``, each optionally followed by ``?KEY``: granted only while the boolean configuration value KEY is true.
+
+Registries also put words for people under ``permissions`` ("Reads your calendar", "filesystem"). A string is a
+permission if it is one of the above or begins like one that takes a value; then it must be right to the last
+character, or the server is not started. Any other string grants nothing and is reported in
+:attr:`Permissions.ignored`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import InvalidManifest
+from mcpd.model.base import ID_PATTERN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mcpd.model import JsonValue
+
+_SHAPED: Final = re.compile(r"(network|devices|mcp)(\?\S|$)|(network|devices|filesystem|session-bus|mcp):\S")
+_CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
+_FILESYSTEM: Final = re.compile(r"filesystem:(ro|rw):(.+)", re.DOTALL)
+_BUS_NAME: Final = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*(\.[A-Za-z_-][A-Za-z0-9_-]*)+(\.\*)?", re.ASCII)
+_CONFIG: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class PathGrant:
+    """One path that a permission names, placeholders filled in, not yet looked at."""
+
+    path: str
+    writable: bool
+    permission: str
+    """The string it comes from, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """What a manifest's permission strings grant with the present configuration."""
+
+    network: bool = False
+    devices: bool = False
+    paths: tuple[PathGrant, ...] = ()
+    bus_names: tuple[str, ...] = ()
+    mcp: tuple[str, ...] | None = None
+    """Ids of the servers it may call, empty for all; None without the permission."""
+    ignored: tuple[str, ...] = ()
+    """Words for people, which grant nothing."""
+
+
+def parse(server_id: str, strings: Iterable[str], values: Mapping[str, JsonValue]) -> Permissions:
+    """What *strings* grant a server whose configuration is *values*.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none.
+    """
+    network = devices = False
+    paths: list[PathGrant] = []
+    bus_names: list[str] = []
+    mcp: set[str] | None = None
+    ignored: list[str] = []
+    for string in strings:
+        if not _SHAPED.match(string):
+            ignored.append(string)
+            continue
+        permission, granted = _condition(string, values)
+        if permission == "network":
+            network = network or granted
+        elif permission == "devices":
+            devices = devices or granted
+        elif found := _FILESYSTEM.fullmatch(permission):
+            if granted:
+                paths += (PathGrant(path, found[1] == "rw", string) for path in expand(found[2], values))
+        elif permission.startswith("session-bus:talk:") and _BUS_NAME.fullmatch(permission[17:]):
+            bus_names += [permission[17:]] * granted
+        elif permission == "mcp" or (permission.startswith("mcp:") and ID_PATTERN.fullmatch(permission[4:])):
+            if granted:
+                mcp = (mcp or set()) | {permission[4:]}
+        else:
+            raise InvalidManifest(
+                f"{server_id}: {string[:200]!r} is not a permission; there are network, devices, filesystem:ro:PATH,"
+                " filesystem:rw:PATH, session-bus:talk:NAME, mcp and mcp:ID, each optionally followed by ?KEY"
+            )
+    servers = None if mcp is None else () if "" in mcp else tuple(sorted(mcp))
+    return Permissions(network, devices, tuple(paths), tuple(dict.fromkeys(bus_names)), servers, tuple(ignored))
+
+
+def problems(server_id: str, strings: Iterable[str]) -> list[str]:
+    """What a listing should say about *strings*: the words for people, which grant nothing."""
+    ignored = parse(server_id, strings, {}).ignored
+    return [f"{server_id}: {text[:200]!r} is no permission and grants nothing" for text in ignored]
+
+
+def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:
+    """*text* with each ``{config.KEY}`` filled in; one per element if KEY is a list, none if it is not set."""
+    found = _CONFIG.search(text)
+    if not found:
+        return [text]
+    value = values.get(found[1])
+    elements = value if isinstance(value, list) else [value]
+    rest = expand(text[found.end() :], values)
+    head, given = text[: found.start()], [as_text(element) for element in elements if element not in (None, "")]
+    return [head + filled + tail for filled in given for tail in rest]
+
+
+def as_text(value: JsonValue) -> str:
+    """*value* as an argument or environment variable holds it: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _condition(string: str, values: Mapping[str, JsonValue]) -> tuple[str, bool]:
+    """*string* without its ``?KEY``, and whether KEY is true."""
+    found = _CONDITION.fullmatch(string)
+    return (found[1], values.get(found[2]) is True) if found else (string, True)

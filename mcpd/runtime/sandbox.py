@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""From an installed server, or a step of an installation, to a :class:`~mcpd.runtime.launch.LaunchSpec` (design §6).
+
+Everything is resolved here, in mcpd: which paths, which variables, which arguments. ``mcpd-exec`` builds what it is
+told and adds the flags that no sandbox goes without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets as random
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from mcpd import paths as locations
+from mcpd.errors import InvalidConfig, InvalidManifest, NotStdio, SpawnFailed, from_oserror
+from mcpd.model.property import Target
+from mcpd.paths import Scope
+from mcpd.runtime import environment, mounts
+from mcpd.runtime.guard import Guard
+from mcpd.runtime.launch import Bus, LaunchSpec, Mount, MountKind, Overlay
+from mcpd.runtime.permissions import Permissions, as_text, expand, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mcpd.model import JsonValue, Manifest, Transport
+    from mcpd.paths import Paths
+    from mcpd.settings import Settings
+    from mcpd.store import InstalledServer, LaunchManifest
+
+MCP_SOCKET_VARIABLE: Final = "MCPD_SOCKET"
+"""Tells a server with the permission ``mcp`` where the other servers are reached."""
+McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Path]"
+"""From a server's id and the ids it may call (none: all) to a socket on the host where they are reached."""
+PROGRAM_DIRECTORIES: Final = (".venv/bin", "node_modules/.bin")
+"""Where an installation puts a server's own programs; searched before the system's."""
+
+
+def server_spec(
+    server: InstalledServer,
+    launch: LaunchManifest,
+    *,
+    paths: Paths,
+    scope: Scope,
+    settings: Settings,
+    caller_environment: Mapping[str, str] | None = None,
+    mcp_socket: McpSocket | None = None,
+) -> LaunchSpec:
+    """How *server* is started with the configuration in *launch*.
+
+    *scope* is that of the instance that starts it. *caller_environment* counts in the user scope only. *mcp_socket*
+    makes the way to the servers that the permission ``mcp`` grants. The state directory is made if it is missing.
+
+    Raises :class:`~mcpd.errors.NotStdio`, :class:`~mcpd.errors.InvalidManifest` for permissions that cannot be granted,
+    :class:`~mcpd.errors.InvalidConfig` for a secret that cannot be kept from others without a sandbox, and
+    :class:`~mcpd.errors.SpawnFailed` for a missing path.
+    """
+    manifest = launch.manifest
+    transport = manifest.stdio
+    if transport is None:
+        raise NotStdio(f"{server.id} is reached by URL and has no program to start")
+    confined = settings.runtime.sandbox == "on"
+    generation = server.generation.resolve()
+    state = _state_directory(paths, scope, server.id)
+    search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
+    granted = parse(server.id, manifest.permissions, launch.values)
+    runtime_dir = f"/run/user/{os.getuid()}" if scope is Scope.USER else f"/run/{mounts.SYSTEM_USER}"
+    env = environment.base(str(state), runtime_dir, search)
+    if scope is Scope.USER:
+        env |= environment.inherited(caller_environment or {})
+    env |= _configured_environment(manifest, launch.values)
+    if granted.network:
+        env |= environment.network()
+    argv = (transport.command, *_arguments(manifest, transport, launch.values))
+    if not confined:
+        _refuse_secrets(server.id, manifest, launch.values)
+        del env["XDG_RUNTIME_DIR"]
+        return LaunchSpec(server.id, argv, str(generation), env, (), granted.network, None, confined=False)
+    bus = _bus(server.id, granted, scope, paths, runtime_dir)
+    if bus:
+        env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={bus.socket}"
+    guard = Guard.of(paths, scope)
+    shown = [
+        *mounts.base(network=granted.network, home=str(state), runtime_dir=runtime_dir, system=scope is Scope.SYSTEM),
+        *_program(argv[0], generation, env["PATH"], (generation,), guard),
+        *guard.grants(server.id, granted.paths),
+    ]
+    shown += guard.covers(shown)
+    shown += _generation(server.directory, generation, shown)
+    shown.append(mounts.bind(state, state, MountKind.BIND))
+    if granted.devices:
+        shown.append(Mount(MountKind.DEV_BIND, "/dev", "/dev"))
+    if granted.mcp is not None:
+        if mcp_socket is None:
+            raise SpawnFailed(
+                f"{server.id} may call other servers (permission mcp), but no bridge is there to reach them"
+            )
+        env[MCP_SOCKET_VARIABLE] = f"{runtime_dir}/mcp.sock"
+        shown.append(mounts.bind(mcp_socket(server.id, granted.mcp), Path(env[MCP_SOCKET_VARIABLE])))
+    # The manifest of a script's virtual entry is nowhere on disk, so there is nothing to mount over.
+    public = generation / "manifest.json"
+    overlay = Overlay(str(public), launch.data) if public.is_file() else None
+    return LaunchSpec(
+        id=server.id,
+        argv=argv,
+        cwd=str(generation),
+        env=env,
+        mounts=tuple(shown),
+        network=granted.network,
+        manifest=overlay,
+        bus=bus,
+    )
+
+
+def build_spec(  # noqa: PLR0913 - each says one thing about the command
+    server_id: str,
+    argv: Sequence[str],
+    cwd: Path,
+    writable: Sequence[Path],
+    readable: Sequence[Path],
+    network: bool,
+    env: Mapping[str, str],
+    *,
+    paths: Paths | None = None,
+    scope: Scope = Scope.USER,
+    confined: bool = True,
+) -> LaunchSpec:
+    """How one command of an installation is run: *writable* and *readable* directories, nothing else of the user's.
+
+    HOME is a private directory that is gone afterwards, unless *env* names another. mcpd's own secrets stay hidden
+    even if *readable* holds them. *confined* is False only with the setting ``sandbox = "off"``.
+    """
+    home = "/tmp/home"  # noqa: S108 - inside the sandbox, private
+    runtime_dir = "/run/build"
+    merged = {**environment.base(home, runtime_dir), **(environment.network() if network else {}), **env}
+    spec_id = f"build:{server_id}"
+    if not confined:
+        del merged["XDG_RUNTIME_DIR"]
+        return LaunchSpec(spec_id, tuple(argv), str(cwd.resolve()), merged, (), network, None, confined=False)
+    guard = Guard.of(paths or locations.from_environment(), scope)
+    given = sorted(
+        {
+            **{path.resolve(): MountKind.RO_BIND for path in readable},
+            **{path.resolve(): MountKind.BIND for path in writable},
+        }.items()
+    )
+    shown = [
+        *mounts.base(network=network, home=home, runtime_dir=runtime_dir, system=False),
+        Mount(MountKind.DIR, home),
+        *_program(argv[0], cwd, merged["PATH"], [path for path, _ in given], guard),
+        *(mounts.bind(path, path, kind) for path, kind in given),
+        *guard.covers([mounts.bind(path) for path in readable]),
+    ]
+    return LaunchSpec(spec_id, tuple(argv), str(cwd.resolve()), merged, tuple(shown), network, None)
+
+
+def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:
+    state = paths.layout(scope).state / server_id
+    try:
+        state.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            state.mkdir()
+            # In the system scope mcpd owns it and the servers' group writes there (tmpfiles.d sets group and setgid).
+            state.chmod(0o2770 if scope is Scope.SYSTEM else 0o700)
+    except OSError as error:
+        raise from_oserror(error, f"making the state directory {state}") from error
+    return state.resolve()
+
+
+def _configured_environment(manifest: Manifest, values: Mapping[str, JsonValue]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, text in manifest.env.items():
+        if filled := expand(text, values):
+            found[name] = ":".join(filled)
+    for item in manifest.configurable_properties:
+        value = values.get(item.key)
+        if item.target is Target.ENV and value is not None:
+            found[item.key] = as_text(value)
+    for name, value in found.items():
+        if not environment.is_passable(name, value):
+            raise InvalidConfig(
+                f"{manifest.id}: {name[:128]!r} cannot be an environment variable, or its value holds NUL"
+            )
+    return found
+
+
+def _arguments(manifest: Manifest, transport: Transport, values: Mapping[str, JsonValue]) -> list[str]:
+    """The arguments: ``{config.KEY}`` filled in, then ``--KEY=VALUE`` for values with target ``arg`` not yet used."""
+    argv = [filled for text in transport.args for filled in expand(text, values)]
+    used = set(re.findall(r"\{config\.([A-Za-z0-9_.-]+)\}", "\0".join(transport.args)))
+    for item in manifest.configurable_properties:
+        value = values.get(item.key)
+        if item.target is not Target.ARG or item.key in used or value is None or value is False:
+            continue
+        if value is True:
+            argv.append(f"--{item.key}")
+        else:
+            argv += (f"--{item.key}={as_text(one)}" for one in (value if isinstance(value, list) else [value]))
+    if any("\0" in argument for argument in argv):
+        raise InvalidConfig(f"{manifest.id}: a value with target 'arg' holds NUL, which no argument can")
+    return argv
+
+
+def _refuse_secrets(server_id: str, manifest: Manifest, values: Mapping[str, JsonValue]) -> None:
+    for item in manifest.configurable_properties:
+        if item.sensitive and item.target in {Target.MANIFEST, Target.HEADER} and values.get(item.key) is not None:
+            raise InvalidConfig(
+                f"{server_id}: the secret {item.key!r} reaches the server in its private manifest, which needs the"
+                ' sandbox; set sandbox = "on" in mcpd.toml, or unset the secret'
+            )
+
+
+def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runtime_dir: str) -> Bus | None:
+    if not granted.bus_names:
+        return None
+    if scope is Scope.SYSTEM:
+        raise InvalidManifest(f"{server_id}: permission session-bus: a server of the system has no session bus")
+    socket = Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")) / "bus"
+    address = os.environ.get("DBUS_SESSION_BUS_ADDRESS") or (f"unix:path={socket}" if socket.exists() else "")
+    if not address:
+        raise SpawnFailed(f"{server_id}: permission session-bus: there is no session bus; log in to a session first")
+    runtime = paths.user.runtime
+    try:
+        runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise from_oserror(error, f"making {runtime}") from error
+    proxy = runtime.resolve() / f"bus-{random.token_hex(8)}"
+    return Bus(granted.bus_names, address, str(proxy), f"{runtime_dir}/bus")
+
+
+def _program(command: str, cwd: Path, search: str, shown: Sequence[Path], guard: Guard) -> list[Mount]:
+    homes = (Path("/home"), guard.home.resolve(), guard.home.resolve() / ".local")
+    return mounts.program(command, cwd, search.split(":"), shown, homes)
+
+
+def _generation(directory: Path, generation: Path, shown: Sequence[Mount]) -> list[Mount]:
+    """The generation read-only at its real path, and the path it is known by as a symlink to it."""
+    if generation.is_relative_to("/usr"):
+        return []
+    found = [mounts.bind(generation)]
+    binds = [Path(mount.target) for mount in shown if mount.kind in {MountKind.RO_BIND, MountKind.BIND}]
+    found += (
+        Mount(MountKind.SYMLINK, str(link), str(generation))
+        for link in dict.fromkeys((directory.parent.resolve() / directory.name, directory))
+        if link != generation and not any(link.is_relative_to(path) for path in binds)
+    )
+    return found

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every running server of this instance (design §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from mcpd.errors import (
+    Disabled,
+    InvalidArgument,
+    InvalidManifest,
+    LimitExceeded,
+    NotFound,
+    SpawnFailed,
+    SystemInstanceOnly,
+)
+from mcpd.paths import Scope
+from mcpd.runtime.backoff import Backoff
+from mcpd.runtime.launch import Leash
+from mcpd.runtime.sandbox import server_spec
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
+
+    from mcpd.paths import Paths
+    from mcpd.runtime.launch import Exit, Launcher, LaunchSpec
+    from mcpd.runtime.sandbox import McpSocket
+    from mcpd.settings import Settings
+    from mcpd.store import InstalledServer, LaunchManifest
+
+State: TypeAlias = Literal["running", "stopping", "exited"]
+StopReason: TypeAlias = Literal["", "asked", "owner-gone", "server-changed", "shutdown"]
+
+log = logging.getLogger(__name__)
+
+
+class ServerSource(Protocol):
+    """What the sessions need of :class:`mcpd.store.Store`."""
+
+    def get(self, server_id: str) -> InstalledServer:
+        """The server; :class:`~mcpd.errors.NotFound`."""
+
+    def launch_manifest(self, server_id: str) -> LaunchManifest:
+        """Its configuration with secrets; :class:`~mcpd.errors.ConfigMissing`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom a session belongs to."""
+
+    uid: int
+    name: str
+    """Unique name on the bus, or any other word that ends with the client."""
+
+
+class Session:
+    """One running server. Made by :class:`Sessions` only."""
+
+    def __init__(self, number: int, server_id: str, owner: Owner, leash: Leash) -> None:
+        self.number = number
+        self.server_id = server_id
+        self.owner = owner
+        self.leash = leash
+        self.pid = leash.pid
+        self.unit = leash.unit
+        self.state: State = "running"
+        self.started = time.time()
+        """Seconds since the epoch."""
+        self.since = time.monotonic()
+        self.stopped_for: StopReason = ""
+        self.exit: Exit | None = None
+
+    def stderr_tail(self) -> str:
+        """The last 64 KiB of its stderr once it has exited, if nobody else took fd 2; empty before."""
+        return self.exit.stderr_tail if self.exit else ""
+
+    async def wait(self) -> Exit:
+        """How it ended."""
+        return await self.leash.wait()
+
+    def record(self) -> dict[str, Any]:
+        """What a later mcpd needs, beside the leash, to :meth:`Sessions.adopt` this session."""
+        return {
+            "number": self.number,
+            "server-id": self.server_id,
+            "pid": self.pid,
+            "unit": self.unit,
+            "owner-uid": self.owner.uid,
+            "owner-name": self.owner.name,
+            "started": self.started,
+        }
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A session that is being started, and whether it should be stopped at once."""
+
+    server_id: str
+    owner: Owner
+    done: asyncio.Event
+    stop_for: StopReason = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEvent:
+    """Something a listener may care for."""
+
+    kind: Literal["started", "exited"]
+    session: Session
+
+
+class Sessions:
+    """Starts servers, knows them all, and leaves none behind."""
+
+    def __init__(
+        self,
+        store: ServerSource,
+        launcher: Launcher,
+        paths: Paths,
+        settings: Settings,
+        scope: Scope,
+        *,
+        backoff: Backoff | None = None,
+        mcp_socket: McpSocket | None = None,
+    ) -> None:
+        self._store = store
+        self._launcher = launcher
+        self._paths = paths
+        self._settings = settings
+        self._scope = scope
+        self._backoff = backoff or Backoff()
+        self._mcp_socket = mcp_socket
+        self._sessions: dict[int, Session] = {}
+        self._watchers: set[asyncio.Task[None]] = set()
+        self._listeners: list[Callable[[SessionEvent], None]] = []
+        self._pending: list[_Pending] = []
+        self._last_number = 0
+        self._closed = False
+
+    async def spawn(
+        self, server_id: str, fds: Mapping[int, int], *, owner: Owner, environment: Mapping[str, str] | None = None
+    ) -> Session:
+        """Start *server_id* with *fds* (server's number → ours, which stay the caller's) for *owner*.
+
+        *environment* is the caller's, of which a user's server gets what does not steer it.
+
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled`, :class:`~mcpd.errors.NotStdio`,
+        :class:`~mcpd.errors.SystemInstanceOnly`, :class:`~mcpd.errors.ConfigMissing`, :class:`~mcpd.errors.HeldBack`,
+        :class:`~mcpd.errors.LimitExceeded`, :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.InvalidConfig`
+        and :class:`~mcpd.errors.SpawnFailed`.
+        """
+        if not set(fds) <= {0, 1, 2}:
+            raise InvalidArgument(f"{server_id}: only the descriptors 0, 1 and 2 can be given, not {sorted(fds)}")
+        limit = self._settings.runtime.max_sessions
+        if len(self._sessions) + len(self._pending) >= limit:
+            raise LimitExceeded(
+                f"{server_id}: {limit} servers run already, more are not allowed (max_sessions); stop one first"
+            )
+        if self._closed:
+            raise SpawnFailed(f"{server_id}: mcpd is stopping")
+        pending = _Pending(server_id, owner, asyncio.Event())
+        self._pending.append(pending)
+        try:
+            spec = await asyncio.to_thread(self._spec, server_id, environment or {})
+            self._backoff.check(server_id)
+            leash = await self._launcher.launch(spec, fds)
+            session = self._register(Session(self._last_number + 1, server_id, owner, leash))
+        finally:
+            self._pending.remove(pending)
+            pending.done.set()
+        if pending.stop_for:
+            _begin_stop(session, pending.stop_for)
+        return session
+
+    async def adopt(self, record: Mapping[str, Any], sock: socket.socket) -> Session:
+        """Take over a session that an earlier mcpd started: its :meth:`Session.record` and its leash."""
+        leash = await Leash.adopt(sock, int(record["pid"]), str(record["unit"]))
+        owner = Owner(int(record["owner-uid"]), str(record["owner-name"]))
+        session = Session(int(record["number"]), str(record["server-id"]), owner, leash)
+        session.started = float(record["started"])
+        return self._register(session)
+
+    def list(self) -> list[Session]:
+        """Every session that has not exited, the oldest first."""
+        return [self._sessions[number] for number in sorted(self._sessions)]
+
+    def get(self, number: int) -> Session:
+        """The session *number*. Raises :class:`~mcpd.errors.NotFound`, also once it has exited."""
+        if number not in self._sessions:
+            raise NotFound(f"no session {number} is running")
+        return self._sessions[number]
+
+    def subscribe(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
+        """Have *listener* called at every start and exit; returns what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def stop(self, number: int) -> Exit:
+        """End the session *number* and await its end. Raises :class:`~mcpd.errors.NotFound`."""
+        session = self.get(number)
+        await self._stop([session], "asked")
+        return await session.wait()
+
+    async def stop_owner(self, name: str) -> None:
+        """End what the client *name*, which has vanished, started or is starting."""
+        for pending in self._pending:
+            if pending.owner.name == name:
+                pending.stop_for = "owner-gone"
+        await self._stop([s for s in self.list() if s.owner.name == name], "owner-gone")
+
+    async def stop_server(self, server_id: str) -> None:
+        """End all sessions of *server_id*, which is about to change, and forget that it crashed."""
+        for pending in self._pending:
+            if pending.server_id == server_id:
+                pending.stop_for = "server-changed"
+        await self._stop([s for s in self.list() if s.server_id == server_id], "server-changed")
+        self._backoff.forget(server_id)
+
+    def forgive(self, server_id: str) -> None:
+        """Let *server_id*, which was configured anew, start again at once."""
+        self._backoff.forget(server_id)
+
+    async def close(self) -> None:
+        """End all sessions, await that nothing of them is left, and start no more."""
+        self._closed = True
+        for pending in list(self._pending):
+            pending.stop_for = "shutdown"
+            await pending.done.wait()
+        await self._stop(self.list(), "shutdown")
+        while self._watchers:
+            await asyncio.wait(self._watchers)
+
+    async def _stop(self, sessions: Iterable[Session], reason: StopReason) -> None:
+        chosen = list(sessions)
+        for session in chosen:
+            _begin_stop(session, reason)
+        await asyncio.gather(*(session.leash.stop() for session in chosen))
+
+    def _register(self, session: Session) -> Session:
+        self._last_number = max(self._last_number, session.number)
+        self._sessions[session.number] = session
+        watcher = asyncio.create_task(self._watch(session), name=f"session-{session.number}")
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+        log.info(
+            "session %d: %s started for uid %d",
+            session.number,
+            session.server_id,
+            session.owner.uid,
+            extra={"MCP_SERVER_ID": session.server_id, "CALLER_UID": session.owner.uid, "SESSION_UNIT": session.unit},
+        )
+        self._tell(SessionEvent("started", session))
+        return session
+
+    async def _watch(self, session: Session) -> None:
+        ended = await session.wait()
+        lived = time.monotonic() - session.since
+        session.exit, session.state = ended, "exited"
+        session.leash.close()
+        del self._sessions[session.number]
+        if session.stopped_for in {"", "asked", "owner-gone"}:
+            if session.stopped_for or ended.hangup or ended.code == 0:
+                self._backoff.forget(session.server_id)
+            else:
+                self._backoff.crashed(session.server_id, ended.code, lived)
+        log.info(
+            "session %d: %s ended with status %d after %.0f s%s",
+            session.number,
+            session.server_id,
+            ended.code,
+            lived,
+            f" ({session.stopped_for})" if session.stopped_for else "",
+            extra={"MCP_SERVER_ID": session.server_id, "CALLER_UID": session.owner.uid, "EXIT_STATUS": ended.code},
+        )
+        self._tell(SessionEvent("exited", session))
+
+    def _tell(self, event: SessionEvent) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:  # One listener's fault must not leave a session unwatched.
+                log.exception("a listener failed on session %d", event.session.number)
+
+    def _spec(self, server_id: str, environment: Mapping[str, str]) -> LaunchSpec:
+        server = self._store.get(server_id)
+        manifest = server.manifest
+        if manifest is None:
+            raise InvalidManifest(f"{server_id} is broken: {server.problem}")
+        if (manifest.model_extra or {}).get("disabled") is True:
+            raise Disabled(f"{server_id} is disabled in {server.directory}/manifest.json")
+        if manifest.runtime.run_as == "system" and self._scope is Scope.USER:
+            raise SystemInstanceOnly(
+                f"{server_id} is started by the system's mcpd only (runAs = system); ask it on the system bus"
+            )
+        launch = self._store.launch_manifest(server_id)
+        return server_spec(
+            server,
+            launch,
+            paths=self._paths,
+            scope=self._scope,
+            settings=self._settings,
+            caller_environment=environment,
+            mcp_socket=self._mcp_socket,
+        )
+
+
+def _begin_stop(session: Session, reason: StopReason) -> None:
+    if session.state == "running":
+        session.state, session.stopped_for = "stopping", reason
+    session.leash.close()

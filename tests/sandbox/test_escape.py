@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A hostile server gets nowhere (design §6), neither as root nor as an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import secrets
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from world import NOBODY, OWNER, Client, World, run_as, talk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOSTILE = Path(__file__).with_name("hostile.py").read_text()
+IDLE = "import sys; print('up', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture(params=["root", "unprivileged"])
+def uid(request: pytest.FixtureRequest) -> int:
+    if os.getuid() == 0:
+        return 0 if request.param == "root" else NOBODY
+    if request.param == "root":
+        pytest.skip("only root can try to escape as root")
+    return os.getuid()
+
+
+@contextmanager
+def _targets(world: World) -> Iterator[dict[str, Any]]:
+    """Things worth stealing, all of them open to this very user outside of the sandbox."""
+    user = world.paths.user
+    files = {
+        "a home": world.paths.home / "diary",
+        "another server's state": user.state / "other" / "data",
+        "mcpd's secrets": user.secrets / "other.json",
+        "a user's overlay": user.overlay / "other.json",
+        "the bridge's token": user.state / "bridge.token",
+        "mcpd's runtime directory": user.runtime / "bridge.url",
+        "the settings": user.settings,
+        "another server's files": user.generations / "other/1/manifest.json",
+    }
+    for path in files.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("worth something")
+    files["the host's users"] = Path("/etc/shadow")
+    files["the machine id"] = Path("/etc/machine-id")
+    files["the memory of a host process"] = Path(f"/proc/{os.getpid()}/environ")
+    files["the kernel's settings"] = Path("/sys/kernel")
+    abstract = f"mcp-{secrets.token_hex(8)}"
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind("\0" + abstract)
+        unix.listen()
+        yield {
+            "paths": {name: str(path) for name, path in files.items()},
+            "port": tcp.getsockname()[1],
+            "abstract": abstract,
+            "host-pid": os.getpid(),
+        }
+
+
+async def _attack(world: World) -> dict[str, str]:
+    os.environ["HARNESS_SECRET"] = "HARNESS"
+    sessions = world.sessions()
+    world.install("other", IDLE)
+    leaked, other = os.open("/", os.O_RDONLY), Client()
+    os.set_inheritable(leaked, True)
+    try:
+        victim = await sessions.spawn("other", other.fds, owner=OWNER)
+        with _targets(world) as given:
+            world.install("hostile", HOSTILE, values={**given, "other-pid": victim.pid})
+            output, ended, _ = await talk(sessions, "hostile")
+        assert ended.code == 0, ended.stderr_tail
+        return json.loads(output)
+    finally:
+        await sessions.close()
+        other.close()
+        os.close(leaked)
+
+
+def test_hostile_server_gets_nowhere(uid: int) -> None:
+    results = run_as(uid, _attack)
+    controls = {name: outcome for name, outcome in results.items() if name.startswith("control: ")}
+    attacks = {name: outcome for name, outcome in results.items() if name not in controls}
+    assert len(controls) == 4
+    assert controls == dict.fromkeys(controls, ""), "the harness itself does not work"
+    assert len(attacks) > 25
+    assert [name for name, outcome in attacks.items() if not outcome] == []
+
+
+async def _attack_from_home(world: World) -> dict[str, str]:
+    """The same with all of the home granted for writing, and network; mcpd's own stays out of reach."""
+    shortcut = world.paths.home / "shortcut"
+    shortcut.symlink_to(world.paths.user.secrets)
+    sessions = world.sessions()
+    with _targets(world) as given:
+        given["paths"]["mcpd's secrets through a symlink"] = f"{shortcut}/other.json"
+        given["other-pid"] = os.getpid()
+        program = HOSTILE + (
+            "\nhome = Path(given['home'])"
+            "\nPath(home, 'written').write_text('x')"
+            "\nresults['shutil'] = 'x'"
+            "\nattempt('switch the sandbox off', lambda: Path(given['paths']['the settings']).write_text('x') and None)"
+            "\nattempt('change another server', "
+            'lambda: Path(given["paths"]["another server\'s files"]).write_text(\'x\') and None)'
+            "\nattempt('uncover by renaming', lambda: Path(given['secrets']).rename(home / 'moved'))"
+            "\nattempt('uncover by removing', lambda: Path(given['secrets']).rmdir())"
+            "\nprint(json.dumps(results))"
+        )
+        given["home"], given["secrets"] = str(world.paths.home), str(world.paths.user.secrets)
+        world.install("hostile", program, values=given, permissions=["filesystem:rw:~", "network"])
+        output, ended, _ = await talk(sessions, "hostile")
+    await sessions.close()
+    assert ended.code == 0, ended.stderr_tail
+    assert (world.paths.home / "written").read_text() == "x"
+    return json.loads(output.splitlines()[-1])
+
+
+def test_what_is_mcpds_stays_hidden_when_the_home_is_granted(uid: int) -> None:
+    results = run_as(uid, _attack_from_home)
+    assert results["read a home"] == ""
+    assert results["connect to loopback"] == ""
+    succeeded = {name for name, outcome in results.items() if not outcome and not name.startswith("control: ")}
+    assert succeeded <= {
+        "read a home",
+        "read the settings",
+        "read another server's files",
+        "connect to loopback",
+        "connect to an abstract socket",
+    }
+
+
+@pytest.mark.parametrize("granted", ["secrets", "state", "overlay", "runtime", "link"])
+def test_mcpds_own_directories_are_never_granted(uid: int, granted: str) -> None:
+    async def work(world: World) -> str:
+        user = world.paths.user
+        target = {"secrets": user.secrets, "state": user.state, "overlay": user.overlay, "runtime": user.runtime}
+        link = world.paths.home / "link"
+        path = target.get(granted, link)
+        target.get(granted, user.secrets).mkdir(parents=True)
+        if granted == "link":
+            link.symlink_to(user.secrets)
+        world.install("greedy", IDLE, permissions=[f"filesystem:ro:{path}"])
+        try:
+            await talk(world.sessions(), "greedy")
+        except Exception as error:  # noqa: BLE001 - its name is the result
+            return type(error).__name__
+        return "started"
+
+    assert run_as(uid, work) == "InvalidManifest"
+
+
+async def _type_into_terminal(world: World) -> dict[str, str]:
+    ours, theirs = pty.openpty()
+    program = (
+        "import fcntl, termios, sys, os\n"
+        "for number in (0, 2):\n"
+        "    try:\n"
+        "        for byte in b'touch /tmp/owned\\n': fcntl.ioctl(number, termios.TIOCSTI, bytes([byte]))\n"
+        "        print('typed', flush=True)\n"
+        "    except OSError as error:\n"
+        "        print('refused', flush=True)\n"
+        "try:\n"
+        "    os.open('/dev/tty', os.O_RDWR); print('typed', flush=True)\n"
+        "except OSError: print('refused', flush=True)\n"
+    )
+    world.install("typist", program)
+    sessions, client = world.sessions(), Client()
+    session = await sessions.spawn("typist", {0: theirs, 1: client.server_out, 2: theirs}, owner=OWNER)
+    client.started()
+    output = await client.read()
+    await session.wait()
+    client.close()
+    os.close(ours)
+    os.close(theirs)
+    return {"output": output.decode()}
+
+
+def test_terminal_passed_as_stdin_cannot_be_typed_into(uid: int) -> None:
+    assert run_as(uid, _type_into_terminal)["output"].split() == ["refused"] * 3

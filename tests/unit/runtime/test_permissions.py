@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+from __future__ import annotations
+
+import pytest
+
+from mcpd.errors import InvalidManifest
+from mcpd.runtime.permissions import PathGrant, expand, parse, problems
+
+
+def test_each_permission_grants_what_it_says() -> None:
+    granted = parse(
+        "s",
+        [
+            "network",
+            "devices",
+            "filesystem:ro:~/a",
+            "filesystem:rw:/b:c",
+            "session-bus:talk:org.kde.KWin",
+            "session-bus:talk:org.freedesktop.*",
+            "mcp:other",
+        ],
+        {},
+    )
+    assert granted.network
+    assert granted.devices
+    assert granted.paths == (
+        PathGrant("~/a", False, "filesystem:ro:~/a"),
+        PathGrant("/b:c", True, "filesystem:rw:/b:c"),
+    )
+    assert granted.bus_names == ("org.kde.KWin", "org.freedesktop.*")
+    assert granted.mcp == ("other",)
+    assert granted.ignored == ()
+
+
+def test_nothing_is_granted_without_permissions() -> None:
+    granted = parse("s", [], {})
+    assert (granted.network, granted.devices, granted.paths, granted.bus_names, granted.mcp) == (
+        False,
+        False,
+        (),
+        (),
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "granted"), [(True, True), (False, False), (None, False), ("true", False), (1, False), ([], False)]
+)
+def test_condition_needs_the_boolean_true(value: object, granted: bool) -> None:
+    found = parse("s", ["network?net", "filesystem:rw:/x?net", "devices?net", "mcp?net"], {"net": value})  # type: ignore[dict-item]
+    assert (found.network, bool(found.paths), found.devices, found.mcp == ()) == (granted,) * 4
+    assert not parse("s", ["network?net"], {}).network
+
+
+def test_config_path_may_be_a_list() -> None:
+    granted = parse("s", ["filesystem:rw:{config.roots}", "filesystem:ro:{config.base}/x"], {"roots": ["/a", "/b"]})
+    assert [grant.path for grant in granted.paths] == ["/a", "/b"]
+    assert [grant.writable for grant in granted.paths] == [True, True]
+
+
+def test_mcp_for_all_wins_over_single_ids() -> None:
+    assert parse("s", ["mcp:a", "mcp"], {}).mcp == ()
+    assert parse("s", ["mcp:b", "mcp:a"], {}).mcp == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "filesystem:/home",
+        "filesystem:rx:/home",
+        "filesystem:rw:",
+        "network:host",
+        "devices:usb",
+        "session-bus:own:org.x.Y",
+        "session-bus:talk:nodots",
+        "session-bus:talk:org.x.Y --talk=org.z.Z",
+        "session-bus:talk:*",
+        "mcp:../x",
+        "mcp:a b",
+        "network?a b",
+    ],
+)
+def test_permission_that_is_not_right_refuses_the_server(text: str) -> None:
+    with pytest.raises(InvalidManifest, match="is not a permission"):
+        parse("s", [text], {})
+
+
+@pytest.mark.parametrize(
+    "text", ["Reads your calendar", "filesystem", "Network", "network access", "mcp: all", "", "camera"]
+)
+def test_words_for_people_grant_nothing_and_are_reported(text: str) -> None:
+    granted = parse("s", [text], {})
+    assert granted.ignored == (text,)
+    assert (granted.network, granted.devices, granted.paths, granted.mcp) == (False, False, (), None)
+    assert problems("s", [text, "network"]) == [f"s: {text!r} is no permission and grants nothing"]
+
+
+def test_expand_fills_in_every_placeholder() -> None:
+    values = {"a": ["1", "2"], "b": True, "n": 3}
+    assert expand("{config.a}-{config.n}-{config.b}", values) == ["1-3-true", "2-3-true"]
+    assert expand("{config.absent}", values) == []
+    assert expand("plain {other}", values) == ["plain {other}"]

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from world import OWNER, Client, open_descriptors, talk
+
+from mcpd.errors import (
+    Disabled,
+    HeldBack,
+    InvalidArgument,
+    InvalidManifest,
+    LimitExceeded,
+    McpdError,
+    NotFound,
+    NotStdio,
+    SpawnFailed,
+    SystemInstanceOnly,
+)
+from mcpd.paths import Scope
+from mcpd.runtime.backoff import LONG_ENOUGH, LONGEST_DELAY, Backoff
+from mcpd.runtime.launch import Leash, NobodysKeeper
+from mcpd.runtime.plain import exec_command
+from mcpd.runtime.sessions import Owner, SessionEvent
+from mcpd.runtime.systemd_user import SystemdUserLauncher, properties, unit_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from world import World
+
+    from mcpd.runtime.sessions import Session, Sessions
+
+WAIT = "import sys; sys.stdin.read()"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def start(sessions: Sessions, client: Client, server_id: str = "server", name: str = ":1.1") -> Session:
+    return await sessions.spawn(server_id, client.fds, owner=Owner(1000, name))
+
+
+async def test_session_is_known_while_it_runs(world: World) -> None:
+    world.install("server", WAIT)
+    sessions, client, events = world.sessions(), Client(), []
+    unsubscribe = sessions.subscribe(lambda event: events.append((event.kind, event.session.number)))
+    session = await start(sessions, client)
+    assert sessions.list() == [session]
+    assert sessions.get(session.number) is session
+    assert (session.state, session.server_id, session.owner.name) == ("running", "server", ":1.1")
+    ended = await sessions.stop(session.number)
+    assert ended.code == 143
+    await sessions.close()
+    assert session.state == "exited"
+    assert sessions.list() == []
+    with pytest.raises(NotFound):
+        sessions.get(session.number)
+    with pytest.raises(NotFound):
+        await sessions.stop(session.number)
+    assert events == [("started", 1), ("exited", 1)]
+    unsubscribe()
+    client.close()
+
+
+async def test_session_that_ends_by_itself_tells_its_stderr(world: World) -> None:
+    world.install("server", "import sys; print('why', file=sys.stderr); sys.exit(5)")
+    _, ended, session = await talk(world.sessions(), "server")
+    assert (ended.code, ended.stderr_tail) == (5, "why\n")
+    await asyncio.sleep(0)
+    assert session.stderr_tail() == "why\n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"disabled": True}, Disabled),
+        ({"runtime": {"runAs": "system"}}, SystemInstanceOnly),
+        ({"transports": [{"type": "sse", "url": "https://example.org"}]}, NotStdio),
+        ({"transports": [{"type": "stdio", "command": "absent"}]}, SpawnFailed),
+    ],
+)
+async def test_server_that_may_not_start_is_refused(
+    world: World, fields: dict[str, Any], error: type[McpdError]
+) -> None:
+    world.install("server", WAIT, **fields)
+    sessions = world.sessions()
+    with pytest.raises(error, match=r"server|absent"):
+        await talk(sessions, "server")
+    assert sessions.list() == []
+
+
+async def test_run_as_system_starts_in_the_system_scope(world: World) -> None:
+    world.install("server", "print('ran')", scope=Scope.SYSTEM, runtime={"runAs": "system"})
+    assert (await talk(world.sessions(scope=Scope.SYSTEM), "server"))[0] == b"ran\n"
+
+
+async def test_unknown_and_broken_servers_and_descriptors_are_refused(world: World) -> None:
+    world.install("server", WAIT)
+    sessions = world.sessions()
+    with pytest.raises(NotFound):
+        await talk(sessions, "absent")
+    with pytest.raises(InvalidArgument, match="0, 1 and 2"):
+        await sessions.spawn("server", {3: 0}, owner=OWNER)
+    broken, launch = world.servers["server"]
+    world.servers["server"] = (type(broken)(**{**_fields(broken), "manifest": None, "problem": "not JSON"}), launch)
+    with pytest.raises(InvalidManifest, match="not JSON"):
+        await talk(sessions, "server")
+
+
+def _fields(server: object) -> dict[str, Any]:
+    return {name: getattr(server, name) for name in server.__slots__}  # type: ignore[attr-defined]
+
+
+async def test_limit_counts_sessions_that_are_starting(world: World) -> None:
+    world.install("server", WAIT)
+    sessions, clients = world.sessions(max_sessions=3), [Client() for _ in range(5)]
+    outcomes = await asyncio.gather(*(start(sessions, client) for client in clients), return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, LimitExceeded)]
+    assert len(refused) == 2
+    assert "max_sessions" in refused[0].message
+    assert len(sessions.list()) == 3
+    await sessions.close()
+    for client in clients:
+        client.close()
+
+
+async def test_client_that_vanishes_loses_its_sessions_only(world: World) -> None:
+    world.install("server", WAIT)
+    sessions, clients = world.sessions(), [Client() for _ in range(3)]
+    first = await start(sessions, clients[0], name=":1.7")
+    other = await start(sessions, clients[1], name=":1.8")
+    starting = asyncio.create_task(start(sessions, clients[2], name=":1.7"))
+    await asyncio.sleep(0)
+    await sessions.stop_owner(":1.7")
+    late = await starting
+    await late.wait()
+    assert first.state == "exited"
+    assert sessions.list() == [other]
+    await sessions.close()
+    for client in clients:
+        client.close()
+
+
+async def test_changed_server_is_stopped_everywhere(world: World) -> None:
+    world.install("server", WAIT)
+    world.install("other", WAIT)
+    sessions, clients = world.sessions(), [Client() for _ in range(3)]
+    for client in clients[:2]:
+        await start(sessions, client)
+    other = await start(sessions, clients[2], "other")
+    await sessions.stop_server("server")
+    assert sessions.list() == [other]
+    await sessions.close()
+    for client in clients:
+        client.close()
+
+
+async def test_close_ends_all_and_starts_no_more(world: World) -> None:
+    world.install("server", WAIT)
+    sessions, clients = world.sessions(), [Client() for _ in range(4)]
+    for client in clients[:2]:
+        await start(sessions, client)
+    starting = asyncio.create_task(start(sessions, clients[2]))
+    await asyncio.sleep(0)
+    await sessions.close()
+    assert sessions.list() == []
+    assert (await (await starting).wait()).code in {137, 143}
+    with pytest.raises(SpawnFailed, match="stopping"):
+        await start(sessions, clients[3])
+    for client in clients:
+        client.close()
+
+
+async def test_failing_listener_leaves_the_session_watched(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.install("server", WAIT)
+    sessions, client = world.sessions(), Client()
+
+    def fail(event: SessionEvent) -> None:
+        raise ValueError(event.kind)
+
+    sessions.subscribe(fail)
+    session = await start(sessions, client)
+    await sessions.stop(session.number)
+    await sessions.close()
+    assert session.state == "exited"
+    assert caplog.text.count("a listener failed") == 2
+    client.close()
+
+
+async def crash(sessions: Sessions, code: int = 1) -> None:
+    """Let the server end by itself while its client still holds on."""
+    client = Client()
+    session = await start(sessions, client)
+    await session.wait()
+    while sessions.list():
+        await asyncio.sleep(0)
+    client.close()
+
+
+async def test_crashing_server_is_held_back_longer_and_longer(world: World) -> None:
+    clock = Clock()
+    world.install("server", "import sys; sys.exit(9)")
+    sessions = world.sessions(backoff=Backoff(clock))
+    for _ in range(3):
+        await crash(sessions)
+    with pytest.raises(
+        HeldBack, match=r"3 times in a row \(last exit status 9\) and is held back for 1 s.*mcpctl logs"
+    ):
+        await crash(sessions)
+    clock.now += 1
+    await crash(sessions)
+    with pytest.raises(HeldBack, match="for 2 s"):
+        await crash(sessions)
+    sessions.forgive("server")
+    await crash(sessions)
+
+
+async def test_client_that_hangs_up_or_stops_is_no_crash(world: World) -> None:
+    clock = Clock()
+    world.install("server", "import sys; sys.stdin.read(); sys.exit(1)")
+    sessions = world.sessions(backoff=Backoff(clock))
+    for number in range(6):
+        client = Client()
+        session = await start(sessions, client)
+        client.started()
+        if number % 2:
+            await sessions.stop(session.number)
+        else:
+            os.close(client.write_end)
+            client.write_end = -1
+            await session.wait()
+        client.close()
+    await sessions.close()
+
+
+def test_backoff_grows_to_its_cap_and_forgets() -> None:
+    clock = Clock()
+    backoff = Backoff(clock)
+    for _ in range(40):
+        backoff.crashed("s", 1, lived=0.1)
+    with pytest.raises(HeldBack, match=f"for {LONGEST_DELAY:.0f} s"):
+        backoff.check("s")
+    backoff.check("another")
+    backoff.crashed("s", 1, lived=LONG_ENOUGH)
+    clock.now += LONGEST_DELAY
+    backoff.crashed("s", 1, lived=0.1)
+    backoff.check("s")
+    backoff.forget("never seen")
+
+
+async def test_session_is_adopted_from_its_record(world: World) -> None:
+    world.install("server", WAIT)
+    ours, theirs = socket.socketpair()
+    client = Client()
+    with subprocess.Popen(exec_command(), stdin=theirs) as process:
+        theirs.close()
+        spec = world.sessions()._spec("server", {})
+        leash = await Leash.start(ours, spec, client.fds, NobodysKeeper())
+        kept = socket.socket(fileno=os.dup(leash.fileno()))
+        record = {
+            "number": 41,
+            "server-id": "server",
+            "pid": leash.pid,
+            "unit": "",
+            "owner-uid": 1000,
+            "owner-name": ":1.5",
+            "started": 12.5,
+        }
+        leash._answers.transport.abort()  # type: ignore[union-attr] # what the end of the first mcpd does
+        sessions = world.sessions()
+        session = await sessions.adopt(json.loads(json.dumps(record)), kept)
+        assert session.record() == record
+        assert (await start(sessions, client)).number == 42
+        assert (await sessions.stop(41)).code == 143
+        await sessions.close()
+        await asyncio.to_thread(process.wait)
+    client.close()
+
+
+class FakeManager:
+    """Starts what systemd would start, the way it would."""
+
+    def __init__(self) -> None:
+        self.units: dict[str, subprocess.Popen[bytes]] = {}
+        self.refuse = False
+
+    async def start_transient(self, name: str, given: Mapping[str, tuple[str, Any]], fd: int) -> None:
+        if self.refuse:
+            raise McpdError("Unit already exists")
+        ((path, argv, ignore_failure),) = given["ExecStart"][1]
+        assert (path, ignore_failure) == (argv[0], False)
+        self.units[name] = await asyncio.to_thread(subprocess.Popen, argv, stdin=fd, stdout=subprocess.DEVNULL)
+
+
+async def test_transient_unit_runs_the_server(world: World) -> None:
+    manager = FakeManager()
+    world.install("my.server", "import sys; print(sys.stdin.readline())")
+    sessions, client = world.sessions(launcher=SystemdUserLauncher(manager)), Client()
+    session = await start(sessions, client, "my.server")
+    client.started()
+    os.write(client.write_end, b"hello\n")
+    assert await client.read() == b"hello\n\n"
+    assert (await session.wait()).code == 0
+    ((name, process),) = manager.units.items()
+    assert name.startswith("mcp-my.server-")
+    assert name.endswith(".service")
+    assert await asyncio.to_thread(process.wait) == 0
+    await sessions.close()
+    client.close()
+
+
+async def test_unit_that_cannot_be_started_is_a_spawn_failure(world: World) -> None:
+    manager = FakeManager()
+    manager.refuse = True
+    world.install("server", WAIT)
+    before = open_descriptors()
+    with pytest.raises(
+        SpawnFailed, match=r"server: the user's service manager did not start mcp-server-.*already exists"
+    ):
+        await talk(world.sessions(launcher=SystemdUserLauncher(manager)), "server")
+    assert open_descriptors() == before
+
+
+def test_unit_properties_hold_nothing_private() -> None:
+    given = properties("build:x")
+    assert {name: value for name, (_, value) in given.items()} | {"ExecStart": 0} == {
+        "Description": "MCP server build:x",
+        "Type": "exec",
+        "CollectMode": "inactive-or-failed",
+        "ExecStart": 0,
+        "KillMode": "mixed",
+        "TimeoutStopUSec": 5_000_000,
+        "Slice": "app-mcp.slice",
+        "UMask": 0o077,
+        "StandardOutput": "null",
+        "StandardError": "journal",
+        "OOMPolicy": "kill",
+        "TasksMax": 4096,
+    }
+    assert unit_name("build:x").startswith("mcp-build_x-")
+    assert unit_name("a") != unit_name("a")
+    assert sys.executable in given["ExecStart"][1][0][1]
