@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The ASGI application: routes, and what HTTP demands of a request (design §8 "Routes", "Status")."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.bridge import jsonrpc, security
+from mcpd.bridge.exchange import Exchange
+from mcpd.bridge.handshake import Handshake, Post
+from mcpd.bridge.routing import server_of
+from mcpd.bridge.streams import reply, stream
+from mcpd.errors import InvalidRequest, McpdError, NotFound, TimedOut, TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+
+    from mcpd.bridge.connection import Connection
+    from mcpd.bridge.exchange import Headers
+    from mcpd.bridge.seat import Parts
+    from mcpd.bridge.security import Gate
+
+    Event = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Event]]
+    Send = Callable[[Event], Awaitable[None]]
+    HeaderMap = Mapping[bytes, bytes]
+
+BODY_TIMEOUT: Final = 30.0
+"""Seconds that a client may pause in the middle of a body."""
+_METHODS: Final = "GET, POST, DELETE, OPTIONS"
+
+
+class Refused(Exception):
+    """A request that HTTP itself turns away, with *status* and a JSON-RPC error as its body."""
+
+    def __init__(self, status: int, text: str, headers: Headers = ()) -> None:
+        super().__init__(text)
+        self.status = status
+        self.fault = InvalidRequest(text)
+        self.headers = headers
+
+
+class Application:
+    """Serves HTTP requests, as an ASGI 3 application."""
+
+    def __init__(self, parts: Parts, gate: Gate) -> None:
+        self._parts = parts
+        self._gate = gate
+        self.handshake = Handshake(parts)
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        headers = dict(scope["headers"])
+        connection: Connection = scope["state"]["connection"]
+        cors: Headers = ()
+        try:
+            self._check_host(headers, connection)
+            origin = headers.get(b"origin")
+            if origin is not None:
+                cors = self._gate.check_origin(origin)
+            await self._route(scope, receive, send, headers, cors)
+        except Refused as refusal:
+            await reply(send, refusal.status, jsonrpc.failure(b"", refusal.fault), (*cors, *refusal.headers))
+        except McpdError as fault:
+            extra = security.challenge(fault)
+            await reply(send, fault.http_status, jsonrpc.failure(b"", fault), (*cors, *extra))
+        finally:
+            connection.waiting = None
+
+    def _check_host(self, headers: HeaderMap, connection: Connection) -> None:
+        if not self._gate.check_host(headers, connection.peer):
+            host = headers.get(b"host", b"").decode("latin-1")[:200]
+            raise Refused(421, f"this bridge does not answer for the host {host!r}")
+
+    async def _route(self, scope: Event, receive: Receive, send: Send, headers: HeaderMap, cors: Headers) -> None:
+        method, path = scope["method"], scope["path"]
+        if path == "/health":
+            if method not in {"GET", "HEAD"}:
+                raise _not_allowed(method, "GET, HEAD")
+            await reply(send, 200, b'{"status":"ok"}', cors)
+            return
+        server = server_of(path)
+        if not server:
+            raise NotFound("there is nothing at this path: servers are at /mcp/NAME")
+        if method == "OPTIONS":
+            await reply(send, 204, b"", security.preflight(headers, cors))
+            return
+        connection: Connection = scope["state"]["connection"]
+        post = Post(
+            server,
+            self._gate.identify(headers, connection.peer),
+            headers.get(b"mcp-session-id", b"").decode("latin-1"),
+            headers.get(b"mcp-protocol-version", b"").decode("latin-1"),
+        )
+        if method == "POST":
+            await self._post(post, receive, send, headers, cors, connection)
+        elif method == "GET":
+            await self._get(post, send, headers, cors, connection)
+        elif method == "DELETE":
+            self.handshake.delete(post)
+            await reply(send, 204, b"", cors)
+        else:
+            raise _not_allowed(method, _METHODS)
+
+    async def _post(
+        self, post: Post, receive: Receive, send: Send, headers: HeaderMap, cors: Headers, connection: Connection
+    ) -> None:
+        exchange = _exchange_for(headers)
+        body = await self._body(receive, headers, connection)
+        if body is None:
+            return
+        connection.waiting = exchange
+        self.handshake.post(post, body, exchange)
+        await exchange.wait()
+        if exchange.gone:
+            return
+        if exchange.streaming:
+            await stream(send, exchange, (*cors, *exchange.headers), connection)
+        else:
+            await reply(send, exchange.status, exchange.body, (*cors, *exchange.headers))
+
+    async def _get(self, post: Post, send: Send, headers: HeaderMap, cors: Headers, connection: Connection) -> None:
+        if "text/event-stream" not in _accepted(headers.get(b"accept", b"")):
+            raise Refused(406, "GET opens the event stream of a session: send 'Accept: text/event-stream'")
+        session = self.handshake.session_for_stream(post)
+        queue = connection.waiting = session.open_stream()
+        try:
+            await stream(send, queue, (*cors, *session.headers), connection)
+        finally:
+            session.close_stream(queue)
+
+    async def _body(self, receive: Receive, headers: HeaderMap, connection: Connection) -> bytes | None:
+        """The body, or ``None`` if the client left in the middle of it."""
+        limit = self._parts.options.max_body
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > limit:
+            raise _too_large(limit)
+        if connection.has_whole_body:
+            body: bytes = (await receive()).get("body", b"")
+        else:
+            try:
+                async with asyncio.timeout(BODY_TIMEOUT):
+                    body = await _pieces(receive, limit)
+            except TimeoutError:
+                raise TimedOut(f"the body did not come within {BODY_TIMEOUT:g} s") from None
+            except ConnectionError:
+                return None
+        if len(body) > limit:
+            raise _too_large(limit)
+        return body
+
+
+async def _pieces(receive: Receive, limit: int) -> bytes:
+    """A body that comes in pieces, up to a little over *limit*. Raises ConnectionError if the client leaves."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more and size <= limit:
+        piece = await receive()
+        if piece["type"] == "http.disconnect":
+            raise ConnectionResetError
+        parts.append(piece["body"])
+        size += len(parts[-1])
+        more = piece.get("more_body", False)
+    return b"".join(parts)
+
+
+def _not_allowed(method: str, allowed: str) -> Refused:
+    return Refused(405, f"{method} is not allowed here, use {allowed}", ((b"allow", allowed.encode()),))
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"the body is larger than {limit} bytes, see bridge.max_body")
+
+
+def _exchange_for(headers: HeaderMap) -> Exchange:
+    """An exchange for what the client sends and accepts. Raises :class:`Refused` with 415 or 406."""
+    kind = headers.get(b"content-type", b"")
+    if kind != b"application/json" and kind.split(b";")[0].strip().lower() != b"application/json":
+        raise Refused(415, "send JSON-RPC with 'Content-Type: application/json'")
+    accept = headers.get(b"accept", b"")
+    if accept == b"application/json, text/event-stream":
+        return Exchange(takes_json=True, takes_events=True)
+    accepted = _accepted(accept)
+    anything = not accept.strip() or "*/*" in accepted
+    takes_json = anything or "application/json" in accepted or "application/*" in accepted
+    takes_events = "text/event-stream" in accepted or "text/*" in accepted
+    if not takes_json and not takes_events:
+        raise Refused(406, "accept application/json, or text/event-stream, or better both")
+    return Exchange(takes_json=takes_json, takes_events=takes_events)
+
+
+def _accepted(accept: bytes) -> frozenset[str]:
+    """The media ranges of an Accept header, without those that ``q=0`` rules out."""
+    ranges = set()
+    for part in accept.decode("latin-1").lower().split(","):
+        name, _, parameters = part.partition(";")
+        quality = next((p.strip()[2:] for p in parameters.split(";") if p.strip().startswith("q=")), "1")
+        if quality.strip("0.") or not quality.startswith("0"):
+            ranges.add(name.strip())
+    return frozenset(ranges)

@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One running server: calls go in under ids of the bridge, answers come out under those of their callers.
+
+Every request gets an own number, which is both its id and its progress token upstream. Nothing is ever matched on
+what a client chose, so equal ids of several clients, or of one, never meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mcpd.bridge import jsonrpc
+from mcpd.bridge.jsonrpc import Message, Raw
+from mcpd.bridge.pipes import LineReader, Pipe
+from mcpd.bridge.tasks import LimitedLog
+from mcpd.errors import LimitExceeded, McpdError, ParseError, SpawnFailed, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.bridge.tasks import Tasks
+    from mcpd.bridge.upstream import Upstream
+
+log = logging.getLogger(__name__)
+
+LONG_METHODS: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
+"""Methods for which the bridge asks for progress by itself, to tell slow from stuck."""
+START_TIMEOUT: Final = 60.0
+"""Seconds in which a server must answer ``initialize``."""
+LONGEST_CALL: Final = 7200.0
+"""Seconds after which a call ends however much progress it reports."""
+DRAIN_TIMEOUT: Final = 30.0
+"""Seconds that other calls of a server get after one of its calls timed out."""
+BACKLOG_LIMIT: Final = 64 << 20
+"""Bytes that may wait for a server which does not read."""
+
+
+class Sink(Protocol):
+    """Where the answer to a call goes."""
+
+    def answer(self, response: bytes) -> None:
+        """Take the response, with the caller's id."""
+
+    def refuse(self, fault: McpdError, identity: bytes = b"") -> None:
+        """Take *fault* instead of a response, because no server saw the request."""
+
+    def push(self, message: bytes) -> bool:
+        """Take a message that belongs to the call; false if it cannot."""
+
+    def cancelled(self, identity: bytes) -> None:
+        """Learn that no response will come, because the caller cancelled."""
+
+
+class Peer(Protocol):
+    """The side a server talks to by itself: a session, or nobody in the pool."""
+
+    def server_request(self, child: Child, method: str, message: Message) -> None:
+        """Answer, or have answered, the server's request through :meth:`Child.reply`."""
+
+    def server_notification(self, child: Child, method: str, message: Message) -> None:
+        """Take a notification other than progress."""
+
+    def child_ended(self, child: Child) -> None:
+        """Send no more calls to *child*: it is gone, or about to be stopped."""
+
+
+class Call:
+    """A request on its way."""
+
+    __slots__ = ("id", "sink", "started", "timeout", "token", "touched")
+
+    def __init__(self, sink: Sink, identity: bytes, token: bytes, now: float, timeout: float) -> None:
+        self.sink = sink
+        self.id = identity
+        self.token = token
+        self.started = self.touched = now
+        self.timeout = timeout
+
+
+class _Answer:
+    """The sink of a call that the bridge itself makes."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def answer(self, response: bytes) -> None:
+        if not self.future.done():
+            self.future.set_result(jsonrpc.parse_line(response)[0])
+
+    def refuse(self, fault: McpdError, identity: bytes = b"") -> None:
+        self.answer(jsonrpc.failure(identity, fault))
+
+    def push(self, message: bytes) -> bool:
+        return False
+
+    def cancelled(self, identity: bytes) -> None:
+        self.answer(jsonrpc.failure(identity, McpdError("cancelled")))
+
+
+class Child:
+    """A server that runs. *timeout* is in seconds, *max_line* in bytes."""
+
+    def __init__(
+        self, name: str, upstream: Upstream, peer: Peer, tasks: Tasks, *, timeout: float, max_line: int
+    ) -> None:
+        self.name = name
+        self.calls: dict[bytes, Call] = {}
+        """Requests in flight, oldest first, by their upstream id."""
+        self.asks: set[bytes] = set()
+        """Ids of the server's own requests that were not answered yet."""
+        self.open = True
+        """It takes new calls."""
+        self._loop = asyncio.get_running_loop()
+        self.used = self._loop.time()
+        self._upstream = upstream
+        self._peer = peer
+        self._tasks = tasks
+        self._timeout = timeout
+        self._number = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        self._drain: asyncio.TimerHandle | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._died = False
+        self._warn = LimitedLog(name)
+        reader = LineReader(self._line, self._oversized, max_line)
+        self._pipe = Pipe(*upstream.take(), reader.feed, self._ended)
+
+    # ------------------------------------------------------------------------------------ from the client
+
+    def request(self, sink: Sink, identity: bytes, method: str, message: Message, timeout: float = 0.0) -> bool:
+        """Send the request *message*; its answer goes to *sink* under *identity*.
+
+        Returns false if the server turns out to be gone, so that it certainly has not seen the request.
+        """
+        if self._pipe.backlog > BACKLOG_LIMIT:
+            sink.refuse(LimitExceeded(f"server {self.name} does not read its input; try again later"), identity)
+            return True
+        self._number += 1
+        own = b"%d" % self._number
+        upstream = {**message, "id": Raw(own)}
+        token = jsonrpc.take_token(upstream, own, always=method in LONG_METHODS)
+        if not self._pipe.write(jsonrpc.to_line(upstream)):
+            self._ended()
+            self._close("")
+            return False
+        self.used = now = self._loop.time()
+        timeout = timeout or self._timeout
+        self.calls[own] = Call(sink, identity, token, now, timeout)
+        if now + timeout < self._due:
+            self._arm(now + timeout)
+        return True
+
+    async def ask(self, method: str, params: bytes, timeout: float) -> Message:  # noqa: ASYNC109 -- the call's own
+        """Send a request of the bridge itself, before any other, and return the response.
+
+        Raises :class:`~mcpd.errors.SpawnFailed` if the server ends instead.
+        """
+        sink = _Answer()
+        if not self.request(sink, b"0", method, jsonrpc.request(b"0", method, params), timeout):
+            raise SpawnFailed(f"server {self.name} ended while it started; see its log")
+        response = await sink.future
+        if not self.open:
+            raise SpawnFailed(f"server {self.name} ended while it started; see its log")
+        return response
+
+    async def greet(self, params: bytes) -> None:
+        """Do the handshake with the ``initialize`` *params*; raises :class:`~mcpd.errors.SpawnFailed`."""
+        response = await self.ask("initialize", params, START_TIMEOUT)
+        if "error" in response:
+            text = bytes(jsonrpc.members(response["error"]).get("message", b"")).decode()
+            raise SpawnFailed(f"server {self.name} did not start: it answered initialize with {text}")
+        self.notify(jsonrpc.notification("notifications/initialized"))
+
+    def notify(self, message: Message, then: Callable[[], None] | None = None) -> None:
+        """Send a notification; *then* is called when the server has taken all that was sent to it."""
+        if self._pipe.backlog <= BACKLOG_LIMIT:
+            self._pipe.write(jsonrpc.to_line(message))
+        if then is not None:
+            self._pipe.when_drained(then)
+
+    def reply(self, identity: bytes, message: Message) -> None:
+        """Send the response to the server's request *identity*."""
+        if identity not in self.asks:
+            return
+        self.asks.discard(identity)
+        now = self._loop.time()
+        for call in self.calls.values():
+            call.touched = now
+        message["id"] = Raw(identity)
+        if self._pipe.backlog <= BACKLOG_LIMIT:
+            self._pipe.write(jsonrpc.to_line(message))
+
+    def reply_error(self, identity: bytes, code: int, text: str) -> None:
+        """Refuse the server's request *identity*."""
+        self.reply(identity, jsonrpc.members(Raw(jsonrpc.error(identity, code, text))))
+
+    def cancel(self, own: bytes, message: Message) -> None:
+        """Forget the call *own* and pass the cancellation *message* on."""
+        call = self.calls.pop(own, None)
+        if call is not None:
+            self.notify(jsonrpc.with_param(message, "requestId", own))
+            call.sink.cancelled(call.id)
+            self._maybe_drained()
+
+    def abandon(self, sink: Sink) -> None:
+        """Cancel the calls of *sink*, whose client went away and cannot come back for the answers."""
+        for own in [own for own, call in self.calls.items() if call.sink is sink]:
+            del self.calls[own]
+            self._tell_cancelled(own, "the client went away")
+        self._maybe_drained()
+
+    # ------------------------------------------------------------------------------------ from the server
+
+    def _line(self, line: bytes) -> None:
+        try:
+            messages = jsonrpc.parse_line(line)
+        except ParseError as fault:
+            self._broken_line(line, line, f"is not JSON ({fault.message})")
+            return
+        for message in messages:
+            if "method" in message:
+                self._own_message(message)
+            else:
+                self._response(message)
+
+    def _response(self, message: Message) -> None:
+        identity = bytes(message.get("id", b""))
+        call = self.calls.pop(identity, None)
+        if call is None:
+            # Usual after a cancellation or time-out; anything else is the server's own confusion.
+            log.debug("server %s: response to the unknown request %r", self.name, identity[:40])
+            return
+        self.used = self._loop.time()
+        message["id"] = Raw(call.id)
+        call.sink.answer(jsonrpc.encode(message))
+        if not self.open:
+            self._maybe_drained()
+
+    def _own_message(self, message: Message) -> None:
+        method = jsonrpc.method_of(message)
+        identity = message.get("id")
+        if not method:
+            self._warn.warning("a message on stdout has a method that is no string")
+        elif self._stopping is not None:
+            log.debug("server %s: %s comes too late", self.name, method)
+        elif identity is not None:
+            self.asks.add(bytes(identity))
+            self._peer.server_request(self, method, message)
+        elif method == "notifications/progress":
+            self._progress(message)
+        else:
+            self._peer.server_notification(self, method, message)
+
+    def _progress(self, message: Message) -> None:
+        token = jsonrpc.members(message.get("params")).get(jsonrpc.PROGRESS_TOKEN)
+        call = self.calls.get(bytes(token)) if token is not None else None
+        if call is None:
+            return
+        call.touched = self._loop.time()
+        if call.token:
+            call.sink.push(jsonrpc.encode(jsonrpc.with_param(message, jsonrpc.PROGRESS_TOKEN, call.token)))
+
+    def _oversized(self, head: bytes, tail: bytes) -> None:
+        self._broken_line(head, tail, "is longer than bridge.max_line")
+
+    def _broken_line(self, head: bytes, tail: bytes, fault: str) -> None:
+        self._warn.warning("a line on stdout %s: %r", fault, head[:80])
+        call = self.calls.pop(jsonrpc.id_of_broken(head) or jsonrpc.id_of_broken(tail), None)
+        if call is not None:
+            text = f"the answer of server {self.name} {fault}"
+            call.sink.answer(jsonrpc.failure(call.id, McpdError(text)))
+            self._maybe_drained()
+
+    # ------------------------------------------------------------------------------------ time-outs and the end
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._loop.call_at(due, self._check)
+
+    def _check(self) -> None:
+        """Expire calls. One timer serves all, so that a call costs none of its own."""
+        self._timer, self._due = None, math.inf
+        now = self._loop.time()
+        expired: list[tuple[bytes, Call]] = []
+        for own, call in self.calls.items():
+            if self.asks:
+                # Somebody is being asked; a person may take longer than a program.
+                call.touched = now
+            if call.touched + call.timeout <= now or call.started + LONGEST_CALL <= now:
+                expired.append((own, call))
+        for own, call in expired:
+            del self.calls[own]
+            self._tell_cancelled(own, "timeout")
+            seconds = LONGEST_CALL if call.started + LONGEST_CALL <= now else call.timeout
+            call.sink.answer(jsonrpc.failure(call.id, TimedOut(f"Tool execution timeout after {seconds:g} s")))
+        if self.calls:
+            soonest = min(min(c.touched + c.timeout, c.started + LONGEST_CALL) for c in self.calls.values())
+            self._arm(max(soonest, now + 0.001))
+        if expired:
+            self._warn.warning("%d calls timed out, so it gets no new ones and is stopped", len(expired))
+            self._retire()
+
+    def _tell_cancelled(self, own: bytes, reason: str) -> None:
+        params = b'{"requestId":%b,"reason":%b}' % (own, jsonrpc.encode(reason))
+        self.notify(jsonrpc.notification("notifications/cancelled", params))
+
+    def _retire(self) -> None:
+        """Let the other calls end, then stop."""
+        if self.open:
+            self.open = False
+            self._peer.child_ended(self)
+            self._drain = self._loop.call_later(DRAIN_TIMEOUT, self._stop_soon)
+        self._maybe_drained()
+
+    def _maybe_drained(self) -> None:
+        if self._drain is not None and not self.calls:
+            self._stop_soon()
+
+    def _ended(self) -> None:
+        if self._stopping is None:
+            self._died = True
+            log.info("server %s ended", self.name)
+        self._stop_soon()
+
+    def _stop_soon(self) -> None:
+        if self._stopping is None:
+            self._stopping = self._tasks.spawn(self._stop())
+
+    async def stop(self, reason: str = "") -> None:
+        """End the server; calls in flight fail with *reason*. May be called again."""
+        self._close(reason)
+        self._stop_soon()
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        self._close("")
+        self._pipe.close_stdin()
+        try:
+            await self._upstream.stop(died=self._died)
+        finally:
+            self._pipe.close()
+
+    def _close(self, reason: str) -> None:
+        for timer in (self._timer, self._drain):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._drain = None
+        if self.open:
+            self.open = False
+            self._peer.child_ended(self)
+        fault = McpdError(reason or f"server {self.name} ended before it answered; the next call starts it again")
+        calls, self.calls = self.calls, {}
+        for call in calls.values():
+            call.sink.answer(jsonrpc.failure(call.id, fault))
+        self.asks.clear()

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One HTTP connection: uvicorn's protocol class, which learns who is at the other end and when it is gone."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from mcpd.bridge.security import Peer
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+    from mcpd.bridge.exchange import EventQueue
+
+KEEP_ALIVE: Final = 75
+"""Seconds that an idle connection is kept, and that a client may take to read on."""
+HEAD_TIMEOUT: Final = 10.0
+"""Seconds in which a request's line and headers must come, and the first one altogether."""
+HEAD_LIMIT: Final = 65536
+"""Bytes of a request's line and headers."""
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+class Connection(HttpToolsProtocol):
+    """A client. The application finds it as ``scope["state"]["connection"]``."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
+        self.peer = Peer(None)
+        self.waiting: EventQueue | None = None
+        """What the client waits for: the answer to a POST, or the stream of a session."""
+        self._waiting_head: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._head_size = 0
+        self._unsent = 0
+
+    @property
+    def has_whole_body(self) -> bool:
+        """Whether nothing of the request is still to come."""
+        return not self.cycle.more_body
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Look up the peer."""
+        super().connection_made(transport)
+        connected = transport.get_extra_info("socket")
+        if connected.family == socket.AF_UNIX:
+            raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            self.peer = Peer(_CREDENTIALS.unpack(raw)[1])
+        self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
+
+    def data_received(self, data: bytes) -> None:
+        """Hold clients to the limits on a request's head, which uvicorn does not have."""
+        super().data_received(data)
+        if self._in_head:
+            self._head_size += len(data)
+            if self._head_size > HEAD_LIMIT:
+                self.send_400_response("The headers are too large.")
+            elif self._waiting_head is None:
+                self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._in_head = True
+        self._head_size = 0
+        super().on_message_begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the request that nobody waits for it any more."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self._heard()
+        if self.waiting is not None:
+            self.waiting.hang_up()
+            self.waiting = None
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is there."""
+        self._in_head = False
+        self._heard()
+        super().on_headers_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, but not one whose client is still reading the last reply."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent:
+            super().timeout_keep_alive_handler()
+        elif unsent == self._unsent:
+            self.transport.abort()
+        else:
+            self._unsent = unsent
+            self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+
+    def _heard(self) -> None:
+        if self._waiting_head is not None:
+            self._waiting_head.cancel()
+            self._waiting_head = None
+
+    def _no_head(self) -> None:
+        self._waiting_head = None
+        self.transport.abort()

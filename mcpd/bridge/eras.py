@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The revisions of MCP and which of them are served how (design §8 "Both eras")."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+HANDSHAKE: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Revisions with ``initialize`` and sessions, oldest first."""
+LATEST_HANDSHAKE: Final = HANDSHAKE[-1]
+WITH_BATCHES: Final = frozenset({"", "2024-11-05", "2025-03-26"})
+"""Values of ``MCP-Protocol-Version`` for which an array is a batch; empty stands for no header."""
+UNSUPPORTED_VERSION: Final = -32022
+
+
+def unsupported_data(requested: str) -> bytes:
+    """The ``data`` of the error for a revision that is not served."""
+    return msgspec.json.encode({"supported": list(HANDSHAKE), "requested": requested})

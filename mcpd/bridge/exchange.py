@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The reply side of HTTP: one POST and its answers, and the GET stream of a session.
+
+Both are filled by plain calls from the event loop and emptied by whatever speaks HTTP (the ASGI application, or a
+short-cut in the protocol class), so that the path of a call needs no task and no queue object of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mcpd.bridge import jsonrpc
+from mcpd.errors import Cancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.errors import McpdError
+
+QUEUE_LIMIT: Final = 1 << 20
+"""Bytes of messages, beside answers, that wait for one slow client before further ones are dropped."""
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+
+class Outlet(Protocol):
+    """Somewhere a server's own messages can go."""
+
+    def push(self, message: bytes) -> bool:
+        """Send *message* to the client; false if it cannot be taken."""
+
+
+def event(message: bytes) -> bytes:
+    """*message* as a server-sent event."""
+    if b"\r" in message or b"\n" in message:
+        message = message.replace(b"\r", b" ").replace(b"\n", b" ")
+    return b"event: message\ndata: %b\n\n" % message
+
+
+class EventQueue:
+    """Server-sent events on their way to a client that may be slow."""
+
+    __slots__ = ("_events", "_size", "_waiter", "ended", "gone")
+
+    def __init__(self) -> None:
+        self._events: list[bytes] = []
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self.ended = False
+        self.gone = False
+        """The client hung up."""
+
+    def push(self, message: bytes) -> bool:
+        """Queue *message*; false if the stream has ended or too much waits already."""
+        if self.ended or self._size > QUEUE_LIMIT:
+            return False
+        self._add(message)
+        return True
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self.ended = True
+        self._wake()
+
+    def hang_up(self) -> None:
+        """The client is gone: whatever still comes is dropped."""
+        self.gone = True
+        self.end()
+
+    async def wait(self) -> None:
+        """Return when there is something to take, or the end."""
+        if not self._events and not self.ended:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def take(self) -> bytes:
+        """All events that wait, as one piece of the stream."""
+        taken = b"".join(self._events)
+        self._events.clear()
+        self._size = 0
+        return taken
+
+    def _add(self, message: bytes) -> None:
+        self._events.append(event(message))
+        self._size += len(message)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Exchange(EventQueue):
+    """One POST: how it will be answered, and then the answer.
+
+    It becomes a JSON reply if nothing but its answers came (and the client takes JSON), else a stream of events.
+    *takes_json* and *takes_events* are what the client accepts.
+    """
+
+    __slots__ = ("_answers", "_batch", "_expected", "body", "headers", "on_gone", "status", "streaming",
+                 "takes_events", "takes_json")  # fmt: skip
+
+    def __init__(self, *, takes_json: bool, takes_events: bool) -> None:
+        super().__init__()
+        self.takes_json = takes_json
+        self.takes_events = takes_events
+        self.streaming = False
+        self.status = 0
+        """The HTTP status once the whole reply is there."""
+        self.body = b""
+        self.headers: Headers = ()
+        """Beyond those every reply has."""
+        self.on_gone: Callable[[], None] | None = None
+        self._expected = 1
+        self._batch = False
+        self._answers: list[bytes] = []
+
+    def expect_batch(self, requests: int) -> None:
+        """The POST is a batch with that many requests."""
+        self._batch = True
+        self._expected = requests
+
+    def answer(self, response: bytes) -> None:
+        """One of the expected responses."""
+        self._expected -= 1
+        if self.streaming:
+            if not self.ended:
+                self._add(response)
+        else:
+            self._answers.append(response)
+        if self._expected <= 0:
+            self._complete()
+
+    def cancelled(self, identity: bytes) -> None:
+        """One of the expected responses will never come, because the client cancelled it."""
+        if not self.takes_events:
+            self.answer(jsonrpc.failure(identity, Cancelled("the client cancelled the request")))
+            return
+        self._expected -= 1
+        if self._expected <= 0:
+            self._complete()
+
+    def push(self, message: bytes) -> bool:
+        """Queue a message that comes before the answer; false if the client takes no events, or too much waits."""
+        if not self.takes_events or self.status:
+            return False
+        if not self.streaming:
+            self._stream()
+        return super().push(message)
+
+    def refuse(self, fault: McpdError, identity: bytes = b"", headers: Headers = ()) -> None:
+        """Fail the whole POST: *fault* as HTTP status and JSON-RPC error."""
+        if not self._batch and not self.streaming:
+            self.reply(fault.http_status, jsonrpc.failure(identity, fault), headers)
+        else:
+            self.answer(jsonrpc.failure(identity, fault))
+
+    def accept(self) -> None:
+        """There were no requests in it: 202."""
+        self.reply(202, b"")
+
+    def reply(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """The whole HTTP reply."""
+        if self.status or self.streaming:
+            return
+        self.status = status
+        self.body = body
+        self.headers += headers
+        self.end()
+
+    def hang_up(self) -> None:
+        """The client is gone: whatever still comes is dropped."""
+        super().hang_up()
+        if self.on_gone is not None:
+            self.on_gone()
+
+    def _stream(self) -> None:
+        self.streaming = True
+        for response in self._answers:
+            self._add(response)
+        self._answers.clear()
+        self._wake()
+
+    def _complete(self) -> None:
+        if self.streaming:
+            self.end()
+        elif not self._answers or not self.takes_json:
+            self._stream()
+            self.end()
+        elif self._batch:
+            self.reply(200, b"[" + b",".join(self._answers) + b"]")
+        else:
+            self.reply(200, self._answers[0])

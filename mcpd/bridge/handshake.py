@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The handshake era over Streamable HTTP: revisions 2024-11-05 to 2025-11-25 (design §8).
+
+Everything that arrives in a POST is decided here. A request that can go to a running process goes there at once, by
+plain calls; only what needs a new process takes the detour of a task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from mcpd import __version__
+from mcpd.bridge import eras, jsonrpc
+from mcpd.bridge.child import START_TIMEOUT
+from mcpd.bridge.jsonrpc import Kind, Message, Raw
+from mcpd.bridge.sessions import Sessions
+from mcpd.errors import InvalidRequest, McpdError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from mcpd.bridge.exchange import Exchange
+    from mcpd.bridge.seat import Parts
+    from mcpd.bridge.sessions import Session
+
+Request: TypeAlias = tuple[bytes, str, Message]
+"""The id, the method and the whole."""
+
+RETRY_AFTER: Final = ((b"retry-after", b"10"),)
+
+
+def pool_greeting() -> bytes:
+    """The ``initialize`` params with which the bridge greets a process of the pool."""
+    client = {"name": "mcpd-bridge", "version": __version__}
+    return msgspec.json.encode({"protocolVersion": eras.LATEST_HANDSHAKE, "capabilities": {}, "clientInfo": client})
+
+
+@dataclass(slots=True)
+class Post:
+    """What matters of a POST beside its body; empty strings stand for missing headers."""
+
+    server: str
+    caller: str
+    session_id: str
+    version: str
+
+
+class Handshake:
+    """Serves the requests of this era."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self.sessions = Sessions(parts, pool_greeting())
+
+    def post(self, post: Post, body: bytes, exchange: Exchange) -> None:
+        """Serve one POST; its reply goes to *exchange*, perhaps later."""
+        try:
+            session = self._session(post)
+            parsed = jsonrpc.parse_body(body)
+            if post.version and not self._served(post, session):
+                _refuse_version(post.version, parsed, exchange)
+            elif isinstance(parsed, dict):
+                self._one(post, session, parsed, exchange)
+            else:
+                self._batch(post, session, parsed, exchange)
+        except McpdError as fault:
+            exchange.refuse(fault)
+
+    @staticmethod
+    def _served(post: Post, session: Session | None) -> bool:
+        return post.version in eras.HANDSHAKE or (session is not None and post.version == session.version)
+
+    def delete(self, post: Post) -> None:
+        """End the session of a DELETE. Raises :class:`~mcpd.errors.NotFound`, or InvalidRequest without an id."""
+        self.sessions.end(self.session_for_stream(post), "its client ended it")
+
+    def session_for_stream(self, post: Post) -> Session:
+        """The session that a GET or DELETE names. Raises as :meth:`delete` does."""
+        session = self._session(post)
+        if session is None:
+            raise InvalidRequest("there is no Mcp-Session-Id: send the one that initialize was answered with")
+        return session
+
+    def _session(self, post: Post) -> Session | None:
+        if not post.session_id:
+            return None
+        return self.sessions.get(post.session_id, post.server, post.caller)
+
+    def _one(self, post: Post, session: Session | None, message: Message, exchange: Exchange) -> None:
+        try:
+            kind, method, identity = jsonrpc.classify(message)
+        except McpdError as fault:
+            exchange.refuse(fault, jsonrpc.id_of(message))
+            return
+        if session is not None:
+            exchange.headers = session.headers
+        if kind is Kind.REQUEST:
+            if method == "initialize":
+                self._initialize(post, session, message, identity, exchange)
+            else:
+                self._request(post, session, (identity, method, message), exchange)
+        else:
+            self._other(session, kind, method, identity, message, exchange)
+
+    def _initialize(
+        self, post: Post, session: Session | None, message: Message, identity: bytes, exchange: Exchange
+    ) -> None:
+        if session is not None:
+            exchange.answer(jsonrpc.result(identity, session.result))
+        else:
+            params = bytes(message.get("params", b"{}"))
+            self._later(self._open(post, identity, params, exchange), exchange, identity)
+
+    def _request(self, post: Post, session: Session | None, request: Request, exchange: Exchange) -> None:
+        identity, method, message = request
+        if session is not None:
+            session.seat.request(exchange, identity, method, message)
+            return
+        if self._parts.options.strict_sessions:
+            exchange.refuse(InvalidRequest("there is no Mcp-Session-Id: send initialize first"), identity)
+            return
+        pooled = self.sessions.pooled(post.server, post.caller)
+        if pooled is None:
+            self._later(self._open_pool(post, request, exchange), exchange, identity)
+        else:
+            exchange.on_gone = lambda: pooled.seat.abandon(exchange)
+            pooled.seat.request(exchange, identity, method, message)
+
+    def _other(
+        self, session: Session | None, kind: Kind, method: str, identity: bytes, message: Message, exchange: Exchange
+    ) -> None:
+        if session is None:
+            # Nothing of a client without a session concerns a process of the pool.
+            exchange.accept()
+        elif kind is Kind.NOTIFICATION:
+            session.notify(method, message, exchange.accept)
+        else:
+            session.reply(identity, message)
+            exchange.accept()
+
+    # ------------------------------------------------------------------------------------ batches
+
+    def _batch(self, post: Post, session: Session | None, batch: list[Raw], exchange: Exchange) -> None:
+        if post.version not in eras.WITH_BATCHES:
+            raise InvalidRequest(f"revision {post.version} has no batches: send one message per POST")
+        if session is not None:
+            exchange.headers = session.headers
+        requests: list[Request] = []
+        failures: list[bytes] = []
+        for raw in batch:
+            message: Message = {}
+            try:
+                message = jsonrpc.parse_member(raw)
+                request = _member(session, message)
+            except McpdError as fault:
+                failures.append(jsonrpc.failure(jsonrpc.id_of(message), fault))
+                continue
+            if request is not None:
+                requests.append(request)
+        if not requests and not failures:
+            exchange.accept()
+            return
+        exchange.expect_batch(len(requests) + len(failures))
+        for failure in failures:
+            exchange.answer(failure)
+        for request in requests:
+            self._request(post, session, request, exchange)
+
+    # ------------------------------------------------------------------------------------ new processes
+
+    def _later(self, work: Coroutine[Any, Any, None], exchange: Exchange, identity: bytes) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except McpdError as fault:
+                exchange.refuse(fault, identity, RETRY_AFTER if fault.http_status in {429, 503} else ())
+
+        self._parts.tasks.spawn(guarded())
+
+    async def _open(self, post: Post, identity: bytes, params: bytes, exchange: Exchange) -> None:
+        info = await self._parts.source.describe(post.server)
+        session = self.sessions.create(info, post.caller, params)
+        try:
+            child = await session.seat.launch()
+            response = await child.ask("initialize", params, START_TIMEOUT)
+            if "result" not in response:
+                exchange.answer(jsonrpc.encode({**response, "id": Raw(identity)}))
+                self.sessions.end(session, "initialize failed")
+                return
+        except McpdError:
+            self.sessions.end(session, "it could not be opened")
+            raise
+        session.greeted(response["result"])
+        session.seat.take(child)
+        if exchange.gone:
+            self.sessions.end(session, "its client is gone")
+            return
+        exchange.headers = session.headers
+        exchange.answer(jsonrpc.result(identity, session.result))
+
+    async def _open_pool(self, post: Post, request: Request, exchange: Exchange) -> None:
+        info = await self._parts.source.describe(post.server)
+        self.sessions.open_pooled(info, post.caller)
+        if not exchange.gone:
+            self._request(post, None, request, exchange)
+
+
+def _refuse_version(version: str, parsed: Message | list[Raw], exchange: Exchange) -> None:
+    identity = jsonrpc.id_of(parsed) if isinstance(parsed, dict) else b""
+    text = f"revision {version[:40]!r} is not served here"
+    exchange.reply(400, jsonrpc.error(identity, eras.UNSUPPORTED_VERSION, text, eras.unsupported_data(version[:40])))
+
+
+def _member(session: Session | None, message: Message) -> Request | None:
+    """A request of a batch; anything else goes to *session* at once, and there is nothing to answer."""
+    kind, method, identity = jsonrpc.classify(message)
+    if method == "initialize":
+        raise InvalidRequest("initialize cannot be part of a batch")
+    if kind is Kind.REQUEST:
+        return identity, method, message
+    if session is not None and kind is Kind.NOTIFICATION:
+        session.notify(method, message, _nothing)
+    elif session is not None:
+        session.reply(identity, message)
+    return None
+
+
+def _nothing() -> None:
+    """A batch is acknowledged by its answers."""

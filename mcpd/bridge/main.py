@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpd-bridge``: the command line, and the composition root of the bridge."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mcpd.bridge import listeners
+from mcpd.bridge.commands import CommandSource, from_arguments, from_file
+from mcpd.bridge.seat import Options, Parts
+from mcpd.bridge.security import Gate
+from mcpd.bridge.tasks import Tasks
+from mcpd.errors import InvalidArgument, McpdError
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
+
+OVERRIDES: Final = ("call_timeout", "idle_timeout", "max_line", "max_sessions")
+"""Settings of the stand-alone form, which reads no mcpd.toml."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the bridge; returns the exit code."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(
+        level=logging.DEBUG if arguments.verbose else logging.INFO,
+        format="%(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        _run(arguments)
+    except McpdError as error:
+        print(f"mcpd-bridge: {error.message}", file=sys.stderr)  # noqa: T201 -- a usage message
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcpd-bridge",
+        description="Serves stdio MCP servers over Streamable HTTP: those of mcpd, or commands of your choice.",
+    )
+    parser.add_argument("--listen", metavar="ADDR", help="HOST:PORT on loopback; port 0 takes a free one")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+    user = parser.add_argument_group("servers of mcpd")
+    user.add_argument("--user", action="store_true", help="serve the user's servers (the default)")
+    alone = parser.add_argument_group("alone, without mcpd")
+    alone.add_argument("--server", metavar="NAME=COMMAND", action="append", default=[], help="serve this command")
+    alone.add_argument("--config", metavar="FILE", type=Path, help='serve the "mcpServers" of a JSON file')
+    alone.add_argument("--auth", choices=["none"], help="let everybody in who can connect: for trials only")
+    alone.add_argument("--token-file", metavar="FILE", type=Path, help="file with the token that clients must send")
+    alone.add_argument("--allow-remote", action="store_true", help="let --listen be reachable from other machines")
+    alone.add_argument("--allow-host", metavar="NAME", action="append", default=[], help="a further name of this host")
+    alone.add_argument("--allow-origin", metavar="ORIGIN", action="append", default=[], help="serve pages from there")
+    alone.add_argument("--call-timeout", metavar="S", type=float, help="seconds for a call without a sign of life")
+    alone.add_argument("--idle-timeout", metavar="S", type=float, help="seconds after which an unused server stops")
+    alone.add_argument("--max-line", metavar="N", type=int, help="bytes of one message from a server")
+    alone.add_argument("--max-sessions", metavar="N", type=int, help="sessions of one caller at once")
+    alone.add_argument("--strict-sessions", action="store_true", help="refuse requests without a session")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.server or arguments.config is not None:
+        _run_alone(arguments)
+    else:
+        _run_user(arguments)
+
+
+def _run_alone(arguments: argparse.Namespace) -> None:
+    if arguments.user:
+        raise InvalidArgument("--user serves what mcpd runs: leave out --server and --config")
+    if not arguments.listen:
+        raise InvalidArgument("say where to listen: --listen 127.0.0.1:7411")
+    if (arguments.auth is None) == (arguments.token_file is None):
+        raise InvalidArgument("say who may come in: either --token-file FILE or --auth none")
+    if arguments.auth == "none" and arguments.allow_remote:
+        raise InvalidArgument("--auth none lets everybody in, so it cannot be reachable from other machines")
+    commands = from_arguments(arguments.server)
+    if arguments.config is not None:
+        for name, command in from_file(arguments.config).items():
+            commands.setdefault(name, command)
+    chosen = {
+        name: value for name in OVERRIDES if (value := getattr(arguments, name)) is not None and _positive(name, value)
+    }
+    options = Options(strict_sessions=arguments.strict_sessions, **chosen)
+    gate = Gate(
+        uid=os.getuid(),
+        token=None if arguments.token_file is None else listeners.read_token(arguments.token_file),
+        allowed_origins=frozenset(arguments.allow_origin),
+        allowed_hosts=frozenset(name.lower() for name in arguments.allow_host),
+        any_address=arguments.allow_remote,
+    )
+    listener = listeners.tcp_listener(arguments.listen, remote=arguments.allow_remote)
+    if arguments.auth == "none":
+        log.warning("WITHOUT AUTHENTICATION: every user and program of this machine can use these servers")
+    _serve(Parts(CommandSource(commands), options, Tasks()), gate, [listener], None)
+
+
+def _positive(name: str, value: float) -> bool:
+    if not value > 0:
+        raise InvalidArgument(f"--{name.replace('_', '-')} takes a number above 0")
+    return True
+
+
+def _run_user(arguments: argparse.Namespace) -> None:
+    for name in ("auth", "token_file", "allow_remote", "allow_host", "allow_origin", *OVERRIDES):
+        if getattr(arguments, name):
+            raise InvalidArgument(f"--{name.replace('_', '-')} goes with --server or --config only; see mcpd.conf(5)")
+    # Only this form needs the settings and D-Bus, which take their time to import.
+    from mcpd import paths, settings  # noqa: PLC0415
+    from mcpd.bridge.mcpd_source import McpdSource  # noqa: PLC0415
+
+    places = paths.from_environment()
+    chosen = settings.load([places.system.settings, places.user.settings]).bridge
+    options = Options(
+        idle_timeout=chosen.idle_timeout,
+        call_timeout=chosen.call_timeout,
+        max_body=chosen.max_body,
+        max_line=chosen.max_line,
+        max_sessions=chosen.max_sessions,
+        strict_sessions=arguments.strict_sessions,
+    )
+    gate = Gate(
+        uid=os.getuid(),
+        token=listeners.load_token(places.user.state / "bridge.token"),
+        allowed_origins=frozenset(chosen.allowed_origins),
+    )
+    runtime = places.user.runtime
+    with contextlib.ExitStack() as stack:
+        sockets = listeners.passed_listeners()
+        if not sockets:
+            sockets.append(listeners.unix_listener(runtime / "bridge.sock"))
+            stack.callback((runtime / "bridge.sock").unlink, missing_ok=True)
+        if arguments.listen or chosen.listen:
+            sockets.append(listeners.tcp_listener(arguments.listen or chosen.listen, remote=False))
+        stack.callback((runtime / "bridge.url").unlink, missing_ok=True)
+        _serve(Parts(McpdSource(system=False), options, Tasks()), gate, sockets, runtime / "bridge.url")
+
+
+def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], url_file: Path | None) -> None:
+    import asyncio  # noqa: PLC0415
+    import socket as socket_module  # noqa: PLC0415
+
+    import uvloop  # noqa: PLC0415
+
+    from mcpd.bridge.server import serve  # noqa: PLC0415
+
+    urls = [listeners.url_of(each) for each in sockets if each.family != socket_module.AF_UNIX]
+
+    def ready() -> None:
+        for url in urls:
+            log.info("listening on %s/mcp/NAME", url)
+        if url_file is not None and urls:
+            url_file.write_text(urls[0] + "\n", encoding="ascii")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(parts, gate, sockets, ready))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

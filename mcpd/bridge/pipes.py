@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Both ends of a server's stdio on the event loop: lines in linear time, writes that never block."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+READ_SIZE: Final = 65536
+"""Larger reads make the allocator map and unmap memory each time, which costs more than the read."""
+READS_AT_ONCE: Final = 4
+"""Reads before other connections get their turn."""
+KEPT_OF_OVERSIZED: Final = 256
+
+
+class LineReader:
+    """Splits what it is fed into lines. Each byte is looked at and copied a constant number of times.
+
+    A line longer than *limit* bytes (without its line break) is dropped; *on_oversized* then gets its beginning and
+    its end, *on_line* every other line that is not empty.
+    """
+
+    __slots__ = ("_head", "_limit", "_on_line", "_on_oversized", "_parts", "_size")
+
+    def __init__(
+        self, on_line: Callable[[bytes], None], on_oversized: Callable[[bytes, bytes], None], limit: int
+    ) -> None:
+        self._on_line = on_line
+        self._on_oversized = on_oversized
+        self._limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._head: bytes | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream."""
+        end = data.find(b"\n")
+        if end == len(data) - 1 and not self._parts and end <= self._limit and self._head is None:
+            if end > 0:
+                self._on_line(data)
+            return
+        start = 0
+        while end >= 0:
+            self._finish(data[start:end])
+            start = end + 1
+            end = data.find(b"\n", start)
+        if start < len(data):
+            self._keep(data[start:] if start else data)
+
+    def _keep(self, data: bytes) -> None:
+        self._size += len(data)
+        self._parts.append(data)
+        if self._size > self._limit:
+            whole = b"".join(self._parts)
+            if self._head is None:
+                self._head = whole[:KEPT_OF_OVERSIZED]
+            self._parts = [whole[-KEPT_OF_OVERSIZED:]]
+
+    def _finish(self, data: bytes) -> None:
+        if self._parts or len(data) > self._limit:
+            self._keep(data)
+            data = b"".join(self._parts)
+        head, self._head = self._head, None
+        self._parts = []
+        self._size = 0
+        if head is not None:
+            self._on_oversized(head, data[-KEPT_OF_OVERSIZED:])
+        elif data:
+            self._on_line(data)
+
+
+class Pipe:
+    """The bridge's ends of a server's stdin and stdout; owns both descriptors.
+
+    *on_data* gets what the server wrote, *on_closed* is called once when it closed its stdout or either end broke.
+    """
+
+    def __init__(
+        self,
+        stdin: int,
+        stdout: int,
+        on_data: Callable[[bytes], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stdin = stdin
+        self._stdout = stdout
+        self._on_data = on_data
+        self._on_closed: Callable[[], None] | None = on_closed
+        self._backlog: deque[memoryview] = deque()
+        self._drained: list[Callable[[], None]] = []
+        self.backlog = 0
+        """Bytes the server has not taken yet."""
+        for fd in (stdin, stdout):
+            os.set_blocking(fd, False)
+        self._loop.add_reader(stdout, self._readable)
+
+    def write(self, data: bytes) -> bool:
+        """Send *data*; what the server does not take now is sent when it does. False if the server is gone."""
+        if self._stdin < 0:
+            return False
+        sent = 0
+        if not self._backlog:
+            try:
+                sent = os.write(self._stdin, data)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._broken(error)
+                return False
+            if sent == len(data):
+                return True
+            self._loop.add_writer(self._stdin, self._writable)
+        self._backlog.append(memoryview(data)[sent:])
+        self.backlog += len(data) - sent
+        return True
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """Call *callback* once the server has taken everything, or is gone."""
+        if self._backlog:
+            self._drained.append(callback)
+        else:
+            callback()
+
+    def close_stdin(self) -> None:
+        """Tell the server that nothing more comes."""
+        if self._stdin >= 0:
+            self._loop.remove_writer(self._stdin)
+            os.close(self._stdin)
+            self._stdin = -1
+        self._backlog.clear()
+        self.backlog = 0
+        self._tell_drained()
+
+    def close(self) -> None:
+        """Close both ends without calling *on_closed*."""
+        self._on_closed = None
+        self.close_stdin()
+        if self._stdout >= 0:
+            self._loop.remove_reader(self._stdout)
+            os.close(self._stdout)
+            self._stdout = -1
+
+    def _readable(self) -> None:
+        for _ in range(READS_AT_ONCE):
+            try:
+                data = os.read(self._stdout, READ_SIZE)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._broken(error)
+                return
+            if not data:
+                self._ended()
+                return
+            self._on_data(data)
+            if len(data) < READ_SIZE or self._stdout < 0:
+                return
+
+    def _writable(self) -> None:
+        while self._backlog:
+            head = self._backlog[0]
+            try:
+                sent = os.write(self._stdin, head)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._broken(error)
+                return
+            self.backlog -= sent
+            if sent < len(head):
+                self._backlog[0] = head[sent:]
+                return
+            self._backlog.popleft()
+        self._loop.remove_writer(self._stdin)
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        waiting, self._drained = self._drained, []
+        for callback in waiting:
+            callback()
+
+    def _broken(self, error: OSError) -> None:
+        log.debug("stdio of a server broke: %s", error)
+        self._ended()
+
+    def _ended(self) -> None:
+        on_closed = self._on_closed
+        self.close()
+        if on_closed is not None:
+            # From the loop, so that no writer finds its server gone in the middle of its own work.
+            self._loop.call_soon(on_closed)

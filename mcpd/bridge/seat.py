@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The place of one server process: empty until a call needs it, filled again after the process died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mcpd.bridge.child import Child
+from mcpd.errors import McpdError, ServiceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.bridge.child import Peer, Sink
+    from mcpd.bridge.jsonrpc import Message
+    from mcpd.bridge.tasks import Tasks
+    from mcpd.bridge.upstream import ServerInfo, ServerSource
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the administrator decides; the defaults are those of mcpd.conf(5). Times in seconds, sizes in bytes."""
+
+    idle_timeout: float = 300
+    call_timeout: float = 30
+    max_body: int = 4 * 1024 * 1024
+    max_line: int = 64 * 1024 * 1024
+    max_sessions: int = 256
+    strict_sessions: bool = False
+    """Refuse requests without a session id instead of serving them from the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What sessions and pool share."""
+
+    source: ServerSource
+    options: Options
+    tasks: Tasks
+
+
+class Seat:
+    """At most one process of *info*'s server at a time, for *peer*.
+
+    *greeting* are the ``initialize`` params with which the bridge starts it by itself; empty as long as that is not
+    known. *on_idle* is called once no call was made for the idle time-out.
+    """
+
+    def __init__(
+        self, info: ServerInfo, parts: Parts, peer: Peer, greeting: bytes, on_idle: Callable[[], None]
+    ) -> None:
+        self.server = info.id
+        self.greeting = greeting
+        self.child: Child | None = None
+        self._parts = parts
+        self._peer = peer
+        self._on_idle = on_idle
+        self._call_timeout = info.call_timeout or parts.options.call_timeout
+        self._idle_timeout = info.idle_timeout or parts.options.idle_timeout
+        self._loop = asyncio.get_running_loop()
+        self._used = self._loop.time()
+        self._waiting: list[tuple[Sink, bytes, str, Message]] = []
+        self._starting: asyncio.Task[None] | None = None
+        self._children: set[Child] = set()
+        self._closed = False
+        self._timer = self._loop.call_later(self._idle_timeout, self._check_idle)
+
+    def request(self, sink: Sink, identity: bytes, method: str, message: Message) -> None:
+        """Send a request; a process is started for it if there is none."""
+        child = self.child
+        if child is not None and child.request(sink, identity, method, message):
+            return
+        if self._closed:
+            sink.refuse(ServiceUnavailable(f"the session with server {self.server} has ended"), identity)
+        else:
+            self._used = self._loop.time()
+            self._waiting.append((sink, identity, method, message))
+            if self._starting is None:
+                self._starting = self._parts.tasks.spawn(self._restart())
+
+    def notify(self, message: Message, then: Callable[[], None]) -> None:
+        """Send a notification to the process, if there is one; *then* is called when it may be acknowledged."""
+        if self.child is not None:
+            self.child.notify(message, then)
+        else:
+            then()
+
+    def abandon(self, sink: Sink) -> None:
+        """Forget what *sink* asked for."""
+        self._waiting = [entry for entry in self._waiting if entry[0] is not sink]
+        if self.child is not None:
+            self.child.abandon(sink)
+
+    async def launch(self) -> Child:
+        """Start a process, which has to be greeted before it takes the seat."""
+        upstream = await self._parts.source.start(self.server)
+        if self._closed:
+            await upstream.stop()
+            raise ServiceUnavailable(f"the session with server {self.server} has ended")
+        child = Child(
+            self.server,
+            upstream,
+            self._peer,
+            self._parts.tasks,
+            timeout=self._call_timeout,
+            max_line=self._parts.options.max_line,
+        )
+        self._children.add(child)
+        return child
+
+    def take(self, child: Child) -> None:
+        """Let *child*, which was greeted, serve the calls from now on."""
+        if child.open:
+            self.child = child
+
+    def vacate(self, child: Child) -> None:
+        """Send no more calls to *child*."""
+        if self.child is child:
+            self.child = None
+
+    async def close(self, reason: str) -> None:
+        """Stop the process for good; calls in flight fail with *reason*."""
+        self._closed = True
+        self._timer.cancel()
+        waiting, self._waiting = self._waiting, []
+        for sink, identity, _, _ in waiting:
+            sink.refuse(ServiceUnavailable(reason), identity)
+        for child in list(self._children):
+            await child.stop(reason)
+        self._children.clear()
+
+    async def _restart(self) -> None:
+        try:
+            child = await self.launch()
+            try:
+                await child.greet(self.greeting)
+            except McpdError:
+                await child.stop()
+                raise
+        except McpdError as fault:
+            log.warning("server %s was not started: %s", self.server, fault.message)
+            self._starting = None
+            waiting, self._waiting = self._waiting, []
+            for sink, identity, _, _ in waiting:
+                sink.refuse(fault, identity)
+            return
+        self._starting = None
+        self._children = {old for old in self._children if old.open}
+        self.child = child
+        waiting, self._waiting = self._waiting, []
+        for sink, identity, method, message in waiting:
+            self.request(sink, identity, method, message)
+
+    def _check_idle(self) -> None:
+        child = self.child
+        last = max(self._used, child.used if child is not None else 0.0)
+        due = last + self._idle_timeout
+        now = self._loop.time()
+        if self._starting is not None or (child is not None and child.calls):
+            due = now + self._idle_timeout
+        if due <= now:
+            self._on_idle()
+        else:
+            self._timer = self._loop.call_at(due, self._check_idle)

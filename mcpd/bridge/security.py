@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Who may talk to the bridge (design §8 "Caller"): Host, Origin, the peer's uid or the bearer token, CORS."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import McpdError, NotAuthorized, Unauthenticated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcpd.bridge.exchange import Headers
+
+_AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@?#\s]+)(?::\d{1,5})?", re.IGNORECASE)
+_ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_CHALLENGE: Final = ((b"www-authenticate", b'Bearer realm="mcp"'),)
+_EXPOSED: Final = (
+    (b"access-control-expose-headers", b"Mcp-Session-Id, MCP-Protocol-Version, Retry-After"),
+    (b"vary", b"Origin"),
+)
+_PREFLIGHT: Final = (
+    (b"access-control-allow-methods", b"GET, POST, DELETE, OPTIONS"),
+    (
+        b"access-control-allow-headers",
+        b"Authorization, Content-Type, Accept, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID",
+    ),
+    (b"access-control-max-age", b"600"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What the socket says about a client: its uid on a unix socket, ``None`` on TCP."""
+
+    uid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The rules of one bridge.
+
+    *token* is the bearer token that TCP clients must show; ``None`` lets everybody in (``--auth none``). *uid* is the
+    only one allowed on unix sockets, and all who get in are its one caller.
+    """
+
+    uid: int
+    token: str | None
+    allowed_origins: frozenset[str] = frozenset()
+    allowed_hosts: frozenset[str] = frozenset()
+    """Names beside those of loopback."""
+    any_address: bool = False
+    """Accept every literal address as Host: no name was resolved, so none was rebound."""
+    _expected: bytes = field(init=False, default=b"")
+    _known_hosts: set[bytes] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_expected", b"Bearer " + (self.token or "").encode())
+
+    def check_host(self, headers: Mapping[bytes, bytes], peer: Peer) -> bool:
+        """Whether the Host header is one of ours; a unix socket has no name to be rebound."""
+        if peer.uid is not None:
+            return True
+        host = headers.get(b"host", b"")
+        if host in self._known_hosts:
+            return True
+        if not self._host_allowed(host.decode("latin-1")):
+            return False
+        if len(self._known_hosts) < 64:
+            self._known_hosts.add(host)
+        return True
+
+    def _host_allowed(self, host: str) -> bool:
+        found = _AUTHORITY.fullmatch(host)
+        if found is None:
+            return False
+        name = found.group(1).lower()
+        if name in _LOOPBACK or name in self.allowed_hosts:
+            return True
+        return self.any_address and _is_address(name.strip("[]"))
+
+    def check_origin(self, origin: bytes) -> Headers:
+        """The CORS headers for a page of *origin*; raises :class:`~mcpd.errors.NotAuthorized` for a foreign one."""
+        text = origin.decode("latin-1")
+        site = _ORIGIN.fullmatch(text)
+        authority = _AUTHORITY.fullmatch(site.group(1)) if site is not None else None
+        if text in self.allowed_origins or (authority is not None and authority.group(1).lower() in _LOOPBACK):
+            return ((b"access-control-allow-origin", origin), *_EXPOSED)
+        raise NotAuthorized(f"pages of the origin {text[:200]!r} may not use this bridge; see bridge.allowed_origins")
+
+    def identify(self, headers: Mapping[bytes, bytes], peer: Peer) -> str:
+        """The caller, to whom sessions are bound.
+
+        Raises :class:`~mcpd.errors.NotAuthorized` for another user's uid and
+        :class:`~mcpd.errors.Unauthenticated` for a missing or wrong token.
+        """
+        if peer.uid is not None:
+            if peer.uid != self.uid:
+                raise NotAuthorized(f"this bridge serves uid {self.uid} only, and you are uid {peer.uid}")
+        elif self.token is not None:
+            given = headers.get(b"authorization", b"")
+            if given[:7].lower() == b"bearer ":
+                given = b"Bearer " + given[7:].strip()
+            if not hmac.compare_digest(given, self._expected):
+                raise Unauthenticated("send the bridge's token in the header 'Authorization: Bearer TOKEN'")
+        return f"uid:{self.uid}"
+
+
+def challenge(fault: McpdError) -> Headers:
+    """The headers that belong to the refusal *fault*."""
+    return _CHALLENGE if isinstance(fault, Unauthenticated) else ()
+
+
+def preflight(headers: Mapping[bytes, bytes], cors: Headers) -> Headers:
+    """The headers of the answer to a CORS preflight, given those for the origin."""
+    extra: Headers = ()
+    if headers.get(b"access-control-request-private-network") == b"true":
+        extra = ((b"access-control-allow-private-network", b"true"),)
+    return (*cors, *_PREFLIGHT, *extra)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

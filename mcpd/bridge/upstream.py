@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the bridge needs of the world that runs servers; :mod:`.mcpd_source` and :mod:`.commands` provide it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What the bridge has to know of a server before it starts it; ``None`` stands for the bridge's own setting."""
+
+    id: str
+    call_timeout: float | None = None
+    """Seconds a call may take without an answer or progress."""
+    idle_timeout: float | None = None
+    """Seconds without a call after which the server is stopped."""
+
+
+class Upstream(Protocol):
+    """A running server. Its descriptors pass to whoever calls :meth:`take`."""
+
+    def take(self) -> tuple[int, int]:
+        """Our ends of the server's stdin and stdout, to be closed by the caller."""
+
+    async def stop(self, *, died: bool = False) -> None:
+        """End it with everything it started; returns when it is gone. May be called again.
+
+        Its stdin was closed before. *died* tells that it ended by itself, as far as its stdout shows.
+        """
+
+
+class ServerSource(Protocol):
+    """Where servers come from."""
+
+    async def describe(self, server: str) -> ServerInfo:
+        """What is known of *server*, without starting it.
+
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled` or what else forbids to use it.
+        """
+
+    async def start(self, server: str) -> Upstream:
+        """Start *server*. Raises the :class:`~mcpd.errors.McpdError` that tells why it cannot."""
+
+    async def close(self) -> None:
+        """Let go of everything, after all servers were stopped."""

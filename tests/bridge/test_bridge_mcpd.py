@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The user's bridge in front of a real mcpd on a private session bus (design §1, §8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+from bridge_harness import FIXTURE, PATIENCE, ROOT, Bridge, Client, call, eventually, initialize, is_alive, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="needs dbus-daemon")
+
+
+class Machine:
+    """A home directory with a bus, mcpd and the bridge."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.bridge: Bridge | None = None
+        self.runtime = home / "run"
+        self.runtime.mkdir(mode=0o700)
+        self.socket = self.runtime / "mcp" / "bridge.sock"
+        self.environ = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "MCP"))} | {
+            "HOME": str(home),
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "MCP_ROOT": str(home / "system"),
+            "DBUS_SESSION_BUS_ADDRESS": f"unix:path={self.runtime}/bus",
+            "MCPD_RUNTIME_SANDBOX": "off",
+            "MCPD_RUNTIME_LAUNCHER": "plain",
+        }
+        self.programs: list[subprocess.Popen[bytes]] = []
+        self.clients: list[httpx2.Client] = []
+        self.install("fix", {})
+
+    def boot(self) -> None:
+        self.start_bus()
+        self.daemon = self.start(sys.executable, "-m", "mcpd.daemon", "--user")
+        self.bridge = Bridge(["--user"], self.environ, self.home / "bridge.log")
+        eventually(self.socket.exists, "the bridge listens")
+        ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+        eventually(lambda: self.client("fix").post(ping).status_code == 200, "mcpd runs servers")
+
+    def start(self, *argv: str) -> subprocess.Popen[bytes]:
+        with (self.home / "programs.log").open("ab") as log:
+            process = subprocess.Popen(argv, env=self.environ, stdout=log, stderr=log, cwd=ROOT)
+        self.programs.append(process)
+        return process
+
+    def start_bus(self) -> subprocess.Popen[bytes]:
+        address = self.environ["DBUS_SESSION_BUS_ADDRESS"]
+        bus = self.start("dbus-daemon", "--session", "--nofork", "--address", address)
+        eventually((self.runtime / "bus").exists, "the bus is there")
+        return bus
+
+    def install(self, name: str, changes: dict[str, object]) -> None:
+        directory = self.home / ".local/share/mcp/installed" / name
+        directory.mkdir(parents=True)
+        shutil.copy(FIXTURE, directory / "server.py")
+        transport = {"type": "stdio", "command": "/usr/bin/python3", "args": ["server.py"]}
+        manifest = {"id": name, "name": name, "summary": "-", "version": "1", "transports": [transport], **changes}
+        (directory / "manifest.json").write_text(json.dumps({**manifest, "installDir": str(directory)}))
+
+    def client(self, server: str) -> Client:
+        transport = httpx2.HTTPTransport(uds=str(self.socket))
+        http = httpx2.Client(transport=transport, base_url="http://localhost", timeout=PATIENCE, trust_env=False)
+        self.clients.append(http)
+        return Client(http, server)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        if self.bridge is not None:
+            self.bridge.close()
+        for process in reversed(self.programs):
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(PATIENCE)
+            finally:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    found = Machine(tmp_path_factory.mktemp("machine"))
+    try:
+        found.boot()
+        yield found
+    finally:
+        found.close()
+
+
+def test_D6_an_installed_server_is_served_over_http(machine: Machine) -> None:
+    client = machine.client("fix").open()
+    assert text_of(client.ask(call("echo", "e", text="through mcpd"))) == "through mcpd"
+    pid = int(text_of(client.ask(call("pid"))))
+    assert is_alive(pid)
+    assert client.delete().status_code == 204
+    eventually(lambda: not is_alive(pid), "mcpd stopped the session's server")
+
+
+def test_V1_a_server_that_is_not_installed_is_404(machine: Machine) -> None:
+    for message in (initialize("i"), call("echo", "i", text="x")):
+        reply = machine.client("com.example.nothing").post(message)
+        assert (reply.status_code, reply.json()["id"]) == (404, "i")
+
+
+def test_a_server_without_stdio_says_so(machine: Machine) -> None:
+    machine.install("remote", {"transports": [{"type": "sse", "url": "https://example.com/sse"}]})
+    reply = machine.client("remote").post(initialize("i"))
+    assert (reply.status_code, reply.json()["error"]["code"]) == (422, -32603)
+
+
+def test_a_server_of_mcpd_that_dies_is_there_again(machine: Machine) -> None:
+    client = machine.client("fix").open()
+    before = text_of(client.ask(call("pid")))
+    assert client.ask(call("crash"))["error"]["code"] == -32603
+    assert text_of(client.ask(call("pid"))) != before
+
+
+def test_the_bridge_lives_on_without_mcpd_and_finds_it_again(machine: Machine) -> None:
+    machine.daemon.send_signal(signal.SIGTERM)
+    machine.daemon.wait(PATIENCE)
+    assert machine.client("fix").post(initialize("i")).status_code == 503
+    assert machine.client("fix").http.get("/health").status_code == 200
+    machine.programs.remove(machine.daemon)
+    machine.daemon = machine.start(sys.executable, "-m", "mcpd.daemon", "--user")
+    eventually(lambda: machine.client("fix").post(initialize("i")).status_code == 200, "mcpd is found again")
+    bus = machine.programs[0]
+    bus.kill()
+    bus.wait()
+    (machine.runtime / "bus").unlink(missing_ok=True)
+    machine.daemon.wait(PATIENCE)
+    assert machine.client("fix").post(initialize("i")).status_code == 503
+    machine.programs[:] = []
+    machine.start_bus()
+    machine.daemon = machine.start(sys.executable, "-m", "mcpd.daemon", "--user")
+    eventually(lambda: machine.client("fix").post(initialize("i")).status_code == 200, "the new bus is found")
+
+
+def test_sigterm_leaves_no_server_behind(machine: Machine) -> None:
+    pid = int(text_of(machine.client("fix").open().ask(call("pid"))))
+    assert machine.bridge is not None
+    assert machine.bridge.stop() == 0
+    eventually(lambda: not is_alive(pid), "the server ended with the bridge")
+    assert not machine.socket.exists()
