@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Configuration values that were given for a server before it is installed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcpd.errors import InvalidArgument
+from mcpd.store import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcpd.model import ConfigProperty, JsonValue, Manifest
+    from mcpd.store import Configuration
+
+
+class Answers:
+    """Collects values, checks them, and says what is still missing."""
+
+    def __init__(self, manifest: Manifest | None = None, held: Configuration | None = None) -> None:
+        """*manifest* declares the properties (None: a job that takes no values); *held* is what is set already."""
+        self._manifest = manifest
+        self._held = held
+        self._values: dict[str, JsonValue] = {}
+        self._secrets: dict[str, JsonValue] = {}
+
+    def set_config(self, changes: Mapping[str, JsonValue]) -> None:
+        """Take values for properties that are not sensitive; None takes one back.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for an unknown or sensitive key or a value that does not fit.
+        """
+        for key, value in configuration.checked(self._known(), changes).items():
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+
+    def set_secret(self, key: str, value: str) -> None:
+        """Take the value of a sensitive property; an empty one takes it back. Errors as :meth:`set_config`."""
+        checked = configuration.checked_secret(self._known(), key, value)
+        if value:
+            self._secrets[key] = checked
+        else:
+            self._secrets.pop(key, None)
+
+    def missing(self) -> list[ConfigProperty]:
+        """Required properties without a value."""
+        if self._manifest is None:
+            return []
+        held = self._held.values if self._held else {}
+        merged = configuration.merge(self._manifest, [held, self._values, self._secrets])
+        return configuration.public(self._manifest, merged, self._held.secrets_set if self._held else ()).missing
+
+    def given(self) -> dict[str, JsonValue]:
+        """All values that were given, secrets among them."""
+        return {**self._values, **self._secrets}
+
+    def forget(self) -> None:
+        """Drop the values."""
+        self._values.clear()
+        self._secrets.clear()
+
+    def _known(self) -> Manifest:
+        if self._manifest is None:
+            raise InvalidArgument("this job takes no configuration")
+        return self._manifest

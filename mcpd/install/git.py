@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers from a git repository.
+
+Nothing of the repository runs or is asked for: no hooks, templates, submodules, filters or credential prompts, and the
+configuration of the host is not read. Objects are checked as they arrive; ``.git`` is not kept.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
+from mcpd.install.hostconfig import git_config
+from mcpd.install.local import copy_project, refuse_own
+from mcpd.install.project import ProjectBuild
+from mcpd.install.workbench import program, strip_credentials
+from mcpd.model import check_git_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcpd.install.outcome import Outcome
+    from mcpd.install.workbench import Workbench
+    from mcpd.model import Entry, Source
+
+COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@=-]*", re.ASCII)
+_ENVIRONMENT: Final = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "/bin/false",
+    "SSH_ASKPASS": "/bin/false",
+    "GIT_ALLOW_PROTOCOL": "file:https",
+    "GIT_LFS_SKIP_SMUDGE": "1",
+    "GIT_ADVICE": "0",
+}
+_SETTINGS: Final = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.autocrlf=false",
+    "protocol.ext.allow=never",
+    "submodule.recurse=false",
+    "transfer.fsckObjects=true",
+    "credential.helper=",
+    "gc.auto=0",
+    "advice.detachedHead=false",
+)
+_FETCH: Final = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-gc")
+_NEEDS_WHOLE: Final = ("shallow", "not our ref", "unadvertised", "does not support")
+
+
+class GitRecipe:
+    """The directory ``source.path`` of ``source.url`` at ``source.rev``."""
+
+    def __init__(self, bench: Workbench, source: Source) -> None:
+        self._bench = bench
+        self._source = source
+        self._project = ProjectBuild(bench)
+        self._repository = bench.scratch / "repository"
+        self._commit = ""
+
+    @staticmethod
+    def check(entry: Entry, source: Source) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        if urlsplit(check_git_url(source.url)).scheme not in {"https", "file"}:
+            raise InvalidManifest(
+                f"{entry.id}: source.url {strip_credentials(source.url)[:200]!r} must be an https or file URL;"
+                " nobody can be asked for keys during an installation"
+            )
+        if source.rev and not _is_revision(source.rev):
+            raise InvalidManifest(f"{entry.id}: source.rev {source.rev[:100]!r} is no branch, tag or commit id")
+        if source.sha256 or source.version:
+            raise InvalidManifest(f"{entry.id}: a git source is pinned by 'rev', not by sha256 or version")
+        if ".git" in PurePosixPath(source.path).parts:
+            raise InvalidManifest(f"{entry.id}: source.path {source.path[:200]!r} is not part of the project")
+
+    async def fetch(self) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        self._repository.mkdir()
+        await self._git(["init", "--quiet", "--template="], doing="preparing", network=False)
+        fetched = await self._fetch_revision()
+        try:
+            found = await self._git(["rev-parse", "--verify", f"{fetched}^{{commit}}"], doing="looking", network=False)
+        except BuildFailed as error:
+            raise self._unknown() from error
+        self._commit = found.decode().strip()
+        if COMMIT.fullmatch(self._source.rev) and self._commit != self._source.rev:
+            raise IntegrityMismatch(f"{self._name()} is at {self._commit}, but the entry pins rev {self._source.rev}")
+        await self._git(
+            ["checkout", "--quiet", "--force", "--no-recurse-submodules", "--detach", self._commit],
+            doing=f"checking out {self._name()}",
+            network=False,
+        )
+        self._bench.stage(30, 40)
+        await copy_project(self._bench, self._root())
+        await self._project.fetch()
+
+    async def build(self) -> Outcome:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        return await self._project.build({"rev": self._commit})
+
+    async def _fetch_revision(self) -> str:
+        """Fetch the wanted revision; returns what it is called here."""
+        wanted = self._source.rev or "HEAD"
+        try:
+            await self._fetch(["--depth=1"], wanted)
+        except SourceUnavailable as error:
+            if "find remote ref" in error.message:
+                raise self._unknown() from error
+            if not any(mark in error.message for mark in _NEEDS_WHOLE):
+                raise
+            # A server without shallow clones, or one that gives a single commit only as part of a branch.
+            everything = COMMIT.fullmatch(wanted)
+            await self._fetch([], "+refs/*:refs/remotes/all/*" if everything else wanted)
+            return wanted if everything else "FETCH_HEAD"
+        return "FETCH_HEAD"
+
+    async def _fetch(self, options: Sequence[str], wanted: str) -> None:
+        await self._git(
+            [*_FETCH, *options, "--", self._source.url, wanted],
+            doing=f"fetching {self._name()}",
+            network=True,
+        )
+
+    async def _git(self, arguments: Sequence[str], *, doing: str, network: bool) -> bytes:
+        local = _local_repository(self._source.url)
+        if local is not None:
+            refuse_own(local, self._bench)
+        settings = [*_SETTINGS, *(["safe.directory=*"] if local else [])]
+        host = git_config()
+        environment = _ENVIRONMENT | host.env | {"GIT_CONFIG_COUNT": str(len(settings))}
+        for number, setting in enumerate(settings):
+            key, _, value = setting.partition("=")
+            environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+        return await self._bench.run(
+            [program("git"), *arguments],
+            doing=doing,
+            network=network,
+            cwd=self._repository,
+            env=environment,
+            readable=(*host.readable, *([local] if local else [])),
+            watch=self._repository if network else None,
+        )
+
+    def _root(self) -> Path:
+        """The project's directory in the checkout.
+
+        Raises :class:`~mcpd.errors.InvalidManifest` if it is none, or if a link on the way leaves the repository.
+        """
+        top = self._repository.resolve()
+        root = (top / self._source.path).resolve()
+        if not root.is_relative_to(top):
+            raise InvalidManifest(
+                f"{self._bench.entry.id}: source.path {self._source.path!r} leads out of the repository"
+            )
+        if not root.is_dir():
+            raise InvalidManifest(f"{self._bench.entry.id}: {self._name()} has no directory {self._source.path!r}")
+        return root
+
+    def _unknown(self) -> SourceUnavailable:
+        return SourceUnavailable(f"{self._name()} does not exist: no branch, tag or full commit id has that name")
+
+    def _name(self) -> str:
+        at = f" at {self._source.rev}" if self._source.rev else ""
+        return strip_credentials(self._source.url) + at
+
+
+def _is_revision(rev: str) -> bool:
+    return (
+        bool(REVISION.fullmatch(rev)) and ".." not in rev and "@{" not in rev and not rev.endswith((".lock", "/", "."))
+    )
+
+
+def _local_repository(url: str) -> Path | None:
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)).resolve() if parts.scheme == "file" else None

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Start a fresh server once, as its clients will, and see that it lists its tools (design §7, §8).
+
+A second start asks for the newer protocol era: a server that speaks both keeps to the one it is first asked in, so one
+process cannot tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd import __version__
+from mcpd.errors import NotFound, Unhealthy
+from mcpd.install.wire import Refused, Wire, WireFault
+from mcpd.runtime.sessions import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from mcpd.runtime.launch import Exit
+    from mcpd.runtime.sessions import Session, Sessions
+
+HANDSHAKE: Final = "2025-11-25"
+"""Newest revision that begins with ``initialize``."""
+MODERN: Final = "2026-07-28"
+"""Revision without a handshake."""
+PROBE_TIMEOUT: Final = 10.0
+"""Seconds for the question about the modern era; silence is a no."""
+CLIENT: Final = {"name": "mcpd", "version": __version__}
+MAX_PAGES: Final = 200
+MAX_TOOLS: Final = 10_000
+STDERR_TEXT: Final = 2000
+"""Characters of the server's stderr that go into the message."""
+OWNER_NAME: Final = "mcpd.install"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Which eras a server speaks."""
+
+    handshake: str
+    """The revision it answered ``initialize`` with; empty for a server of the modern era only."""
+    modern: bool
+
+    def to_json(self) -> dict[str, str | bool]:
+        """As it stands in the lock file."""
+        return {"handshake": self.handshake, "modern": self.modern}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a healthy server answered."""
+
+    tools: list[dict[str, Any]]
+    protocol: Protocol
+
+
+class HealthCheck:
+    """One check of one server."""
+
+    def __init__(self, sessions: Sessions, server_id: str, owner_uid: int, timeout: float) -> None:
+        """*timeout* is in seconds, for the start and all answers of the handshake era."""
+        self._sessions = sessions
+        self._server_id = server_id
+        self._owner = Owner(owner_uid, OWNER_NAME)
+        self._timeout = timeout
+
+    async def run(self) -> Health:
+        """Start the server and collect its tools.
+
+        Raises :class:`~mcpd.errors.Unhealthy` with the end of the server's stderr, and what
+        :meth:`mcpd.runtime.sessions.Sessions.spawn` raises.
+        """
+        try:
+            handshake, tools = await self._handshake_era()
+        except Refused as refusal:
+            # Perhaps it knows no other era than the modern one.
+            found = await self._modern_era(list_tools=True)
+            if found is None:
+                raise Unhealthy(f"{self._server_id} refused to initialise: {refusal}") from refusal
+            return Health(found, Protocol("", modern=True))
+        modern = await self._modern_era(list_tools=False)
+        return Health(tools, Protocol(handshake, modern=modern is not None))
+
+    async def _handshake_era(self) -> tuple[str, list[dict[str, Any]]]:
+        """The revision and the tools of a server that is initialised; :class:`Refused` if it will not be."""
+        refused: Refused | None = None
+        async with self._conversation(self._timeout) as wire:
+            try:
+                answer = await wire.request(
+                    "initialize", {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": CLIENT}
+                )
+            except Refused as error:
+                refused = error
+            else:
+                await wire.notify("notifications/initialized")
+                return str(answer.get("protocolVersion", "")), await _list_tools(wire, answer, {})
+        raise refused
+
+    async def _modern_era(self, *, list_tools: bool) -> list[dict[str, Any]] | None:
+        """The tools (if they are to be listed) of a server of the modern era, None for any other."""
+        meta = {
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": MODERN,
+                "io.modelcontextprotocol/clientInfo": CLIENT,
+                "io.modelcontextprotocol/clientCapabilities": {},
+            }
+        }
+        try:
+            async with self._conversation(min(PROBE_TIMEOUT, self._timeout)) as wire:
+                answer = await wire.request("server/discover", meta)
+                versions = answer.get("supportedVersions")
+                if not isinstance(versions, list) or MODERN not in versions:
+                    return None
+                return await _list_tools(wire, answer, meta) if list_tools else []
+        except (Refused, Unhealthy) as error:
+            log.debug("%s does not speak the modern era: %s", self._server_id, error)
+            return None
+
+    @asynccontextmanager
+    async def _conversation(self, timeout: float) -> AsyncIterator[Wire]:  # noqa: ASYNC109 - the message names the server
+        async with Wire() as wire:
+            session = await self._sessions.spawn(self._server_id, wire.fds, owner=self._owner)
+            wire.handed_over()
+            try:
+                async with asyncio.timeout(timeout):
+                    yield wire
+            except TimeoutError:
+                raise await self._unhealthy(session, f"did not answer within {timeout:.0f} s") from None
+            except WireFault as fault:
+                raise await self._unhealthy(session, f"does not work: {fault}") from fault
+            finally:
+                wire.close_stdin()
+                await self._stop(session)
+
+    async def _unhealthy(self, session: Session, what: str) -> Unhealthy:
+        tail = (await self._stop(session)).stderr_tail.strip()[-STDERR_TEXT:]
+        return Unhealthy(f"{self._server_id} {what}" + (f"\nThe last it wrote to stderr:\n{tail}" if tail else ""))
+
+    async def _stop(self, session: Session) -> Exit:
+        try:
+            return await self._sessions.stop(session.number)
+        except NotFound:
+            return await session.wait()
+
+
+async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All pages of ``tools/list``; none for a server which says that it has no tools but prompts or resources."""
+    tools: list[dict[str, Any]] = []
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        try:
+            page = await wire.request("tools/list", {**params, **({"cursor": cursor} if cursor is not None else {})})
+        except Refused as error:
+            if error.code == -32601 and "tools" not in (about.get("capabilities") or {}):
+                return []
+            raise WireFault(f"it refused tools/list: {error}") from error
+        found = page.get("tools")
+        if not isinstance(found, list) or not all(isinstance(tool, dict) and tool.get("name") for tool in found):
+            raise WireFault("its answer to tools/list is no list of tools")
+        tools += found
+        cursor = page.get("nextCursor")
+        if not cursor:
+            return tools
+        if len(tools) > MAX_TOOLS:
+            break
+    raise WireFault(f"it lists more than {MAX_TOOLS} tools, or more than {MAX_PAGES} pages")

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the administrator and the user told pip, npm and git about mirrors, certificates and credentials.
+
+Commands of an installation run with an empty environment and no home, so what they need from the host is passed on
+by name: variables of the daemon's own environment, configuration files at their usual places, and the local
+directories that those name as package indexes. In the system scope no home is looked at.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from mcpd.paths import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+PIP_VARIABLES: Final = (
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_NO_INDEX",
+    "PIP_TRUSTED_HOST",
+    "PIP_CERT",
+    "PIP_CLIENT_CERT",
+    "PIP_PROXY",
+    "PIP_DEFAULT_TIMEOUT",
+    "PIP_RETRIES",
+)
+NPM_VARIABLES: Final = (
+    "NPM_CONFIG_REGISTRY",
+    "NPM_CONFIG_CAFILE",
+    "NPM_CONFIG_PROXY",
+    "NPM_CONFIG_HTTPS_PROXY",
+    "NPM_CONFIG_NOPROXY",
+    "NPM_CONFIG_STRICT_SSL",
+    "NPM_CONFIG_FETCH_TIMEOUT",
+    "NPM_CONFIG_FETCH_RETRIES",
+)
+PIP_SYSTEM_FILES: Final = (Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"))
+NPM_SYSTEM_FILE: Final = Path("/etc/npmrc")
+NPM_PREFIX_FILE: Final = Path("/usr/etc/npmrc")
+_PIP_LOCATIONS: Final = ("index-url", "extra-index-url", "find-links")
+_PIP_FILES: Final = ("cert", "client-cert")
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """What a command gets of the host's configuration."""
+
+    env: dict[str, str] = field(repr=False)
+    """May hold credentials of a mirror."""
+    readable: tuple[Path, ...]
+    """Files and directories to bind read-only."""
+
+
+def pip_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
+    """The configuration of pip for an installation in *scope*, of the user whose *home* it is."""
+    environ = os.environ if environ is None else environ
+    env = _given(environ, *PIP_VARIABLES)
+    files = [file for file in PIP_SYSTEM_FILES if file.is_file()]
+    own = _own_pip_file(scope, home, environ)
+    if own is not None:
+        env["PIP_CONFIG_FILE"] = str(own)
+        files.append(own)
+    named = {*_named_by_files(files), *_named_by_variables(env)}
+    return HostConfig(env, (*files, *sorted(path for path in named if path.exists())))
+
+
+def _own_pip_file(scope: Scope, home: Path, environ: Mapping[str, str]) -> Path | None:
+    """The configuration file beside the system's; as for pip itself, the variable wins, and /dev/null means none."""
+    chosen = environ.get("PIP_CONFIG_FILE")
+    if chosen:
+        candidates = [Path(chosen)]
+    elif scope is Scope.USER:
+        config_home = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+        candidates = [config_home / "pip/pip.conf", home / ".pip/pip.conf"]
+    else:
+        candidates = []
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def npm_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
+    """The configuration of npm for an installation in *scope*, of the user whose *home* it is."""
+    environ = os.environ if environ is None else environ
+    env = {name: value for name in NPM_VARIABLES if (value := environ.get(name) or environ.get(name.lower()))}
+    readable: list[Path] = []
+    if NPM_SYSTEM_FILE.is_file() and not NPM_PREFIX_FILE.is_file():
+        env["NPM_CONFIG_GLOBALCONFIG"] = str(NPM_SYSTEM_FILE)
+        readable.append(NPM_SYSTEM_FILE)
+    user_file = home / ".npmrc"
+    if scope is Scope.USER and user_file.is_file():
+        env["NPM_CONFIG_USERCONFIG"] = str(user_file)
+        readable.append(user_file)
+        # A token is usually written as ${NPM_TOKEN}.
+        for name in re.findall(r"\$\{(\w+)\??\}", user_file.read_text(errors="replace")):
+            if name in environ:
+                env[name] = environ[name]
+    env |= _given(environ, "NODE_EXTRA_CA_CERTS")
+    readable += [Path(env[name]) for name in ("NPM_CONFIG_CAFILE", "NODE_EXTRA_CA_CERTS") if name in env]
+    return HostConfig(env, tuple(path for path in readable if path.exists()))
+
+
+def git_config(environ: Mapping[str, str] | None = None) -> HostConfig:
+    """The certificates that git is to trust, if others than the system's."""
+    env = _given(os.environ if environ is None else environ, "GIT_SSL_CAINFO")
+    return HostConfig(env, tuple(path for path in map(Path, env.values()) if path.exists()))
+
+
+def _given(environ: Mapping[str, str], *names: str) -> dict[str, str]:
+    return {name: environ[name] for name in names if environ.get(name)}
+
+
+def _named_by_files(files: Iterable[Path]) -> Iterator[Path]:
+    for file in files:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, configparser.Error):
+            continue  # pip itself says what is wrong with it
+        for section in parser.sections():
+            for key in _PIP_LOCATIONS:
+                yield from _directories(parser.get(section, key, fallback=""))
+            for key in _PIP_FILES:
+                yield from _files(parser.get(section, key, fallback=""))
+
+
+def _named_by_variables(env: Mapping[str, str]) -> Iterator[Path]:
+    for name in _PIP_LOCATIONS:
+        yield from _directories(env.get("PIP_" + name.upper().replace("-", "_"), ""))
+    for name in _PIP_FILES:
+        yield from _files(env.get("PIP_" + name.upper().replace("-", "_"), ""))
+
+
+def _directories(value: str) -> Iterator[Path]:
+    """Local directories among the blank-separated locations of *value*.
+
+    An index ``…/simple`` links to files beside itself, so its parent is what has to be readable.
+    """
+    for word in value.split():
+        path = Path(unquote(urlsplit(word).path)) if word.startswith("file:") else Path(word)
+        if path.is_absolute() and "//" not in word.removeprefix("file://"):
+            yield path.parent if path.name == "simple" else path
+
+
+def _files(value: str) -> Iterator[Path]:
+    if value.startswith("/"):
+        yield Path(value)

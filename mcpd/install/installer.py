@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Everything that changes the installed servers, each as a job (design §4, §7)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import AlreadyInstalled, InvalidManifest, McpdError, NotFound, ReadOnly
+from mcpd.install.job import JobKind, JobState
+from mcpd.install.jobs import Jobs
+from mcpd.install.pipeline import Pipeline
+from mcpd.install.plan import make_plan
+from mcpd.install.summary import is_summary, whole_entry
+from mcpd.install.threads import in_thread
+from mcpd.install.updates import is_update
+from mcpd.install.workbench import Tools
+from mcpd.model import Entry, check_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mcpd.catalog import Catalog, CatalogEntry
+    from mcpd.install.job import Job
+    from mcpd.install.options import InstallOptions
+    from mcpd.install.plan import Plan
+    from mcpd.paths import Paths, Scope
+    from mcpd.runtime.launch import Launcher
+    from mcpd.runtime.sessions import Sessions
+    from mcpd.settings import Settings
+    from mcpd.store import InstalledServer, Store
+
+MAX_MANIFEST: Final = 1024 * 1024
+"""Bytes of a manifest that a caller brings."""
+
+log = logging.getLogger(__name__)
+
+
+class Installer:
+    """Starts installations, updates, rollbacks and removals."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        sessions: Sessions,
+        launcher: Launcher,
+        paths: Paths,
+        settings: Settings,
+        scope: Scope,
+    ) -> None:
+        self.jobs = Jobs()
+        self._store = store
+        self._catalog = catalog
+        self._sessions = sessions
+        self._settings = settings
+        self._scope = scope
+        self._pipeline = Pipeline(store, sessions, Tools(launcher, paths, settings, scope))
+
+    def install(self, server_id: str, options: InstallOptions, owner_uid: int) -> Job:
+        """Install *server_id* as a registry describes it.
+
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.AlreadyInstalled`, :class:`~mcpd.errors.Busy`,
+        :class:`~mcpd.errors.LimitExceeded`, and what is wrong with the entry or the options
+        (:func:`mcpd.install.plan.make_plan`); everything later is the job's error.
+        """
+        found = self._catalog.find(check_id(server_id))
+        return self._install(found.entry, found.origin, options, owner_uid)
+
+    def install_manifest(self, data: bytes, options: InstallOptions, owner_uid: int) -> Job:
+        """Install what *data*, a registry entry or manifest as JSON, describes. Errors as :meth:`install`."""
+        if len(data) > MAX_MANIFEST:
+            raise InvalidManifest(f"the manifest is larger than {MAX_MANIFEST} bytes")
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise InvalidManifest(f"the manifest is not JSON: {error}") from error
+        if isinstance(document, dict):
+            document = {key: value for key, value in document.items() if key not in {"config", "installDir"}}
+        return self._install(Entry.parse(document, "the manifest"), "", options, owner_uid)
+
+    def update(self, server_ids: Iterable[str], options: InstallOptions, owner_uid: int) -> Job:
+        """Install what registries have newer for *server_ids* (none: for all servers) as new generations.
+
+        A server that is up to date is left alone. One that fails stops no other; the job then names all that failed.
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` for a server of another layer,
+        :class:`~mcpd.errors.Busy` and :class:`~mcpd.errors.LimitExceeded`.
+        """
+        wanted = list(dict.fromkeys(server_ids))
+        for server_id in wanted:
+            self._own(server_id)
+        found = [newer for server_id in wanted or self.updates() if (newer := self._newer(server_id, options))]
+
+        async def work(job: Job) -> None:
+            failed: list[McpdError] = []
+            for index, one in enumerate(found):
+                job.begin_part(index, len(found))
+                try:
+                    await self._carry_out(job, one.entry, one.origin, options)
+                except McpdError as error:
+                    failed.append(error)
+            if failed:
+                raise type(failed[0])("\n".join(error.message for error in failed))
+
+        return self.jobs.start(JobKind.UPDATE, wanted or [one.entry.id for one in found], owner_uid, work)
+
+    def rollback(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
+        """Go back to *generation*, or the one before the present. Errors as :meth:`update`."""
+        self._own(server_id)
+
+        async def work(job: Job) -> None:
+            job.enter(JobState.ACTIVATING)
+            await self._sessions.stop_server(server_id)
+            await in_thread(self._store.rollback, server_id, generation)
+
+        return self.jobs.start(JobKind.ROLLBACK, [server_id], owner_uid, work)
+
+    def uninstall(self, server_id: str, owner_uid: int, *, keep_config: bool = False) -> Job:
+        """Stop *server_id* and remove it, its configuration too unless *keep_config*. Errors as :meth:`update`."""
+        self._own(server_id)
+
+        async def work(job: Job) -> None:
+            job.enter(JobState.ACTIVATING)
+            await self._sessions.stop_server(server_id)
+            await in_thread(self._store.remove, server_id, keep_config=keep_config)
+
+        return self.jobs.start(JobKind.UNINSTALL, [server_id], owner_uid, work)
+
+    def check_updates(self, owner_uid: int) -> Job:
+        """Read the registries again; afterwards :meth:`updates` tells what is newer there."""
+        return self._start_refresh(JobKind.CHECK_UPDATES, owner_uid)
+
+    def refresh(self, owner_uid: int) -> Job:
+        """Read the registries again."""
+        return self._start_refresh(JobKind.REFRESH, owner_uid)
+
+    def updates(self) -> dict[str, str]:
+        """Servers of this layer that a registry has newer: id → version there."""
+        offered = {found.entry.id: found.entry for found in self._catalog.entries()}
+        return {
+            server.id: offered[server.id].version
+            for server in self._store.list()
+            if server.writable
+            and server.manifest
+            and server.id in offered
+            and is_update(server.manifest, offered[server.id])
+        }
+
+    async def close(self) -> None:
+        """End all jobs; what they began is undone."""
+        await self.jobs.close()
+
+    def _install(self, entry: Entry, origin: str, options: InstallOptions, owner_uid: int) -> Job:
+        self.jobs.check_free([entry.id])
+        self._refuse_installed(entry, options)
+        plan = None if is_summary(entry) else make_plan(entry, origin, options, self._store, self._scope)
+        return self.jobs.start(
+            JobKind.INSTALL,
+            [entry.id],
+            owner_uid,
+            lambda job: self._carry_out(job, entry, origin, options, plan),
+            plan.answers if plan else None,
+        )
+
+    async def _carry_out(
+        self, job: Job, entry: Entry, origin: str, options: InstallOptions, plan: Plan | None = None
+    ) -> None:
+        job.enter(JobState.PLANNING)
+        if plan is None:
+            whole = await whole_entry(entry, origin, self._settings.catalog)
+            plan = make_plan(whole, origin, options, self._store, self._scope)
+            job.answers = plan.answers
+        await self._pipeline.install(job, plan)
+
+    def _refuse_installed(self, entry: Entry, options: InstallOptions) -> None:
+        try:
+            installed = self._store.get(entry.id)
+        except NotFound:
+            return
+        if not installed.writable or installed.problem or installed.manifest is None or options.reinstall:
+            return
+        version = installed.manifest.version
+        if options.version in {"", version}:
+            raise AlreadyInstalled(f"{entry.id} {version} is installed already; update it, or ask for a reinstallation")
+
+    def _newer(self, server_id: str, options: InstallOptions) -> CatalogEntry | None:
+        """What a registry has for *server_id*, None if that is not newer or no registry knows it."""
+        installed = self._store.get(server_id)
+        try:
+            found = self._catalog.find(server_id)
+        except NotFound:
+            return None
+        wanted = options.reinstall or installed.manifest is None or is_update(installed.manifest, found.entry)
+        return found if wanted else None
+
+    def _start_refresh(self, kind: JobKind, owner_uid: int) -> Job:
+        async def work(job: Job) -> None:
+            job.enter(JobState.FETCHING)
+            await self._catalog.refresh(lambda done, total: job.advance(100 * done / total))
+
+        return self.jobs.start(kind, [], owner_uid, work)
+
+    def _own(self, server_id: str) -> InstalledServer:
+        """The installed server, if this instance may change it."""
+        server = self._store.get(check_id(server_id))
+        if not server.writable:
+            raise ReadOnly(f"{server_id} belongs to the {server.layer} layer and is not changed by this instance")
+        return server

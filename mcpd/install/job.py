@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One change to the installed servers, from the call that asked for it to its end (design §4, row *Job*)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import Cancelled, ConfigMissing, InvalidArgument, McpdError, NotSupported, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+
+    from mcpd.install.answers import Answers
+    from mcpd.model import ConfigProperty, JsonValue
+
+PROGRESS_UNKNOWN: Final = 101
+PROGRESS_DONE: Final = 100
+ANSWER_TIMEOUT: Final = 3600.0
+"""Seconds that a job waits for consent or configuration before it gives up."""
+BYTES_INTERVAL: Final = 0.1
+"""Seconds between two reports of a changed byte count."""
+
+log = logging.getLogger(__name__)
+
+
+class JobKind(StrEnum):
+    """What a job does."""
+
+    INSTALL = "install"
+    UNINSTALL = "uninstall"
+    UPDATE = "update"
+    ROLLBACK = "rollback"
+    CHECK_UPDATES = "check-updates"
+    REFRESH = "refresh"
+
+
+class JobState(StrEnum):
+    """Where a job stands (design §4)."""
+
+    QUEUED = "queued"
+    PLANNING = "planning"
+    NEEDS_CONSENT = "needs-consent"
+    NEEDS_CONFIG = "needs-config"
+    FETCHING = "fetching"
+    BUILDING = "building"
+    VERIFYING = "verifying"
+    ACTIVATING = "activating"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing follows."""
+        return self in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing a job cannot decide or know by itself."""
+
+    kind: str
+    """``permission``, ``run-as`` or ``config``."""
+    key: str
+    """The permission, the account, or the key of the property."""
+    label: str = ""
+    description: str = ""
+    sensitive: bool = False
+    type: str = ""
+
+    @classmethod
+    def of_property(cls, prop: ConfigProperty) -> Need:
+        """The need for a value of *prop*."""
+        return cls("config", prop.key, prop.label or prop.key, prop.description, prop.sensitive, prop.type or "")
+
+    def to_dict(self) -> dict[str, str | bool]:
+        """As it travels in the property ``Needs``."""
+        return {
+            "kind": self.kind,
+            "key": self.key,
+            "label": self.label,
+            "description": self.description,
+            "sensitive": self.sensitive,
+            "type": self.type,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something happened to a job."""
+
+    job: Job
+    kind: str
+    """``added``, ``changed``, ``finished`` (once, with the final state) or ``removed`` (it is no longer listed)."""
+    changed: frozenset[str] = frozenset()
+    """Attributes with a new value: state, progress, bytes_done, bytes_total, cancellable, needs."""
+
+
+class Job:
+    """A change that is queued, running, waiting for answers, or finished.
+
+    Everything about it is read from its attributes; *report* hears of each change.
+    """
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        kind: JobKind,
+        server_ids: Collection[str],
+        owner_uid: int,
+        report: Callable[[JobEvent], None],
+        answers: Answers,
+    ) -> None:
+        self.number = number
+        self.kind = kind
+        self.server_ids = tuple(server_ids)
+        self.owner_uid = owner_uid
+        self.answers = answers
+        self.state = JobState.QUEUED
+        self.progress = PROGRESS_UNKNOWN
+        self.bytes_done = 0
+        self.bytes_total = 0
+        """0 while nobody knows."""
+        self.needs: list[Need] = []
+        self.error: McpdError | None = None
+        self._report = report
+        self._floor = 0
+        self._share = (0.0, 1.0)
+        self._bytes_reported = 0.0
+        self._finished = asyncio.Event()
+        self._answered = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job {self.number} {self.kind} {','.join(self.server_ids)} {self.state}>"
+
+    @property
+    def server_id(self) -> str:
+        """The server it is about; empty if there are several or none."""
+        return self.server_ids[0] if len(self.server_ids) == 1 else ""
+
+    @property
+    def cancellable(self) -> bool:
+        """Whether :meth:`cancel` would be accepted."""
+        return not self.state.finished and self.state is not JobState.ACTIVATING
+
+    # What a frontend does
+
+    def cancel(self) -> None:
+        """Ask the job to end; it becomes ``cancelled`` once everything it began is gone.
+
+        Cancelling a finished job changes nothing. Raises :class:`~mcpd.errors.NotSupported` during activation.
+        """
+        if self.state.finished:
+            return
+        if not self.cancellable:
+            raise NotSupported(f"job {self.number} is activating {self.server_id} and cannot be cancelled any more")
+        self.abort()
+
+    def proceed(self) -> None:
+        """Consent to what :attr:`needs` lists, or say that all values are given.
+
+        A job that waits for nothing ignores it. Raises :class:`~mcpd.errors.ConfigMissing` that names the values
+        which are still missing.
+        """
+        if self.state is JobState.NEEDS_CONFIG and self.needs:
+            missing = ", ".join(need.key for need in self.needs)
+            raise ConfigMissing(f"job {self.number} still needs a value for {missing}")
+        self._answered.set()
+
+    def set_config(self, values: Mapping[str, JsonValue]) -> None:
+        """Give values for properties that are not sensitive; the job goes on once nothing is missing.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for an unknown or sensitive key or a value of the wrong type, and
+        :class:`~mcpd.errors.InvalidArgument` when it is too late.
+        """
+        self._check_open()
+        self.answers.set_config(values)
+        self._recheck()
+
+    def set_secret(self, key: str, value: str) -> None:
+        """Give the value of a sensitive property. Errors as :meth:`set_config`."""
+        self._check_open()
+        self.answers.set_secret(key, value)
+        self._recheck()
+
+    async def wait(self) -> None:
+        """Return once the job is finished; how it ended is in :attr:`state` and :attr:`error`."""
+        await self._finished.wait()
+
+    # What the work does
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run *work* as this job."""
+        self._task = asyncio.create_task(self._main(work), name=f"job-{self.number}")
+        self._task.add_done_callback(self._ended)
+
+    def abort(self) -> None:
+        """End the job in whatever state it is; for the end of the process."""
+        if self._task is not None and not self.state.finished and not self._task.cancelling():
+            self._task.cancel()
+
+    async def joined(self) -> None:
+        """Return once the task has ended."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    def enter(self, state: JobState) -> None:
+        """Go on to *state*."""
+        if state is self.state:
+            return
+        was_cancellable = self.cancellable
+        self.state = state
+        log.debug("job %d (%s): %s", self.number, self.server_id, state)
+        self._changed("state", *(["cancellable"] if was_cancellable != self.cancellable else []))
+
+    def begin_part(self, index: int, count: int) -> None:
+        """What :meth:`advance` says from now on is about part *index* of *count* parts of the job."""
+        self._share = (index / count, 1 / count)
+
+    def advance(self, percent: float) -> None:
+        """Report that *percent* (0 to 100) of the present part is done; lower than before changes nothing."""
+        start, width = self._share
+        self._floor = max(self._floor, min(int(start * 100 + width * percent), PROGRESS_DONE - 1))
+        if self._floor != self.progress:
+            self.progress = self._floor
+            self._changed("progress")
+
+    def transferred(self, done: int, total: int = 0) -> None:
+        """Report that *done* of *total* bytes arrived (total 0: unknown)."""
+        self.bytes_done, self.bytes_total = done, total
+        now = asyncio.get_running_loop().time()
+        if now - self._bytes_reported >= BYTES_INTERVAL or (total and done == total):
+            self._bytes_reported = now
+            self._changed("bytes_done", "bytes_total")
+
+    async def ask_consent(self, needs: Iterable[Need]) -> None:
+        """Wait until somebody consents to *needs*; :class:`~mcpd.errors.TimedOut` after an hour."""
+        await self._ask(JobState.NEEDS_CONSENT, list(needs))
+
+    async def ask_config(self) -> None:
+        """Wait until every required property has a value; :class:`~mcpd.errors.TimedOut` after an hour."""
+        if self.answers.missing():
+            await self._ask(JobState.NEEDS_CONFIG, [Need.of_property(p) for p in self.answers.missing()])
+
+    async def _ask(self, state: JobState, needs: list[Need]) -> None:
+        self._answered.clear()
+        self._set_needs(needs)
+        self.enter(state)
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                await self._answered.wait()
+        except TimeoutError:
+            keys = ", ".join(need.key for need in self.needs)
+            raise TimedOut(f"nobody answered job {self.number} ({keys}) within {ANSWER_TIMEOUT / 60:.0f} min") from None
+        self._set_needs([])
+
+    def _recheck(self) -> None:
+        if self.state is JobState.NEEDS_CONFIG:
+            missing = self.answers.missing()
+            self._set_needs([Need.of_property(p) for p in missing])
+            if not missing:
+                self._answered.set()
+
+    def _set_needs(self, needs: list[Need]) -> None:
+        if needs != self.needs:
+            self.needs = needs
+            self._changed("needs")
+
+    def _check_open(self) -> None:
+        if self.state.finished or self.state is JobState.ACTIVATING:
+            raise InvalidArgument(f"job {self.number} is {self.state} and takes no values any more")
+
+    async def _main(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run *work* and turn the way it ends into the final state; the boundary where unknown faults are logged."""
+        try:
+            await work()
+        except asyncio.CancelledError:
+            self._finish(JobState.CANCELLED, Cancelled(f"job {self.number} was cancelled"))
+        except McpdError as error:
+            self._finish(JobState.FAILED, error)
+        except Exception:
+            log.exception("job %d (%s %s) met a fault of mcpd", self.number, self.kind, self.server_id)
+            self._finish(JobState.FAILED, McpdError(f"job {self.number} met a fault in mcpd; see its journal"))
+        else:
+            self._finish(JobState.DONE, None)
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        # A task that is cancelled before its first step never enters _main.
+        if not self.state.finished:
+            self._finish(JobState.CANCELLED, Cancelled(f"job {self.number} was cancelled"))
+
+    def _finish(self, state: JobState, error: McpdError | None) -> None:
+        self.error, self.needs = error, []
+        self.state = state
+        if state is JobState.DONE:
+            self.progress = PROGRESS_DONE
+        self.answers.forget()
+        self._finished.set()
+        self._changed("state", "progress", "bytes_done", "bytes_total", "cancellable", "needs")
+        self._report(JobEvent(self, "finished"))
+
+    def _changed(self, *names: str) -> None:
+        self._report(JobEvent(self, "changed", frozenset(names)))

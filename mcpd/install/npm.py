@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers from an npm registry, and the dependencies of node projects: lock first, then exactly what is locked.
+
+No script of any package runs (``--ignore-scripts``), and only registry tarballs with an integrity value are accepted.
+npm works in a directory of mcpd's own, so that a project's ``.npmrc`` cannot steer it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
+from mcpd.install.hostconfig import npm_config
+from mcpd.install.outcome import LockedFile, Outcome
+from mcpd.install.workbench import program
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from mcpd.install.workbench import Workbench
+    from mcpd.model import Entry, Source
+
+MODULES: Final = "node_modules"
+PACKAGE: Final = re.compile(r"(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*", re.ASCII)
+VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*", re.ASCII)
+_QUIET: Final = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--omit=dev")
+_REGISTRY_ONLY: Final = {
+    # Newer npm refuses everything but registry packages by itself; older ones ignore these.
+    "NPM_CONFIG_ALLOW_GIT": "none",
+    "NPM_CONFIG_ALLOW_REMOTE": "none",
+    "NPM_CONFIG_ALLOW_DIRECTORY": "none",
+}
+
+
+class NodeModules:
+    """The ``node_modules`` of one generation."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._host = npm_config(bench.tools.scope, bench.tools.paths.home)
+        self.directory = bench.scratch / "node"
+
+    async def lock(self, package_json: Mapping[str, Any], existing: bytes = b"") -> list[LockedFile]:
+        """Resolve what *package_json* depends on, keeping to the *existing* ``package-lock.json`` if there is one.
+
+        Raises :class:`~mcpd.errors.SourceUnavailable`, and :class:`~mcpd.errors.InvalidManifest` for a dependency that
+        does not come from the registry.
+        """
+        self.directory.mkdir()
+        (self.directory / "package.json").write_text(json.dumps(package_json), encoding="utf-8")
+        lock = self.directory / "package-lock.json"
+        if existing:
+            lock.write_bytes(existing)
+        else:
+            await self._npm(["install", "--package-lock-only", *_QUIET], doing=f"resolving {self._bench.entry.id}")
+        return parse_lock(lock.read_bytes())
+
+    async def install(self, files: Sequence[LockedFile]) -> None:
+        """Fetch and unpack what :meth:`lock` found, each file checked against its integrity value."""
+        await self._npm(["ci", *_QUIET], doing=f"downloading {self._bench.entry.id}")
+        (self.directory / MODULES).mkdir(exist_ok=True)
+        missing = [file.name for file in files if not (self.directory / file.file).is_dir()]
+        # Optional dependencies for other platforms are locked but not installed.
+        if len(missing) == len(files) and files:
+            raise BuildFailed(f"npm installed nothing of what it locked ({', '.join(missing[:5])})")
+
+    async def tarball_sha256(self, spec: str) -> str:
+        """SHA-256 of the registry's tarball of *spec* (``name@version``)."""
+        # For npm pack the registry's own archive counts as remote.
+        answer = await self._npm(
+            ["pack", "--json", "--allow-remote=all", *_QUIET, "--", spec], doing=f"downloading {spec}"
+        )
+        try:
+            name = json.loads(answer)[0]["filename"]
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise SourceUnavailable(f"npm's answer about {spec} cannot be read") from error
+        file = self.directory / str(name).replace("@", "").replace("/", "-")
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        file.unlink()
+        return digest
+
+    def adopt(self) -> None:
+        """Move the finished ``node_modules`` and its lock into the generation."""
+        for name in (MODULES, "package-lock.json"):
+            (self.directory / name).rename(self._bench.root / name)
+
+    async def _npm(self, arguments: Sequence[str], *, doing: str) -> bytes:
+        return await self._bench.run(
+            [program("npm"), *arguments],
+            doing=doing,
+            network=True,
+            cwd=self.directory,
+            readable=self._host.readable,
+            env=self._host.env | _REGISTRY_ONLY,
+            watch=self._bench.scratch,
+        )
+
+
+class NpmRecipe:
+    """``source.package`` at ``source.version``, in a ``node_modules`` of its own."""
+
+    def __init__(self, bench: Workbench, source: Source) -> None:
+        self._bench = bench
+        self._source = source
+        self._node = NodeModules(bench)
+        self._files: list[LockedFile] = []
+
+    @staticmethod
+    def check(entry: Entry, source: Source) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        if not PACKAGE.fullmatch(source.package):
+            raise InvalidManifest(
+                f"{entry.id}: source.package {source.package[:100]!r} is not the name of an npm package"
+            )
+        if source.version and not VERSION.fullmatch(source.version):
+            raise InvalidManifest(f"{entry.id}: {source.version[:100]!r} is not a version or tag of an npm package")
+
+    async def fetch(self) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        package = self._source.package
+        self._files = await self._node.lock(
+            {"name": "mcp-server", "private": True, "dependencies": {package: self._source.version or "latest"}}
+        )
+        main = self._main()
+        if self._source.sha256:
+            await self._check_sha256(main)
+        self._bench.stage(25, 55)
+        await self._node.install(self._files)
+
+    async def build(self) -> Outcome:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        self._node.adopt()
+        (self._node.directory / "package.json").rename(self._bench.root / "package.json")
+        main = self._main()
+        return Outcome(
+            version=main.version,
+            resolved={"version": main.version, "integrity": main.integrity},
+            files=tuple(self._files),
+            package=main.name,
+            scripts=tuple(declared_commands(self._bench.root / MODULES / main.name)),
+        )
+
+    async def _check_sha256(self, main: LockedFile) -> None:
+        found = await self._node.tarball_sha256(f"{main.name}@{main.version}")
+        if found != self._source.sha256:
+            raise IntegrityMismatch(
+                f"{main.name} {main.version} has sha256:{found}, but the entry pins sha256:{self._source.sha256}; "
+                "nothing was installed"
+            )
+
+    def _main(self) -> LockedFile:
+        return next(file for file in self._files if file.file == f"{MODULES}/{self._source.package}")
+
+
+def parse_lock(data: bytes) -> list[LockedFile]:
+    """The packages of a ``package-lock.json``.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` for a lock that is damaged or older than npm 7, and for packages that
+    are not tarballs of a registry with an integrity value.
+    """
+    try:
+        packages = json.loads(data)["packages"]
+        items = [(path, dict(item)) for path, item in packages.items() if path]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidManifest("package-lock.json cannot be read; write it with npm 7 or newer") from error
+    return [_locked(path, item) for path, item in items if not (item.get("dev") or item.get("devOptional"))]
+
+
+def _locked(path: str, item: dict[str, Any]) -> LockedFile:
+    name = str(item.get("name") or path.rpartition(f"{MODULES}/")[2])
+    if ".." in path.split("/") or not path.startswith(f"{MODULES}/"):
+        raise InvalidManifest(f"package-lock.json puts {name} at {path[:200]!r}, outside node_modules")
+    if item.get("inBundle"):
+        return LockedFile(name, str(item.get("version", "")), "bundled", path)
+    resolved = str(item.get("resolved") or "https:")
+    if item.get("link") or not resolved.startswith(("https:", "http:")) or not item.get("integrity"):
+        raise InvalidManifest(
+            f"{name} does not come from an npm registry ({resolved[:200]}), and nothing else is installed"
+        )
+    return LockedFile(name, str(item["version"]), str(item["integrity"]), path)
+
+
+def declared_commands(package: Path) -> list[str]:
+    """The commands that the npm package in *package* declares in ``bin``."""
+    try:
+        declared = json.loads((package / "package.json").read_bytes())
+    except (OSError, ValueError):
+        return []
+    commands = declared.get("bin") if isinstance(declared, dict) else None
+    if isinstance(commands, str):
+        return [str(declared.get("name", "")).rpartition("/")[2]]
+    return sorted(commands) if isinstance(commands, dict) else []

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a caller may say about an installation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcpd.model import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class InstallOptions:
+    """Options of ``Install``, ``InstallManifest`` and ``Update``."""
+
+    consent: bool = False
+    """The caller has seen the permissions and agrees to them."""
+    config: dict[str, JsonValue] = field(default_factory=dict)
+    """Values for properties that are not sensitive."""
+    version: str = ""
+    """Version (pypi, npm) or revision (git) to install instead of the entry's; updates then leave the server alone."""
+    reinstall: bool = False
+    """Install again what is installed in this version already."""

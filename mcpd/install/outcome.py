@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the recipe of a source type hands to the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mcpd.model import Entry, JsonValue, Source
+
+
+@dataclass(frozen=True, slots=True)
+class LockedFile:
+    """One file that was fetched, and what it must hash to."""
+
+    name: str
+    version: str
+    integrity: str
+    """``sha256:<hex>`` as pip has it, or an SRI value as npm has it."""
+    file: str = ""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """As it stands in the lock file."""
+        found: dict[str, JsonValue] = {"name": self.name, "version": self.version, "integrity": self.integrity}
+        if self.file:
+            found["file"] = self.file
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was installed."""
+
+    version: str = ""
+    """The resolved version of the package; empty where the source has none."""
+    resolved: dict[str, JsonValue] = field(default_factory=dict)
+    """What the source's pin came out as (``rev``, ``version``, ``sha256``)."""
+    files: tuple[LockedFile, ...] = ()
+    package: str = ""
+    """Name of the package, if it is one."""
+    scripts: tuple[str, ...] = ()
+    """Commands that the package brings."""
+
+
+class Recipe(Protocol):
+    """How one source type becomes the files of a generation."""
+
+    @staticmethod
+    def check(entry: Entry, source: Source) -> None:
+        """Raise :class:`~mcpd.errors.InvalidManifest` for a source that can never work; reads nothing from outside."""
+
+    async def fetch(self) -> None:
+        """Bring everything that has to come from outside; commands run with the network on."""
+
+    async def build(self) -> Outcome:
+        """Make it ready to run; the package's own code runs here only, with the network off."""

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Make a project tree (from git or a local directory) ready to run.
+
+A Python project gets a virtual environment with what ``pyproject.toml``, ``setup.py`` and ``requirements.txt`` ask
+for, a node project the ``node_modules`` of its lock file, and a plain script nothing at all.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from email.parser import BytesParser
+from typing import TYPE_CHECKING, Any
+
+from mcpd.errors import BuildFailed, InvalidManifest
+from mcpd.install.copytree import LEFT_OUT
+from mcpd.install.npm import NodeModules, declared_commands
+from mcpd.install.outcome import LockedFile, Outcome
+from mcpd.install.python import PythonEnvironment, normalise
+from mcpd.install.requirements import PythonProject, check_line
+from mcpd.install.threads import in_thread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.install.workbench import Workbench
+    from mcpd.model import JsonValue
+
+
+class ProjectBuild:
+    """What follows after the files of a project are in the generation."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._python: PythonProject | None = None
+        self._package_json: dict[str, Any] = {}
+        self._environment = PythonEnvironment(bench)
+        self._node = NodeModules(bench)
+        self._node_files: list[LockedFile] = []
+        self._build_wheels = bench.scratch / "build-wheels"
+
+    async def fetch(self) -> None:
+        """Find out what the project is and fetch what its build needs."""
+        stdio = self._bench.entry.stdio
+        language = _language(stdio.command if stdio else "")
+        if language != "node":
+            self._python = PythonProject.read(self._bench.root)
+        if language != "python":
+            self._package_json = _package_json(self._bench.root)
+        await self._fetch_python()
+        if _has_dependencies(self._package_json):
+            self._node_files = await self._node.lock(self._package_json, _node_lock(self._bench.root))
+            await self._node.install(self._node_files)
+
+    async def _fetch_python(self) -> None:
+        if self._python is None:
+            return
+        if self._python.needs_environment:
+            await self._environment.create()
+        if self._python.is_package:
+            needed = await self._environment.resolve(self._python.build_requirements, doing="resolving the build tools")
+            await self._environment.download(needed, self._build_wheels, doing="downloading the build tools")
+
+    async def build(self, resolved: dict[str, JsonValue]) -> Outcome:
+        """Build and install; *resolved* is what the source came out as."""
+        version, package, scripts, files = "", "", [], list(self._node_files)
+        if self._node_files:
+            self._node.adopt()
+        if self._package_json:
+            version, package = str(self._package_json.get("version", "")), str(self._package_json.get("name", ""))
+            scripts = declared_commands(self._bench.root)
+        if self._python is not None and self._python.needs_environment:
+            own, installed = await self._install_python(self._python)
+            files += installed
+            if own is not None:
+                version, package = own.version, normalise(own.name)
+                scripts = self._environment.scripts(own.name)
+        return Outcome(version=version, resolved=resolved, files=tuple(files), package=package, scripts=tuple(scripts))
+
+    async def _install_python(self, project: PythonProject) -> tuple[LockedFile | None, list[LockedFile]]:
+        wanted = list(project.requirements)
+        own: LockedFile | None = None
+        if project.is_package:
+            own = await self._build_wheel()
+            wheel = self._environment.wheels / own.file
+            for requirement in _requires(wheel):
+                check_line(requirement, f"the dependencies of {own.name}")
+            hashed = any("--hash" in line for line in wanted)
+            wanted.append(f"{own.name} @ {wheel.as_uri()}" + (f" --hash={own.integrity}" if hashed else ""))
+        if not wanted:
+            return own, []
+        self._bench.stage(60, 65)
+        files = await self._environment.resolve(wanted, doing=f"resolving the dependencies of {self._bench.entry.id}")
+        others = [file for file in files if own is None or normalise(file.name) != normalise(own.name)]
+        self._bench.stage(65, 75)
+        await self._environment.download(
+            others, self._environment.wheels, doing=f"downloading the dependencies of {self._bench.entry.id}"
+        )
+        everything = [*([own] if own else []), *others]
+        self._bench.stage(75, 85)
+        await self._environment.install(everything, doing=f"installing {self._bench.entry.id}")
+        return own, everything
+
+    async def _build_wheel(self) -> LockedFile:
+        # The backend may write beside its sources, so it gets a copy, and nothing of mcpd's to tamper with.
+        workspace = self._bench.scratch / "build"
+        for name in ("home", "tmp"):
+            (workspace / name).mkdir(parents=True)
+        await in_thread(_copy_sources, self._bench.root, workspace / "source", self._bench.scratch.name)
+        return await self._environment.build_wheel(workspace / "source", self._build_wheels, workspace)
+
+
+def _copy_sources(root: Path, target: Path, scratch: str) -> None:
+    left_out = {*LEFT_OUT, scratch, "node_modules"}
+    shutil.copytree(root, target, symlinks=True, ignore=lambda _, names: left_out.intersection(names))
+
+
+def _language(command: str) -> str:
+    """What *command* runs: a Python server may well have a ``package.json`` for its web pages; empty if it is open."""
+    name = command.rpartition("/")[2]
+    return "python" if name.startswith("python") else "node" if name in {"node", "nodejs", "npx"} else ""
+
+
+def _package_json(root: Path) -> dict[str, Any]:
+    path = root / "package.json"
+    if path.is_symlink() or not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InvalidManifest(f"package.json of the project is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidManifest("package.json of the project is not an object")
+    return found
+
+
+def _has_dependencies(package_json: dict[str, Any]) -> bool:
+    return any(package_json.get(kind) for kind in ("dependencies", "optionalDependencies"))
+
+
+def _node_lock(root: Path) -> bytes:
+    for name in ("npm-shrinkwrap.json", "package-lock.json"):
+        path = root / name
+        if path.is_file() and not path.is_symlink():
+            return path.read_bytes()
+    return b""
+
+
+def _requires(wheel: Path) -> list[str]:
+    """``Requires-Dist`` of a wheel file; :class:`~mcpd.errors.BuildFailed` for one that cannot be read."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            headers = BytesParser().parsebytes(archive.read(name), headersonly=True)
+    except (zipfile.BadZipFile, StopIteration) as error:
+        raise BuildFailed("the build produced a file that is no wheel") from error
+    return [str(value) for value in headers.get_all("Requires-Dist", [])]

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers from a Python package index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcpd.errors import IntegrityMismatch, InvalidManifest
+from mcpd.install.outcome import LockedFile, Outcome
+from mcpd.install.python import PythonEnvironment, check_requirement, normalise
+
+if TYPE_CHECKING:
+    from mcpd.install.workbench import Workbench
+    from mcpd.model import Entry, Source
+
+
+class PypiRecipe:
+    """``source.package`` at ``source.version``, in a virtual environment of its own."""
+
+    def __init__(self, bench: Workbench, source: Source) -> None:
+        self._bench = bench
+        self._source = source
+        self._python = PythonEnvironment(bench)
+        self._files: list[LockedFile] = []
+
+    @staticmethod
+    def check(entry: Entry, source: Source) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        if not source.package:
+            raise InvalidManifest(f"{entry.id}: a pypi source needs 'package'")
+        check_requirement(source.package, source.version, entry.id)
+
+    async def fetch(self) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        requirement = check_requirement(self._source.package, self._source.version, self._bench.entry.id)
+        await self._python.create()
+        self._files = await self._python.resolve([requirement], doing=f"resolving {requirement}")
+        main = self._main()
+        if self._source.sha256 and main.integrity != f"sha256:{self._source.sha256}":
+            raise IntegrityMismatch(
+                f"{main.file} has {main.integrity}, but the entry pins sha256:{self._source.sha256};"
+                " nothing was installed"
+            )
+        self._bench.stage(15, 55)
+        await self._python.download(self._files, self._python.wheels, doing=f"downloading {requirement}")
+
+    async def build(self) -> Outcome:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        await self._python.install(self._files, doing=f"installing {self._source.package}")
+        main = self._main()
+        return Outcome(
+            version=main.version,
+            resolved={"version": main.version, "file": main.file, "integrity": main.integrity},
+            files=tuple(self._files),
+            package=normalise(self._source.package),
+            scripts=tuple(self._python.scripts(self._source.package)),
+        )
+
+    def _main(self) -> LockedFile:
+        wanted = normalise(self._source.package)
+        return next(file for file in self._files if normalise(file.name) == wanted)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Virtual environments and pip: resolve to a lock with hashes, download what it lists, install it offline.
+
+pip is the one in mcpd's own environment, working on the server's interpreter (``pip --python``). It starts isolated
+(``-I``) in an empty directory, so that nothing of a package can pose as one of its modules, and accepts wheels only:
+no code of any package runs while there is a network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+import sys
+from importlib.metadata import PathDistribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
+from mcpd.install.hostconfig import pip_config
+from mcpd.install.outcome import LockedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mcpd.install.workbench import Workbench
+
+SYSTEM_PYTHON: Final = "/usr/bin/python3"
+VENV: Final = ".venv"
+"""Directory in a generation; the runtime puts its ``bin`` first in ``PATH``."""
+
+PACKAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?", re.ASCII)
+VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
+WHEEL: Final = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(?:-[A-Za-z0-9_.]+){3,4}\.whl", re.ASCII)
+_STRENGTH: Final = ("sha512", "sha384", "sha256")
+_WHEELS: Final = ("--only-binary", ":all:")
+_LOCKED: Final = ("--require-hashes", "--no-deps")
+_STEADY: Final = {
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    "PIP_USER": "0",
+    "PIP_REQUIRE_VIRTUALENV": "0",
+    "PIP_PROGRESS_BAR": "off",
+}
+"""Settings of pip that a configuration file must not turn around."""
+
+
+class PythonEnvironment:
+    """The virtual environment of one generation."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._host = pip_config(bench.tools.scope, bench.tools.paths.home)
+        self.directory = bench.root / VENV
+        self.wheels = bench.scratch / "wheels"
+
+    async def create(self) -> None:
+        """Make it, without pip, on the system's interpreter."""
+        await self._bench.run(
+            [SYSTEM_PYTHON, "-I", "-m", "venv", "--without-pip", str(self.directory)],
+            doing="creating the virtual environment",
+            network=False,
+        )
+
+    async def resolve(self, requirements: Sequence[str], *, doing: str) -> list[LockedFile]:
+        """The files that *requirements* (PEP 508) come to, each with its hash; nothing is installed.
+
+        Raises :class:`~mcpd.errors.SourceUnavailable` and :class:`~mcpd.errors.IntegrityMismatch`.
+        """
+        wanted = self._bench.scratch / "requirements.txt"
+        wanted.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        report = await self._pip(
+            ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-", *_WHEELS, *_from(wanted)],
+            doing=doing,
+            network=True,
+        )
+        return parse_report(report)
+
+    async def download(self, files: Sequence[LockedFile], into: Path, *, doing: str) -> None:
+        """Download *files* into the directory *into*, each checked against its hash."""
+        if not files:
+            return
+        seen = 0
+
+        def count(line: str) -> None:
+            nonlocal seen
+            if line.startswith("Collecting "):
+                self._bench.progress(seen / len(files))
+                seen += 1
+
+        await self._pip(
+            ["download", "--dest", str(into), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
+            doing=doing,
+            network=True,
+            on_line=count,
+        )
+        self._bench.progress(1)
+
+    async def install(self, files: Sequence[LockedFile], *, doing: str) -> None:
+        """Install *files* from :attr:`wheels`, offline, each checked against its hash again."""
+        if not files:
+            return
+        await self._pip(
+            ["install", *_offline(self.wheels), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
+            doing=doing,
+            network=False,
+        )
+
+    async def build_wheel(self, source: Path, requirements: Path, workspace: Path) -> LockedFile:
+        """Build the project in *source* with the build requirements in *requirements*, offline; adds it to the wheels.
+
+        The project's own code runs here. It can write below *workspace* (which holds *source*) and nowhere else.
+
+        Raises :class:`~mcpd.errors.BuildFailed`.
+        """
+        built = workspace / "wheel"
+        await self._pip(
+            ["wheel", "--no-deps", *_offline(requirements), "--wheel-dir", str(built), "--", str(source)],
+            doing=f"building {self._bench.entry.id}",
+            network=False,
+            writable=(workspace,),
+        )
+        wheel = _only_wheel(built)
+        self.wheels.mkdir(exist_ok=True)
+        data = wheel.read_bytes()
+        (self.wheels / wheel.name).write_bytes(data)
+        name, version = wheel.name.split("-")[:2]
+        return LockedFile(name, version, "sha256:" + hashlib.sha256(data).hexdigest(), wheel.name)
+
+    def scripts(self, package: str) -> list[str]:
+        """Console scripts that the installed *package* brings."""
+        wanted = normalise(package)
+        for info in self.directory.glob("lib/python3*/site-packages/*.dist-info"):
+            if normalise(info.name.split("-")[0]) == wanted:
+                points = PathDistribution(info).entry_points.select(group="console_scripts")
+                return sorted(point.name for point in points)
+        return []
+
+    async def _pip(self, arguments: Sequence[str], *, doing: str, network: bool, **options: Any) -> bytes:
+        command = [sys.executable, "-I", "-m", "pip", "--python", str(self.directory / "bin/python"), *arguments]
+        return await self._bench.run(
+            command,
+            doing=doing,
+            network=network,
+            readable=(*_own_prefixes(), *(self._host.readable if network else ())),
+            env=_STEADY | (self._host.env if network else {"PIP_CONFIG_FILE": "/dev/null"}),
+            watch=self._bench.scratch if network else None,
+            **options,
+        )
+
+    def _write_lock(self, files: Iterable[LockedFile]) -> Path:
+        lock = self._bench.scratch / "lock.txt"
+        lines = (f"{file.name}=={file.version} --hash={file.integrity}\n" for file in files)
+        lock.write_text("".join(lines), encoding="utf-8")
+        return lock
+
+
+def check_requirement(package: str, version: str, origin: str) -> str:
+    """The requirement for *package* at *version* (empty: the newest).
+
+    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* for what is no name or version; neither can be
+    mistaken for an option or a path.
+    """
+    if not PACKAGE.fullmatch(package):
+        raise InvalidManifest(f"{origin}: source.package {package[:100]!r} is not the name of a Python package")
+    if version and not VERSION.fullmatch(version):
+        raise InvalidManifest(f"{origin}: {version[:100]!r} is not a version of a Python package")
+    return f"{package}=={version}" if version else package
+
+
+def normalise(name: str) -> str:
+    """The name of a Python package as it is compared (PEP 503), without extras."""
+    return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
+
+
+def parse_report(report: bytes) -> list[LockedFile]:
+    """The files in an installation report of pip.
+
+    Raises :class:`~mcpd.errors.SourceUnavailable` if it is none, :class:`~mcpd.errors.IntegrityMismatch` for a file
+    without a strong hash, and :class:`~mcpd.errors.InvalidManifest` for anything that is not a wheel.
+    """
+    try:
+        items = json.loads(report)["install"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceUnavailable("pip's installation report cannot be read; is pip 23.1 or newer installed?") from error
+    return [_locked(item) for item in items]
+
+
+def _locked(item: dict[str, Any]) -> LockedFile:
+    name, version = item["metadata"]["name"], item["metadata"]["version"]
+    info = item["download_info"]
+    if not (PACKAGE.fullmatch(name) and VERSION.fullmatch(version)):
+        raise InvalidManifest(
+            f"the package index has a package of the impossible name {name[:100]!r} {version[:100]!r}"
+        )
+    file = unquote(info["url"].partition("#")[0].rpartition("/")[2])
+    if "archive_info" not in info or not file.endswith(".whl"):
+        raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")
+    archive = info["archive_info"]
+    hashes = archive.get("hashes") or dict([archive["hash"].split("=", 1)] if archive.get("hash") else [])
+    strong = next((kind for kind in _STRENGTH if kind in hashes), None)
+    if strong is None:
+        raise IntegrityMismatch(f"the package index has no SHA-2 hash for {file}, so it cannot be checked")
+    return LockedFile(name, version, f"{strong}:{hashes[strong]}", file)
+
+
+def _from(file: Path) -> tuple[str, str]:
+    return ("--requirement", str(file))
+
+
+def _offline(wheels: Path) -> tuple[str, str, str]:
+    return ("--no-index", "--find-links", str(wheels))
+
+
+def _only_wheel(directory: Path) -> Path:
+    wheels = [] if directory.is_symlink() else [path for path in directory.glob("*.whl") if not path.is_symlink()]
+    if len(wheels) != 1 or not wheels[0].is_file() or not WHEEL.fullmatch(wheels[0].name):
+        raise BuildFailed("the build produced no wheel")
+    return wheels[0]
+
+
+def _own_prefixes() -> tuple[Path, ...]:
+    """Where mcpd's own interpreter and pip live, if not below ``/usr``."""
+    spec = importlib.util.find_spec("pip")
+    if spec is None or spec.origin is None:
+        raise BuildFailed("pip is not installed in mcpd's own Python environment; install it there")
+    found = {Path(sys.prefix), Path(sys.base_prefix), Path(spec.origin).parent.parent}
+    return tuple(sorted(path for path in found if not path.is_relative_to("/usr")))

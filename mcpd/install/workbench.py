@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The place where one installation is built, and the commands that run there (design §7)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import BuildFailed, IntegrityMismatch, McpdError, NoSpace, NotSupported, SourceUnavailable
+from mcpd.install.threads import in_thread
+from mcpd.runtime.run import run
+from mcpd.runtime.sandbox import build_spec
+from mcpd.store.files import remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from mcpd.install.job import Job
+    from mcpd.model import Entry
+    from mcpd.paths import Paths, Scope
+    from mcpd.runtime.launch import Launcher
+    from mcpd.settings import Settings
+
+SCRATCH: Final = ".mcpd-build"
+"""Directory in a generation for what is only needed while it is built; gone before activation."""
+PROGRAMS: Final = "/usr/bin:/usr/local/bin:/bin"
+MAX_OUTPUT: Final = 64 * 1024 * 1024
+"""Bytes of a command's stdout; a report of pip holds the descriptions of all packages."""
+WATCH_INTERVAL: Final = 0.5
+"""Seconds between two looks at how much has arrived."""
+ERROR_TEXT: Final = 2000
+"""Characters of a command's stderr that go into a message."""
+
+_FULL: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT")
+_MISMATCH: Final = ("DO NOT MATCH THE HASHES", "EINTEGRITY", "Hashes are required")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every installation of this instance works with."""
+
+    launcher: Launcher
+    paths: Paths
+    settings: Settings
+    scope: Scope
+
+
+class Workbench:
+    """One generation while it is built."""
+
+    def __init__(self, tools: Tools, job: Job, entry: Entry, root: Path) -> None:
+        self.tools = tools
+        self.job = job
+        self.entry = entry
+        self.root = root
+        """The generation: empty at first, the install directory in the end."""
+        self.scratch = root / SCRATCH
+        self._span = (0.0, 0.0)
+
+    def prepare(self) -> None:
+        """Make the scratch directories."""
+        for name in ("home", "tmp", "cwd"):
+            (self.scratch / name).mkdir(parents=True)
+
+    def clean(self) -> None:
+        """Remove what is no longer needed."""
+        remove_tree(self.scratch)
+
+    def stage(self, start: float, end: float) -> None:
+        """Say that the next command takes the job from *start* to *end* percent."""
+        self._span = (start, end)
+        if start:
+            self.job.advance(start)
+
+    def progress(self, part: float) -> None:
+        """Report that *part* (0 to 1) of the current stage is done."""
+        start, end = self._span
+        self.job.advance(start + (end - start) * max(0.0, min(part, 1.0)))
+
+    async def run(  # noqa: PLR0913 - each says one thing about the command, by name
+        self,
+        argv: Sequence[str],
+        *,
+        doing: str,
+        network: bool,
+        writable: Sequence[Path] = (),
+        readable: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+        watch: Path | None = None,
+    ) -> bytes:
+        """Run *argv* in the build sandbox and return its stdout.
+
+        *writable* defaults to the whole generation; package code gets less, so that it cannot lay traps for the steps
+        after it. *doing* is a phrase for messages (``"downloading time-server"``). The size of *watch* is reported
+        while the command runs.
+
+        Raises :class:`~mcpd.errors.SourceUnavailable` (with network) or :class:`~mcpd.errors.BuildFailed` if the
+        command fails, :class:`~mcpd.errors.IntegrityMismatch` if it says that a hash is wrong,
+        :class:`~mcpd.errors.NoSpace` if the disk is full, and what :func:`mcpd.runtime.run.run` raises.
+        """
+        home = (writable[0] if writable else self.scratch) / "home"
+        spec = build_spec(
+            self.entry.id,
+            tuple(argv),
+            cwd=cwd or self.scratch / "cwd",
+            writable=tuple(writable) or (self.root,),
+            readable=(self.root, *readable) if writable else tuple(readable),
+            network=network,
+            paths=self.tools.paths,
+            scope=self.tools.scope,
+            confined=self.tools.settings.runtime.sandbox == "on",
+            env={"HOME": str(home), "TMPDIR": str(home.with_name("tmp")), "LANG": "C.UTF-8", **(env or {})},
+        )
+        log.debug("%s: %s: %s", self.entry.id, doing, argv)
+        async with self._watching(watch):
+            completed = await run(
+                self.tools.launcher,
+                spec,
+                timeout=self.tools.settings.install.step_timeout,
+                on_line=on_line,
+                limit=MAX_OUTPUT,
+            )
+        if completed.code != 0:
+            raise explain(doing, network=network, code=completed.code, stderr=completed.stderr_tail)
+        return completed.stdout
+
+    @asynccontextmanager
+    async def _watching(self, path: Path | None) -> AsyncIterator[None]:
+        if path is None:
+            yield
+            return
+        watcher = asyncio.create_task(self._watch(path))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            await asyncio.wait([watcher])
+        self.job.transferred(await in_thread(tree_size, path), self.job.bytes_total)
+
+    async def _watch(self, path: Path) -> None:
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL)
+            self.job.transferred(await in_thread(tree_size, path), self.job.bytes_total)
+
+
+def program(name: str) -> str:
+    """The system's *name*; :class:`~mcpd.errors.NotSupported` if it is not installed."""
+    found = shutil.which(name, path=PROGRAMS)
+    if found is None:
+        raise NotSupported(f"this server needs {name} to be installed on the system; install its package and try again")
+    return found
+
+
+def tree_size(path: Path) -> int:
+    """Bytes of the files below *path*; what vanishes meanwhile, or cannot be read, counts nothing."""
+    total = 0
+    for directory, _, files in os.walk(path):
+        for name in files:
+            try:
+                total += os.lstat(f"{directory}/{name}").st_size
+            except OSError:
+                continue
+    return total
+
+
+def explain(doing: str, *, network: bool, code: int, stderr: str) -> McpdError:
+    """The error for a command that failed with *code* while *doing*."""
+    said = _faults(stderr) if network else _end(stderr)
+    text = f"{doing} failed: {said or f'the command ended with status {code}'}"
+    if any(mark in stderr for mark in _FULL):
+        return NoSpace(f"{doing} failed: the disk is full. Free some space and try again.")
+    if any(mark in stderr for mark in _MISMATCH):
+        return IntegrityMismatch(text)
+    return SourceUnavailable(text) if network else BuildFailed(text)
+
+
+def _faults(stderr: str) -> str:
+    """The lines of *stderr* that say what went wrong, which a package manager marks."""
+    lines = [line for line in strip_credentials(stderr).splitlines() if line.strip()]
+    faults = [line for line in lines if re.match(r"(error|fatal|npm err)", line, re.IGNORECASE)]
+    return "\n".join(faults)[-ERROR_TEXT:] or _end(stderr)
+
+
+def _end(stderr: str) -> str:
+    """The end of *stderr*, where a build tool says why it gave up."""
+    return strip_credentials(stderr).strip()[-ERROR_TEXT:]
+
+
+def strip_credentials(text: str) -> str:
+    """*text* without the user and password parts of its URLs."""
+    return re.sub(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]+@", r"\1", text, flags=re.IGNORECASE)

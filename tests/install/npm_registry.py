@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""An npm registry on the loopback."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
+
+from install_parts import tarball
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SERVER_JS = """#!/usr/bin/env node
+const lines = require("readline").createInterface({ input: process.stdin });
+lines.on("line", (line) => {
+  const { id, method } = JSON.parse(line);
+  if (id === undefined) return;
+  const results = {
+    initialize: { protocolVersion: "2025-11-25", capabilities: { tools: {} }, serverInfo: { name: "x" } },
+    "tools/list": { tools: [{ name: "hello", inputSchema: { type: "object" } }] },
+  };
+  const answer = results[method] ? { result: results[method] } : { error: { code: -32601, message: "none" } };
+  console.log(JSON.stringify({ jsonrpc: "2.0", id, ...answer }));
+});
+"""
+
+
+class Registry:
+    """Serves the packages that :meth:`add` made."""
+
+    def __init__(self) -> None:
+        self.packages: dict[str, dict[str, Any]] = {}
+        self.tarballs: dict[str, bytes] = {}
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                path = unquote(self.path).strip("/")
+                document = registry.packages.get(path)
+                body = json.dumps(document).encode() if document else registry.tarballs.get(path, b"")
+                self.send_response(200 if body else 404)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def add(
+        self,
+        name: str = "fake-server",
+        version: str = "1.0.0",
+        *,
+        files: Mapping[str, str] | None = None,
+        integrity: str = "",
+        **fields: Any,
+    ) -> bytes:
+        """Offer a package; returns its archive."""
+        description = {"name": name, "version": version, "bin": {name.rpartition("/")[2]: "cli.js"}, **fields}
+        members = {"package/package.json": json.dumps(description), "package/cli.js": SERVER_JS, **(files or {})}
+        data = tarball(members)
+        file = f"{name}/-/{version}.tgz"
+        self.tarballs[file] = data
+        sri = integrity or "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
+        document = self.packages.setdefault(name, {"name": name, "versions": {}})
+        document["versions"][version] = {**description, "dist": {"tarball": f"{self.url}/{file}", "integrity": sri}}
+        document["dist-tags"] = {"latest": version}
+        return data

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Installing from npm registries, with the real npm; hostile packages come from a registry on the loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from git_server import Repository
+from install_parts import World, local
+from npm_registry import SERVER_JS, Registry
+
+from mcpd.errors import IntegrityMismatch, InvalidManifest, SourceUnavailable
+from mcpd.install import read_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def entry(package: str = "fake-server", **fields: Any) -> dict[str, Any]:
+    source = {"type": "npm", "package": package, **fields.pop("source", {})}
+    return {"id": "org.test.js", "name": "Js", "summary": "From a registry", "source": source, **fields}
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    with Registry() as made:
+        monkeypatch.setenv("NPM_CONFIG_REGISTRY", made.url)
+        monkeypatch.setenv("NPM_CONFIG_FETCH_RETRIES", "0")
+        yield made
+
+
+async def test_a_package_with_one_command_needs_no_transport(world: World, registry: Registry, tmp_path: Path) -> None:
+    mark = {"postinstall": f"touch {tmp_path}/PWNED", "preinstall": f"touch {tmp_path}/PWNED", "prepare": "false"}
+    registry.add("helper", scripts=mark)
+    registry.add("@scope/fake-server", scripts=mark, dependencies={"helper": "^1"}, hasInstallScript=True)
+    job = await world.install(entry("@scope/fake-server"))
+    assert job.error is None
+    installed = world.store.get("org.test.js")
+    assert installed.manifest is not None
+    assert installed.manifest.to_json()["transports"] == [{"type": "stdio", "command": "fake-server", "args": []}]
+    assert installed.manifest.version == "1.0.0"
+    assert [tool["name"] for tool in world.store.tools("org.test.js") or []] == ["hello"]
+    files = {file["name"]: file["integrity"] for file in read_lock(installed.generation)["files"]}
+    assert files.keys() == {"@scope/fake-server", "helper"}
+    assert all(value.startswith("sha512-") for value in files.values())
+    assert not (tmp_path / "PWNED").exists()
+    assert world.left_over() == []
+
+
+async def test_wrong_bytes_are_caught(world: World, registry: Registry) -> None:
+    registry.add(integrity="sha512-" + "A" * 86 + "==")
+    job = await world.install(entry())
+    assert isinstance(job.error, IntegrityMismatch)
+    assert world.left_over() == []
+
+
+async def test_S20_sha256_pins_the_package(world: World, registry: Registry) -> None:
+    data = registry.add()
+    job = await world.install(entry(source={"sha256": "0" * 64}))
+    assert isinstance(job.error, IntegrityMismatch)
+    job = await world.install(entry(source={"sha256": hashlib.sha256(data).hexdigest(), "version": "1.0.0"}))
+    assert job.error is None
+
+
+async def test_members_of_an_archive_cannot_leave_the_install_directory(
+    world: World, registry: Registry, tmp_path: Path
+) -> None:
+    registry.add(files={"package/../../../../../PWNED": "x", "/PWNED": "x", "../PWNED": "x"})
+    await world.install(entry())
+    found = list(tmp_path.rglob("PWNED"))
+    generations = world.paths.user.generations
+    assert all(path.is_relative_to(generations) and "node_modules" in path.parts for path in found)
+
+
+@pytest.mark.parametrize("where", ["git+file://{path}", "file:../../../x", "http://127.0.0.1:1/x.tgz"])
+async def test_only_packages_of_a_registry_are_installed(
+    world: World, registry: Registry, tmp_path: Path, where: str
+) -> None:
+    repository = Repository(tmp_path / "repo")
+    scripts = {"prepare": f"touch {tmp_path}/PWNED", "install": f"touch {tmp_path}/PWNED"}
+    repository.commit({"package.json": json.dumps({"name": "evil", "version": "1.0.0", "scripts": scripts})})
+    registry.add(dependencies={"evil": where.format(path=repository.path)})
+    job = await world.install(entry())
+    assert isinstance(job.error, InvalidManifest | SourceUnavailable)
+    assert not (tmp_path / "PWNED").exists()
+    assert world.store.list() == []
+
+
+async def test_an_unknown_version_is_named(world: World, registry: Registry) -> None:
+    registry.add()
+    job = await world.install(entry(), version="9.9.9")
+    assert isinstance(job.error, SourceUnavailable)
+    assert "9.9.9" in job.error.message
+
+
+async def test_npx_becomes_the_installed_command(world: World, registry: Registry) -> None:
+    registry.add("@scope/fake-server")
+    npx = {"type": "stdio", "command": "npx", "args": ["-y", "@scope/fake-server@latest", "--verbose"]}
+    job = await world.install(entry("@scope/fake-server", transports=[npx]))
+    assert job.error is None
+    manifest = world.store.get("org.test.js").manifest
+    assert manifest is not None
+    assert manifest.stdio is not None
+    assert (manifest.stdio.command, manifest.stdio.args) == ("fake-server", ["--verbose"])
+
+
+async def test_a_node_project_gets_what_its_lock_names(world: World, registry: Registry, tmp_path: Path) -> None:
+    registry.add("helper", "1.0.0")
+    registry.add("helper", "1.0.1")
+    source = tmp_path / "src"
+    (source / "node_modules/helper").mkdir(parents=True)
+    (source / "node_modules/helper/index.js").write_text("planted")
+    (source / "index.js").write_text('require("helper/cli.js");\n')
+    (source / ".npmrc").write_text("ignore-scripts=false\nregistry=http://127.0.0.1:1\n")
+    sri = registry.packages["helper"]["versions"]["1.0.0"]["dist"]["integrity"]
+    project = {"name": "mine", "version": "5.0.0", "dependencies": {"helper": "^1.0.0"}}
+    (source / "package.json").write_text(json.dumps(project))
+    lock = {
+        "name": "mine",
+        "version": "5.0.0",
+        "lockfileVersion": 3,
+        "packages": {
+            "": {key: project[key] for key in ("name", "version", "dependencies")},
+            "node_modules/helper": {
+                "version": "1.0.0",
+                "resolved": f"{registry.url}/helper/-/1.0.0.tgz",
+                "integrity": sri,
+                "bin": {"helper": "cli.js"},
+            },
+        },
+    }
+    (source / "package-lock.json").write_text(json.dumps(lock))
+    document = local(source, transports=[{"type": "stdio", "command": "node", "args": ["index.js"]}])
+    job = await world.install(document)
+    assert job.error is None
+    generation = world.store.get("org.test.hello").generation
+    installed = json.loads((generation / "node_modules/helper/package.json").read_text())
+    assert installed["version"] == "1.0.0"
+    assert not (generation / "node_modules/helper/index.js").exists()
+    assert read_lock(generation)["files"] == [
+        {"name": "helper", "version": "1.0.0", "integrity": sri, "file": "node_modules/helper"}
+    ]
+
+
+async def test_a_node_project_that_needs_a_build_says_so(world: World, tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "package.json").write_text(json.dumps({"name": "ts", "version": "1.0.0", "scripts": {"build": "tsc"}}))
+    (source / "index.ts").write_text(SERVER_JS)
+    document = local(source, transports=[{"type": "stdio", "command": "node", "args": ["dist/index.js"]}])
+    job = await world.install(document)
+    assert isinstance(job.error, InvalidManifest)
+    assert "needs a build step" in job.error.message
+    assert "dist/index.js" in job.error.message
+
+
+async def test_server_everything(world: World) -> None:
+    job = await world.install(entry("@modelcontextprotocol/server-everything"))
+    assert job.error is None
+    tools = {tool["name"] for tool in world.store.tools("org.test.js") or []}
+    assert {"echo", "get-sum"} <= tools
+    lock = read_lock(world.store.get("org.test.js").generation)
+    assert lock["protocol"] == {"handshake": "2025-11-25", "modern": False}
+    assert len(lock["files"]) > 20

