@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Who calls: the credentials of a sender, looked up once and kept until it leaves the bus (design §4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from mcpd.bus.connection import Connection, Match, Signal
+from mcpd.bus.names import DBUS, DBUS_PATH
+from mcpd.errors import McpdError, NotAuthorized, ServiceUnavailable
+
+if TYPE_CHECKING:
+    from mcpd.bus.fds import Fds
+
+log = logging.getLogger(__name__)
+
+
+class Credentials(NamedTuple):
+    """What the bus knows of a sender. The process id is for the log: decisions go by the uid."""
+
+    uid: int
+    pid: int
+
+
+Lookup: TypeAlias = Callable[[Connection, str], Awaitable[Credentials]]
+
+
+@dataclass(eq=False, slots=True)
+class Caller:
+    """One client of the bus, from its first call until it leaves."""
+
+    name: str
+    """Its unique name, which nobody can forge."""
+    uid: int
+    pid: int
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has left the bus."""
+    forget: Callable[[], None] = lambda: None
+
+
+@dataclass(slots=True)
+class Call:
+    """One method call under way."""
+
+    caller: Caller
+    interactive: bool
+    """Whether the caller may be asked for a password."""
+    fds: Fds
+    """What came with the call; closed when it ends."""
+    ends: Fds
+    """What goes with the reply; closed once that is queued."""
+
+    @property
+    def uid(self) -> int:
+        """The uid of the caller."""
+        return self.caller.uid
+
+    @property
+    def sender(self) -> str:
+        """The unique name of the caller."""
+        return self.caller.name
+
+
+async def ask_bus(connection: Connection, sender: str) -> Credentials:
+    """The credentials of *sender*. Raises :class:`~mcpd.errors.NotAuthorized` if the bus knows no uid."""
+    reply = await connection.call(DBUS, DBUS_PATH, DBUS, "GetConnectionCredentials", "s", [sender])
+    # Newer buses send a pidfd along.
+    reply.fds.close()
+    known: dict[str, Any] = reply.values[0]
+    uid = known.get("UnixUserID")
+    if uid is None:
+        raise NotAuthorized(f"the message bus does not know the user of {sender}")
+    return Credentials(int(uid), int(known.get("ProcessID", 0)))
+
+
+class Callers:
+    """The senders that have called and are still there."""
+
+    def __init__(self, connection: Connection, lookup: Lookup = ask_bus) -> None:
+        self._connection = connection
+        self._lookup = lookup
+        self._known: dict[str, Caller] = {}
+        self._pending: dict[str, asyncio.Task[Caller]] = {}
+        self._listeners: list[Callable[[Caller], None]] = []
+
+    def on_vanish(self, listener: Callable[[Caller], None]) -> None:
+        """Call *listener* with every caller that leaves the bus."""
+        self._listeners.append(listener)
+
+    def known(self, sender: str) -> Caller | None:
+        """The caller *sender*, if it was looked up already."""
+        return self._known.get(sender)
+
+    async def get(self, sender: str) -> Caller:
+        """The caller *sender*, looked up at its first call.
+
+        Raises :class:`~mcpd.errors.ServiceUnavailable` if it has left meanwhile.
+        """
+        caller = self._known.get(sender)
+        if caller is not None:
+            return caller
+        task = self._pending.get(sender)
+        if task is None:
+            task = self._pending[sender] = asyncio.create_task(self._look_up(sender), name=f"caller {sender}")
+            task.add_done_callback(lambda _: self._pending.pop(sender, None))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Forget everybody, without telling anybody."""
+        pending = list(self._pending.values())
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        self._known.clear()
+
+    async def _look_up(self, sender: str) -> Caller:
+        """Watch *sender* first and ask second, so that its leaving cannot be missed."""
+        left: list[Signal] = []
+
+        def on_owner_changed(signal: Signal) -> None:
+            if signal.args[2] == "":
+                left.append(signal)
+                self._vanished(sender)
+
+        match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", sender)
+        forget = await self._connection.subscribe(match, on_owner_changed)
+        try:
+            uid, pid = await self._lookup(self._connection, sender)
+        except BaseException:
+            forget()
+            raise
+        if left:
+            forget()
+            raise ServiceUnavailable(f"{sender} has left the message bus")
+        caller = self._known[sender] = Caller(sender, uid, pid, forget=forget)
+        return caller
+
+    def _vanished(self, sender: str) -> None:
+        caller = self._known.pop(sender, None)
+        if caller is None:
+            return
+        caller.forget()
+        caller.gone.set()
+        for listener in self._listeners:
+            try:
+                listener(caller)
+            except McpdError as error:
+                log.warning("After %s left the bus: %s", sender, error.message)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""mcpd as its own programs see it: a small D-Bus client for ``mcpctl`` and ``mcpd-bridge``.
+
+::
+
+    async with connect(system=False) as bus:
+        servers = await bus.manager.call("ListServers", "a{sv}", [{}])
+
+Variants arrive unwrapped; a plain value sent as one becomes the variant that suits it (:func:`variant`
+chooses another). Errors are those of :mod:`mcpd.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mcpd import errors
+from mcpd.bus.connection import Connection, Match, Signal
+from mcpd.bus.library import bus_address
+from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, JOB, MANAGER, PROPERTIES, ROOT, SERVER, SESSION, server_path
+from mcpd.bus.transport import ALLOW_INTERACTIVE
+from mcpd.bus.wire import Handle, Variant, WireError, variant
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from mcpd.bus.fds import Fds
+
+__all__ = ["Client", "Handle", "JobResult", "Remote", "Signal", "Variant", "connect", "variant"]
+
+CALL_TIMEOUT: Final = 30.0
+"""Seconds that a call may take, unless the caller may be asked for a password."""
+INTERACTIVE_TIMEOUT: Final = 300.0
+
+
+class JobResult(NamedTuple):
+    """How a job ended: ``done``, or ``failed`` and ``cancelled`` with the error."""
+
+    result: str
+    error: str
+    message: str
+
+    def check(self) -> None:
+        """Raise the error the job ended with, if it did not end well."""
+        if self.result != "done":
+            raise errors.from_dbus(self.error, self.message)
+
+
+@asynccontextmanager
+async def connect(system: bool, *, interactive: bool = False) -> AsyncIterator[Client]:
+    """Connect to the system bus or the session bus; mcpd is started by the first call if it does not run.
+
+    With *interactive*, calls may make polkit ask the user for a password. Raises
+    :class:`~mcpd.errors.ServiceUnavailable` if there is no bus.
+    """
+    async with await Connection.open(bus_address(system=system)) as connection:
+        yield Client(connection, system=system, interactive=interactive)
+
+
+class Remote:
+    """One interface of one object of mcpd."""
+
+    def __init__(self, client: Client, path: str, interface: str) -> None:
+        self._client = client
+        self.path = path
+        self.interface = interface
+
+    async def call(
+        self,
+        member: str,
+        signature: str = "",
+        args: Sequence[object] = (),
+        *,
+        fds: Sequence[int] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 -- D-Bus calls have one
+    ) -> Any:
+        """Call *member*; its one result, a tuple of several, or ``None``.
+
+        An argument of type ``h`` is an index into *fds*, which stay the caller's. *timeout* is in seconds.
+        Raises the error of the reply.
+        """
+        values, received = await self.call_fds(member, signature, args, fds=fds, timeout=timeout)
+        received.close()
+        return values
+
+    async def call_fds(
+        self,
+        member: str,
+        signature: str = "",
+        args: Sequence[object] = (),
+        *,
+        fds: Sequence[int] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 -- D-Bus calls have one
+    ) -> tuple[Any, Fds]:
+        """Like :meth:`call`, with the file descriptors of the reply, which the caller has to close."""
+        return await self._client.invoke(self.path, self.interface, member, signature, args, fds, timeout)
+
+    async def properties(self) -> dict[str, Any]:
+        """All properties."""
+        values: dict[str, Any] = await Remote(self._client, self.path, PROPERTIES).call("GetAll", "s", [self.interface])
+        return values
+
+
+class Client:
+    """A connection to one instance of mcpd. Made by :func:`connect`."""
+
+    def __init__(self, connection: Connection, *, system: bool, interactive: bool = False) -> None:
+        self.connection = connection
+        self.system = system
+        self.interactive = interactive
+        self.manager = Remote(self, ROOT, MANAGER)
+
+    def job(self, path: str) -> Remote:
+        """The job at *path*."""
+        return Remote(self, path, JOB)
+
+    def session(self, path: str) -> Remote:
+        """The session at *path*."""
+        return Remote(self, path, SESSION)
+
+    def server(self, server_id: str) -> Remote:
+        """The installed server *server_id*."""
+        return Remote(self, server_path(server_id), SERVER)
+
+    async def invoke(
+        self,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str,
+        args: Sequence[object],
+        fds: Sequence[int],
+        timeout: float | None,  # noqa: ASYNC109 -- D-Bus calls have one
+    ) -> tuple[Any, Fds]:
+        """Call any method of mcpd; see :meth:`Remote.call_fds`."""
+        limit = timeout or (INTERACTIVE_TIMEOUT if self.interactive else CALL_TIMEOUT)
+        flags = ALLOW_INTERACTIVE if self.interactive else 0
+        try:
+            reply = await self.connection.call(
+                BUS_NAME, path, interface, member, signature, args, fds=fds, flags=flags, timeout=limit
+            )
+        except WireError as error:
+            raise errors.InvalidArgument(f"{member}: {error}") from error
+        except errors.ServiceUnavailable as error:
+            raise self._unavailable(error) from error
+        values = reply.values
+        return (values[0] if len(values) == 1 else tuple(values) or None), reply.fds
+
+    async def spawn(
+        self,
+        server_id: str,
+        fds: Mapping[int, int] | None = None,
+        options: Mapping[str, object] | None = None,
+        *,
+        flags: int = 0,
+    ) -> tuple[str, dict[int, int]]:
+        """Start *server_id*; the path of its session, and our ends of its pipes.
+
+        *fds* are the server's 0, 1 and perhaps 2, and stay the caller's. Without them mcpd makes pipes: the
+        result holds our end of the server's stdin at 0 and of its stdout at 1, to be closed by the caller.
+        """
+        given = dict(fds or {})
+        indices = dict(zip(given, range(len(given)), strict=True))
+        (path, ends), received = await self.manager.call_fds(
+            "Spawn", "sa{uh}ta{sv}", [server_id, indices, flags, options or {}], fds=list(given.values())
+        )
+        with received:
+            return str(path), {number: received.take(index) for number, index in ends.items()}
+
+    async def subscribe(
+        self, listener: Callable[[Signal], None], *, path: str = "", interface: str = "", member: str = ""
+    ) -> Callable[[], None]:
+        """Call *listener* for matching signals of mcpd; returns what ends that."""
+        owner = await self._owner()
+
+        def from_mcpd(signal: Signal) -> None:
+            # The bus delivers a signal addressed to us from anybody.
+            if signal.sender == owner:
+                listener(signal)
+
+        return await self.connection.subscribe(Match(BUS_NAME, path, interface, member), from_mcpd)
+
+    @asynccontextmanager
+    async def signals(
+        self, *, path: str = "", interface: str = "", member: str = ""
+    ) -> AsyncIterator[asyncio.Queue[Signal]]:
+        """A queue of matching signals of mcpd, filled while the ``async with`` block runs."""
+        queue: asyncio.Queue[Signal] = asyncio.Queue()
+        unsubscribe = await self.subscribe(queue.put_nowait, path=path, interface=interface, member=member)
+        try:
+            yield queue
+        finally:
+            unsubscribe()
+
+    async def run_job(
+        self,
+        member: str,
+        signature: str,
+        args: Sequence[object],
+        *,
+        fds: Sequence[int] = (),
+        on_change: Callable[[Remote, dict[str, Any]], None] = lambda _job, _properties: None,
+    ) -> JobResult:
+        """Call a method of Manager that starts a job, and follow the job to its end.
+
+        *on_change* gets the job and all its properties, at the start and whenever some changed. Cancelling
+        this call leaves the job running. Raises what the method raises, and
+        :class:`~mcpd.errors.ServiceUnavailable` if mcpd goes away.
+        """
+        removed: asyncio.Queue[Signal | None] = asyncio.Queue()
+        changed: dict[str, dict[str, Any]] = {}
+
+        def on_signal(signal: Signal) -> None:
+            if signal.member == "PropertiesChanged":
+                changed.setdefault(signal.path, {}).update(signal.args[1])
+            removed.put_nowait(signal)
+
+        async with AsyncExitStack() as stack:
+            lost = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", BUS_NAME)
+            await self._owner()
+            stack.callback(await self.connection.subscribe(lost, lambda _: removed.put_nowait(None)))
+            stack.callback(await self.subscribe(on_signal, path=ROOT, interface=MANAGER, member="JobRemoved"))
+            stack.callback(await self.subscribe(on_signal, interface=PROPERTIES, member="PropertiesChanged"))
+            watch = asyncio.ensure_future(self.connection.wait_lost())
+            watch.add_done_callback(lambda _: removed.put_nowait(None))
+            stack.callback(watch.cancel)
+            path = str(await self.manager.call(member, signature, args, fds=fds))
+            job = self.job(path)
+            properties = await _known(job)
+            on_change(job, properties)
+            while True:
+                signal = await removed.get()
+                if signal is None:
+                    raise errors.ServiceUnavailable("mcpd went away while the job ran; see its log")
+                if signal.path == path:
+                    properties.update(changed.pop(path, {}))
+                    on_change(job, properties)
+                elif signal.member == "JobRemoved" and signal.args[0] == path:
+                    return JobResult(*signal.args[1:4])
+
+    async def _owner(self) -> str:
+        """The unique name of mcpd, started if need be."""
+        try:
+            # dbus-daemon refuses to start a name without an activation file, even one that has an owner.
+            if not await self.connection.call_bus("NameHasOwner", "s", BUS_NAME):
+                await self.connection.call_bus("StartServiceByName", "su", BUS_NAME, 0)
+            return str(await self.connection.call_bus("GetNameOwner", "s", BUS_NAME))
+        except errors.McpdError as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: errors.McpdError) -> errors.ServiceUnavailable:
+        unit = "systemctl status mcpd" if self.system else "systemctl --user status mcpd"
+        bus = "system" if self.system else "session"
+        return errors.ServiceUnavailable(f"mcpd does not answer on the {bus} bus: {error.message} (see: {unit})")
+
+
+async def _known(job: Remote) -> dict[str, Any]:
+    """The job's properties, empty if it has ended and gone already."""
+    try:
+        return await job.properties()
+    except errors.UnknownObject:
+        return {}

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One connection to a message bus: calls, replies, signals and names, and nothing of any interface."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from mcpd import errors
+from mcpd.bus import wire
+from mcpd.bus.library import REFUSALS, Bus
+from mcpd.bus.names import DBUS, DBUS_PATH
+from mcpd.bus.transport import MAX_MESSAGE, NO_REPLY_EXPECTED, Frame, Kind, Writer, encode
+from mcpd.bus.wire import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcpd.bus.fds import Fds
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds for authentication and Hello."""
+MAX_QUEUED: Final = 32 * 1024 * 1024
+"""Bytes that may wait for a bus that does not read; what comes after is dropped."""
+_NOT_THERE: Final = frozenset(
+    {
+        errors.FREEDESKTOP_PREFIX + "NameHasNoOwner",
+        errors.FREEDESKTOP_PREFIX + "Disconnected",
+        "org.freedesktop.systemd1.NoSuchUnit",
+    }
+)
+"""Further errors of the bus that mean: nobody is there to answer."""
+_MAX_HELD: Final = 256
+"""Calls that may wait for :meth:`Connection.serve`; a mere client answers none."""
+_PRIMARY_OWNER: Final = 1
+_DO_NOT_QUEUE: Final = 4
+
+
+class Signal(NamedTuple):
+    """A received signal."""
+
+    sender: str
+    path: str
+    interface: str
+    member: str
+    args: list[Any]
+
+
+class Match(NamedTuple):
+    """Which signals a listener wants; empty fields match anything."""
+
+    sender: str = ""
+    path: str = ""
+    interface: str = ""
+    member: str = ""
+    arg0: str = ""
+
+    def rule(self) -> str:
+        """The match rule for the bus."""
+        return ",".join(["type='signal'", *(f"{key}='{value}'" for key, value in self._asdict().items() if value)])
+
+    def accepts(self, frame: Frame) -> bool:
+        """Whether *frame* may be meant. A well-known sender name is the bus's to check."""
+        return (
+            self.path in ("", frame.path)
+            and self.interface in ("", frame.interface)
+            and self.member in ("", frame.member)
+            and (not self.sender.startswith((":", DBUS)) or self.sender == frame.sender)
+        )
+
+
+class Reply(NamedTuple):
+    """What a call returned. The receiver owns *fds*."""
+
+    sender: str
+    values: list[Any]
+    fds: Fds
+
+
+class Connection:
+    """Sends and receives messages; knows nothing of any interface.
+
+    A context manager; leaving it closes the connection and whatever is still in flight.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._loop = asyncio.get_running_loop()
+        self._writer = Writer(self._loop, bus.socket, bus.lost)
+        self._calls: dict[int, asyncio.Future[Frame]] = {}
+        self._matches: dict[Match, list[Callable[[Signal], None]]] = {}
+        self._lost: asyncio.Future[Exception | None] = self._loop.create_future()
+        self._closed = False
+        self._dropping = False
+        self._handler: Callable[[Frame], None] | None = None
+        self._held: list[Frame] = []
+        bus.on_frame = self._on_frame
+        bus.on_lost = self._on_lost
+
+    @classmethod
+    async def open(cls, address: str, *, max_message: int = MAX_MESSAGE) -> Self:
+        """Connect to the bus at *address*, a list of D-Bus addresses separated by ``;``.
+
+        Messages above *max_message* bytes arrive without their body. Raises
+        :class:`~mcpd.errors.ServiceUnavailable`.
+        """
+        fault: Exception | None = None
+        for one in filter(None, address.split(";")):
+            bus: Bus | None = None
+            try:
+                bus = Bus(one, max_message)
+                async with asyncio.timeout(CONNECT_TIMEOUT):
+                    await bus.connect()
+                return cls(bus)
+            except REFUSALS as error:
+                fault = error
+                if bus is not None:
+                    bus.lost(None)
+                    bus.release()
+        raise errors.ServiceUnavailable(f"cannot connect to the message bus at {address!r}: {fault}") from fault
+
+    @property
+    def unique_name(self) -> str:
+        """The name that the bus gave this connection."""
+        return str(self._bus.unique_name)
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits to be sent that long replies should be refused."""
+        return self._writer.queued > MAX_QUEUED // 2
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; pending calls fail with ``ServiceUnavailable``."""
+        if not self._closed:
+            self._closed = True
+            self._bus.lost(None)
+            self._bus.reader.close()
+            self._bus.release()
+
+    async def wait_lost(self) -> Exception | None:
+        """Wait until the connection is gone; the reason, ``None`` if it was closed from here."""
+        return await asyncio.shield(self._lost)
+
+    async def drain(self) -> None:
+        """Wait until everything queued so far was sent."""
+        await self._writer.drain()
+
+    def serve(self, handler: Callable[[Frame], None]) -> None:
+        """Give every call, and those that came before, to *handler*, which owns its descriptors from then on.
+
+        Calls wait for this, so that a service can take its name before it is ready.
+        """
+        self._handler = handler
+        held, self._held = self._held, []
+        for frame in held:
+            handler(frame)
+
+    # --- outgoing ---
+
+    async def call(  # noqa: PLR0913 -- a D-Bus call has as many
+        self,
+        destination: str,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str = "",
+        args: Sequence[object] = (),
+        *,
+        fds: Sequence[int] = (),
+        flags: int = 0,
+        timeout: float | None = 25.0,  # noqa: ASYNC109 -- D-Bus calls have one, and None is an answer
+    ) -> Reply:
+        """Call a method and wait at most *timeout* seconds for its reply. *fds* stay the caller's.
+
+        Raises the error the reply stands for, :class:`~mcpd.errors.ServiceUnavailable` if the connection is
+        lost, :class:`~mcpd.errors.TimedOut`, :class:`~mcpd.bus.wire.WireError` if *args* do not fit.
+        """
+        body = wire.marshal(signature, args)
+        serial = self._bus.next_serial()
+        fields = _call_fields(destination, path, interface, member)
+        future: asyncio.Future[Frame] = self._loop.create_future()
+        self._calls[serial] = future
+        try:
+            self._send(Kind.CALL, serial, fields, signature, body, fds, flags)
+            async with asyncio.timeout(timeout):
+                frame = await future
+        except BaseException as error:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().fds.close()
+            if isinstance(error, TimeoutError):
+                raise errors.TimedOut(f"{destination} did not answer {interface}.{member} in {timeout} s") from error
+            raise
+        finally:
+            del self._calls[serial]
+        return _result(frame)
+
+    def post(
+        self, destination: str, path: str, interface: str, member: str, signature: str, args: Sequence[object]
+    ) -> None:
+        """Call a method without waiting for an answer; on a lost connection do nothing."""
+        if not self._lost.done():
+            fields = _call_fields(destination, path, interface, member)
+            body = wire.marshal(signature, args)
+            self._send(Kind.CALL, self._bus.next_serial(), fields, signature, body, flags=NO_REPLY_EXPECTED)
+
+    def reply(self, frame: Frame, signature: str = "", body: bytes = b"", fds: Sequence[int] = ()) -> None:
+        """Answer the call *frame*. *fds* stay the caller's."""
+        if not frame.flags & NO_REPLY_EXPECTED:
+            fields = [(5, Variant("u", frame.serial)), (6, Variant("s", frame.sender))]
+            self._send(Kind.RETURN, self._bus.next_serial(), fields, signature, body, fds)
+
+    def reply_error(self, frame: Frame, name: str, message: str) -> None:
+        """Answer the call *frame* with an error."""
+        if not frame.flags & NO_REPLY_EXPECTED:
+            fields = [(4, Variant("s", name)), (5, Variant("u", frame.serial)), (6, Variant("s", frame.sender))]
+            body = wire.marshal("s", [message.replace("\0", "\ufffd")])
+            self._send(Kind.ERROR, self._bus.next_serial(), fields, "s", body)
+
+    def emit(
+        self,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str = "",
+        args: Sequence[object] = (),
+        *,
+        destination: str = "",
+    ) -> None:
+        """Emit a signal to everybody, or only to *destination*."""
+        fields = [(1, Variant("o", path)), (2, Variant("s", interface)), (3, Variant("s", member))]
+        if destination:
+            fields.append((6, Variant("s", destination)))
+        self._send(Kind.SIGNAL, self._bus.next_serial(), fields, signature, wire.marshal(signature, args))
+
+    def _send(
+        self,
+        kind: Kind,
+        serial: int,
+        fields: list[tuple[int, Variant]],
+        signature: str,
+        body: bytes,
+        fds: Sequence[int] = (),
+        flags: int = 0,
+    ) -> None:
+        if self._lost.done():
+            raise errors.ServiceUnavailable("the connection to the message bus is lost")
+        if self._writer.queued + len(body) > MAX_QUEUED and kind is not Kind.CALL:
+            if not self._dropping:
+                log.error("The message bus does not read: %d bytes wait, further messages are dropped", MAX_QUEUED)
+            self._dropping = True
+            return
+        self._dropping = False
+        if signature:
+            fields.append((8, Variant("g", signature)))
+        if fds:
+            fields.append((9, Variant("u", len(fds))))
+        self._writer.send(encode(kind, serial, fields, body, flags), fds)
+
+    # --- names and signals ---
+
+    async def request_name(self, name: str) -> bool:
+        """Ask for the well-known *name*; whether this connection owns it now."""
+        reply = await self.call_bus("RequestName", "su", name, _DO_NOT_QUEUE)
+        return bool(reply == _PRIMARY_OWNER)
+
+    async def call_bus(self, member: str, signature: str = "", *args: object) -> Any:
+        """Call a method of the bus itself; its one result, ``None`` without."""
+        reply = await self.call(DBUS, DBUS_PATH, DBUS, member, signature, args)
+        with reply.fds:
+            return reply.values[0] if reply.values else None
+
+    async def subscribe(self, match: Match, listener: Callable[[Signal], None]) -> Callable[[], None]:
+        """Call *listener* for every signal that fits *match*; returns what ends that.
+
+        It is in force when this returns, so nothing a later call causes is missed.
+        """
+        listeners = self._matches.setdefault(match, [])
+        listeners.append(listener)
+        if len(listeners) == 1:
+            try:
+                await self.call_bus("AddMatch", "s", match.rule())
+            except BaseException:
+                self._forget(match, listener)
+                raise
+
+        def unsubscribe() -> None:
+            if self._forget(match, listener):
+                self.post(DBUS, DBUS_PATH, DBUS, "RemoveMatch", "s", [match.rule()])
+
+        return unsubscribe
+
+    def _forget(self, match: Match, listener: Callable[[Signal], None]) -> bool:
+        """Drop *listener*; whether it was the last for *match*."""
+        listeners = self._matches.get(match)
+        if listeners is None or listener not in listeners:
+            return False
+        listeners.remove(listener)
+        if listeners:
+            return False
+        del self._matches[match]
+        return True
+
+    # --- incoming ---
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind == Kind.CALL:
+            self._on_call(frame)
+            return
+        future = self._calls.get(frame.reply_serial) if frame.kind in (Kind.RETURN, Kind.ERROR) else None
+        if future is not None and not future.done():
+            future.set_result(frame)
+            return
+        with frame.fds:
+            if frame.kind == Kind.SIGNAL:
+                self._on_signal(frame)
+
+    def _on_signal(self, frame: Frame) -> None:
+        wanted = [(match, list(found)) for match, found in self._matches.items() if match.accepts(frame)]
+        if not wanted:
+            return
+        try:
+            signal = Signal(frame.sender, frame.path, frame.interface, frame.member, frame.values())
+        except wire.WireError as error:
+            log.warning("Dropped the signal %s.%s: %s", frame.interface, frame.member, error)
+            return
+        for match, listeners in wanted:
+            if not match.arg0 or (signal.args and signal.args[0] == match.arg0):
+                for listener in listeners:
+                    listener(signal)
+
+    def _on_call(self, frame: Frame) -> None:
+        if self._handler is not None:
+            self._handler(frame)
+        elif len(self._held) < _MAX_HELD:
+            self._held.append(frame)
+        else:
+            with frame.fds:
+                self.reply_error(frame, errors.LimitExceeded.dbus_name, "too many calls wait for mcpd to be ready")
+
+    def _on_lost(self, error: Exception | None) -> None:
+        for frame in self._held:
+            frame.fds.close()
+        self._held.clear()
+        self._writer.close()
+        if not self._lost.done():
+            self._lost.set_result(error)
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(errors.ServiceUnavailable("the connection to the message bus is lost"))
+
+
+def _call_fields(destination: str, path: str, interface: str, member: str) -> list[tuple[int, Variant]]:
+    return [
+        (1, Variant("o", path)),
+        (6, Variant("s", destination)),
+        (2, Variant("s", interface)),
+        (3, Variant("s", member)),
+    ]
+
+
+def _result(frame: Frame) -> Reply:
+    try:
+        values = frame.values()
+    except wire.WireError as error:
+        frame.fds.close()
+        raise errors.McpdError(f"{frame.sender} sent a reply that cannot be read: {error}") from error
+    if frame.kind == Kind.ERROR:
+        frame.fds.close()
+        message = str(values[0]) if values else frame.error_name
+        if frame.error_name in _NOT_THERE or frame.error_name.startswith(errors.FREEDESKTOP_PREFIX + "Spawn."):
+            raise errors.ServiceUnavailable(message)
+        raise errors.from_dbus(frame.error_name, message)
+    return Reply(frame.sender, values, frame.fds)

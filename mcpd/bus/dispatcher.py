@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""From a received call to its reply: object, method, limits, caller, arguments, authorization, handler, result.
+
+The interfaces come from their XML, the handlers from one table (:class:`Row`). A method without a row is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from mcpd.bus import contract, wire
+from mcpd.bus.caller import Call, Caller, Callers
+from mcpd.bus.fds import Fds
+from mcpd.bus.objects import STANDARD, Objects, Target
+from mcpd.bus.transport import ALLOW_INTERACTIVE, Frame
+from mcpd.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    McpdError,
+    NotAuthorized,
+    ServiceUnavailable,
+    UnknownInterface,
+    UnknownMethod,
+)
+
+if TYPE_CHECKING:
+    from mcpd.bus.connection import Connection
+    from mcpd.bus.contract import Method
+    from mcpd.bus.polkit import Authority
+
+MAX_IN_FLIGHT: Final = 128
+"""Calls of one sender that may be unanswered at once."""
+MAX_CALL: Final = 512 * 1024
+"""Bytes of one call."""
+MAX_CALL_FDS: Final = 16
+
+log = logging.getLogger(__name__)
+
+
+class Row(NamedTuple):
+    """What a method does, and what its caller must be allowed to do."""
+
+    handler: Callable[..., Any]
+    """Called with the target, the :class:`~mcpd.bus.caller.Call` and the arguments; may be a coroutine function."""
+    action: str | Callable[..., str | None] | None = None
+    """The polkit action (without its prefix), or what chooses it from the same arguments; ``None``: anybody may."""
+    details: Callable[..., dict[str, str]] | None = None
+    """From the same arguments, what the prompt and an administrator's rules are told."""
+
+
+Table: TypeAlias = Mapping[tuple[str, str], Row]
+
+
+class Dispatcher:
+    """Serves the calls of a connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        objects: Objects,
+        table: Table,
+        callers: Callers,
+        authority: Authority,
+        *,
+        only_uid: int | None = None,
+    ) -> None:
+        self._connection = connection
+        self._objects = objects
+        self._table = table
+        self._callers = callers
+        self._authority = authority
+        self._only_uid = only_uid
+        self._in_flight: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Answer calls from now on, those that waited first."""
+        self._connection.serve(self._on_call)
+
+    async def close(self) -> None:
+        """Give up the calls under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _on_call(self, frame: Frame) -> None:
+        try:
+            method, target = self._resolve(frame)
+            self._check_limits(frame, method)
+        except McpdError as error:
+            with frame.fds:
+                self._fail(frame, error)
+            return
+        self._in_flight[frame.sender] += 1
+        task = asyncio.create_task(self._serve(frame, method, target), name=f"{method.name} for {frame.sender}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _resolve(self, frame: Frame) -> tuple[Method, Target | None]:
+        """The method that *frame* names, the interface being optional, and what it acts on."""
+        names = self._objects.interfaces(frame.path)
+        if frame.interface and frame.interface not in names:
+            raise UnknownInterface(f"{frame.path} has no interface {frame.interface}")
+        for name in [frame.interface] if frame.interface else names:
+            method = contract.interfaces()[name].methods.get(frame.member)
+            if method is not None:
+                return method, self._objects.get(frame.path)
+        raise UnknownMethod(f"{frame.interface or frame.path} has no method {frame.member}")
+
+    def _check_limits(self, frame: Frame, method: Method) -> None:
+        if self._in_flight[frame.sender] >= MAX_IN_FLIGHT:
+            raise LimitExceeded(f"{MAX_IN_FLIGHT} calls of {frame.sender} are unanswered; wait for some of them")
+        if frame.body is None:
+            raise LimitExceeded(f"a call may have {MAX_CALL} bytes; pass more through a file descriptor")
+        if len(frame.fds) > MAX_CALL_FDS:
+            raise LimitExceeded(f"a call may carry {MAX_CALL_FDS} file descriptors, not {len(frame.fds)}")
+        if self._connection.congested:
+            raise LimitExceeded("too many replies wait to be read; try again in a moment")
+        if frame.signature != method.takes:
+            raise InvalidArgument(
+                f"{method.interface}.{method.name} takes ({method.takes}), it was called with ({frame.signature})"
+            )
+
+    async def _serve(self, frame: Frame, method: Method, target: Target | None) -> None:
+        """Answer one call. The boundary where faults of mcpd are logged, and hidden from the caller."""
+        try:
+            with frame.fds, Fds() as ends:
+                caller = await self._callers.get(frame.sender)
+                self._check_user(caller)
+                args = _arguments(frame, method)
+                call = Call(caller, _interactive(frame, method, args), frame.fds, ends)
+                result = await self._run(call, frame.path, method, target, args)
+                body = _marshal(method, result)
+                self._connection.reply(frame, method.gives, body, [ends.get(index) for index in range(len(ends))])
+        except McpdError as error:
+            self._fail(frame, error)
+        except Exception:
+            fault = secrets.token_hex(4)
+            log.exception("Fault %s in %s.%s", fault, method.interface, method.name)
+            self._fail(frame, McpdError(f"mcpd met a fault of its own, number {fault}, see its log; please report it"))
+        finally:
+            self._in_flight[frame.sender] -= 1
+            if not self._in_flight[frame.sender]:
+                del self._in_flight[frame.sender]
+
+    async def _run(self, call: Call, path: str, method: Method, target: Target | None, args: list[Any]) -> Any:
+        standard = STANDARD.get((method.interface, method.name))
+        if standard is not None:
+            return standard(self._objects, path, *args)
+        row = self._table.get((method.interface, method.name))
+        if row is None or target is None:
+            raise UnknownMethod(f"{method.interface}.{method.name} is not available")
+        action = row.action(target, call, *args) if callable(row.action) else row.action
+        if action is not None:
+            details = row.details(target, call, *args) if row.details else {}
+            await self._authority.check(call, action, details)
+        result = row.handler(target, call, *args)
+        return await result if inspect.isawaitable(result) else result
+
+    def _check_user(self, caller: Caller) -> None:
+        if self._only_uid is not None and caller.uid != self._only_uid:
+            raise NotAuthorized(f"this is the mcpd of uid {self._only_uid}; call the one of your own session")
+
+    def _fail(self, frame: Frame, error: McpdError) -> None:
+        log.debug("%s.%s of %s: %s: %s", frame.interface, frame.member, frame.sender, error.dbus_name, error.message)
+        with suppress(ServiceUnavailable):
+            self._connection.reply_error(frame, error.dbus_name, error.message)
+
+
+def _arguments(frame: Frame, method: Method) -> list[Any]:
+    try:
+        return frame.values()
+    except wire.WireError as error:
+        raise InvalidArgument(f"{method.name}: {error}") from error
+
+
+def _interactive(frame: Frame, method: Method, args: list[Any]) -> bool:
+    """Whether the caller may be asked: the message flag says so, or the option where a toolkit cannot set the flag."""
+    options = args[-1] if method.takes.endswith("a{sv}") else {}
+    return bool(frame.flags & ALLOW_INTERACTIVE) or options.get("interactive") is True
+
+
+def _marshal(method: Method, result: Any) -> bytes:
+    try:
+        count = len(wire.split(method.gives))
+        values = () if count == 0 else (result,) if count == 1 else result
+        return wire.marshal(method.gives, values)
+    except wire.WireError as error:
+        # A value of our own that does not fit is our fault, not the caller's argument.
+        raise RuntimeError(f"{method.name} gave what its signature {method.gives!r} cannot carry") from error

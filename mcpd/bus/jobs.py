@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The interface Job over the jobs of :mod:`mcpd.install`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.bus import configuration
+from mcpd.bus.dispatcher import Row
+from mcpd.bus.names import JOB
+from mcpd.bus.records import plain
+from mcpd.bus.wire import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcpd.bus.caller import Call
+    from mcpd.errors import McpdError
+    from mcpd.install.job import Job
+
+CHANGES: Final = {
+    "server_id": "ServerId",
+    "state": "State",
+    "progress": "Progress",
+    "bytes_done": "BytesDone",
+    "bytes_total": "BytesTotal",
+    "cancellable": "Cancellable",
+    "needs": "Needs",
+}
+"""Attributes of a job that change, and the properties they are."""
+URGENT: Final = frozenset({"state", "needs", "cancellable"})
+
+
+@dataclass(slots=True)
+class JobObject:
+    """A job on the bus."""
+
+    job: Job
+    interface: str = JOB
+
+    def properties(self) -> Mapping[str, Variant]:
+        """Every property of the interface."""
+        job = self.job
+        return {
+            "Id": Variant("u", job.number),
+            "Kind": Variant("s", str(job.kind)),
+            "ServerId": Variant("s", job.server_id),
+            "OwnerUid": Variant("u", job.owner_uid),
+            "State": Variant("s", str(job.state)),
+            "Progress": Variant("u", job.progress),
+            "BytesDone": Variant("t", job.bytes_done),
+            "BytesTotal": Variant("t", job.bytes_total),
+            "Cancellable": Variant("b", job.cancellable),
+            "Needs": Variant("aa{sv}", [plain(need.to_dict()) for need in job.needs]),
+        }
+
+    def result(self) -> tuple[str, str, str]:
+        """How the job ended, as ``Finished`` and ``JobRemoved`` say it."""
+        error: McpdError | None = self.job.error
+        return (str(self.job.state), error.dbus_name if error else "", error.message if error else "")
+
+    def cancel(self, _call: Call, _options: Mapping[str, Any]) -> None:
+        """``Cancel``."""
+        self.job.cancel()
+
+    def proceed(self, _call: Call, _options: Mapping[str, Any]) -> None:
+        """``Proceed``."""
+        self.job.proceed()
+
+    def set_config(self, _call: Call, changes: Mapping[str, Any], _options: Mapping[str, Any]) -> None:
+        """``SetConfig``."""
+        self.job.set_config(configuration.values(changes))
+
+    async def set_secret(self, call: Call, key: str, value: int, _options: Mapping[str, Any]) -> None:
+        """``SetSecret``."""
+        self.job.set_secret(key, await configuration.secret(call, value, key) or "")
+
+
+def _foreign(target: JobObject, call: Call, *_args: object) -> str | None:
+    return None if target.job.owner_uid == call.uid else "cancel-foreign"
+
+
+def _details(target: JobObject, _call: Call, *_args: object) -> dict[str, str]:
+    return {
+        "id": target.job.server_id,
+        "job": str(target.job.number),
+        "kind": str(target.job.kind),
+        "owner-uid": str(target.job.owner_uid),
+    }
+
+
+METHODS: Final = {
+    (JOB, "Cancel"): Row(JobObject.cancel, _foreign, _details),
+    (JOB, "Proceed"): Row(JobObject.proceed, _foreign, _details),
+    (JOB, "SetConfig"): Row(JobObject.set_config, _foreign, _details),
+    (JOB, "SetSecret"): Row(JobObject.set_secret, _foreign, _details),
+}

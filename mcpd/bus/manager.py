@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The interface Manager: what is installed and what could be, changes, and starting servers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from mcpd.bus import configuration
+from mcpd.bus.dispatcher import Row
+from mcpd.bus.names import MANAGER, job_path, server_path, session_path
+from mcpd.bus.readfd import read_all
+from mcpd.bus.records import available_record, matcher, plain, text
+from mcpd.bus.sessions import SessionObject
+from mcpd.bus.wire import Variant
+from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, ServiceUnavailable
+from mcpd.paths import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from mcpd.bus.caller import Call
+    from mcpd.bus.core import Core
+    from mcpd.bus.servers import Servers
+    from mcpd.bus.wire import Raw
+    from mcpd.install.job import Job
+
+MAX_MANIFEST: Final = 1024 * 1024
+"""Bytes of a manifest given to InstallManifest."""
+MAX_PAGE: Final = 500
+DEFAULT_PAGE: Final = 100
+_STDIO: Final = frozenset({0, 1, 2})
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Manager:
+    """The object at the root."""
+
+    core: Core
+    servers: Servers
+    catalog_changed: Callable[[], None]
+    bridge_uid: int | None
+    """The user of the system bridge, the only one that may name a caller of its own."""
+    interface: str = MANAGER
+
+    def properties(self) -> Mapping[str, Variant]:
+        """Every property of the interface."""
+        return {
+            "Version": Variant("s", self.core.version),
+            "Scope": Variant("s", str(self.core.scope)),
+            "Features": Variant("as", self.core.features()),
+        }
+
+    # --- reading ---
+
+    def list_servers(self, _call: Call, wanted: Mapping[str, Any]) -> list[Raw]:
+        """``ListServers``."""
+        records = self.servers.sync()
+        if not wanted:
+            return [record.raw for record in records]
+        matches = matcher(wanted)
+        return [record.raw for record in records if matches(record.values)]
+
+    def get_server(self, _call: Call, server_id: str) -> tuple[Raw, str]:
+        """``GetServer``."""
+        return self.servers.get(server_id).raw, server_path(server_id)
+
+    def get_manifest_path(self, _call: Call, server_id: str) -> str:
+        """``GetManifestPath``."""
+        return str(self.core.store.manifest_path(server_id))
+
+    async def list_available(self, _call: Call, query: Mapping[str, Any], cursor: str) -> tuple[list[Raw], str]:
+        """``ListAvailable``."""
+        limit = _option(query, "limit", int, DEFAULT_PAGE)
+        found, following = await asyncio.to_thread(
+            self.core.catalog.query,
+            _option(query, "text", str, ""),
+            category=_option(query, "category", str, ""),
+            cursor=cursor,
+            limit=min(max(limit, 1), MAX_PAGE),
+        )
+        installed, newer = self.servers.installed(), self.core.newer
+        scope = str(self.core.scope)
+        records = [
+            available_record(
+                item.entry,
+                item.origin,
+                scope=scope,
+                installed=installed.get(item.entry.id),
+                newer=item.entry.id in newer,
+            )
+            for item in found
+        ]
+        return [record.raw for record in records], following
+
+    async def list_sources(self, _call: Call) -> list[dict[str, Variant]]:
+        """``ListSources``."""
+        return [
+            {
+                "url": Variant("s", text(source.url)),
+                "file": Variant("s", text(source.origin)),
+                "scope": Variant("s", str(source.scope)),
+                "state": Variant("s", text(source.state)),
+                "problem": Variant("s", text(source.problem)),
+                "read-only": Variant("b", source.read_only),
+                "updated": Variant("t", max(0, int(source.updated))),
+            }
+            for source in await asyncio.to_thread(self.core.catalog.sources)
+        ]
+
+    def get_config(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], list[str]]:
+        """``GetConfig``."""
+        found = self.core.store.config(server_id)
+        return plain(found.values), [text(key) for key in found.secrets_set]
+
+    def list_sessions(self, call: Call) -> list[dict[str, Variant]]:
+        """``ListSessions``; other users' only for root."""
+        sessions = self.core.sessions
+        return [
+            SessionObject(session, sessions).listed()
+            for session in sessions.list()
+            if call.uid in (0, session.owner.uid) or call.sender == session.owner.name
+        ]
+
+    # --- jobs ---
+
+    def install(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
+        """``Install``."""
+        return _path(self.core.installer.install(server_id, _install_options(options), call.uid))
+
+    async def install_manifest(self, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
+        """``InstallManifest``."""
+        data = await read_all(call.fds.get(manifest), MAX_MANIFEST, "the manifest")
+        return _path(self.core.installer.install_manifest(data, _install_options(options), call.uid))
+
+    def uninstall(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
+        """``Uninstall``."""
+        keep = _option(options, "keep-config", bool, default=False)
+        return _path(self.core.installer.uninstall(server_id, call.uid, keep_config=keep))
+
+    def update(self, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
+        """``Update``."""
+        return _path(self.core.installer.update(ids, _install_options(options), call.uid))
+
+    def rollback(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
+        """``Rollback``."""
+        number = _option(options, "generation", int, 0) or None
+        return _path(self.core.installer.rollback(server_id, call.uid, generation=number))
+
+    def check_updates(self, call: Call, _options: Mapping[str, Any]) -> str:
+        """``CheckUpdates``."""
+        return _path(self.core.installer.check_updates(call.uid))
+
+    def refresh(self, call: Call, _options: Mapping[str, Any]) -> str:
+        """``Refresh``."""
+        return _path(self.core.installer.refresh(call.uid))
+
+    # --- changing ---
+
+    async def set_config(
+        self, _call: Call, server_id: str, changes: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> None:
+        """``SetConfig``."""
+        unset = dict.fromkeys(_option(options, "unset", list, []))
+        await asyncio.to_thread(self.core.store.set_config, server_id, {**configuration.values(changes), **unset})
+        self._configured(server_id)
+
+    async def set_secret(self, call: Call, server_id: str, key: str, value: int, _options: Mapping[str, Any]) -> None:
+        """``SetSecret``."""
+        secret = await configuration.secret(call, value, key)
+        await asyncio.to_thread(self.core.store.set_secret, server_id, key, secret)
+        self._configured(server_id)
+
+    def _configured(self, server_id: str) -> None:
+        """Crashes with other values say nothing about these."""
+        self.core.sessions.forgive(server_id)
+        self.servers.sync()
+
+    async def add_source(self, _call: Call, url: str, _options: Mapping[str, Any]) -> None:
+        """``AddSource``."""
+        await asyncio.to_thread(self.core.catalog.add_source, url)
+        self.catalog_changed()
+
+    async def remove_source(self, _call: Call, url: str, _options: Mapping[str, Any]) -> None:
+        """``RemoveSource``."""
+        await asyncio.to_thread(self.core.catalog.remove_source, url)
+        self.catalog_changed()
+
+    # --- running ---
+
+    async def spawn(
+        self, call: Call, server_id: str, fds: Mapping[int, int], flags: int, options: Mapping[str, Any]
+    ) -> tuple[str, dict[int, int]]:
+        """``Spawn``."""
+        if flags:
+            raise InvalidArgument(f"Spawn: there are no flags yet, {flags:#x} was given")
+        owner_uid = self._owner_uid(call, options)
+        environment = _option(options, "environment", dict, {}) if self.core.scope is Scope.USER else {}
+        if not all(isinstance(part, str) for pair in environment.items() for part in pair):
+            raise InvalidArgument("Spawn: environment is a dictionary of strings")
+        given, ends = _stdio(call, fds)
+        session = await self.core.spawn(server_id, given, owner_uid, call.sender, environment)
+        if call.caller.gone.is_set():
+            # It left before its session was known to be its own.
+            await self.core.sessions.stop(session.number)
+            raise ServiceUnavailable(f"{call.sender} has left the message bus")
+        return session_path(session.number), ends
+
+    def _owner_uid(self, call: Call, options: Mapping[str, Any]) -> int:
+        if "caller-uid" not in options:
+            return call.uid
+        if call.uid != self.bridge_uid:
+            raise NotAuthorized("Spawn: only the system bridge may start a server for another user (caller-uid)")
+        return _option(options, "caller-uid", int, call.uid)
+
+    def spawn_action(self, call: Call, *_args: object) -> str | None:
+        """A user's own servers need no authorization; the bridge has authorized its caller itself."""
+        return None if self.core.scope is Scope.USER or call.uid == self.bridge_uid else "spawn"
+
+    def catalogue_details(self, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
+        """What a prompt says about an installation from the registries."""
+        try:
+            found = self.core.catalog.find(server_id)
+        except NotFound:
+            return {"id": text(server_id)}
+        return {"id": text(server_id), "source": text(found.origin), "version": text(found.entry.version)}
+
+
+def _stdio(call: Call, fds: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+    """The descriptors for the server, and the indices of those that go back to the caller."""
+    if fds:
+        if not {0, 1} <= fds.keys() <= _STDIO:
+            raise InvalidArgument(f"Spawn: give file descriptors 0, 1 and perhaps 2, or none; not {sorted(fds)}")
+        return {number: call.fds.get(index) for number, index in fds.items()}, {}
+    server_in, client_in = os.pipe()
+    client_out, server_out = os.pipe()
+    # The server's ends are in the container of what came in, which is closed when the call ends.
+    call.fds.add(server_in)
+    call.fds.add(server_out)
+    return {0: server_in, 1: server_out}, {0: call.ends.add(client_in), 1: call.ends.add(client_out)}
+
+
+def _path(job: Job) -> str:
+    return job_path(job.number)
+
+
+def _option(options: Mapping[str, Any], key: str, kind: type[T], default: T) -> T:
+    value = options.get(key, default)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise InvalidArgument(f"option {key!r} is {_NAMES[kind]}")
+    return value
+
+
+_NAMES: Final[Mapping[type, str]] = {
+    str: "a string", int: "a number", bool: "true or false", dict: "a dictionary", list: "a list of strings",
+}  # fmt: skip
+
+
+def _install_options(options: Mapping[str, Any]) -> Any:
+    from mcpd.install.options import InstallOptions  # noqa: PLC0415 -- installing is not needed to start
+
+    return InstallOptions(
+        consent=_option(options, "consent", bool, default=False),
+        config=configuration.values(_option(options, "config", dict, {})),
+        version=_option(options, "version", str, ""),
+        reinstall=_option(options, "reinstall", bool, default=False),
+    )
+
+
+def _id_details(_target: Manager, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
+    return {"id": text(server_id)}
+
+
+def _key_details(_target: Manager, _call: Call, server_id: str, key: Any, *_args: object) -> dict[str, str]:
+    return {"id": text(server_id), "keys": text(key if isinstance(key, str) else list(key))}
+
+
+def _ids_details(_target: Manager, _call: Call, ids: Sequence[str], *_args: object) -> dict[str, str]:
+    return {"id": text(list(ids))}
+
+
+def _url_details(_target: Manager, _call: Call, url: str, *_args: object) -> dict[str, str]:
+    return {"source": text(url)}
+
+
+def _manifest_details(_target: Manager, _call: Call, *_args: object) -> dict[str, str]:
+    return {"source": "manifest"}
+
+
+METHODS: Final = {
+    (MANAGER, "ListServers"): Row(Manager.list_servers),
+    (MANAGER, "GetServer"): Row(Manager.get_server),
+    (MANAGER, "GetManifestPath"): Row(Manager.get_manifest_path),
+    (MANAGER, "ListAvailable"): Row(Manager.list_available),
+    (MANAGER, "ListSources"): Row(Manager.list_sources),
+    (MANAGER, "GetConfig"): Row(Manager.get_config),
+    (MANAGER, "ListSessions"): Row(Manager.list_sessions),
+    # Until signatures are verified, every source is an untrusted one.
+    (MANAGER, "Install"): Row(Manager.install, "install-untrusted", Manager.catalogue_details),
+    (MANAGER, "InstallManifest"): Row(Manager.install_manifest, "install-untrusted", _manifest_details),
+    (MANAGER, "Update"): Row(Manager.update, "install-untrusted", _ids_details),
+    (MANAGER, "Uninstall"): Row(Manager.uninstall, "uninstall", _id_details),
+    (MANAGER, "Rollback"): Row(Manager.rollback, "rollback", _id_details),
+    (MANAGER, "CheckUpdates"): Row(Manager.check_updates, "refresh"),
+    (MANAGER, "Refresh"): Row(Manager.refresh, "refresh"),
+    (MANAGER, "SetConfig"): Row(Manager.set_config, "configure", _key_details),
+    (MANAGER, "SetSecret"): Row(Manager.set_secret, "set-secret", _key_details),
+    (MANAGER, "AddSource"): Row(Manager.add_source, "manage-sources", _url_details),
+    (MANAGER, "RemoveSource"): Row(Manager.remove_source, "manage-sources", _url_details),
+    (MANAGER, "Spawn"): Row(Manager.spawn, Manager.spawn_action, _id_details),
+}

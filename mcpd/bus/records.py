@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers as D-Bus shows them: the keys of design §4, and the bytes of a listing, made once per server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.bus import wire
+from mcpd.bus.wire import Raw, Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.model import Entry, JsonValue, Transport
+    from mcpd.store import InstalledServer
+
+KEYS: Final[Mapping[str, str]] = {
+    "id": "s", "name": "s", "summary": "s", "description": "s", "version": "s", "available-version": "s",
+    "scope": "s", "state": "s", "problem": "s", "origin": "s", "author": "s", "homepage": "s", "bug-url": "s",
+    "donation-url": "s", "icon": "s", "licenses": "as", "categories": "as", "size": "t", "release-date": "s",
+    "changelog": "s", "screenshots": "as", "transports": "aa{sv}", "permissions": "as", "sandboxed": "b",
+    "configured": "b", "pinned": "b", "sharing": "s", "run-as": "s",
+}  # fmt: skip
+"""Every key that describes a server, with its type."""
+ALWAYS: Final = frozenset({"id", "name", "summary", "version", "scope", "state"})
+_EMPTY: Final[Mapping[str, object]] = {"s": "", "as": [], "t": 0, "aa{sv}": [], "b": False}
+
+
+def property_name(key: str) -> str:
+    """The property of the interface Server that *key* is: ``bug-url`` is ``BugUrl``."""
+    return "".join(part.capitalize() for part in key.split("-"))
+
+
+PROPERTIES: Final = {key: property_name(key) for key in KEYS}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One server, ready for the bus."""
+
+    values: Mapping[str, Any]
+    """By key; without what is empty, unless it is always there."""
+    raw: Raw
+    """:attr:`values` as the elements of an ``a{sv}``."""
+
+    @classmethod
+    def make(cls, found: Mapping[str, object]) -> Record:
+        """The record that says *found*."""
+        values = {
+            key: value
+            for key in KEYS
+            if (value := found.get(key)) is not None
+            and (key in ALWAYS or isinstance(value, bool) or value not in ("", [], 0))
+        }
+        return cls(values, wire.entries({key: Variant(KEYS[key], value) for key, value in values.items()}))
+
+    def properties(self) -> dict[str, Variant]:
+        """All properties of the interface Server."""
+        return {
+            PROPERTIES[key]: Variant(signature, self.values.get(key, _EMPTY[signature]))
+            for key, signature in KEYS.items()
+        }
+
+
+def installed_record(server: InstalledServer, *, available: str, sandboxed: bool) -> Record:
+    """The record of an installed *server*; *available* is a newer version that a registry offers, else empty."""
+    found: dict[str, object] = {"id": text(server.id), "name": text(server.id), "summary": "", "version": ""}
+    if server.manifest is not None:
+        found |= _described(server.manifest)
+        found["sharing"] = server.manifest.runtime.sharing
+        found["run-as"] = server.manifest.runtime.run_as
+    found |= {
+        "id": text(server.id),
+        "scope": str(server.scope),
+        "state": _state(server, available),
+        "problem": text(server.problem),
+        "available-version": text(available),
+        "sandboxed": sandboxed,
+        "configured": server.configured,
+    }
+    return Record.make(found)
+
+
+def available_record(
+    entry: Entry, origin: str, *, scope: str, installed: InstalledServer | None, newer: bool
+) -> Record:
+    """The record of what a registry offers."""
+    state = "available" if installed is None else "updatable" if newer else "installed"
+    found = _described(entry) | {"scope": scope, "state": state, "origin": text(origin)}
+    if installed is not None:
+        found["scope"] = str(installed.scope)
+        found["configured"] = installed.configured
+        if installed.manifest is not None:
+            found |= {"available-version": text(entry.version), "version": text(installed.manifest.version)}
+    return Record.make(found)
+
+
+def _state(server: InstalledServer, available: str) -> str:
+    if server.manifest is None or server.problem:
+        return "broken"
+    if (server.manifest.model_extra or {}).get("disabled") is True:
+        return "disabled"
+    return "updatable" if available else "installed"
+
+
+def _described(entry: Entry) -> dict[str, object]:
+    origin = (entry.model_extra or {}).get("origin")
+    return {
+        "id": text(entry.id),
+        "name": text(entry.name) or text(entry.id),
+        "summary": text(entry.summary),
+        "description": text(entry.description),
+        "version": text(entry.version),
+        "origin": _origin(origin),
+        "author": text(entry.author),
+        "homepage": text(entry.homepage),
+        "bug-url": text(entry.bug_url),
+        "donation-url": text(entry.donation_url),
+        "icon": text(entry.icon),
+        "licenses": texts(entry.license),
+        "categories": texts(entry.categories),
+        "size": entry.size if isinstance(entry.size, int) and 0 <= entry.size < 1 << 64 else 0,
+        "release-date": text(entry.release_date),
+        "changelog": text(entry.changelog),
+        "screenshots": texts(entry.screenshots),
+        "transports": [_transport(transport) for transport in entry.transports],
+        "permissions": texts(entry.permissions),
+        "pinned": isinstance(origin, Mapping) and origin.get("pinned") is True,
+    }
+
+
+def _origin(value: object) -> str:
+    if isinstance(value, Mapping):
+        return next((text(value[key]) for key in ("registry", "source", "url", "name") if value.get(key)), "")
+    return text(value)
+
+
+def _transport(transport: Transport) -> dict[str, Variant]:
+    known = {
+        "type": str(transport.type),
+        "command": transport.command,
+        "url": transport.url,
+        "ws-url": transport.ws_url,
+        "description": transport.description,
+    }
+    shown = {key: Variant("s", text(value)) for key, value in known.items() if value}
+    if transport.args:
+        shown["args"] = Variant("as", texts(transport.args))
+    return shown
+
+
+def text(value: object) -> str:
+    """*value*, which a registry may give in any shape, as one string that D-Bus can carry."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return next((text(value[key]) for key in ("name", "text", "url", "src", "version") if value.get(key)), "")
+    if isinstance(value, (list, tuple)):
+        return ", ".join(filter(None, map(text, value)))
+    return str(value).encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def texts(value: JsonValue | list[str]) -> list[str]:
+    """*value* as strings, one for a value that is no list."""
+    return [found for item in (value if isinstance(value, list) else [value]) if (found := text(item))]
+
+
+def plain(values: Mapping[str, JsonValue]) -> dict[str, Variant]:
+    """JSON *values* as an ``a{sv}``; those that are null are left out, D-Bus has no word for them."""
+    return {text(key): found for key, value in values.items() if (found := _variant(value)) is not None}
+
+
+def _variant(value: Any) -> Variant | None:
+    if isinstance(value, Mapping):
+        return Variant("a{sv}", plain(value))
+    if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+        return Variant("av", [found for item in value if (found := _variant(item)) is not None])
+    if isinstance(value, list):
+        return Variant("as", texts(value))
+    if isinstance(value, str) or (isinstance(value, int) and not -(1 << 63) <= value < 1 << 64):
+        return Variant("s", text(value))
+    return None if value is None else wire.variant(value)
+
+
+def matcher(wanted: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a record's values fit the filter *wanted* of ListServers; unknown keys are ignored."""
+    words = text(wanted.get("text", "")).lower().split()
+    category = wanted.get("category")
+    equal = {
+        key: set(value) if isinstance(value, list) else {value}
+        for key, value in wanted.items()
+        if KEYS.get(key) in ("s", "b")
+    }
+
+    def matches(values: Mapping[str, Any]) -> bool:
+        if any(values.get(key, _EMPTY[KEYS[key]]) not in choice for key, choice in equal.items()):
+            return False
+        if category is not None and category not in values.get("categories", ()):
+            return False
+        shown = " ".join(str(values.get(key, "")) for key in ("id", "name", "summary", "description")).lower()
+        return all(word in shown for word in words)
+
+    return matches

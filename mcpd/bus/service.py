@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""mcpd on the bus: the objects, what they are made of, and the events that become signals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.bus import jobs, manager, sessions
+from mcpd.bus.caller import Caller, Callers, Lookup, ask_bus
+from mcpd.bus.dispatcher import Dispatcher, Table
+from mcpd.bus.jobs import CHANGES, URGENT, JobObject
+from mcpd.bus.manager import Manager
+from mcpd.bus.names import ROOT, job_path, session_path
+from mcpd.bus.objects import Objects
+from mcpd.bus.servers import Servers
+from mcpd.bus.sessions import SessionObject
+from mcpd.errors import McpdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from mcpd.bus.connection import Connection
+    from mcpd.bus.core import Core
+    from mcpd.bus.polkit import Authority
+    from mcpd.install.job import Job, JobEvent
+    from mcpd.runtime.sessions import SessionEvent
+
+TABLE: Final[Table] = {**manager.METHODS, **jobs.METHODS, **sessions.METHODS}
+"""Every method of ours; the standard ones are in :mod:`mcpd.bus.objects`."""
+_CATALOGUE_JOBS: Final = frozenset({"refresh", "check-updates"})
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """Serves *core* on *connection*."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        core: Core,
+        authority: Authority,
+        *,
+        only_uid: int | None = None,
+        bridge_uid: int | None = None,
+        lookup: Lookup = ask_bus,
+    ) -> None:
+        self._connection = connection
+        self._core = core
+        self._objects = Objects(connection)
+        self._callers = Callers(connection, lookup)
+        self._callers.on_vanish(self._on_vanish)
+        self._servers = Servers(core, self._objects)
+        self._objects.add(ROOT, Manager(core, self._servers, self._catalog_changed, bridge_uid))
+        self._dispatcher = Dispatcher(connection, self._objects, TABLE, self._callers, authority, only_uid=only_uid)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._unsubscribe: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Answer calls, and signal what happens."""
+        self._unsubscribe = [
+            self._core.installer.jobs.subscribe(self._on_job),
+            self._core.sessions.subscribe(self._on_session),
+        ]
+        self._sync()
+        self._objects.announce()
+        self._dispatcher.start()
+        self._spawn(self._look_for_updates())
+
+    async def close(self) -> None:
+        """Stop answering, and send what is still to be sent."""
+        await self._dispatcher.close()
+        await self._callers.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._objects.close()
+        await self._connection.drain()
+
+    async def _look_for_updates(self) -> None:
+        await self._core.look_for_updates()
+        self._sync()
+
+    def _catalog_changed(self) -> None:
+        self._objects.emit(ROOT, "CatalogChanged")
+
+    def _sync(self) -> None:
+        try:
+            self._servers.sync()
+        except McpdError as error:
+            log.warning("The installed servers cannot be listed: %s", error.message)
+
+    def _on_job(self, event: JobEvent) -> None:
+        path = job_path(event.job.number)
+        if event.kind == "added":
+            self._objects.add(path, JobObject(event.job))
+        elif event.kind == "changed":
+            names = [CHANGES[name] for name in event.changed if name in CHANGES]
+            self._objects.changed(path, names, urgent=not URGENT.isdisjoint(event.changed))
+        elif event.kind == "finished":
+            self._spawn(self._finish(event.job, path))
+        elif event.kind == "removed":
+            self._objects.remove(path)
+
+    async def _finish(self, job: Job, path: str) -> None:
+        """Signal what the job changed before its end, so that who waits for the end has seen it."""
+        await self._core.look_for_updates()
+        self._sync()
+        if job.kind in _CATALOGUE_JOBS:
+            self._catalog_changed()
+        result = JobObject(job).result()
+        self._objects.emit(path, "Finished", *result)
+        self._objects.emit(ROOT, "JobRemoved", path, *result)
+
+    def _on_session(self, event: SessionEvent) -> None:
+        session = event.session
+        path = session_path(session.number)
+        if event.kind == "started":
+            self._objects.add(path, SessionObject(session, self._core.sessions))
+        elif session.exit is not None:
+            result = "success" if session.exit.code == 0 else "failed"
+            if session.owner.name.startswith(":"):
+                self._objects.emit(path, "Exited", result, session.exit.code, destination=session.owner.name)
+            self._objects.remove(path)
+
+    def _on_vanish(self, caller: Caller) -> None:
+        self._spawn(self._core.sessions.stop_owner(caller.name))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("Something on the bus failed", exc_info=task.exception())

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The interface Session over the running servers of :mod:`mcpd.runtime`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.bus.dispatcher import Row
+from mcpd.bus.names import SESSION, session_path
+from mcpd.bus.wire import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcpd.bus.caller import Call
+    from mcpd.runtime.sessions import Session, Sessions
+
+
+@dataclass(slots=True)
+class SessionObject:
+    """A running server on the bus."""
+
+    session: Session
+    sessions: Sessions
+    interface: str = SESSION
+
+    def properties(self) -> Mapping[str, Variant]:
+        """Every property of the interface."""
+        session = self.session
+        return {
+            "ServerId": Variant("s", session.server_id),
+            "Pid": Variant("u", session.pid),
+            "Unit": Variant("s", session.unit),
+            "OwnerUid": Variant("u", session.owner.uid),
+            "State": Variant("s", str(session.state)),
+        }
+
+    def listed(self) -> dict[str, Variant]:
+        """The session as an element of ListSessions."""
+        session = self.session
+        return {
+            "path": Variant("o", session_path(session.number)),
+            "server-id": Variant("s", session.server_id),
+            "unit": Variant("s", session.unit),
+            "state": Variant("s", str(session.state)),
+            "pid": Variant("u", session.pid),
+            "owner-uid": Variant("u", session.owner.uid),
+            "started": Variant("t", int(session.started)),
+        }
+
+    async def stop(self, _call: Call, _options: Mapping[str, Any]) -> None:
+        """``Stop``."""
+        await self.sessions.stop(self.session.number)
+
+
+def _foreign(target: SessionObject, call: Call, *_args: object) -> str | None:
+    owner = target.session.owner
+    return None if call.uid == owner.uid or call.sender == owner.name else "cancel-foreign"
+
+
+def _details(target: SessionObject, _call: Call, *_args: object) -> dict[str, str]:
+    session = target.session
+    return {"id": session.server_id, "session": str(session.number), "owner-uid": str(session.owner.uid)}
+
+
+METHODS: Final = {(SESSION, "Stop"): Row(SessionObject.stop, _foreign, _details)}

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Messages on the bus socket: framing, header, file descriptors, and a queue that survives a full socket."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mcpd.bus import wire
+from mcpd.bus.fds import Fds
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+NO_REPLY_EXPECTED: Final = 1
+NO_AUTOSTART: Final = 2
+ALLOW_INTERACTIVE: Final = 4
+
+MAX_MESSAGE: Final = 128 * 1024 * 1024
+"""Bytes; the limit of the specification."""
+_MAX_FDS: Final = 253
+"""What the kernel passes with one message (SCM_MAX_FD)."""
+_CHUNK: Final = 64 * 1024
+_FIELDS: Final = ("", "path", "interface", "member", "error_name", "reply_serial", "destination", "sender", "signature")
+
+
+class Kind(IntEnum):
+    """The message types."""
+
+    CALL = 1
+    RETURN = 2
+    ERROR = 3
+    SIGNAL = 4
+
+
+@dataclass(slots=True)
+class Frame:
+    """One received message, its body not yet read. Whoever gets it owns :attr:`fds`."""
+
+    kind: int
+    flags: int
+    serial: int
+    little: bool
+    body: bytes | None
+    """``None`` if it was longer than the connection accepts."""
+    fds: Fds
+    path: str = ""
+    interface: str = ""
+    member: str = ""
+    error_name: str = ""
+    reply_serial: int = 0
+    destination: str = ""
+    sender: str = ""
+    signature: str = ""
+
+    def values(self) -> list[Any]:
+        """The body. Raises :class:`~mcpd.bus.wire.WireError`."""
+        if self.body is None:
+            raise wire.WireError("the message is too long")
+        return wire.unmarshal(self.signature, self.body, little=self.little)
+
+
+def encode(
+    kind: Kind,
+    serial: int,
+    fields: Sequence[tuple[int, wire.Variant]],
+    body: bytes = b"",
+    flags: int = 0,
+) -> bytes:
+    """A message with these header *fields*."""
+    head = wire.marshal("yyyyuua(yv)", (ord("l"), kind, flags, 1, len(body), serial, fields))
+    return head + bytes(-len(head) % 8) + body
+
+
+class FrameReader:
+    """Cuts the byte stream of a non-blocking socket into :class:`Frame` objects."""
+
+    def __init__(self, sock: socket.socket, max_message: int) -> None:
+        self._sock = sock
+        self._max = max_message
+        self._fds = Fds()
+        self._data = bytearray()
+        self._total = 16
+        self._seen = 0
+
+    def read(self) -> Frame | None:
+        """The next message, ``None`` if it has not arrived yet.
+
+        Raises :class:`EOFError` and :class:`OSError` when the connection is gone, and
+        :class:`~mcpd.bus.wire.WireError` for a message without a usable header, which is then dropped.
+        """
+        while self._seen < self._total:
+            if not self._receive(min(self._total - self._seen, 1024 * 1024)):
+                return None
+            if self._seen == 16 == self._total:
+                self._total = self._length()
+        data, fds = bytes(self._data), self._fds
+        oversized = self._total > self._max
+        self._data, self._fds, self._total, self._seen = bytearray(), Fds(), 16, 0
+        try:
+            return _decode(data, fds, oversized=oversized)
+        except BaseException:
+            fds.close()
+            raise
+
+    def close(self) -> None:
+        """Close the descriptors of a message that did not arrive as a whole."""
+        self._fds.close()
+
+    def _receive(self, count: int) -> bool:
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(count, socket.CMSG_SPACE(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return False
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                received = array.array("i")
+                received.frombytes(content[: len(content) - len(content) % received.itemsize])
+                for fd in received:
+                    self._fds.add(fd)
+        if not data:
+            raise EOFError("the message bus closed the connection")
+        self._seen += len(data)
+        # Of a message that is too long only the header is of use.
+        self._data += data if self._total <= self._max else data[: max(0, _CHUNK - len(self._data))]
+        return True
+
+    def _length(self) -> int:
+        order = "<" if self._data[0] == ord("l") else ">"
+        body, _, header = struct.unpack_from(order + "III", self._data, 4)
+        total = 16 + header + -header % 8 + body
+        if total > MAX_MESSAGE or self._data[0] not in b"lB" or self._data[3] != 1:
+            raise EOFError("the message bus does not speak the D-Bus protocol")
+        return int(total)
+
+
+def _decode(data: bytes, fds: Fds, *, oversized: bool) -> Frame:
+    little = data[0] == ord("l")
+    fields, end = wire.read_at("a(yv)", data, 12, little=little)
+    (serial,) = struct.unpack_from("<I" if little else ">I", data, 8)
+    known = {_FIELDS[code]: value for code, value in fields if 0 < code < len(_FIELDS)}
+    body = None if oversized else data[end + -end % 8 :]
+    return Frame(kind=data[1], flags=data[2], serial=serial, little=little, body=body, fds=fds, **known)
+
+
+class _Pending(NamedTuple):
+    data: bytes
+    fds: Fds
+
+
+@dataclass(slots=True)
+class Writer:
+    """A queue in front of a non-blocking socket. It owns duplicates of the descriptors that it has to send."""
+
+    loop: asyncio.AbstractEventLoop
+    sock: socket.socket
+    failed: Callable[[Exception], None]
+    queued: int = 0
+    """Bytes that wait for the bus to read them."""
+    _queue: deque[_Pending] = field(default_factory=deque)
+    _offset: int = 0
+    _armed: bool = False
+    _waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+    def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Queue a message. *fds* stay the caller's. Raises :class:`OSError` if they cannot be duplicated."""
+        own = Fds()
+        try:
+            for fd in fds:
+                own.add(os.dup(fd))
+        except OSError:
+            own.close()
+            raise
+        self._queue.append(_Pending(data, own))
+        self.queued += len(data)
+        if not self._armed:
+            self._armed = True
+            self.loop.add_writer(self.sock.fileno(), self._flush)
+
+    async def drain(self) -> None:
+        """Wait until everything queued so far has been sent, or the connection is gone."""
+        if self._queue:
+            waiter = self.loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def close(self) -> None:
+        """Forget what is queued and close its descriptors."""
+        for pending in self._queue:
+            pending.fds.close()
+        self._queue.clear()
+        self.queued = 0
+        self._idle()
+
+    def _flush(self) -> None:
+        try:
+            while self._queue:
+                self._write()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.failed(error)
+            return
+        self._idle()
+
+    def _write(self) -> None:
+        """Send as much as the socket takes of the first message, or of all that carry no descriptors."""
+        first = self._queue[0]
+        if len(first.fds):
+            numbers = array.array("i", [first.fds.get(index) for index in range(len(first.fds))])
+            self._sent(self.sock.sendmsg([first.data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)]))
+            # The kernel has them; a rest of this message goes without.
+            first.fds.close()
+            return
+        batch = [memoryview(first.data)[self._offset :]]
+        size = len(batch[0])
+        for pending in list(self._queue)[1:64] if len(self._queue) > 1 and size < _CHUNK else ():
+            if len(pending.fds) or size > _CHUNK:
+                break
+            batch.append(memoryview(pending.data))
+            size += len(pending.data)
+        self._sent(self.sock.sendmsg(batch))
+
+    def _sent(self, count: int) -> None:
+        self.queued -= count
+        self._offset += count
+        while self._queue and self._offset >= len(self._queue[0].data):
+            self._offset -= len(self._queue.popleft().data)
+
+    def _idle(self) -> None:
+        if self._armed:
+            self._armed = False
+            self.loop.remove_writer(self.sock.fileno())
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()

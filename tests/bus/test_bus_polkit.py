@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Authorization: polkit asked as design §5 says, with python-dbusmock in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mcpd.bus.client import Client
+from mcpd.bus.connection import Connection, Match
+from mcpd.bus.names import DBUS, DBUS_PATH
+from mcpd.bus.polkit import AUTHORITY, AUTHORITY_PATH, POLKIT
+from mcpd.errors import InteractionRequired, InvalidConfig, McpdError, NotAuthorized, NotFound
+from mcpd.paths import Scope
+from tests.bus.harness import PATIENCE, Machine, connected, served
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+MOCK = "org.freedesktop.DBus.Mock"
+SET_CONFIG = ("SetConfig", "sa{sv}a{sv}", ["x", {"level": "high"}, {}])
+CONFIGURE = "org.mcpd.mcp1.configure"
+SOMEBODY = 4711
+
+
+class Mock:
+    """The python-dbusmock that plays polkitd."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def call(self, member: str, signature: str = "", *args: object) -> Any:
+        reply = await self._connection.call(POLKIT, AUTHORITY_PATH, MOCK, member, signature, args)
+        return reply.values[0] if reply.values else None
+
+    async def answer(self, action: str, answer: str, subject: str = "") -> None:
+        await self.call("Answer", "sss", subject, action, answer)
+
+    async def calls(self, member: str = "CheckAuthorization") -> list[Any]:
+        return [args for _, args in await self.call("GetMethodCalls", "s", member)]
+
+    async def waiting(self, count: int) -> None:
+        """Return once *count* checks are unanswered."""
+        changed = asyncio.Event()
+        match = Match(path=AUTHORITY_PATH, interface=AUTHORITY, member="Changed")
+        unsubscribe = await self._connection.subscribe(match, lambda _: changed.set())
+        async with asyncio.timeout(PATIENCE):
+            while await self.call("Waiting") != count:
+                await changed.wait()
+                changed.clear()
+        unsubscribe()
+
+
+@asynccontextmanager
+async def polkitd(machine: Machine, connection: Connection, template: str) -> AsyncIterator[Mock]:
+    owned = asyncio.Event()
+    match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", POLKIT)
+    await connection.subscribe(match, lambda signal: owned.set() if signal.args[2] else None)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dbusmock", "--template", template, env=machine.environ, stdout=subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await owned.wait()
+        yield Mock(connection)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.fixture
+def system(machine: Machine) -> Iterator[Machine]:
+    machine.install(
+        "x",
+        where=machine.paths.system.installed,
+        scope="system",
+        configurableProperties=[{"key": "level"}, {"key": "k", "sensitive": True}],
+    )
+    return machine
+
+
+@asynccontextmanager
+async def people(machine: Machine) -> AsyncIterator[tuple[Client, Client, dict[str, int], Connection]]:
+    """Two clients that are not root, and who they are."""
+    async with connected(machine.bus) as one, connected(machine.bus) as two, connected(machine.bus) as third:
+        uids = {one.unique_name: SOMEBODY, two.unique_name: SOMEBODY + 1}
+        yield Client(one, system=True), Client(two, system=True), uids, third
+
+
+TEMPLATE = str(Path(__file__).with_name("polkit_template.py"))
+
+
+async def test_reading_asks_nobody_and_changing_asks_polkit(system: Machine) -> None:
+    async with (
+        people(system) as (one, _, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids) as core,
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        assert len(await one.manager.call("ListServers", "a{sv}", [{}])) == 1
+        assert await one.manager.call("GetConfig", "s", ["x"]) == ({}, [])
+        assert await mock.calls() == []
+        with pytest.raises(NotAuthorized, match=r"org\.mcpd\.mcp1\.configure is not allowed"):
+            await one.manager.call(*SET_CONFIG)
+        assert core.store.config("x").values == {}
+        await mock.answer(CONFIGURE, "yes")
+        await one.manager.call(*SET_CONFIG)
+        assert core.store.config("x").values == {"level": "high"}
+        (refused, granted) = await mock.calls()
+    assert refused[0] == ("system-bus-name", {"name": one.connection.unique_name})
+    assert refused[1:4] == [CONFIGURE, {"id": "x", "keys": "level"}, 0]
+    assert refused[4], "an empty id cannot be cancelled"
+    assert refused[4] != granted[4]
+
+
+@pytest.mark.parametrize("way", ["flag", "option", "neither"])
+async def test_the_caller_is_asked_only_if_it_allows_that(system: Machine, way: str) -> None:
+    async with (
+        people(system) as (one, _, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        await mock.answer(CONFIGURE, "challenge")
+        one.interactive = way == "flag"
+        options = {"interactive": True} if way == "option" else {}
+        with pytest.raises(NotAuthorized) as caught:
+            await one.manager.call("SetConfig", "sa{sv}a{sv}", ["x", {}, options])
+        assert (await mock.calls())[0][3] == (0 if way == "neither" else 1)
+    assert CONFIGURE in caught.value.message
+    assert isinstance(caught.value, InteractionRequired) == (way == "neither")
+
+
+async def test_a_dismissed_prompt_is_a_refusal(system: Machine) -> None:
+    async with (
+        people(system) as (one, _, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        await mock.answer(CONFIGURE, "dismissed")
+        one.interactive = True
+        with pytest.raises(NotAuthorized, match=rf"{CONFIGURE}.*dismissed"):
+            await one.manager.call(*SET_CONFIG)
+
+
+async def test_an_answer_is_for_its_subject_only(system: Machine) -> None:
+    async with (
+        people(system) as (one, two, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        await mock.answer(CONFIGURE, "yes", one.connection.unique_name)
+        await one.manager.call(*SET_CONFIG)
+        with pytest.raises(NotAuthorized):
+            await two.manager.call(*SET_CONFIG)
+
+
+async def test_an_open_prompt_holds_up_nobody_and_ends_with_its_caller(system: Machine) -> None:
+    async with (
+        people(system) as (one, two, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids) as core,
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        await mock.answer(CONFIGURE, "hang", one.connection.unique_name)
+        await mock.answer(CONFIGURE, "yes", two.connection.unique_name)
+        pending = asyncio.create_task(one.manager.call(*SET_CONFIG))
+        await mock.waiting(1)
+        await two.manager.call("SetConfig", "sa{sv}a{sv}", ["x", {"level": "low"}, {}])
+        await one.manager.call("ListServers", "a{sv}", [{}])
+        one.connection.close()
+        await mock.waiting(0)
+        with pytest.raises(McpdError):
+            await pending
+        asked, cancelled = (await mock.calls())[0][4], await mock.calls("CancelCheckAuthorization")
+    assert cancelled == [[asked]]
+    assert core.store.config("x").values == {"level": "low"}
+
+
+async def test_without_polkit_only_root_may_change_anything(system: Machine) -> None:
+    async with (
+        people(system) as (one, _, uids, root),
+        served(system, scope=Scope.SYSTEM, uids=uids) as core,
+    ):
+        with pytest.raises(NotAuthorized, match=CONFIGURE):
+            await one.manager.call(*SET_CONFIG)
+        assert core.store.config("x").values == {}
+        uids[root.unique_name] = 0
+        await Client(root, system=True).manager.call(*SET_CONFIG)
+        assert core.store.config("x").values == {"level": "high"}
+
+
+async def test_the_template_of_dbusmock_gives_the_same(system: Machine) -> None:
+    async with (
+        people(system) as (one, _, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, "polkitd") as mock,
+    ):
+        with pytest.raises(NotAuthorized):
+            await one.manager.call(*SET_CONFIG)
+        await mock.call("SetAllowed", "as", [CONFIGURE])
+        await one.manager.call(*SET_CONFIG)
+        await mock.call("SimulateHangActions", "as", [CONFIGURE])
+        pending = asyncio.create_task(one.manager.call(*SET_CONFIG))
+        await one.manager.call("ListServers", "a{sv}", [{}])
+        assert not pending.done()
+        await mock.call("ReleaseHangingCalls")
+        await pending
+
+
+ASKED = [
+    ("Install", "sa{sv}", ["nothing", {}], "install-untrusted", {"id": "nothing"}),
+    ("Update", "asa{sv}", [["x", "y"], {}], "install-untrusted", {"id": "x, y"}),
+    ("Uninstall", "sa{sv}", ["nothing", {}], "uninstall", {"id": "nothing"}),
+    ("Rollback", "sa{sv}", ["nothing", {}], "rollback", {"id": "nothing"}),
+    ("CheckUpdates", "a{sv}", [{}], "refresh", {}),
+    ("Refresh", "a{sv}", [{}], "refresh", {}),
+    (
+        "AddSource",
+        "sa{sv}",
+        ["https://example.com/r.json", {}],
+        "manage-sources",
+        {"source": "https://example.com/r.json"},
+    ),
+    ("RemoveSource", "sa{sv}", ["https://example.com/", {}], "manage-sources", {"source": "https://example.com/"}),
+    ("Spawn", "sa{uh}ta{sv}", ["nothing", {}, 0, {}], "spawn", {"id": "nothing"}),
+]
+
+
+@pytest.mark.parametrize(("member", "signature", "args", "action", "details"), ASKED, ids=[row[0] for row in ASKED])
+async def test_each_method_asks_for_its_action(
+    system: Machine, member: str, signature: str, args: list[Any], action: str, details: dict[str, str]
+) -> None:
+    async with (
+        people(system) as (one, _, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        with pytest.raises(NotAuthorized, match=rf"org\.mcpd\.mcp1\.{action} "):
+            await one.manager.call(member, signature, args)
+        assert [(call[1], call[2]) for call in await mock.calls()] == [(f"org.mcpd.mcp1.{action}", details)]
+
+
+@pytest.mark.parametrize("member", ["SetSecret", "InstallManifest"])
+async def test_what_comes_in_fds_is_not_read_before_the_answer(system: Machine, member: str) -> None:
+    read, write = os.pipe()
+    call = (
+        (member, "ssha{sv}", ["x", "k", 0, {}]) if member == "SetSecret" else (member, "ha{sv}", [0, {}])
+    )  # fmt: skip
+    async with (
+        people(system) as (one, _, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, TEMPLATE),
+    ):
+        with pytest.raises(NotAuthorized):
+            await one.manager.call(*call, fds=[read])
+    os.close(read)
+    with pytest.raises(BrokenPipeError):
+        os.write(write, b"x")
+    os.close(write)
+
+
+async def test_another_users_session_needs_cancel_foreign(system: Machine) -> None:
+    async with (
+        people(system) as (one, two, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids) as core,
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        await mock.answer("org.mcpd.mcp1.spawn", "yes")
+        path, ends = await one.spawn("x")
+        with pytest.raises(NotAuthorized, match="cancel-foreign"):
+            await two.session(path).call("Stop", "a{sv}", [{}])
+        assert await two.manager.call("ListSessions") == []
+        assert [s["server-id"] for s in await one.manager.call("ListSessions")] == ["x"]
+        await one.session(path).call("Stop", "a{sv}", [{}])
+        assert core.sessions.list() == []
+        for fd in ends.values():
+            os.close(fd)
+
+
+async def test_only_the_bridge_names_another_caller(system: Machine) -> None:
+    async with (
+        people(system) as (bridge, user, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids, bridge_uid=SOMEBODY) as core,
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        await mock.answer("org.mcpd.mcp1.spawn", "yes", user.connection.unique_name)
+        with pytest.raises(NotAuthorized, match="caller-uid"):
+            await user.spawn("x", options={"caller-uid": 0})
+        _, ends = await bridge.spawn("x", options={"caller-uid": 1000})
+        assert [session.owner.uid for session in core.sessions.list()] == [1000]
+        assert len(await bridge.manager.call("ListSessions")) == 1
+        assert [call[0] for call in await mock.calls()] == [("system-bus-name", {"name": user.connection.unique_name})]
+        for fd in ends.values():
+            os.close(fd)
+
+
+async def test_the_session_instance_serves_its_own_user_and_asks_nobody(machine: Machine) -> None:
+    machine.install("x", where=machine.paths.user.installed, configurableProperties=[{"key": "level"}])
+    async with (
+        people(machine) as (one, _, uids, third),
+        served(machine, scope=Scope.USER, uids=uids, only_uid=os.getuid()) as core,
+    ):
+        with pytest.raises(NotAuthorized, match="own session"):
+            await one.manager.call("ListServers", "a{sv}", [{}])
+        me = Client(third, system=False)
+        await me.manager.call(*SET_CONFIG)
+        assert core.store.config("x").values == {"level": "high"}
+        with pytest.raises(NotFound):
+            await me.manager.call("SetConfig", "sa{sv}a{sv}", ["no", {}, {}])
+        with pytest.raises(InvalidConfig):
+            await me.manager.call("SetConfig", "sa{sv}a{sv}", ["x", {"unknown": 1}, {}])
+        with pytest.raises(McpdError):
+            await me.job("/org/mcpd/Mcp1/job/77").properties()
