@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl config`` and ``mcpctl secret``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli import prompt
+from mcpd.cli.output import clean, details, note, write, write_json
+from mcpd.cli.session import open_bus
+from mcpd.cli.values import parse_pairs, show_value
+from mcpd.errors import InvalidConfig, InvalidManifest, NotFound, from_oserror
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from mcpd.bus.client import Client
+
+_HIDDEN: Final = "(set, not shown)"
+
+
+async def get(args: argparse.Namespace) -> int:
+    """``mcpctl config get``. JSON: ``{"values": {key: value}, "secrets-set": [key]}``, for one KEY only the value."""
+    async with open_bus(args) as bus:
+        values, secrets = await bus.manager.call("GetConfig", "s", [args.id])
+    if args.key is not None:
+        return _get_one(args, values, secrets)
+    if args.json:
+        write_json({"values": values, "secrets-set": secrets})
+        return 0
+    details(
+        [
+            *((key, show_value(value)) for key, value in sorted(values.items())),
+            *((key, _HIDDEN) for key in sorted(secrets)),
+        ]
+    )
+    if not values and not secrets:
+        note(f"{clean(args.id)} has no configuration.")
+    return 0
+
+
+def _get_one(args: argparse.Namespace, values: Mapping[str, object], secrets: list[str]) -> int:
+    if args.key in secrets:
+        raise InvalidConfig(f"{args.key} of {args.id} is set, and never shown because it is sensitive")
+    if args.key not in values:
+        raise NotFound(f"{args.id} has no value for {args.key!r}; 'mcpctl config get {args.id}' lists those it has")
+    value = values[args.key]
+    if args.json:
+        write_json(value)
+    else:
+        write(show_value(value))
+    return 0
+
+
+async def set_values(args: argparse.Namespace) -> int:
+    """``mcpctl config set``."""
+    async with open_bus(args, changing=True) as bus:
+        changes = parse_pairs(args.pairs, await _properties(bus, args.id))
+        await bus.manager.call("SetConfig", "sa{sv}a{sv}", [args.id, changes, {}])
+    return 0
+
+
+async def unset_values(args: argparse.Namespace) -> int:
+    """``mcpctl config unset``."""
+    async with open_bus(args, changing=True) as bus:
+        await bus.manager.call("SetConfig", "sa{sv}a{sv}", [args.id, {}, {"unset": args.keys}])
+    return 0
+
+
+async def set_secret(args: argparse.Namespace) -> int:
+    """``mcpctl secret set``: from the terminal without echo, else from standard input."""
+    secret = prompt.ask_secret(f"{args.key} of {args.id}") if sys.stdin.isatty() else prompt.read_secret("-")
+    await _send_secret(args, secret)
+    return 0
+
+
+async def unset_secret(args: argparse.Namespace) -> int:
+    """``mcpctl secret unset``."""
+    await _send_secret(args, b"")
+    return 0
+
+
+async def _send_secret(args: argparse.Namespace, secret: bytes) -> None:
+    async with open_bus(args, changing=True) as bus:
+        with prompt.memfd(secret, "secret") as fd:
+            await bus.manager.call("SetSecret", "ssha{sv}", [args.id, args.key, 0, {}], fds=[fd])
+
+
+async def _properties(bus: Client, server_id: str) -> list[dict[str, Any]]:
+    """The configurable properties of an installed server, for their types, which are not on D-Bus."""
+    path = await bus.manager.call("GetManifestPath", "s", [server_id])
+    return await asyncio.to_thread(_read_properties, Path(path))
+
+
+def _read_properties(path: Path) -> list[dict[str, Any]]:
+    from mcpd.model import Manifest  # noqa: PLC0415 - reads the older forms too, at the price of pydantic
+
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise from_oserror(error, f"reading {path}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidManifest(f"{path}: {error}") from error
+    return [known.to_json() for known in Manifest.parse(data, str(path)).configurable_properties]

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl doctor``: what is missing on this machine, and the way out."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from mcpd import __version__
+from mcpd.cli.checks import Check, local_checks
+from mcpd.cli.output import clean, paint, write, write_json
+from mcpd.cli.session import open_bus
+from mcpd.errors import EXIT_FAILED, McpdError
+from mcpd.paths import Scope, from_environment
+
+if TYPE_CHECKING:
+    import argparse
+
+    from mcpd.bus.client import Client
+
+_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+async def doctor(args: argparse.Namespace) -> int:
+    """``mcpctl doctor``; 1 if something fails. JSON: ``{"checks": [{name, result, message, advice}]}``."""
+    scope = Scope.SYSTEM if args.system else Scope.USER
+    checks = await asyncio.to_thread(lambda: list(local_checks(from_environment(), scope)))
+    checks += await _bus_checks(args)
+    if args.json:
+        write_json({"checks": [asdict(check) for check in checks]})
+    else:
+        for check in checks:
+            _print(check)
+    return EXIT_FAILED if any(check.result == "fail" for check in checks) else 0
+
+
+async def _bus_checks(args: argparse.Namespace) -> list[Check]:
+    name = "system bus" if args.system else "session bus"
+    try:
+        async with open_bus(args) as bus:
+            return [Check(name, "ok", "reachable"), *await _mcpd_checks(bus)]
+    except McpdError as error:
+        return [Check(name, "fail", error.message, "start D-Bus, or run mcpctl inside the session it belongs to")]
+
+
+async def _mcpd_checks(bus: Client) -> list[Check]:
+    unit = "systemctl status mcpd" if bus.system else "systemctl --user status mcpd"
+    try:
+        properties = await bus.manager.properties()
+        servers = await bus.manager.call("ListServers", "a{sv}", [{}])
+    except McpdError as error:
+        return [Check("mcpd", "fail", error.message, f"see '{unit}'")]
+    running, own = properties.get("Version", ""), __version__
+    if running == own:
+        checks = [Check("mcpd", "ok", f"version {running} answers")]
+    else:
+        advice = unit.replace("status", "restart")
+        checks = [Check("mcpd", "warn", f"version {running} answers, mcpctl is version {own}", f"run '{advice}'")]
+    for server in servers:
+        if server["state"] == "broken":
+            message = f"{server['id']}: {server.get('problem', '')}"
+            checks.append(Check("server", "fail", message, f"'mcpctl rollback {server['id']}' or 'mcpctl remove'"))
+        elif not server.get("configured", True):
+            message = f"{server['id']} lacks values it needs"
+            checks.append(Check("server", "warn", message, f"see 'mcpctl config get {server['id']}'"))
+    return [*checks, Check("servers", "ok", f"{len(servers)} installed")]
+
+
+def _print(check: Check) -> None:
+    write(f"{paint(check.result.ljust(4), _COLOURS[check.result])}  {check.name}: {clean(check.message)}")
+    if check.advice and check.result != "ok":
+        write(f"      {clean(check.advice)}")

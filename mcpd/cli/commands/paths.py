@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl paths``: the path helpers of seed 001 §8.4 for shells and scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcpd.cli.output import details, write_json
+from mcpd.paths import from_environment
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def paths(args: argparse.Namespace) -> int:
+    """``mcpctl paths``. JSON: ``{"user-install-dir": …, "user-sources-path": …, "system-install-dir": …, …}``."""
+    found = from_environment()
+    names: dict[str, str] = {}
+    for layout in (found.user, found.system):
+        names |= {
+            f"{layout.scope}-{name}": str(path)
+            for name, path in (
+                ("install-dir", layout.installed),
+                ("sources-path", layout.sources_list),
+                ("settings-path", layout.settings),
+                ("secrets-dir", layout.secrets),
+                ("state-dir", layout.state),
+                ("cache-dir", layout.cache),
+                ("runtime-dir", layout.runtime),
+            )
+        }
+    names["vendor-dir"] = str(found.vendor)
+    if args.json:
+        write_json(names)
+    else:
+        details(names.items())
+    return 0

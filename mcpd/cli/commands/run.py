@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl run``: what MCP clients start. No byte between client and server passes through here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from mcpd.cli.spawn import spawned
+from mcpd.cli.streams import CLOSED
+from mcpd.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import argparse
+
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+async def run(args: argparse.Namespace) -> int:
+    """``mcpctl run``; returns the exit code of the server. SIGTERM, SIGINT and SIGHUP stop it."""
+    async with spawned(args, args.id, _standard_fds(), _environment()) as server:
+        _let_go()
+        stopping: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        for number in _FORWARDED:
+            loop.add_signal_handler(number, lambda: stopping.add(loop.create_task(server.stop())))
+        code = await server.wait()
+        for task in stopping:
+            task.cancel()
+        return code
+
+
+def _standard_fds() -> dict[int, int]:
+    """Our own 0, 1 and 2 for the server; without 2 its messages go to the journal."""
+    for fd, name in ((0, "input"), (1, "output")):
+        if fd in CLOSED:
+            raise InvalidArgument(f"standard {name} is closed, so the server cannot talk to its client")
+    return {fd: fd for fd in (0, 1, 2) if fd not in CLOSED}
+
+
+def _environment() -> dict[str, str]:
+    """Our variables, without those D-Bus cannot carry (not UTF-8). mcpd drops what steers loaders and the session."""
+    return {name: value for name, value in os.environ.items() if _is_text(name) and _is_text(value)}
+
+
+def _is_text(text: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _let_go() -> None:
+    """Leave stdin and stdout to the server alone, so that each side sees the other's end at once."""
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)

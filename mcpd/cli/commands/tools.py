@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl tools`` and ``call``: a server's tools from the shell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli.mcp_client import McpClient
+from mcpd.cli.output import clean, note, table, write, write_json
+from mcpd.cli.spawn import spawned
+from mcpd.cli.values import parse_json
+from mcpd.errors import EXIT_FAILED, InvalidArgument, NotFound, TimedOut
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+_END_GRACE: Final = 2.0
+"""Seconds that a server may take to end by itself."""
+
+
+async def tools(args: argparse.Namespace) -> int:
+    """``mcpctl tools``. JSON: ``{"tools": […]}``, each as the server describes it."""
+    async with _client(args) as client:
+        found = await client.tools()
+    if args.json:
+        write_json({"tools": found})
+    elif found:
+        rows = [(tool.get("name", ""), _arguments(tool), _first_line(tool.get("description", ""))) for tool in found]
+        table(("TOOL", "ARGUMENTS", "DESCRIPTION"), rows)
+    else:
+        note(f"{clean(args.id)} has no tools.")
+    return 0
+
+
+async def call(args: argparse.Namespace) -> int:
+    """``mcpctl call``; 1 if the tool says that it failed. JSON: the whole result as the server gave it."""
+    async with _client(args) as client:
+        tool = next((tool for tool in await client.tools() if tool.get("name") == args.tool), None)
+        if tool is None:
+            raise NotFound(f"{args.id} has no tool {args.tool!r}; 'mcpctl tools {args.id}' lists what it has")
+        result = await client.call(args.tool, _parse_arguments(args.arguments, _schema(tool)))
+    if args.json:
+        write_json(result)
+    else:
+        _print_result(result)
+    return EXIT_FAILED if result.get("isError") else 0
+
+
+@asynccontextmanager
+async def _client(args: argparse.Namespace) -> AsyncIterator[McpClient]:
+    """The server, started and greeted; everything within ``--timeout``."""
+    try:
+        async with (
+            asyncio.timeout(args.timeout),
+            spawned(args, args.id, {}) as server,
+        ):
+            async with McpClient(server.ends[0], server.ends[1], args.id) as client:
+                yield client
+            with suppress(TimeoutError):
+                # Its input is closed now. A server that does not end by itself is stopped when we leave the bus.
+                async with asyncio.timeout(_END_GRACE):
+                    await server.wait()
+    except TimeoutError:
+        raise TimedOut(f"{args.id} did not answer in {args.timeout:g} s; --timeout gives it more") from None
+
+
+def _parse_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a tool: one JSON object, or ``KEY=VALUE`` with values typed by the tool's *schema*."""
+    if len(words) == 1 and words[0].lstrip().startswith("{"):
+        try:
+            whole = parse_json(words[0])
+        except ValueError as error:
+            raise InvalidArgument(f"the arguments are not valid JSON: {error}") from error
+        return dict(whole)
+    arguments = {}
+    for word in words:
+        key, separator, text = word.partition("=")
+        if not separator or not key:
+            raise InvalidArgument(f"{word!r} is neither KEY=VALUE nor a JSON object")
+        arguments[key] = _typed(key, text, schema.get(key))
+    return arguments
+
+
+def _typed(key: str, text: str, schema: object) -> Any:
+    """*text* as JSON, or as it is where the *schema* takes a string."""
+    wanted = schema.get("type") if isinstance(schema, dict) else None
+    kinds = wanted if isinstance(wanted, list) else [wanted] if isinstance(wanted, str) else []
+    if "string" in kinds:
+        return text
+    try:
+        return parse_json(text)
+    except ValueError:
+        if kinds:
+            raise InvalidArgument(f"{key} is of type {' or '.join(map(str, kinds))}; {text[:80]!r} is not") from None
+        return text
+
+
+def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    schema = tool.get("inputSchema")
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}
+
+
+def _arguments(tool: Mapping[str, Any]) -> str:
+    """The names of the arguments, optional ones in brackets."""
+    schema = tool.get("inputSchema")
+    required = schema.get("required") if isinstance(schema, dict) else None
+    needed = required if isinstance(required, list) else []
+    return " ".join(name if name in needed else f"[{name}]" for name in _schema(tool))
+
+
+def _first_line(text: object) -> str:
+    return str(text).strip().partition("\n")[0]
+
+
+def _print_result(result: Mapping[str, Any]) -> None:
+    content = result.get("content")
+    items = [item for item in content if isinstance(item, dict)] if isinstance(content, list) else []
+    for item in items:
+        text = _item_text(item)
+        write(clean(text, lines=True) if sys.stdout.isatty() else text)
+    if not items and "structuredContent" in result:
+        write_json(result["structuredContent"])
+
+
+def _item_text(item: Mapping[str, Any]) -> str:
+    resource = item.get("resource")
+    match item.get("type"):
+        case "text":
+            return str(item.get("text", ""))
+        case "image" | "audio" as kind:
+            return f"[{kind}, {item.get('mimeType', 'unknown type')}, {len(str(item.get('data', ''))) * 3 // 4} bytes]"
+        case "resource_link":
+            return str(item.get("uri", ""))
+        case "resource" if isinstance(resource, dict):
+            return str(resource.get("text") or f"[resource {resource.get('uri', '')}]")
+    return json.dumps(item, ensure_ascii=False)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Starting a job of mcpd and following it to its end: progress, questions, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli import progress, prompt
+from mcpd.cli.output import clean, note
+from mcpd.cli.values import parse_value
+from mcpd.errors import Cancelled, ConfigMissing, InvalidConfig, McpdError, NotAuthorized
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcpd.bus.client import Client, JobResult, Remote
+
+_CANCEL_GRACE: Final = 10.0
+"""Seconds that a cancelled job may take to end before mcpctl leaves it alone."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """What the command line says to the questions of a job."""
+
+    consent: bool = False
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    """By key; a job takes out those it asks for."""
+
+
+async def run_job(
+    bus: Client,
+    member: str,
+    signature: str,
+    args: Sequence[object],
+    *,
+    fds: Sequence[int] = (),
+    answers: Answers | None = None,
+) -> None:
+    """Call the Manager's *member*, which starts a job, and return when that has ended well.
+
+    Raises the error the job ended with; :class:`~mcpd.errors.NotAuthorized` if a needed consent is not given
+    and :class:`~mcpd.errors.ConfigMissing` if a needed value is not. Interrupted, it cancels the job first.
+    """
+    follower = _Follower(answers or Answers())
+    task = asyncio.ensure_future(bus.run_job(member, signature, args, fds=fds, on_change=follower.changed))
+    task.add_done_callback(lambda _: follower.ended())
+    try:
+        await follower.follow()
+        result = await task
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        note("cancelling")
+        await follower.cancel(task)
+        raise
+    except McpdError:
+        await follower.cancel(task)
+        raise
+    finally:
+        follower.view.close()
+        task.cancel()
+    result.check()
+
+
+class _Follower:
+    """Shows one job and answers what it asks."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._changes: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._job: Remote | None = None
+        self._answered: set[tuple[str, str]] = set()
+        self.view = progress.view()
+
+    def changed(self, job: Remote, properties: dict[str, Any]) -> None:
+        """Note the *properties* of the *job*."""
+        self._job = job
+        self._changes.put_nowait(dict(properties))
+
+    def ended(self) -> None:
+        """Note that the job has ended."""
+        self._changes.put_nowait(None)
+
+    async def follow(self) -> None:
+        """Return when the job has ended."""
+        while (properties := await self._changes.get()) is not None:
+            self.view.show(properties)
+            if self._job is not None and properties.get("State") in {"needs-consent", "needs-config"}:
+                await self._answer(self._job, properties)
+
+    async def cancel(self, task: asyncio.Task[JobResult]) -> None:
+        """Cancel the job and wait a little for its end; what it cannot undo goes on without us."""
+        if self._job is None or task.done():
+            return
+        with suppress(McpdError, TimeoutError):
+            async with asyncio.timeout(_CANCEL_GRACE):
+                await self._job.call("Cancel", "a{sv}", [{}])
+                await asyncio.wait([task])
+
+    async def _answer(self, job: Remote, properties: Mapping[str, Any]) -> None:
+        """Answer what the job needs, each need once: its list shrinks while the answers are on their way."""
+        needs = [need for need in properties.get("Needs") or [] if (need["kind"], need["key"]) not in self._answered]
+        if not needs:
+            return
+        self._answered.update((need["kind"], need["key"]) for need in needs)
+        self.view.pause()
+        server = clean(properties.get("ServerId", ""))
+        if properties["State"] == "needs-consent":
+            self._consent(server, needs)
+            await job.call("Proceed", "a{sv}", [{}])
+        else:
+            await self._configure(server, job, needs)
+
+    def _consent(self, server: str, needs: Sequence[Mapping[str, Any]]) -> None:
+        note(f"{server} asks for these permissions:")
+        for need in needs:
+            note("  " + _describe(need))
+        if self._answers.consent:
+            return
+        if not prompt.terminal():
+            raise NotAuthorized(f"{server}: these permissions need your consent; give it with --yes")
+        if not prompt.confirm("Grant them?"):
+            raise Cancelled(f"{server}: the permissions were not granted, nothing was changed")
+
+    async def _configure(self, server: str, job: Remote, needs: Sequence[Mapping[str, Any]]) -> None:
+        keys = {need["key"] for need in needs}
+        values: dict[str, object] = {}
+        secrets = {key: self._answers.secrets.pop(key) for key in keys & self._answers.secrets.keys()}
+        unanswered = [need for need in needs if need["key"] not in secrets]
+        if unanswered and not prompt.terminal():
+            raise ConfigMissing(_missing(server, unanswered))
+        for need in unanswered:
+            if need.get("sensitive"):
+                secrets[need["key"]] = prompt.ask_secret(_label(need))
+            else:
+                values[need["key"]] = _ask_value(need)
+        if values:
+            await job.call("SetConfig", "a{sv}a{sv}", [values, {}])
+        for key, secret in secrets.items():
+            with prompt.memfd(secret, "secret") as fd:
+                await job.call("SetSecret", "sha{sv}", [key, 0, {}], fds=[fd])
+
+
+def _label(need: Mapping[str, Any]) -> str:
+    return clean(need.get("label") or need["key"])
+
+
+def _ask_value(need: Mapping[str, Any]) -> object:
+    if need.get("description"):
+        note(clean(need["description"]))
+    while True:
+        text = prompt.ask(_label(need))
+        try:
+            return parse_value(need["key"], text, str(need.get("type") or ""))
+        except InvalidConfig as error:
+            note(error.message)
+
+
+def _missing(server: str, needs: Sequence[Mapping[str, Any]]) -> str:
+    keys = ", ".join(clean(need["key"]) for need in needs)
+    ways = [
+        f"--secret-file {clean(need['key'])}=FILE" if need.get("sensitive") else f"--set {clean(need['key'])}=VALUE"
+        for need in needs
+    ]
+    return f"{server} needs a value for {keys}; give it with {' '.join(ways)}"
+
+
+def _describe(need: Mapping[str, Any]) -> str:
+    """One line for something a job asks consent for."""
+    what = f"runs as {clean(need['key'])}" if need["kind"] == "run-as" else clean(need["key"])
+    why = clean(need.get("label") or need.get("description") or "")
+    return f"{what}  ({why})" if why and why != what else what

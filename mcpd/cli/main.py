@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Entry point of ``mcpctl``: parse, run one command, turn every failure into one line and an exit code (design §9)."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING
+
+from mcpd.cli.parser import build_parser
+from mcpd.cli.streams import fill_closed
+from mcpd.errors import EXIT_FAILED, McpdError, from_oserror
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+DEBUG_VARIABLE = "MCPCTL_DEBUG"
+"""When set, a fault of mcpctl itself ends with its traceback instead of one line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``mcpctl`` with *argv* (default: the process's own arguments) and return its exit code.
+
+    0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted; ``run`` returns what the
+    server returned. argparse ends the process itself for ``--help``, ``--version`` and wrong usage.
+    """
+    fill_closed()
+    try:
+        code = _run(build_parser().parse_args(argv))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output has gone. Nothing is left to flush into, nor anybody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return code
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        result = _handler(args.handler)(args)
+        if isinstance(result, Coroutine):
+            import asyncio  # noqa: PLC0415 - what a synchronous command does not need, it does not wait for
+
+            return int(asyncio.run(result))
+    except McpdError as error:
+        return _fail(error)
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except OSError as error:
+        return _fail(from_oserror(error, str(error.filename or args.command)))
+    # The boundary: nobody sees a traceback unasked.
+    except Exception as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        return _fail(
+            McpdError(
+                f"internal error: {type(error).__name__}: {error}. Please report it; {DEBUG_VARIABLE}=1 shows where."
+            )
+        )
+    return result
+
+
+def _handler(name: str) -> Callable[[argparse.Namespace], int | Coroutine[object, object, int]]:
+    module, _, function = name.partition(":")
+    handler: Callable[[argparse.Namespace], int | Coroutine[object, object, int]] = getattr(
+        importlib.import_module(module), function
+    )
+    return handler
+
+
+def _fail(error: McpdError) -> int:
+    sys.stdout.flush()
+    text = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in error.message)
+    sys.stderr.write(f"mcpctl: {text}\n")
+    return error.exit_code or EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

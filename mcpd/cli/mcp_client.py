@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A small MCP client at message level, for ``mcpctl tools`` and ``mcpctl call``.
+
+It speaks the handshake era (newline-delimited JSON-RPC over a server's stdin and stdout) and offers a server
+nothing: no sampling, no roots, no elicitation. Unknown fields of results are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from mcpd import __version__
+from mcpd.errors import McpdError, UnknownMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REVISION: Final = "2025-11-25"
+MAX_LINE: Final = 64 * 1024 * 1024
+"""Bytes of one message from a server."""
+MAX_PAGES: Final = 1000
+_METHOD_NOT_FOUND: Final = -32601
+
+
+class RpcError(McpdError):
+    """The server answered a request with a JSON-RPC error."""
+
+
+class McpClient:
+    """One conversation with a server. An async context manager; entering it shakes hands."""
+
+    def __init__(self, to_server: int, from_server: int, name: str) -> None:
+        """Own the descriptors *to_server* (its stdin) and *from_server* (its stdout); *name* is for messages."""
+        self._fds = (to_server, from_server)
+        self._name = name
+        self._ids = itertools.count(1)
+        self.initialized: dict[str, Any] = {}
+        """The server's answer to ``initialize``."""
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        to_server, from_server = self._fds
+        self._reader = asyncio.StreamReader(limit=MAX_LINE)
+        self._read, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(self._reader), _file(from_server, "rb")
+        )
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.streams.FlowControlMixin(loop=loop), _file(to_server, "wb")
+        )
+        self._writer = asyncio.StreamWriter(transport, protocol, None, loop)
+        try:
+            self.initialized = await self.request(
+                "initialize",
+                {
+                    "protocolVersion": REVISION,
+                    "capabilities": {},
+                    "clientInfo": {"name": "mcpctl", "version": __version__},
+                },
+            )
+            await self._send({"method": "notifications/initialized"})
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._close()
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """All tools, page by page."""
+        found: list[dict[str, Any]] = []
+        params: dict[str, Any] = {}
+        for _ in range(MAX_PAGES):
+            page = await self.request("tools/list", params)
+            tools = page.get("tools")
+            if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+                raise McpdError(f"{self._name}: the answer to tools/list holds no list of tools")
+            found += tools
+            if not page.get("nextCursor"):
+                return found
+            params = {"cursor": page["nextCursor"]}
+        raise McpdError(f"{self._name}: tools/list does not end after {MAX_PAGES} pages")
+
+    async def call(self, tool: str, arguments: Mapping[str, object]) -> dict[str, Any]:
+        """Call *tool*; its result, whatever that says."""
+        return await self.request("tools/call", {"name": tool, "arguments": arguments})
+
+    async def request(self, method: str, params: Mapping[str, object]) -> dict[str, Any]:
+        """Send a request and wait for its result.
+
+        Raises :class:`RpcError` for an error, :class:`~mcpd.errors.UnknownMethod` if the server does not know
+        *method*, :class:`~mcpd.errors.McpdError` if it ends or does not speak MCP.
+        """
+        number = next(self._ids)
+        await self._send({"id": number, "method": method, "params": params})
+        while True:
+            message = await self._receive()
+            if "method" in message:
+                await self._answer(message)
+            elif message.get("id") == number:
+                return self._result(method, message)
+
+    def _result(self, method: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        error = message.get("error")
+        if isinstance(error, dict):
+            kind = UnknownMethod if error.get("code") == _METHOD_NOT_FOUND else RpcError
+            raise kind(f"{self._name}: {method}: {error.get('message', '')} (JSON-RPC error {error.get('code')})")
+        result = message.get("result")
+        if not isinstance(result, dict):
+            raise McpdError(f"{self._name}: the answer to {method} holds neither a result nor an error")
+        return result
+
+    async def _answer(self, message: Mapping[str, Any]) -> None:
+        """Answer a request of the server: we are there, and can do nothing else. Notifications are for nobody."""
+        if "id" not in message:
+            return
+        if message["method"] == "ping":
+            await self._send({"id": message["id"], "result": {}})
+        else:
+            error = {"code": _METHOD_NOT_FOUND, "message": "mcpctl offers nothing to servers"}
+            await self._send({"id": message["id"], "error": error})
+
+    async def _send(self, message: Mapping[str, object]) -> None:
+        self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            raise self._ended() from None
+
+    async def _receive(self) -> dict[str, Any]:
+        while True:
+            try:
+                line = await self._reader.readline()
+            except ValueError:
+                raise McpdError(f"{self._name} sent a message of more than {MAX_LINE} bytes") from None
+            if not line.endswith(b"\n"):
+                raise self._ended()
+            if not line.strip():
+                continue
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError):
+                message = None
+            if not isinstance(message, dict):
+                raise McpdError(
+                    f"{self._name} wrote something to its standard output that is no message: {line[:80]!r}"
+                )
+            return message
+
+    def _ended(self) -> McpdError:
+        return McpdError(f"{self._name} ended without an answer; 'mcpctl logs {self._name}' may say why")
+
+    def _close(self) -> None:
+        self._writer.close()
+        self._read.close()
+
+
+def _file(fd: int, mode: str) -> Any:
+    """What asyncio's pipe transports take for *fd*, which is a pipe or a socket."""
+    if stat.S_ISSOCK(os.fstat(fd).st_mode):
+        return socket.socket(fileno=fd)
+    return os.fdopen(fd, mode, buffering=0)

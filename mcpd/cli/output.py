@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What mcpctl prints: tables and text for people, JSON for programs.
+
+Names and summaries come from registries and servers, that is from strangers. They are shown on terminals, so
+control characters in them are replaced before anything is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import TextIO
+
+COLOURS: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1}
+_STATES: Final = {
+    "broken": "red", "failed": "red", "fail": "red",
+    "updatable": "yellow", "disabled": "yellow", "warn": "yellow", "stopping": "yellow",
+    "installed": "green", "running": "green", "ok": "green",
+}  # fmt: skip
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that move the cursor, reorder text or cannot be encoded."""
+
+
+def write(line: str = "") -> None:
+    """Print *line* on standard output."""
+    sys.stdout.write(line + "\n")
+
+
+def note(line: str) -> None:
+    """Print *line* on standard error, where everything goes that is not the answer itself."""
+    sys.stdout.flush()
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def write_json(value: object) -> None:
+    """Print *value* as JSON."""
+    import json  # noqa: PLC0415
+
+    write(json.dumps(value, indent=2, ensure_ascii=not _encodes_unicode()))
+
+
+def clean(text: object, *, lines: bool = False) -> str:
+    """*text* without what could steer a terminal; line breaks become blanks unless *lines* are wanted."""
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char
+        if unicodedata.category(char) not in _INVISIBLE or (lines and char in "\n\t")
+        else (" " if char in "\n\t\r" else "\ufffd")
+        for char in text
+    )
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print *rows* in columns below *headings*. On a terminal the last column is cut to the width."""
+    from prettytable import PrettyTable, TableStyle  # noqa: PLC0415
+
+    grid = PrettyTable(list(headings))
+    grid.set_style(TableStyle.PLAIN_COLUMNS)
+    grid.align = "l"
+    grid.left_padding_width, grid.right_padding_width = 0, 2
+    cells = [[clean(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _fit(headings, cells)
+    state = next((at for at, heading in enumerate(headings) if heading in {"STATE", "RESULT"}), None)
+    for row in cells:
+        if state is not None:
+            row[state] = paint(row[state], _STATES.get(row[state], ""))
+        grid.add_row(row)
+    for line in grid.get_string().splitlines():
+        write(line.rstrip())
+
+
+def details(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print ``name: value`` lines with the values in one column; empty values are left out."""
+    shown = [(name, clean(value)) for name, value in pairs if value not in ("", None, [], {})]
+    width = max((len(name) for name, _ in shown), default=0) + 2
+    for name, value in shown:
+        write(f"{paint((name + ':').ljust(width), 'bold')}{value}")
+
+
+def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
+    """*text* in *colour* if *stream* (default: standard output) is a terminal that shows colours."""
+    stream = stream or sys.stdout
+    if not colour or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+        return text
+    return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+
+def _fit(headings: Sequence[str], rows: list[list[str]]) -> None:
+    import shutil  # noqa: PLC0415 - with all its archive formats
+
+    width = shutil.get_terminal_size().columns
+    taken = sum(max([len(heading), *(len(row[at]) for row in rows)]) + 2 for at, heading in enumerate(headings[:-1]))
+    room = max(width - taken - 1, 10)
+    for row in rows:
+        if len(row[-1]) > room:
+            row[-1] = row[-1][: room - 1] + "…"
+
+
+def _encodes_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The one description of mcpctl's command line; man pages and completions are generated from it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS: Final = "mcpd.cli.commands."
+
+EPILOG: Final = """\
+exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted.
+environment: NO_COLOR turns colours off, MCPCTL_DEBUG=1 shows where a fault of mcpctl itself happened.
+"""
+
+TARGET_HELP: Final = (
+    "an id from the catalogue, pypi:NAME[==VERSION], npm:NAME[@VERSION], git+URL[@REV][#PATH], "
+    "a directory, or a manifest or registry entry file"
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line.
+
+    Its namespace holds ``handler`` ("module:function"), ``system`` (bool, the scope) and what the command takes.
+    """
+    parser = argparse.ArgumentParser(
+        prog="mcpctl",
+        description="Find, install, configure and run MCP servers.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"mcpctl {__version__}", help="print the version")
+    _add_common(parser, suppress=False)
+    common = argparse.ArgumentParser(add_help=False)
+    _add_common(common, suppress=True)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    add = _Adder(commands, common)
+    _catalogue(add)
+    _changes(add)
+    _configuration(add)
+    _running(add)
+    _diagnosis(add)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
+    """The global options. They stand before or after the command; only the outer parser has the defaults."""
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument(
+        "--system",
+        action="store_true",
+        dest="system",
+        default=argparse.SUPPRESS if suppress else os.geteuid() == 0,
+        help="talk to the system instance (default for root)",
+    )
+    scope.add_argument(
+        "--user",
+        action="store_false",
+        dest="system",
+        default=argparse.SUPPRESS,
+        help="talk to the caller's own instance (default for everybody else)",
+    )
+    parser.add_argument(
+        "--no-ask-password",
+        action="store_false",
+        dest="interactive",
+        default=argparse.SUPPRESS if suppress else True,
+        help="do not ask for authorization, fail instead",
+    )
+
+
+class _Adder:
+    """Adds commands with what they all have in common."""
+
+    def __init__(self, commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser):
+        self._commands = commands
+        self._common = common
+
+    def __call__(
+        self, name: str, handler: str, summary: str, *, json: bool = False, aliases: Sequence[str] = ()
+    ) -> argparse.ArgumentParser:
+        parser = self._commands.add_parser(
+            name,
+            aliases=list(aliases),
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            parents=[self._common],
+            allow_abbrev=False,
+        )
+        parser.set_defaults(handler=COMMANDS + handler)
+        if json:
+            parser.add_argument("--json", action="store_true", help="print JSON with the keys used on D-Bus")
+        return parser
+
+    def group(self, name: str, summary: str) -> _Adder:
+        """A command that has commands of its own, e.g. ``mcpctl source add``."""
+        parser = self._commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            parents=[self._common],
+            allow_abbrev=False,
+        )
+        inner = parser.add_subparsers(title="commands", dest="subcommand", metavar="COMMAND", required=True)
+        return _Adder(inner, self._common)
+
+
+def _id(parser: argparse.ArgumentParser, **kwargs: Any) -> None:
+    parser.add_argument("id", metavar="ID", help="id of the server", **kwargs)
+
+
+def _catalogue(add: _Adder) -> None:
+    add("list", "servers:list_servers", "list the installed servers", json=True)
+    search = add("search", "servers:search", "search the servers that can be installed", json=True)
+    search.add_argument("text", metavar="TEXT", nargs="*", help="words to look for; none lists everything")
+    search.add_argument("--limit", type=_positive, default=200, metavar="N", help="show at most N servers (200)")
+    _id(add("show", "servers:show", "show all that is known about a server", json=True))
+
+
+def _changes(add: _Adder) -> None:
+    install = add("install", "install:install", "install a server")
+    install.add_argument("target", metavar="TARGET", help=TARGET_HELP)
+    install.add_argument("--id", metavar="ID", help="id to install it under (not for servers of the catalogue)")
+    install.add_argument("--command", dest="program", metavar="NAME", help="program of the package to start")
+    install.add_argument(
+        "--arg",
+        dest="arguments",
+        action="append",
+        default=[],
+        metavar="ARG",
+        help="argument of that program, repeatable; one that begins with a dash is written --arg=-x",
+    )
+    install.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="KEY=VALUE",
+        help="set a property; VALUE is JSON where it reads as JSON, unless the property is known to be text",
+    )
+    install.add_argument(
+        "--secret-file",
+        dest="secret_files",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="KEY=FILE",
+        help="set a sensitive property to what FILE holds (- is standard input)",
+    )
+    install.add_argument("--reinstall", action="store_true", help="install again what is installed already")
+    _yes(install)
+    remove = add("remove", "install:remove", "remove servers", aliases=["uninstall"])
+    _id(remove, nargs="+")
+    remove.add_argument("--keep-config", action="store_true", help="keep the configuration and the secrets")
+    update = add("update", "install:update", "update servers", json=True)
+    _id(update, nargs="*")
+    update.add_argument("--check", action="store_true", help="only look which servers have an update")
+    _yes(update)
+    rollback = add("rollback", "install:rollback", "go back to an earlier generation of a server")
+    _id(rollback)
+    rollback.add_argument(
+        "--to", type=_positive, metavar="N", help="number of the generation (default: the one before)"
+    )
+    add("refresh", "install:refresh", "read the registries again")
+    source = add.group("source", "manage the registries")
+    source("list", "sources:list_sources", "list the registries", json=True)
+    for name, handler in (("add", "add_source"), ("remove", "remove_source")):
+        source(name, f"sources:{handler}", f"{name} a registry").add_argument("url", metavar="URL")
+
+
+def _configuration(add: _Adder) -> None:
+    config = add.group("config", "read and change the configuration of a server")
+    get = config("get", "config:get", "show the configuration; sensitive values are never shown", json=True)
+    _id(get)
+    get.add_argument("key", metavar="KEY", nargs="?", help="only this property")
+    setter = config("set", "config:set_values", "set properties")
+    _id(setter)
+    setter.add_argument("pairs", metavar="KEY=VALUE", nargs="+", type=_pair)
+    unset = config("unset", "config:unset_values", "return properties to their defaults")
+    _id(unset)
+    unset.add_argument("keys", metavar="KEY", nargs="+")
+    secret = add.group("secret", "set and remove the secrets of a server")
+    for name, handler, summary in (
+        ("set", "set_secret", "set a sensitive property, read from the terminal or standard input"),
+        ("unset", "unset_secret", "remove the value of a sensitive property"),
+    ):
+        command = secret(name, f"config:{handler}", summary)
+        _id(command)
+        command.add_argument("key", metavar="KEY")
+
+
+def _running(add: _Adder) -> None:
+    _id(add("run", "run:run", "run a server on this process's standard input and output", aliases=["spawn"]))
+    add("ps", "sessions:ps", "list the running servers", json=True)
+    stop = add("stop", "sessions:stop", "stop a running server")
+    stop.add_argument("session", metavar="SESSION|ID", help="number of a session, or the id of a server: all of its")
+    logs = add("logs", "sessions:logs", "show what a server wrote to its standard error")
+    _id(logs)
+    logs.add_argument("-f", "--follow", action="store_true", help="wait for more")
+    logs.add_argument("-n", "--lines", type=_positive, metavar="N", help="only the last N lines")
+    tools = add("tools", "tools:tools", "list the tools of a server", json=True)
+    _id(tools)
+    call = add("call", "tools:call", "call a tool of a server", json=True)
+    _id(call)
+    call.add_argument("tool", metavar="TOOL")
+    call.add_argument("arguments", metavar="JSON|KEY=VALUE", nargs="*", help="one JSON object, or single arguments")
+    for command in (tools, call):
+        command.add_argument(
+            "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="give up after SECONDS (300)"
+        )
+
+
+def _diagnosis(add: _Adder) -> None:
+    add("doctor", "doctor:doctor", "check what mcpd needs on this machine", json=True)
+    add("paths", "paths:paths", "show where everything lies", json=True)
+
+
+def _yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="consent to the permissions that the server asks for")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
+    return key, value
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 0 and 86400")
+    return value

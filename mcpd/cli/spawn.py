@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Starting a server for this process and hearing of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from mcpd.bus.client import connect, variant
+from mcpd.bus.connection import Match
+from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, SESSION
+from mcpd.cli.session import asking
+from mcpd.errors import McpdError, ServiceUnavailable, SystemInstanceOnly
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator, Mapping
+
+    from mcpd.bus.client import Client, Remote, Signal
+
+_GONE: Final = 1
+"""Exit code of a server of whose end nobody could tell us more."""
+
+
+class Spawned:
+    """A server started for this process."""
+
+    def __init__(self, bus: Client, session: Remote, ends: dict[int, int], signals: asyncio.Queue[Signal]) -> None:
+        self.session = session
+        self.ends = ends
+        """Our ends of its pipes, if mcpd made them: its stdin at 0, its stdout at 1."""
+        self._bus = bus
+        self._signals = signals
+
+    async def wait(self) -> int:
+        """The exit code of the server, once it has ended; 128 plus the number of a signal that ended it.
+
+        Raises :class:`~mcpd.errors.ServiceUnavailable` if the bus goes away. If only mcpd does, the server may
+        live on, and is waited for by its process id.
+        """
+        lost = asyncio.ensure_future(self._mcpd_lost())
+        exited = asyncio.ensure_future(self._exited())
+        pidfd = await self._pidfd()
+        try:
+            await asyncio.wait([lost, exited], return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                return exited.result()
+            lost.result()
+            if pidfd is not None:
+                await _readable(pidfd)
+            return _GONE
+        finally:
+            lost.cancel()
+            exited.cancel()
+            if pidfd is not None:
+                os.close(pidfd)
+
+    async def stop(self) -> None:
+        """Ask mcpd to stop the server; an ended one is no error."""
+        try:
+            await self.session.call("Stop", "a{sv}", [{}])
+        except McpdError:
+            return
+
+    async def _exited(self) -> int:
+        while True:
+            signal = await self._signals.get()
+            if signal.path == self.session.path:
+                result, code = signal.args
+                return int(code) + (128 if result == "signal" else 0)
+
+    async def _mcpd_lost(self) -> None:
+        """Return when mcpd has left the bus; raise when the bus itself is gone."""
+        left = asyncio.Event()
+        match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", BUS_NAME)
+        unsubscribe = await self._bus.connection.subscribe(match, lambda signal: left.set() if signal.args[1] else None)
+        bus_lost = asyncio.ensure_future(self._bus.connection.wait_lost())
+        mcpd_left = asyncio.ensure_future(left.wait())
+        try:
+            await asyncio.wait([bus_lost, mcpd_left], return_when=asyncio.FIRST_COMPLETED)
+            if bus_lost.done():
+                raise ServiceUnavailable("the connection to the message bus is lost, and the server with it")
+        finally:
+            unsubscribe()
+            bus_lost.cancel()
+            mcpd_left.cancel()
+
+    async def _pidfd(self) -> int | None:
+        try:
+            return os.pidfd_open((await self.session.properties())["Pid"])
+        except (McpdError, OSError):
+            return None  # ended already, or its process is not ours to see
+
+
+@asynccontextmanager
+async def spawned(
+    args: argparse.Namespace, server_id: str, fds: Mapping[int, int], environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Spawned]:
+    """Start *server_id* with *fds* as its 0, 1 and 2, or with pipes if there are none.
+
+    A server that only the system instance starts is asked for there. The *environment* goes to the user's own
+    instance only. Leaving the block disconnects, upon which mcpd stops what still runs.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            server = await _spawn(stack, args, server_id, fds, environment, system=args.system)
+        except SystemInstanceOnly:
+            if args.system:
+                raise
+            server = await _spawn(stack, args, server_id, fds, environment, system=True)
+        yield server
+
+
+async def _spawn(
+    stack: AsyncExitStack,
+    args: argparse.Namespace,
+    server_id: str,
+    fds: Mapping[int, int],
+    environment: Mapping[str, str] | None,
+    *,
+    system: bool,
+) -> Spawned:
+    bus = await stack.enter_async_context(connect(system, interactive=args.interactive))
+    signals = await stack.enter_async_context(bus.signals(interface=SESSION, member="Exited"))
+    options: dict[str, object] = (
+        {"environment": variant(environment, "a{ss}")} if environment is not None and not system else {}
+    )
+    with asking(args, system=system):  # only until the server has the terminal
+        path, ends = await bus.spawn(server_id, fds, options)
+    return Spawned(bus, bus.session(path), ends, signals)
+
+
+async def _readable(fd: int) -> None:
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(fd, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(fd)

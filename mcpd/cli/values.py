@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Values of configurable properties, from the text a person types."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_EXAMPLES: Final = {"number": "1.5", "integer": "3", "boolean": "true", "list": '["a", "b"]'}
+"""Types whose values are written as JSON, each with an example."""
+
+
+def parse_json(text: str) -> Any:
+    """*text* as JSON. Raises :class:`ValueError`, also for NaN and for what is nested too deeply."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parse_value(key: str, text: str, kind: str) -> object:
+    """The value that *text* stands for, for a property of type *kind* (design §3; empty: none given).
+
+    Numbers, booleans and lists are JSON; everything else is the text itself. Raises
+    :class:`~mcpd.errors.InvalidConfig` that names *key* and shows what is expected.
+    """
+    if kind not in _EXAMPLES:
+        return text
+    try:
+        value = parse_json(text)
+    except ValueError:
+        value = None
+    fits = {
+        "number": isinstance(value, int | float) and not isinstance(value, bool),
+        "integer": isinstance(value, int) and not isinstance(value, bool),
+        "boolean": isinstance(value, bool),
+        "list": isinstance(value, list),
+    }[kind]
+    if not fits:
+        article = "an" if kind == "integer" else "a"
+        raise InvalidConfig(f"{key} is {article} {kind}, not {text[:80]!r}; write for example {key}={_EXAMPLES[kind]}")
+    return value
+
+
+def guess_value(text: str) -> object:
+    """The value that *text* stands for where no type is known: JSON where it reads as JSON, else the text itself."""
+    try:
+        return parse_json(text)
+    except ValueError:
+        return text
+
+
+def parse_pairs(pairs: Iterable[tuple[str, str]], properties: Iterable[Mapping[str, Any]]) -> dict[str, object]:
+    """*pairs* as typed values, by what *properties* say. A key without a property is text; the daemon judges it."""
+    kinds = {str(known.get("key")): str(known.get("type") or "") for known in properties}
+    return {key: parse_value(key, text, kinds.get(key, "")) for key, text in pairs}
+
+
+def show_value(value: object) -> str:
+    """*value* as it is typed: strings bare, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

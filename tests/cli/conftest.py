@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The real ``mcpctl`` process, on a private bus with an mcpd that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.fake import FakeMcpd, fake_mcpd
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a process left."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Mcpctl:
+    """Runs ``mcpctl --user``."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.environ = environ
+
+    async def __call__(self, *argv: str, stdin: bytes = b"", environ: dict[str, str] | None = None) -> Ended:
+        process = await self.start(*argv, environ=environ)
+        out, err = await asyncio.wait_for(process.communicate(stdin), PATIENCE)
+        assert process.returncode is not None
+        assert "Traceback" not in err.decode()
+        return Ended(process.returncode, out.decode(), err.decode())
+
+    async def start(
+        self, *argv: str, environ: dict[str, str] | None = None, stdout: int | None = None
+    ) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mcpd.cli.main", "--user", *argv,
+            stdin=pipe, stdout=pipe if stdout is None else stdout, stderr=pipe, env=self.environ | (environ or {}),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def bus_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A private message bus, to which mcpd is known as it is on a real machine, but cannot be started."""
+    directory = tmp_path_factory.mktemp("bus")
+    services = directory / "dbus-1/services"
+    services.mkdir(parents=True)
+    (services / "org.mcpd.Mcp1.service").write_text("[D-BUS Service]\nName=org.mcpd.Mcp1\nExec=/bin/false\n")
+    address = f"unix:path={directory}/socket"
+    argv = ["dbus-daemon", "--session", "--nofork", "--print-address", "--address", address]
+    environ = os.environ | {"XDG_DATA_DIRS": str(directory), "XDG_DATA_HOME": str(directory)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environ) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline()
+        yield address
+        daemon.terminate()
+
+
+@pytest.fixture
+def mcpctl(bus_address: str, tmp_path: Path) -> Mcpctl:
+    """``mcpctl`` with a home of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "DBUS_", "MCP"))}
+    return Mcpctl(
+        kept
+        | {
+            "HOME": str(tmp_path / "home"),
+            "MCP_ROOT": str(tmp_path / "root"),
+            "DBUS_SESSION_BUS_ADDRESS": bus_address,
+            "DBUS_SYSTEM_BUS_ADDRESS": f"unix:path={tmp_path}/no-system-bus",
+            "COLUMNS": "100",
+        }
+    )
+
+
+@pytest.fixture
+async def mcpd(bus_address: str, tmp_path: Path) -> AsyncIterator[FakeMcpd]:
+    """The mcpd on the bus."""
+    fake = await fake_mcpd(bus_address, tmp_path)
+    yield fake
+    await fake.close()

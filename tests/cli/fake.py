@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""An mcpd that does what a test says, on a real bus and with the signatures of the shipped interfaces."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from mcpd.bus import wire
+from mcpd.bus.connection import Connection
+from mcpd.bus.contract import interfaces
+from mcpd.bus.names import BUS_NAME, JOB, MANAGER, PROPERTIES, ROOT, SESSION, job_path, server_path, session_path
+from mcpd.errors import InvalidArgument, McpdError, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mcpd.bus.transport import Frame
+
+CALCULATOR = {
+    "id": "calculator",
+    "name": "Calculator",
+    "summary": "Adds numbers",
+    "version": "1.0",
+    "scope": "user",
+    "state": "installed",
+    "sandboxed": True,
+    "configured": True,
+}
+
+
+class Job:
+    """A job of the fake: tests push its states."""
+
+    def __init__(self, fake: FakeMcpd, number: int, kind: str, server_id: str) -> None:
+        self.fake = fake
+        self.path = job_path(number)
+        self.calls: list[tuple[str, Any]] = []
+        self.called = asyncio.Event()
+        self.properties: dict[str, Any] = {
+            "Id": wire.Variant("u", number),
+            "Kind": kind,
+            "ServerId": server_id,
+            "State": "queued",
+            "Progress": wire.Variant("u", 101),
+            "Needs": wire.Variant("aa{sv}", []),
+        }
+
+    def enter(self, state: str, *, needs: list[dict[str, Any]] | None = None, progress: int = 101) -> None:
+        changed = {
+            "State": state,
+            "Progress": wire.Variant("u", progress),
+            "Needs": wire.Variant("aa{sv}", needs or []),
+        }
+        self.properties.update(changed)
+        self.fake.connection.emit(self.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", [JOB, changed, []])
+
+    def end(self, result: str = "done", error: str = "", message: str = "") -> None:
+        self.enter(result)
+        self.fake.connection.emit(self.path, JOB, "Finished", "sss", [result, error, message])
+        self.fake.connection.emit(ROOT, MANAGER, "JobRemoved", "osss", [self.path, result, error, message])
+
+    async def wait_call(self, count: int = 1) -> list[tuple[str, Any]]:
+        """The calls made on the job, once there are *count*."""
+        async with asyncio.timeout(20):
+            while len(self.calls) < count:
+                await self.called.wait()
+                self.called.clear()
+        return self.calls
+
+
+class FakeMcpd:
+    """Owns the bus name and answers from its attributes; :attr:`calls` holds what was asked of the Manager."""
+
+    def __init__(self, connection: Connection, directory: Path) -> None:
+        self.connection = connection
+        self.directory = directory
+        self.servers: dict[str, dict[str, Any]] = {"calculator": dict(CALCULATOR)}
+        self.manifests: dict[str, str] = {}
+        self.pages: list[list[dict[str, Any]]] = [[]]
+        self.sources: list[dict[str, Any]] = []
+        self.config: dict[str, tuple[dict[str, Any], list[str]]] = {}
+        self.errors: dict[str, McpdError] = {}
+        self.calls: list[tuple[Any, ...]] = []
+        self.received: list[bytes] = []
+        self.jobs: list[Job] = []
+        self.on_job: Callable[[Job], None] = lambda job: job.end()
+        self.program: list[str] = []
+        self.processes: dict[str, asyncio.subprocess.Process] = {}
+        self.spawned = asyncio.Event()
+        self.job_started = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        connection.serve(self._on_call)
+
+    async def close(self) -> None:
+        for process in self.processes.values():
+            if process.returncode is None:
+                process.kill()
+        for process in self.processes.values():
+            await process.wait()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self.connection.close()
+
+    def _on_call(self, frame: Frame) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(frame))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, frame: Frame) -> None:
+        with frame.fds:
+            try:
+                values, fds = await self._dispatch(frame)
+            except McpdError as error:
+                self.connection.reply_error(frame, error.dbus_name, error.message)
+                return
+            except Exception as error:
+                self.connection.reply_error(frame, McpdError.dbus_name, f"fault of the test's mcpd: {error!r}")
+                raise
+            signature = interfaces()[frame.interface].methods[frame.member].gives
+            self.connection.reply(frame, signature, wire.marshal(signature, values), fds)
+            for fd in fds:
+                os.close(fd)
+
+    async def _dispatch(self, frame: Frame) -> tuple[list[Any], list[int]]:
+        args = frame.values()
+        if frame.member in self.errors:
+            raise self.errors[frame.member]
+        if frame.interface == PROPERTIES:
+            return [self._properties(frame.path, args[0])], []
+        if frame.interface == JOB:
+            return self._on_job_call(frame, args), []
+        if frame.interface == SESSION:
+            self.processes[frame.path].terminate()
+            await self.processes[frame.path].wait()
+            return [], []
+        self.calls.append((frame.member, *args))
+        handler = getattr(self, f"_{frame.member}", None)
+        if frame.member == "Spawn":
+            return await self._spawn(frame, *args)
+        if handler is not None:
+            return handler(frame, *args), []
+        return [self._start_job(frame, args)], []
+
+    def _properties(self, path: str, interface: str) -> dict[str, Any]:
+        if interface == JOB:
+            return next(job for job in self.jobs if job.path == path).properties
+        if interface == SESSION:
+            return {"Pid": wire.Variant("u", self.processes[path].pid)}
+        return {"Version": "1.2.3", "Scope": "user", "Features": ["spawn"]}
+
+    def _server(self, server_id: str) -> dict[str, Any]:
+        if server_id not in self.servers:
+            raise NotFound(f"there is no server {server_id!r}")
+        return self.servers[server_id]
+
+    def _ListServers(self, _frame: Frame, _filter: dict[str, Any]) -> list[Any]:
+        return [list(self.servers.values())]
+
+    def _GetServer(self, _frame: Frame, server_id: str) -> list[Any]:
+        return [self._server(server_id), server_path(server_id)]
+
+    def _GetManifestPath(self, _frame: Frame, server_id: str) -> list[Any]:
+        self._server(server_id)
+        path = self.directory / f"{server_id}.json"
+        path.write_text(self.manifests[server_id])
+        return [str(path)]
+
+    def _ListAvailable(self, _frame: Frame, _query: dict[str, Any], cursor: str) -> list[Any]:
+        page = int(cursor or 0)
+        return [self.pages[page], str(page + 1) if page + 1 < len(self.pages) else ""]
+
+    def _ListSources(self, _frame: Frame) -> list[Any]:
+        return [self.sources]
+
+    def _AddSource(self, _frame: Frame, url: str, _options: object) -> list[Any]:
+        self.sources.append({"url": url, "scope": "user", "state": "new", "file": "/f", "problem": ""})
+        return []
+
+    def _RemoveSource(self, _frame: Frame, url: str, _options: object) -> list[Any]:
+        if url not in [source["url"] for source in self.sources]:
+            raise NotFound(f"{url!r} is no source")
+        return []
+
+    def _GetConfig(self, _frame: Frame, server_id: str) -> list[Any]:
+        self._server(server_id)
+        return list(self.config.get(server_id, ({}, [])))
+
+    def _SetConfig(self, _frame: Frame, server_id: str, _changes: object, _options: object) -> list[Any]:
+        self._server(server_id)
+        return []
+
+    def _SetSecret(self, frame: Frame, server_id: str, _key: str, index: int, _options: object) -> list[Any]:
+        self._server(server_id)
+        self.received.append(read_all(frame.fds.get(index)))
+        return []
+
+    def _ListSessions(self, _frame: Frame) -> list[Any]:
+        return [
+            [
+                {
+                    "path": wire.Variant("o", path),
+                    "server-id": "calculator",
+                    "unit": "",
+                    "state": "running",
+                    "pid": wire.Variant("u", process.pid),
+                    "owner-uid": wire.Variant("u", os.getuid()),
+                    "started": wire.Variant("t", 1_700_000_000),
+                }
+                for path, process in self.processes.items()
+                if process.returncode is None
+            ]
+        ]
+
+    def _start_job(self, frame: Frame, args: list[Any]) -> str:
+        if frame.member == "InstallManifest":
+            self.received.append(read_all(frame.fds.get(args[0])))
+        server_id = args[0] if isinstance(args[0], str) else ""
+        job = Job(self, len(self.jobs) + 1, frame.member.lower(), server_id)
+        self.jobs.append(job)
+        self.job_started.set()
+        asyncio.get_running_loop().call_soon(self.on_job, job)
+        return job.path
+
+    def _on_job_call(self, frame: Frame, args: list[Any]) -> list[Any]:
+        job = next(job for job in self.jobs if job.path == frame.path)
+        if frame.member == "SetSecret":
+            self.received.append(read_all(frame.fds.get(args[1])))
+        job.calls.append((frame.member, args))
+        job.called.set()
+        if frame.member == "Cancel":
+            job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "the job was cancelled")
+        return []
+
+    async def _spawn(
+        self, frame: Frame, server_id: str, fds: dict[int, int], flags: int, options: dict[str, Any]
+    ) -> tuple[list[Any], list[int]]:
+        self._server(server_id)
+        if flags:
+            raise InvalidArgument("unknown flag")
+        ends: dict[int, int] = {}
+        if fds:
+            given = {number: frame.fds.get(index) for number, index in fds.items()}
+            process = await self._start(given[0], given[1], given.get(2), options)
+        else:
+            stdin, ends[0] = os.pipe()
+            ends[1], stdout = os.pipe()
+            process = await self._start(stdin, stdout, None, options)
+            os.close(stdin)
+            os.close(stdout)
+        path = session_path(len(self.processes) + 1)
+        self.processes[path] = process
+        self.spawned.set()
+        waiter = asyncio.get_running_loop().create_task(self._announce_exit(path, process, frame.sender))
+        self._tasks.add(waiter)
+        waiter.add_done_callback(self._tasks.discard)
+        return [path, dict(zip(ends, range(len(ends)), strict=True))], list(ends.values())
+
+    async def _start(
+        self, stdin: int, stdout: int, stderr: int | None, options: dict[str, Any]
+    ) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self.program,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=asyncio.subprocess.DEVNULL if stderr is None else stderr,
+            env={"PATH": os.environ["PATH"], **options.get("environment", {})},
+        )
+
+    async def _announce_exit(self, path: str, process: asyncio.subprocess.Process, owner: str) -> None:
+        code = await process.wait()
+        result = "success" if code == 0 else "signal" if code < 0 else "exit-code"
+        self.connection.emit(path, SESSION, "Exited", "si", [result, abs(code)], destination=owner)
+
+
+async def fake_mcpd(address: str, directory: Path) -> FakeMcpd:
+    """A fake that owns mcpd's name on the bus at *address*."""
+    connection = await Connection.open(address)
+    assert await connection.request_name(BUS_NAME)
+    return FakeMcpd(connection, directory)
+
+
+def read_all(fd: int) -> bytes:
+    with os.fdopen(os.dup(fd), "rb") as file:
+        return file.read()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""config and secret."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcpd.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Mcpctl
+    from tests.cli.fake import FakeMcpd
+
+MANIFEST = {
+    "id": "calculator",
+    "name": "Calculator",
+    "transports": [{"type": "stdio", "command": "calc"}],
+    "configurableProperties": [
+        {"key": "digits", "type": "integer"},
+        {"key": "scale", "type": "number"},
+        {"key": "exact", "type": "boolean"},
+        {"key": "roots", "type": "list"},
+        {"key": "pin", "type": "string"},
+        {"key": "home", "type": "path"},
+        {"key": "any"},
+    ],
+}
+
+
+@pytest.fixture
+def known(mcpd: FakeMcpd) -> FakeMcpd:
+    """mcpd with a manifest that has properties of every type."""
+    mcpd.manifests["calculator"] = json.dumps(MANIFEST)
+    return mcpd
+
+
+async def test_S22_config_get(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.config["calculator"] = ({"digits": 3, "name": "x", "roots": ["/a"]}, ["api_key"])
+    whole = await mcpctl("config", "get", "calculator")
+    assert whole.out.splitlines() == ["digits:  3", "name:    x", 'roots:   ["/a"]', "api_key: (set, not shown)"]
+    as_json = await mcpctl("config", "get", "calculator", "--json")
+    assert json.loads(as_json.out) == {
+        "values": {"digits": 3, "name": "x", "roots": ["/a"]}, "secrets-set": ["api_key"]
+    }  # fmt: skip
+    assert (await mcpctl("config", "get", "calculator", "name")).out == "x\n"
+    assert json.loads((await mcpctl("config", "get", "calculator", "name", "--json")).out) == "x"
+    assert (await mcpctl("config", "get", "calculator", "nope")).code == 4
+    secret = await mcpctl("config", "get", "calculator", "api_key")
+    assert (secret.code, "sensitive" in secret.err) == (1, True)
+
+
+async def test_S22_config_set_types_values_by_the_manifest(mcpctl: Mcpctl, known: FakeMcpd) -> None:
+    pairs = ["digits=3", "scale=1.5", "exact=true", 'roots=["/a", "/b c"]', "pin=0042", "home=~/x", "any=5", "new=a=b"]
+    assert (await mcpctl("config", "set", "calculator", *pairs)).code == 0
+    assert known.calls[-1] == (
+        "SetConfig", "calculator",
+        {"digits": 3, "scale": 1.5, "exact": True, "roots": ["/a", "/b c"], "pin": "0042", "home": "~/x", "any": "5",
+         "new": "a=b"}, {},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pair", "text"),
+    [
+        ("digits=1.5", "digits is an integer, not '1.5'; write for example digits=3"),
+        ("digits=true", "digits is an integer, not 'true'"),
+        ("exact=yes", "exact is a boolean, not 'yes'; write for example exact=true"),
+        ("roots=/a", 'roots is a list, not \'/a\'; write for example roots=["a", "b"]'),
+        ("scale=", "scale is a number, not ''"),
+        ("scale=NaN", "scale is a number, not 'NaN'"),
+    ],
+)
+async def test_S22_config_set_refuses_what_does_not_fit(mcpctl: Mcpctl, known: FakeMcpd, pair: str, text: str) -> None:
+    ended = await mcpctl("config", "set", "calculator", pair)
+    assert ended.code == 1
+    assert text in ended.err
+    assert [call[0] for call in known.calls] == ["GetManifestPath"]
+
+
+async def test_S22_the_daemon_has_the_last_word(mcpctl: Mcpctl, known: FakeMcpd) -> None:
+    known.errors["SetConfig"] = InvalidConfig("calculator has no property 'new'; it has digits, scale")
+    ended = await mcpctl("config", "set", "calculator", "new=1")
+    assert (ended.code, ended.err) == (1, "mcpctl: calculator has no property 'new'; it has digits, scale\n")
+
+
+async def test_S22_config_unset(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    assert (await mcpctl("config", "unset", "calculator", "digits", "pin")).code == 0
+    assert mcpd.calls == [("SetConfig", "calculator", {}, {"unset": ["digits", "pin"]})]
+
+
+async def test_C21_a_secret_travels_in_a_descriptor_only(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("secret", "set", "calculator", "api_key", stdin="schlüssel\nzwei\n".encode())
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+    assert mcpd.calls == [("SetSecret", "calculator", "api_key", 0, {})]
+    assert mcpd.received == ["schlüssel\nzwei".encode()]
+
+
+async def test_C21_unset_is_an_empty_secret(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    assert (await mcpctl("secret", "unset", "calculator", "api_key")).code == 0
+    assert mcpd.received == [b""]
+
+
+@pytest.mark.parametrize(("secret", "code"), [(b"", 2), (b"\n", 2), (b"x" * 65537, 1)])
+async def test_C21_secrets_nobody_means(mcpctl: Mcpctl, mcpd: FakeMcpd, secret: bytes, code: int) -> None:
+    ended = await mcpctl("secret", "set", "calculator", "api_key", stdin=secret)
+    assert ended.code == code
+    assert mcpd.calls == []

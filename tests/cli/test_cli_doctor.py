@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""doctor: what is missing is found, and each fault names its way out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Mcpctl
+    from tests.cli.fake import FakeMcpd
+
+
+async def _checks(mcpctl: Mcpctl, **environ: str) -> tuple[int, list[dict[str, Any]]]:
+    ended = await mcpctl("doctor", "--json", environ=environ)
+    return ended.code, json.loads(ended.out)["checks"]
+
+
+def _named(checks: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (found,) = [check for check in checks if check["name"] == name]
+    return found
+
+
+def _programs(tmp_path: Path, **scripts: str) -> str:
+    """A PATH with *scripts* only."""
+    directory = tmp_path / "programs"
+    directory.mkdir(parents=True)
+    for name, text in scripts.items():
+        (directory / name).write_text(f"#!/bin/sh\n{text}\n")
+        (directory / name).chmod(0o755)
+    return str(directory)
+
+
+async def test_doctor_prints_a_line_per_check(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    path = _programs(tmp_path, bwrap='[ "$1" = --version ] && echo bubblewrap 0.9.0; exit 0', git="echo git 2")
+    ended = await mcpctl("doctor", environ={"PATH": path})
+    lines = ended.out.splitlines()
+    assert ended.code == 0
+    assert "ok    bubblewrap: bubblewrap 0.9.0" in lines
+    assert "ok    session bus: reachable" in lines
+    at = lines.index("warn  npm: npm was not found")
+    assert lines[at + 1].strip() == "npm servers cannot be installed; install npm"
+    assert _named((await _checks(mcpctl, PATH=path))[1], "mcpd")["message"].startswith("version 1.2.3 answers")
+
+
+async def test_doctor_fails_without_bubblewrap(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    code, checks = await _checks(mcpctl, PATH=_programs(tmp_path))
+    assert code == 1
+    assert _named(checks, "bubblewrap") == {
+        "name": "bubblewrap", "result": "fail", "message": "not found, so no server can be confined",
+        "advice": "install bubblewrap",
+    }  # fmt: skip
+
+
+async def test_doctor_knows_old_and_powerless_bubblewraps(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    old = _programs(tmp_path / "old", bwrap="echo bubblewrap 0.4.1")
+    assert _named((await _checks(mcpctl, PATH=old))[1], "bubblewrap")["result"] == "fail"
+    script = (
+        '[ "$1" = --version ] && echo bubblewrap 0.8.0 && exit; echo no permissions to create namespace >&2; exit 1'
+    )
+    code, checks = await _checks(mcpctl, PATH=_programs(tmp_path / "new", bwrap=script))
+    assert code == 1
+    assert _named(checks, "namespaces")["message"] == "bwrap: no permissions to create namespace"
+    assert "unprivileged" in _named(checks, "namespaces")["advice"]
+
+
+async def test_doctor_warns_that_the_sandbox_is_off(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    settings = Path(mcpctl.environ["HOME"]) / ".config/mcp/mcpd.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[runtime]\nsandbox = "off"\n')
+    code, checks = await _checks(mcpctl, PATH=_programs(tmp_path))
+    assert code == 0
+    assert _named(checks, "sandbox")["result"] == "warn"
+    assert str(settings) in _named(checks, "sandbox")["advice"]
+    settings.write_text("[runtime]\nsandbox = 1\n")
+    code, checks = await _checks(mcpctl)
+    assert code == 1
+    assert f"{settings}: runtime.sandbox" in _named(checks, "settings")["message"]
+
+
+async def test_doctor_finds_broken_servers_and_open_secrets(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"] |= {"state": "broken", "problem": "manifest.json is not JSON"}
+    secrets = Path(mcpctl.environ["HOME"]) / ".local/share/mcp/secrets"
+    secrets.mkdir(parents=True, mode=0o700)
+    (secrets / "calculator.json").write_text("{}")
+    (secrets / "calculator.json").chmod(0o644)
+    code, checks = await _checks(mcpctl)
+    assert code == 1
+    assert _named(checks, "server")["message"] == "calculator: manifest.json is not JSON"
+    assert _named(checks, "secrets")["message"] == f"readable by others: {secrets}/calculator.json"
+
+
+async def test_doctor_without_mcpd_or_bus(mcpctl: Mcpctl) -> None:
+    code, checks = await _checks(mcpctl)
+    assert code == 1
+    assert _named(checks, "mcpd")["advice"] == "see 'systemctl --user status mcpd'"
+    code, checks = await _checks(mcpctl, DBUS_SESSION_BUS_ADDRESS="unix:path=/nonexistent")
+    assert code == 1
+    assert _named(checks, "session bus")["result"] == "fail"

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""install, remove, update, rollback and refresh: jobs from the call to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import signal
+import sys
+import termios
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcpd.errors import AlreadyInstalled, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Mcpctl
+    from tests.cli.fake import FakeMcpd, Job
+
+KEY = {"kind": "config", "key": "api_key", "label": "API key", "sensitive": True, "type": "string", "description": ""}
+DIGITS = {
+    "kind": "config",
+    "key": "digits",
+    "label": "Digits",
+    "sensitive": False,
+    "type": "integer",
+    "description": "",
+}
+NETWORK = {"kind": "permission", "key": "network", "label": "", "sensitive": False, "type": "", "description": ""}
+
+
+async def test_S15_install_from_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("fetching", progress=40)
+    argv = ["install", "calculator", "--yes", "--set", "digits=3", "--set", "name=x y", "--reinstall"]
+    process = await mcpctl.start(*argv)
+    assert process.stderr is not None
+    await process.stderr.readuntil(b"calculator: fetching\n")
+    mcpd.jobs[0].enter("activating", progress=90)
+    await process.stderr.readuntil(b"calculator: activating\n")
+    mcpd.jobs[0].end()
+    out, _ = await process.communicate()
+    assert (process.returncode, out) == (0, b"Installed calculator 1.0 (user).\n")
+    options = {"consent": True, "reinstall": True, "config": {"digits": 3, "name": "x y"}}
+    assert mcpd.calls[0] == ("Install", "calculator", options)
+
+
+async def test_S15_a_failed_job_is_a_failed_command(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.end("failed", "org.mcpd.Mcp1.Error.BuildFailed", "calculator: no wheel for 3.11")
+    ended = await mcpctl("install", "calculator")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.endswith("mcpctl: calculator: no wheel for 3.11\n")
+
+
+@pytest.mark.parametrize(("error", "code"), [(NotFound("no entry 'x'"), 4), (AlreadyInstalled("x is installed"), 1)])
+async def test_S15_a_refused_job_keeps_its_error(mcpctl: Mcpctl, mcpd: FakeMcpd, error: NotFound, code: int) -> None:
+    mcpd.errors["Install"] = error
+    ended = await mcpctl("install", "x")
+    assert (ended.code, ended.err) == (code, f"mcpctl: {error.message}\n")
+
+
+async def test_consent_cannot_be_asked_without_a_terminal(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK])
+    ended = await mcpctl("install", "calculator")
+    assert ended.code == 3
+    assert "  network\n" in ended.err
+    assert "--yes" in ended.err
+    assert mcpd.jobs[0].calls[0][0] == "Cancel"
+
+
+async def test_yes_consents_to_what_comes_up_later(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK])
+    process = await mcpctl.start("update", "calculator", "--yes")
+    job = await _job(mcpd)
+    assert await job.wait_call() == [("Proceed", [{}])]
+    job.end()
+    await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_S21_missing_values_are_named_with_the_way_to_give_them(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY, DIGITS])
+    ended = await mcpctl("install", "calculator")
+    assert ended.code == 1
+    assert "calculator needs a value for api_key, digits" in ended.err
+    assert "--secret-file api_key=FILE --set digits=VALUE" in ended.err
+    assert [call[0] for call in mcpd.jobs[0].calls] == ["Cancel"]
+
+
+async def test_S21_a_secret_file_answers_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("s3cret\n")
+    mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY])
+    process = await mcpctl.start("install", "calculator", "--secret-file", f"api_key={tmp_path}/key")
+    job = await _job(mcpd)
+    calls = await job.wait_call()
+    job.end()
+    out, err = await process.communicate()
+    assert (process.returncode, calls[0][0], mcpd.received) == (0, "SetSecret", [b"s3cret"])
+    assert b"s3cret" not in out + err
+
+
+async def test_a_secret_nobody_asked_for_is_set_after_the_installation(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("install", "calculator", "--secret-file", "optional_key=-", stdin=b"s3cret")
+    assert ended.code == 0
+    assert [call[:3] for call in mcpd.calls if call[0] == "SetSecret"] == [("SetSecret", "calculator", "optional_key")]
+    assert mcpd.received == [b"s3cret"]
+
+
+async def test_interrupting_cancels_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("fetching")
+    process = await mcpctl.start("install", "calculator")
+    assert process.stderr is not None
+    await process.stderr.readuntil(b"calculator: fetching\n")
+    process.send_signal(signal.SIGINT)
+    _, err = await process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert mcpd.jobs[0].calls == [("Cancel", [{}])]
+
+
+async def test_a_vanishing_mcpd_ends_the_command(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("fetching")
+    process = await mcpctl.start("install", "calculator")
+    assert process.stderr is not None
+    await process.stderr.readuntil(b"calculator: fetching\n")
+    await mcpd.close()
+    _, err = await process.communicate()
+    assert process.returncode == 1
+    assert b"mcpd went away" in err
+
+
+async def test_remove_and_rollback_and_refresh(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    assert (await mcpctl("remove", "a", "b", "--keep-config")).out == "Removed a.\nRemoved b.\n"
+    assert (await mcpctl("rollback", "calculator", "--to", "2")).out == "Went back to calculator 1.0 (user).\n"
+    assert (await mcpctl("refresh")).code == 0
+    assert [call for call in mcpd.calls if call[0] != "GetServer"] == [
+        ("Uninstall", "a", {"keep-config": True}),
+        ("Uninstall", "b", {"keep-config": True}),
+        ("Rollback", "calculator", {"generation": 2}),
+        ("Refresh", {}),
+    ]
+
+
+async def test_remove_stops_at_the_first_failure(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.end("failed", "org.mcpd.Mcp1.Error.NotFound", "there is no server 'a'")
+    assert (await mcpctl("remove", "a", "b")).code == 4
+    assert len(mcpd.jobs) == 1
+
+
+async def test_update_check_changes_nothing(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"] |= {"state": "updatable", "available-version": "2.0"}
+    ended = await mcpctl("update", "--check", "--json")
+    assert [server["available-version"] for server in json.loads(ended.out)["updates"]] == ["2.0"]
+    assert [call[0] for call in mcpd.calls] == ["CheckUpdates", "ListServers"]
+
+
+async def test_update_of_everything(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    assert (await mcpctl("update")).err.endswith("Everything is up to date.\n")
+    mcpd.servers["calculator"] |= {"state": "updatable", "available-version": "2.0"}
+    assert (await mcpctl("update")).out == "Updated calculator from 1.0 to 2.0.\n"
+    assert [call for call in mcpd.calls if call[0] == "Update"] == [("Update", [], {"consent": False})]
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("pypi:mcp-server-time==1.0", {"id": "mcp-server-time", "version": "1.0",
+                                       "source": {"type": "pypi", "package": "mcp-server-time", "version": "1.0"}}),
+        ("npm:@scope/server@2.1.0", {"id": "scope.server", "version": "2.1.0",
+                                     "source": {"type": "npm", "package": "@scope/server", "version": "2.1.0"}}),
+        ("git+https://example.com/a/b.git@v1#sub/dir", {"id": "dir", "version": "", "source": {
+            "type": "git", "url": "https://example.com/a/b.git", "rev": "v1", "path": "sub/dir"}}),
+        ("git+ssh://git@example.com/a/b.git", {"id": "b", "version": "", "source": {
+            "type": "git", "url": "ssh://git@example.com/a/b.git"}}),
+    ],
+)  # fmt: skip
+async def test_install_from_elsewhere_sends_a_manifest(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, target: str, expected: dict[str, object]
+) -> None:
+    mcpd.servers[str(expected["id"])] = {"id": expected["id"], "scope": "user", "version": "1"}
+    ended = await mcpctl("install", target, "--command", "prog", "--arg=-x", "--arg", "y z")
+    assert ended.code == 0
+    sent = json.loads(mcpd.received[0])
+    assert sent["transports"] == [{"type": "stdio", "command": "prog", "args": ["-x", "y z"]}]
+    assert {key: sent[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "server_id"),
+    [
+        ({"pyproject.toml": '[project]\nname = "srv"\nversion = "3"'}, "srv"),
+        ({"package.json": '{"name": "@s/srv", "version": "3"}'}, "s.srv"),
+        ({"manifest.json": '{"id": "m", "name": "M", "transports": [{"type": "stdio", "command": "x"}]}'}, "m"),
+        ({"server.py": ""}, "project.dir"),
+    ],
+)
+async def test_install_from_a_directory(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path, files: dict[str, str], server_id: str
+) -> None:
+    project = tmp_path / "project dir"
+    project.mkdir()
+    for name, text in files.items():
+        (project / name).write_text(text)
+    mcpd.servers[server_id] = {"id": server_id, "scope": "user"}
+    command = ["--command", "python3", "--arg", "server.py"] if "server.py" in files else []
+    assert (await mcpctl("install", str(project), *command)).code == 0
+    sent = json.loads(mcpd.received[0])
+    assert sent["id"] == server_id
+    assert sent["source"] == {"type": "local", "path": str(project)}
+    assert ("transports" in sent) == ("pyproject.toml" not in files and "package.json" not in files)
+
+
+@pytest.mark.parametrize(
+    ("target", "runner"), [("pypi:srv", ["uvx", "srv", "-x"]), ("npm:@s/srv", ["npx", "@s/srv", "-x"])]
+)
+async def test_arguments_go_to_the_program_of_the_package(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, target: str, runner: list[str]
+) -> None:
+    await mcpctl("install", target, "--arg=-x")
+    (transport,) = json.loads(mcpd.received[0])["transports"]
+    assert [transport["command"], *transport["args"]] == runner
+    await mcpctl("install", target)
+    assert "transports" not in json.loads(mcpd.received[1])
+
+
+async def test_install_types_values_by_the_manifest(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    file = tmp_path / "entry.json"
+    properties = [{"key": "pin", "type": "string"}, {"key": "digits", "type": "integer"}]
+    file.write_text(json.dumps({"id": "calculator", "configurableProperties": properties}))
+    assert (await mcpctl("install", str(file), "--set", "pin=0042", "--set", "digits=3")).code == 0
+    assert mcpd.calls[0][2]["config"] == {"pin": "0042", "digits": 3}
+    wrong = await mcpctl("install", str(file), "--set", "digits=many")
+    assert (wrong.code, wrong.err) == (1, "mcpctl: digits is an integer, not 'many'; write for example digits=3\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["pypi:a;rm -rf ~"], "is not a package"),
+        (["pypi:--index-url=http://x"], "is not a package"),
+        (["npm:../../x"], "is not a package"),
+        (["git+https://example.com/a.git", "--arg=-x"], "--command"),
+        (["git+--upload-pack=x"], "is not a repository"),
+        (["./no/such/dir"], "no such file or directory"),
+        (["calculator", "--id", "other"], "leave out --id"),
+        (["calculator", "--set", "novalue"], "KEY=VALUE"),
+    ],
+)
+async def test_targets_nobody_can_read(mcpctl: Mcpctl, mcpd: FakeMcpd, argv: list[str], text: str) -> None:
+    ended = await mcpctl("install", *argv)
+    assert ended.code == 2
+    assert text in ended.err
+    assert mcpd.calls == []
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null", '{"a": ' * 100_000, "\x00"])
+async def test_a_broken_manifest_file_is_named(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    ended = await mcpctl("install", str(tmp_path))
+    assert ended.code == 1
+    assert f"mcpctl: {tmp_path}/manifest.json: " in ended.err
+
+
+async def test_a_person_at_the_terminal_is_asked(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK])
+    terminal = await Terminal.start(mcpctl, "install", "calculator")
+    await terminal.answer("Grant them? [y/N] ", "y")
+    job = await _job(mcpd)
+    await job.wait_call()
+    job.enter("needs-config", needs=[KEY, DIGITS])
+    await terminal.answer("API key: ", "s3cret")
+    await terminal.answer("Digits: ", "many")
+    await terminal.answer("Digits: ", "4")
+    calls = await job.wait_call(3)
+    job.end()
+    assert await terminal.ended() == 0
+    assert calls[1:] == [("SetConfig", [{"digits": 4}, {}]), ("SetSecret", ["api_key", 0, {}])]
+    assert mcpd.received == [b"s3cret"]
+    assert "s3cret" not in terminal.seen
+    assert "digits is an integer" in terminal.seen
+
+
+async def test_a_person_who_refuses_ends_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK])
+    terminal = await Terminal.start(mcpctl, "install", "calculator")
+    await terminal.answer("Grant them? [y/N] ", "")
+    assert await terminal.ended() == 1
+    assert mcpd.jobs[0].calls == [("Cancel", [{}])]
+
+
+async def test_ctrl_c_at_a_question_ends_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY])
+    terminal = await Terminal.start(mcpctl, "install", "calculator")
+    await terminal.answer("API key: ", "\x03", enter="")
+    assert await terminal.ended() == 130
+    assert mcpd.jobs[0].calls == [("Cancel", [{}])]
+
+
+class Terminal:
+    """``mcpctl`` on a terminal of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, fd: int) -> None:
+        self.seen = ""
+        self._at = 0
+        self._process = process
+        self._fd = fd
+        self._news = asyncio.Event()
+        asyncio.get_running_loop().add_reader(fd, self._read)
+
+    @classmethod
+    async def start(cls, mcpctl: Mcpctl, *argv: str) -> Terminal:
+        master, slave = pty.openpty()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "mcpd.cli.main", "--user", *argv,
+            stdin=slave, stdout=slave, stderr=slave, env=mcpctl.environ, preexec_fn=_own_terminal,
+        )  # fmt: skip
+        os.close(slave)
+        return cls(process, master)
+
+    def _read(self) -> None:
+        try:
+            self.seen += os.read(self._fd, 65536).decode(errors="replace")
+        except OSError:
+            asyncio.get_running_loop().remove_reader(self._fd)
+        self._news.set()
+
+    async def answer(self, question: str, text: str, *, enter: str = "\n") -> None:
+        async with asyncio.timeout(20):
+            await self._until(lambda: question in self.seen[self._at :])
+        self._at = self.seen.index(question, self._at) + len(question)
+        os.write(self._fd, (text + enter).encode())
+
+    async def ended(self) -> int:
+        code = await asyncio.wait_for(self._process.wait(), 20)
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+        return code
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._news.clear()
+            await self._news.wait()
+
+
+def _own_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+async def _job(mcpd: FakeMcpd) -> Job:
+    async with asyncio.timeout(20):
+        await mcpd.job_started.wait()
+    return mcpd.jobs[0]

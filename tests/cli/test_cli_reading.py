@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""list, search, show, source list, paths, and what every command has in common."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcpd.cli.main import _handler
+from mcpd.cli.parser import build_parser
+from mcpd.errors import InteractionRequired, NotAuthorized
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Mcpctl
+    from tests.cli.fake import FakeMcpd
+
+
+async def test_S25_list_shows_one_row_per_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("list")
+    assert ended.code == 0
+    assert ended.out.splitlines() == [
+        "ID          VERSION  SCOPE  STATE      SUMMARY",
+        "calculator  1.0      user   installed  Adds numbers",
+    ]
+
+
+async def test_S25_list_json_has_the_keys_of_the_bus(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("list", "--json")
+    assert json.loads(ended.out) == {"servers": [mcpd.servers["calculator"]]}
+
+
+async def test_S25_list_of_nothing_is_no_error(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers.clear()
+    plain, as_json = await mcpctl("list"), await mcpctl("list", "--json")
+    assert (plain.code, plain.out) == (0, "")
+    assert json.loads(as_json.out) == {"servers": []}
+
+
+async def test_list_shows_the_problem_of_a_broken_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"] |= {"state": "broken", "problem": "manifest.json is not JSON"}
+    assert "broken  manifest.json is not JSON" in (await mcpctl("list")).out
+
+
+async def test_list_says_that_the_sandbox_is_off(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"]["sandboxed"] = False
+    assert "sandbox is off" in (await mcpctl("list")).err
+
+
+async def test_text_from_strangers_cannot_steer_the_terminal(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"] |= {"summary": "a\x1b]0;pwned\x07b\nc\u202ed", "description": "one\ntwo\x1b[2J"}
+    listed, shown = await mcpctl("list"), await mcpctl("show", "calculator")
+    assert "a\ufffd]0;pwned\ufffdb c\ufffdd" in listed.out
+    assert len(listed.out.splitlines()) == 2
+    assert "one\ntwo\ufffd[2J\n" in shown.out
+    assert "\x1b" not in listed.out + shown.out
+
+
+async def test_S14_search_reads_every_page(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    entry = {"name": "N", "summary": "S", "version": "2", "scope": "user", "state": "available"}
+    mcpd.pages = [[entry | {"id": "a"}], [entry | {"id": "b"}], [entry | {"id": "c"}]]
+    ended = await mcpctl("search", "add", "numbers", "--json")
+    assert [server["id"] for server in json.loads(ended.out)["servers"]] == ["a", "b", "c"]
+    assert [call[1:] for call in mcpd.calls] == [({"text": "add numbers"}, at) for at in ("", "1", "2")]
+
+
+async def test_search_stops_at_the_limit(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.pages = [[{"id": name, "state": "available"} for name in "abc"]]
+    ended = await mcpctl("search", "--limit", "2")
+    assert len(ended.out.splitlines()) == 3
+    assert "--limit shows more" in ended.err
+
+
+async def test_S26_show_tells_all_but_the_secrets(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.config["calculator"] = ({"digits": 3}, ["api_key"])
+    plain, as_json = await mcpctl("show", "calculator"), await mcpctl("show", "calculator", "--json")
+    assert "config digits:" in plain.out
+    assert "(set, not shown)" in plain.out
+    assert json.loads(as_json.out) == mcpd.servers["calculator"] | {"config": {"digits": 3}, "secrets-set": ["api_key"]}
+
+
+async def test_S26_show_falls_back_to_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.pages = [[{"id": "weather-2"}, {"id": "weather", "name": "Weather", "state": "available"}]]
+    assert json.loads((await mcpctl("show", "weather", "--json")).out)["name"] == "Weather"
+
+
+@pytest.mark.parametrize("server_id", ["nope", "../../etc/passwd", "a;reboot", "$(id)", "", " ", "a\nb", "'\"", "-n "])
+async def test_an_unknown_or_hostile_id_is_not_found(mcpctl: Mcpctl, mcpd: FakeMcpd, server_id: str) -> None:
+    ended = await mcpctl("show", "--", server_id)
+    assert ended.code == 4
+    assert ended.err.startswith("mcpctl: there is no server ")
+    assert mcpd.calls[0] == ("GetServer", server_id)
+
+
+async def test_S10_source_list_shows_problems(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.sources = [{"url": "https://example.com/r.json", "scope": "user", "state": "failed", "file": "/f",
+                     "problem": "status 404"}]  # fmt: skip
+    plain, as_json = await mcpctl("source", "list"), await mcpctl("source", "list", "--json")
+    assert "status 404" in plain.out
+    assert json.loads(as_json.out) == {"sources": mcpd.sources}
+
+
+async def test_S10_source_add_and_remove(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    assert (await mcpctl("source", "add", "file:///r.json")).code == 0
+    assert (await mcpctl("source", "remove", "file:///r.json")).code == 0
+    assert (await mcpctl("source", "remove", "file:///other.json")).code == 4
+    assert [call[0] for call in mcpd.calls] == ["AddSource", "RemoveSource", "RemoveSource"]
+
+
+async def test_S31_paths_of_both_scopes(mcpctl: Mcpctl) -> None:
+    environ = {"MCP_USER_INSTALL_DIR": "/x/installed", "MCP_SYSTEM_SOURCES_PATH": "/y/sources.list"}
+    found = json.loads((await mcpctl("paths", "--json", environ=environ)).out)
+    assert found["user-install-dir"] == "/x/installed"
+    assert found["user-sources-path"] == f"{mcpctl.environ['HOME']}/.config/mcp/sources.list"
+    assert found["system-install-dir"] == f"{mcpctl.environ['MCP_ROOT']}/usr/share/mcp/installed"
+    assert found["system-sources-path"] == "/y/sources.list"
+
+
+@pytest.mark.parametrize("error", [NotAuthorized, InteractionRequired])
+async def test_D7_not_authorized_is_exit_code_3(mcpctl: Mcpctl, mcpd: FakeMcpd, error: type[NotAuthorized]) -> None:
+    mcpd.errors["AddSource"] = error("org.mcpd.mcp1.manage-sources was refused")
+    ended = await mcpctl("source", "add", "https://example.com/r.json")
+    assert (ended.code, ended.err) == (3, "mcpctl: org.mcpd.mcp1.manage-sources was refused\n")
+
+
+async def test_without_mcpd_the_message_names_the_unit(mcpctl: Mcpctl) -> None:
+    ended = await mcpctl("list")
+    assert ended.code == 1
+    assert "systemctl --user status mcpd" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [("unix:path=/nonexistent/bus", "/nonexistent/bus"), ("nonsense", "nonsense"), ("", "there is no session bus")],
+)
+async def test_without_a_bus_the_message_names_it(mcpctl: Mcpctl, address: str, text: str) -> None:
+    ended = await mcpctl("list", environ={"DBUS_SESSION_BUS_ADDRESS": address, "XDG_RUNTIME_DIR": "/nonexistent"})
+    assert ended.code == 1
+    assert ended.err.startswith("mcpctl: ")
+    assert text in ended.err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["no-such-command"], ["show"], ["config", "set", "x", "novalue"], ["search", "--limit", "0"], ["source"],
+     ["list", "--system", "--user"], ["call", "x", "y", "--timeout", "-1"], ["rollback", "x", "--to", "x"]],
+)  # fmt: skip
+async def test_wrong_usage_is_exit_code_2(mcpctl: Mcpctl, argv: list[str]) -> None:
+    ended = await mcpctl(*argv)
+    assert ended.code == 2
+    assert "usage: mcpctl" in ended.err
+
+
+async def test_bytes_that_are_no_text_are_refused(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("show", b"\xff\xfe".decode(errors="surrogateescape"))
+    assert ended.code == 2
+    assert ended.err.startswith("mcpctl: ")
+
+
+async def test_a_closed_pipe_is_no_drama(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers = {str(at): mcpd.servers["calculator"] | {"id": str(at)} for at in range(2000)}
+    reader, writer = os.pipe()
+    process = await mcpctl.start("list", "--json", stdout=writer)
+    os.close(writer)
+    os.close(reader)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (141, b"")
+
+
+@pytest.mark.parametrize("command", [["list"], ["run", "calculator"], ["stop", "1"]])
+async def test_nothing_heavy_is_imported(mcpctl: Mcpctl, mcpd: FakeMcpd, command: list[str]) -> None:
+    mcpd.program = ["true"]
+    script = (
+        "import sys; from mcpd.cli.main import main; main(sys.argv[1:])\n"
+        "print(sorted({'mcp', 'rich', 'pydantic', 'httpx2', 'platformdirs'} & sys.modules.keys()), file=sys.stderr)"
+    )
+    done = await _run_python(mcpctl, script, "--user", *command)
+    assert done.splitlines()[-1] == "[]"
+
+
+async def _run_python(mcpctl: Mcpctl, script: str, *argv: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, *argv,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=mcpctl.environ,
+    )  # fmt: skip
+    _, err = await process.communicate()
+    return err.decode()
+
+
+async def test_every_command_of_the_parser_can_be_found(mcpctl: Mcpctl) -> None:
+    """Handlers are named by text, so each is resolved once here."""
+
+    def handlers(parser: object) -> list[str]:
+        subparsers = [action for action in parser._actions if hasattr(action, "_name_parser_map")]  # type: ignore[attr-defined]
+        inner = [child for action in subparsers for child in action._name_parser_map.values()]
+        own = parser._defaults.get("handler")  # type: ignore[attr-defined]
+        return [*([own] if own else []), *(name for child in inner for name in handlers(child))]
+
+    names = handlers(build_parser())
+    assert len(names) > 25
+    assert all(callable(_handler(name)) for name in names)
+
+
+async def test_version_and_help(mcpctl: Mcpctl) -> None:
+    assert (await mcpctl("--version")).out.startswith("mcpctl ")
+    assert "exit status" in (await mcpctl("--help")).out
