@@ -69,6 +69,8 @@ class BridgeSettings(_Section):
     """Bytes of one message from a server."""
     max_sessions: Annotated[int, Field(ge=1)] = 256
     """Sessions of one caller at once."""
+    strict_sessions: bool = False
+    """Refuse requests without a session, instead of serving them from a child shared by the caller."""
     allowed_origins: tuple[str, ...] = ()
 
 

@@ -129,7 +129,7 @@ def _run_user(arguments: argparse.Namespace) -> None:
         max_body=chosen.max_body,
         max_line=chosen.max_line,
         max_sessions=chosen.max_sessions,
-        strict_sessions=arguments.strict_sessions,
+        strict_sessions=arguments.strict_sessions or chosen.strict_sessions,
     )
     gate = Gate(
         uid=os.getuid(),

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Run every measurement on a private machine and write ``bench/results.md``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from bench import bridge, daemon
+from bench.figures import Report
+from bench.servers import put_many
+from tests.rig import Rig
+
+
+def main() -> int:
+    """Measure; 0 if every figure is within its limit."""
+    report = Report()
+    with Rig() as rig:
+        os.environ.update(rig.environ)
+        daemon.starts(rig, report)
+        put_many(rig.installed, 1000)
+        pid = rig.start_daemon().pid
+        asyncio.run(daemon.calls(report))
+        asyncio.run(daemon.wrong_fds(pid, report))
+        asyncio.run(daemon.spawns(pid, report))
+        rig.start_bridge()
+        asyncio.run(bridge.same_ids(rig, report))
+    report.write()
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""D-5, D-7: what a desktop frontend does, with gdbus and busctl alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.rig import Rig
+
+ROOT = "/org/mcpd/Mcp1"
+SERVER = "com.example.echo"
+SERVER_PATH = f"{ROOT}/server/com_2eexample_2eecho"
+TERMINAL = {"done", "failed", "cancelled"}
+
+
+def gdbus(rig: Rig, method: str, *args: str, path: str = ROOT) -> str:
+    """Call *method*; what gdbus printed."""
+    command = ["gdbus", "call", "--session", "-d", "org.mcpd.Mcp1", "-o", path, "-m", method, *args]
+    done = subprocess.run(command, env=rig.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def manager(rig: Rig, method: str, *args: str) -> str:
+    """Call *method* of the Manager."""
+    return gdbus(rig, f"org.mcpd.Mcp1.Manager.{method}", *args)
+
+
+def finish(rig: Rig, job: str) -> None:
+    """Wait until the server a job was about has its state, as a frontend without signals would: by looking."""
+    path = re.search(r"'(/org/mcpd/Mcp1/job/\d+)'", job)
+    assert path, job
+    give_up = time.monotonic() + 60
+    while True:
+        done = subprocess.run(
+            ["busctl", "--user", "get-property", "org.mcpd.Mcp1", path[1], "org.mcpd.Mcp1.Job", "State"],
+            env=rig.environ, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        state = done.stdout.split('"')[1] if done.returncode == 0 else done.stderr
+        if state in TERMINAL:
+            assert state == "done"
+            return
+        assert time.monotonic() < give_up, state
+        time.sleep(0.1)
+
+
+def test_D5_install_list_and_remove_by_gdbus(rig: Rig) -> None:
+    rig.mcpctl("remove", SERVER)
+    assert SERVER in manager(rig, "ListAvailable", "{}", "")
+    finish(rig, manager(rig, "Install", SERVER, "{}"))
+    assert SERVER in manager(rig, "ListServers", "{}")
+    assert SERVER in gdbus(rig, "org.freedesktop.DBus.ObjectManager.GetManagedObjects")
+    finish(rig, manager(rig, "Uninstall", SERVER, "{}"))
+    assert SERVER not in manager(rig, "ListServers", "{}")
+
+
+def test_D5_configure_by_gdbus(installed: Rig) -> None:
+    manager(installed, "SetConfig", SERVER, "{'greeting': <'servus'>}", "{}")
+    assert "servus" in manager(installed, "GetConfig", SERVER)
+
+
+def test_D5_spawn_by_gdbus(installed: Rig) -> None:
+    reply = manager(installed, "Spawn", SERVER, "@a{uh} {}", "0", "{}")
+    assert re.search(r"session/\d+", reply)
+    assert "handle" in reply
+
+
+def test_D5_the_tree_and_the_introspection_are_the_documented_ones(installed: Rig) -> None:
+    tree = subprocess.run(
+        ["busctl", "--user", "tree", "--list", "org.mcpd.Mcp1"], env=installed.environ, capture_output=True, text=True,
+        check=True,
+    ).stdout.split()  # fmt: skip
+    assert ROOT in tree
+    assert SERVER_PATH in tree
+    shown = subprocess.run(
+        ["busctl", "--user", "introspect", "org.mcpd.Mcp1", ROOT],
+        env=installed.environ, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for member in ("Install", "ListServers", "SetSecret", "Spawn", "JobRemoved", "CatalogChanged", "GetManagedObjects"):
+        assert f".{member} " in shown
