@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     HeaderMap = Mapping[bytes, bytes]
 
 BODY_TIMEOUT: Final = 30.0
-"""Seconds that a client may pause in the middle of a body."""
+"""Seconds in which a whole body must come."""
 _METHODS: Final = "GET, POST, DELETE, OPTIONS"
 
 
@@ -55,7 +55,7 @@ class Application:
         connection: Connection = scope["state"]["connection"]
         cors: Headers = ()
         try:
-            self._check_host(headers, connection)
+            self._check(headers, connection)
             origin = headers.get(b"origin")
             if origin is not None:
                 cors = self._gate.check_origin(origin)
@@ -68,10 +68,12 @@ class Application:
         finally:
             connection.waiting = None
 
-    def _check_host(self, headers: HeaderMap, connection: Connection) -> None:
+    def _check(self, headers: HeaderMap, connection: Connection) -> None:
         if not self._gate.check_host(headers, connection.peer):
             host = headers.get(b"host", b"").decode("latin-1")[:200]
             raise Refused(421, f"this bridge does not answer for the host {host!r}")
+        if b"upgrade" in headers.get(b"connection", b"").lower():
+            raise Refused(400, "this bridge speaks plain HTTP/1.1: leave out 'Connection: Upgrade'")
 
     async def _route(self, scope: Event, receive: Receive, send: Send, headers: HeaderMap, cors: Headers) -> None:
         method, path = scope["method"], scope["path"]

@@ -129,6 +129,11 @@ class Child:
         reader = LineReader(self._line, self._oversized, max_line)
         self._pipe = Pipe(*upstream.take(), reader.feed, self._ended)
 
+    @property
+    def stopping(self) -> bool:
+        """It is being stopped, or gone. Before that, one that takes no calls may still have some to answer."""
+        return self._stopping is not None
+
     # ------------------------------------------------------------------------------------ from the client
 
     def request(self, sink: Sink, identity: bytes, method: str, message: Message, timeout: float = 0.0) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from mcpd.bridge.routing import is_server_name
-from mcpd.bridge.upstream import ServerInfo
+from mcpd.bridge.upstream import Ends, ServerInfo
 from mcpd.errors import HeldBack, InvalidConfig, NotFound, SpawnFailed, from_oserror
 
 if TYPE_CHECKING:
@@ -54,29 +54,29 @@ class Process:
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: int, stdout: int, command: _Held) -> None:
         self._process = process
-        self._fds: tuple[int, int] | None = (stdin, stdout)
+        self._ends = Ends(stdin, stdout)
         self._held = command
         self._started = time.monotonic()
         self._stopped = False
         loop = asyncio.get_running_loop()
         self._gone: asyncio.Future[None] = loop.create_future()
-        self._pidfd = os.pidfd_open(process.pid)
+        try:
+            self._pidfd = os.pidfd_open(process.pid)
+        except OSError:
+            self._signal(signal.SIGKILL)
+            process.wait()
+            raise
         loop.add_reader(self._pidfd, self._exited)
 
     def take(self) -> tuple[int, int]:
         """Our ends of its stdin and stdout."""
-        fds, self._fds = self._fds, None
-        if fds is None:
-            raise SpawnFailed("the descriptors of this server were taken already")
-        return fds
+        return self._ends.take()
 
     async def stop(self, *, died: bool = False) -> None:
         """Wait a moment, then SIGTERM to its process group, SIGKILL three seconds later."""
         if not died:
             self._stopped = True
-        if self._fds is not None:
-            for fd in self.take():
-                os.close(fd)
+        self._ends.close()
         await asyncio.wait([self._gone], timeout=EXIT_GRACE)
         if self._gone.done():
             return
@@ -138,20 +138,23 @@ class CommandSource:
         """Start the command of *server*."""
         held = self._find(server)
         held.check()
-        theirs_in, stdin = os.pipe2(os.O_CLOEXEC)
-        stdout, theirs_out = os.pipe2(os.O_CLOEXEC)
         try:
-            process = await asyncio.to_thread(_popen, held.command, theirs_in, theirs_out)
+            with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+                server_in, stdin = os.pipe2(os.O_CLOEXEC)
+                theirs.callback(os.close, server_in)
+                ours.callback(os.close, stdin)
+                stdout, server_out = os.pipe2(os.O_CLOEXEC)
+                theirs.callback(os.close, server_out)
+                ours.callback(os.close, stdout)
+                process = Process(
+                    await asyncio.to_thread(_popen, held.command, server_in, server_out), stdin, stdout, held
+                )
+                ours.pop_all()
+                return process
         except OSError as error:
-            os.close(stdin)
-            os.close(stdout)
             held.ended(0.0)
             program = held.command.argv[0]
             raise SpawnFailed(from_oserror(error, f"starting {program!r} for server {server}").message) from error
-        finally:
-            os.close(theirs_in)
-            os.close(theirs_out)
-        return Process(process, stdin, stdout, held)
 
     async def close(self) -> None:
         """Nothing to let go of."""

@@ -91,6 +91,9 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._heard()
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            # The parser takes no body then, and would read it as the next request.
+            self.cycle.keep_alive = False
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, but not one whose client is still reading the last reply."""

@@ -17,6 +17,7 @@ from mcpd.bridge import eras, jsonrpc
 from mcpd.bridge.child import START_TIMEOUT
 from mcpd.bridge.jsonrpc import Kind, Message, Raw
 from mcpd.bridge.sessions import Sessions
+from mcpd.bridge.tasks import fault_of
 from mcpd.errors import InvalidRequest, McpdError
 
 if TYPE_CHECKING:
@@ -173,9 +174,11 @@ class Handshake:
 
     def _later(self, work: Coroutine[Any, Any, None], exchange: Exchange, identity: bytes) -> None:
         async def guarded() -> None:
+            # The boundary: whatever went wrong, the client waits for an answer.
             try:
                 await work
-            except McpdError as fault:
+            except Exception as error:  # noqa: BLE001 -- logged by fault_of
+                fault = fault_of(error)
                 exchange.refuse(fault, identity, RETRY_AFTER if fault.http_status in {429, 503} else ())
 
         self._parts.tasks.spawn(guarded())
@@ -190,7 +193,7 @@ class Handshake:
                 exchange.answer(jsonrpc.encode({**response, "id": Raw(identity)}))
                 self.sessions.end(session, "initialize failed")
                 return
-        except McpdError:
+        except BaseException:
             self.sessions.end(session, "it could not be opened")
             raise
         session.greeted(response["result"])

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from mcpd.bridge.upstream import ServerInfo
+from mcpd.bridge.upstream import Ends, ServerInfo
 from mcpd.bus.client import connect
-from mcpd.errors import Disabled, McpdError, NotFound, SpawnFailed
+from mcpd.errors import Disabled, McpdError, NotFound, ServiceUnavailable, UnknownObject
 
 if TYPE_CHECKING:
     from mcpd.bus.client import Client
@@ -22,27 +21,24 @@ log = logging.getLogger(__name__)
 class McpdServer:
     """A session of mcpd."""
 
-    def __init__(self, client: Client, path: str, fds: tuple[int, int]) -> None:
+    def __init__(self, client: Client, path: str, ends: Ends) -> None:
         self._client = client
         self._path = path
-        self._fds: tuple[int, int] | None = fds
+        self._ends = ends
 
     def take(self) -> tuple[int, int]:
         """Our ends of its stdin and stdout."""
-        fds, self._fds = self._fds, None
-        if fds is None:
-            raise SpawnFailed("the descriptors of this server were taken already")
-        return fds
+        return self._ends.take()
 
     async def stop(self, *, died: bool = False) -> None:
         """Have mcpd stop it. A session that has ended, or a mcpd that is gone, is no fault."""
-        if self._fds is not None:
-            for fd in self.take():
-                os.close(fd)
+        self._ends.close()
         try:
-            await self._client.session(self._path).call("Stop")
-        except McpdError as error:
+            await self._client.session(self._path).call("Stop", "a{sv}", [{}])
+        except (UnknownObject, ServiceUnavailable) as error:
             log.debug("stopping %s: %s", self._path, error.message)
+        except McpdError as error:
+            log.warning("%s was not stopped: %s", self._path, error.message)
 
 
 class McpdSource:
@@ -70,7 +66,7 @@ class McpdSource:
         """Have mcpd start *server*."""
         client = await self._connected()
         path, fds = await client.spawn(server)
-        return McpdServer(client, path, (fds[0], fds[1]))
+        return McpdServer(client, path, Ends(fds[0], fds[1]))
 
     async def close(self) -> None:
         """Leave the bus; mcpd then ends what this bridge may have left behind."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcpd.bridge.child import Child
-from mcpd.errors import McpdError, ServiceUnavailable
+from mcpd.bridge.tasks import fault_of
+from mcpd.errors import ServiceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,10 +140,12 @@ class Seat:
             child = await self.launch()
             try:
                 await child.greet(self.greeting)
-            except McpdError:
+            except BaseException:
                 await child.stop()
                 raise
-        except McpdError as fault:
+        # The boundary: whatever went wrong, those who wait need an answer.
+        except Exception as error:  # noqa: BLE001 -- logged by fault_of
+            fault = fault_of(error)
             log.warning("server %s was not started: %s", self.server, fault.message)
             self._starting = None
             waiting, self._waiting = self._waiting, []
@@ -150,8 +153,8 @@ class Seat:
                 sink.refuse(fault, identity)
             return
         self._starting = None
-        self._children = {old for old in self._children if old.open}
-        self.child = child
+        self._children = {old for old in self._children if not old.stopping}
+        self.take(child)
         waiting, self._waiting = self._waiting, []
         for sink, identity, method, message in waiting:
             self.request(sink, identity, method, message)
@@ -161,7 +164,7 @@ class Seat:
         last = max(self._used, child.used if child is not None else 0.0)
         due = last + self._idle_timeout
         now = self._loop.time()
-        if self._starting is not None or (child is not None and child.calls):
+        if self._starting is not None or any(each.calls for each in self._children):
             due = now + self._idle_timeout
         if due <= now:
             self._on_idle()

@@ -8,6 +8,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.errors import McpdError
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -39,6 +41,14 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("internal error in the bridge", exc_info=error)
+
+
+def fault_of(error: Exception) -> McpdError:
+    """What a client is told of *error*. One that is not in the table is a fault of the bridge, and logged here."""
+    if isinstance(error, McpdError):
+        return error
+    log.error("internal error in the bridge", exc_info=error)
+    return McpdError("the bridge met a fault of its own, see its log; please report it")
 
 
 class LimitedLog:

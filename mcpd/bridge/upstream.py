@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Protocol
+
+from mcpd.errors import SpawnFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,26 @@ class ServerInfo:
     """Seconds a call may take without an answer or progress."""
     idle_timeout: float | None = None
     """Seconds without a call after which the server is stopped."""
+
+
+class Ends:
+    """Our ends of a server's stdin and stdout, until somebody takes them."""
+
+    def __init__(self, stdin: int, stdout: int) -> None:
+        self._fds: tuple[int, int] | None = (stdin, stdout)
+
+    def take(self) -> tuple[int, int]:
+        """The two, to be closed by the caller."""
+        fds, self._fds = self._fds, None
+        if fds is None:
+            raise SpawnFailed("the descriptors of this server were taken already")
+        return fds
+
+    def close(self) -> None:
+        """Close what nobody took."""
+        if self._fds is not None:
+            for fd in self.take():
+                os.close(fd)
 
 
 class Upstream(Protocol):

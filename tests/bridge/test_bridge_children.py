@@ -130,6 +130,35 @@ def test_T12_5_C7_a_call_times_out_and_the_server_is_told(alone: Callable[..., B
     eventually(lambda: not is_alive(int(before)), "the server that hung is stopped")
 
 
+def test_T12_5_a_call_that_drains_is_not_idleness(alone: Callable[..., Bridge], tmp_path: Path) -> None:
+    wire = tmp_path / "wire"
+    server = f"wired={COMMAND} --wire {wire}"
+    client = alone("--server", server, "--call-timeout", "1", "--idle-timeout", "1").client("wired").open()
+    with ThreadPoolExecutor() as pool:
+        busy = pool.submit(client.ask, call("progress", "p", steps=40, delay=0.1))
+        eventually(lambda: '"progress"' in wire.read_text(), "the call arrives")
+        assert client.ask(call("hang", "h"))["error"]["code"] == -32000
+        assert text_of(busy.result(20)) == "done"
+
+
+def test_a_server_that_drains_is_stopped_with_its_session(alone: Callable[..., Bridge], tmp_path: Path) -> None:
+    wire = tmp_path / "wire"
+    bridge = alone("--server", f"wired={COMMAND} --wire {wire}", "--call-timeout", "2")
+    client = bridge.client("wired").open()
+    before = int(text_of(client.ask(call("pid"))))
+    with ThreadPoolExecutor() as pool:
+        busy = pool.submit(client.post, call("progress", "p", steps=600, delay=0.05))
+        hung = pool.submit(client.ask, call("hang", "h"))
+        eventually(lambda: '"hang"' in wire.read_text() and '"progress"' in wire.read_text(), "the calls arrive")
+        client.ask(call("deaf"))
+        assert hung.result(20)["error"]["code"] == -32000
+        assert int(text_of(client.ask(call("pid")))) != before, "another process serves the session"
+        assert is_alive(before), "it still answers a call"
+        assert client.delete().status_code == 204
+        assert busy.result(20).json()["error"]["code"] == -32603
+    eventually(lambda: not is_alive(before), "nothing of the session is left")
+
+
 def test_progress_keeps_a_call_alive(alone: Callable[..., Bridge]) -> None:
     client = alone("--call-timeout", "2").client().open()
     assert text_of(client.ask(call("progress", steps=8, delay=0.4))) == "done"

@@ -110,6 +110,14 @@ def test_D6_an_installed_server_is_served_over_http(machine: Machine) -> None:
     eventually(lambda: not is_alive(pid), "mcpd stopped the session's server")
 
 
+def test_a_server_that_does_not_end_by_itself_is_stopped_by_mcpd(machine: Machine) -> None:
+    client = machine.client("fix").open()
+    pid = int(text_of(client.ask(call("pid"))))
+    assert "reads nothing" in text_of(client.ask(call("deaf")))
+    assert client.delete().status_code == 204
+    eventually(lambda: not is_alive(pid), "mcpd stopped the server that ignores the end of its input")
+
+
 def test_V1_a_server_that_is_not_installed_is_404(machine: Machine) -> None:
     for message in (initialize("i"), call("echo", "i", text="x")):
         reply = machine.client("com.example.nothing").post(message)
@@ -120,6 +128,12 @@ def test_a_server_without_stdio_says_so(machine: Machine) -> None:
     machine.install("remote", {"transports": [{"type": "sse", "url": "https://example.com/sse"}]})
     reply = machine.client("remote").post(initialize("i"))
     assert (reply.status_code, reply.json()["error"]["code"]) == (422, -32603)
+
+
+def test_the_manifest_says_how_long_a_call_may_take(machine: Machine) -> None:
+    machine.install("hasty", {"runtime": {"callTimeout": 1}})
+    answer = machine.client("hasty").open().ask(call("hang"))
+    assert answer["error"] == {"code": -32000, "message": "Tool execution timeout after 1 s"}
 
 
 def test_a_server_of_mcpd_that_dies_is_there_again(machine: Machine) -> None:

@@ -5,20 +5,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import json
 import os
 from typing import Any
 
 import pytest
+from bridge_harness import descendants
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpd.bridge import jsonrpc
-from mcpd.bridge.exchange import QUEUE_LIMIT, EventQueue, event
+from mcpd.bridge.commands import Command, CommandSource
+from mcpd.bridge.exchange import QUEUE_LIMIT, EventQueue, Exchange, event
+from mcpd.bridge.handshake import Handshake, Post
 from mcpd.bridge.pipes import LineReader, Pipe
-from mcpd.bridge.seat import Options
-from mcpd.errors import InvalidRequest, McpdError, ParseError
+from mcpd.bridge.seat import Options, Parts
+from mcpd.bridge.tasks import Tasks
+from mcpd.bridge.upstream import ServerInfo
+from mcpd.errors import InvalidRequest, McpdError, ParseError, SpawnFailed
 from mcpd.settings import BridgeSettings
 
 # ---------------------------------------------------------------------------------------- lines
@@ -198,3 +204,52 @@ def test_importing_the_bridge_does_not_import_the_sdk() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# ---------------------------------------------------------------------------------------- faults
+
+
+class FaultySource:
+    """Fails in a way that nobody foresaw."""
+
+    async def describe(self, server: str) -> ServerInfo:
+        return ServerInfo(server)
+
+    async def start(self, server: str) -> Any:
+        raise RuntimeError(f"secret of {server}")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list"])
+async def test_a_fault_of_the_bridge_is_answered_and_logged(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    handshake = Handshake(Parts(FaultySource(), Options(max_sessions=1), Tasks()))
+    body = json.dumps({"jsonrpc": "2.0", "id": "i", "method": method, "params": {}}).encode()
+    for _ in range(3):
+        exchange = Exchange(takes_json=True, takes_events=True)
+        handshake.post(Post("s", "uid:1", "", ""), body, exchange)
+        async with asyncio.timeout(20):
+            await exchange.wait()
+        answer = json.loads(exchange.body)
+        assert (exchange.status, answer["id"], answer["error"]["code"]) == (500, "i", -32603)
+        assert "secret" not in answer["error"]["message"]
+    assert "secret of s" in caplog.text
+    assert len(handshake.sessions) == 0
+    await handshake.sessions.close()
+
+
+@pytest.mark.parametrize("missing", ["pipe2", "pidfd_open"])
+async def test_without_descriptors_a_command_is_not_started_and_nothing_leaks(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    source = CommandSource({"s": Command(("/bin/cat",))})
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    monkeypatch.setattr(os, missing, full)
+    with pytest.raises(SpawnFailed, match="starting '/bin/cat' for server s: Too many open files"):
+        await source.start("s")
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert not descendants(os.getpid())

@@ -305,6 +305,28 @@ def test_broken_requests_cost_only_themselves(bridge: Bridge) -> None:
     assert text_of(bridge.client().ask(call("echo", text="fine"))) == "fine"
 
 
+@pytest.mark.parametrize(
+    "framing",
+    [b"Content-Length: 4\r\nTransfer-Encoding: chunked", b"Content-Length: 4\r\nContent-Length: 61",
+     b"Transfer-Encoding: xchunked", b"Content-Length: +61",
+     b"Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 61"],
+)  # fmt: skip
+def test_a_body_is_never_taken_for_a_request(bridge: Bridge, framing: bytes) -> None:
+    host, port = bridge.url.removeprefix("http://").split(":")
+    head = b"POST /mcp/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port)), PATIENCE) as client:
+        client.sendall(head + framing + b"\r\n\r\n")
+        received = client.recv(1)
+        try:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            while data := client.recv(10_000):
+                received += data
+        except ConnectionError:
+            pass
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert received.count(b"HTTP/1.1 ") == 1
+
+
 def test_a_client_that_does_not_read_disturbs_nobody(bridge: Bridge) -> None:
     host, port = bridge.url.removeprefix("http://").split(":")
     body = json.dumps(call("big", size=16 * 1024 * 1024)).encode()
