@@ -45,7 +45,10 @@ log = logging.getLogger(__name__)
 
 
 class LiveSettings(Settings):
-    """Settings that every part looks at when it needs them, so that a reload reaches them all."""
+    """Settings that every part looks at when it needs them, so that a reload reaches them all.
+
+    Only the launcher and the number of generations kept are chosen at the start.
+    """
 
     model_config = ConfigDict(frozen=False)
 
@@ -91,7 +94,7 @@ class Daemon:
         core = Core(self._scope, self._settings, store, catalog, sessions, installer, launcher.name, __version__)
         service = _service(connection, core)
         try:
-            service.start()
+            await service.start()
             notify("READY=1")
             log.info("mcpd %s serves the %s scope", core.version, self._scope)
             await self._until_the_end(connection)

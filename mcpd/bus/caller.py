@@ -39,7 +39,6 @@ class Caller:
     pid: int
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has left the bus."""
-    forget: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -85,15 +84,18 @@ class Callers:
         self._lookup = lookup
         self._known: dict[str, Caller] = {}
         self._pending: dict[str, asyncio.Task[Caller]] = {}
+        self._left: set[str] = set()
+        """Those of the pending that have left meanwhile."""
         self._listeners: list[Callable[[Caller], None]] = []
 
     def on_vanish(self, listener: Callable[[Caller], None]) -> None:
         """Call *listener* with every caller that leaves the bus."""
         self._listeners.append(listener)
 
-    def known(self, sender: str) -> Caller | None:
-        """The caller *sender*, if it was looked up already."""
-        return self._known.get(sender)
+    async def start(self) -> None:
+        """Watch who leaves, by one match rule for all: a bus grants a connection a few hundred."""
+        match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", arg2="")
+        await self._connection.subscribe(match, self._on_left)
 
     async def get(self, sender: str) -> Caller:
         """The caller *sender*, looked up at its first call.
@@ -118,32 +120,23 @@ class Callers:
         self._known.clear()
 
     async def _look_up(self, sender: str) -> Caller:
-        """Watch *sender* first and ask second, so that its leaving cannot be missed."""
-        left: list[Signal] = []
-
-        def on_owner_changed(signal: Signal) -> None:
-            if signal.args[2] == "":
-                left.append(signal)
-                self._vanished(sender)
-
-        match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", sender)
-        forget = await self._connection.subscribe(match, on_owner_changed)
         try:
             uid, pid = await self._lookup(self._connection, sender)
-        except BaseException:
-            forget()
-            raise
-        if left:
-            forget()
-            raise ServiceUnavailable(f"{sender} has left the message bus")
-        caller = self._known[sender] = Caller(sender, uid, pid, forget=forget)
+            # It may have left after the bus answered.
+            if sender in self._left:
+                raise ServiceUnavailable(f"{sender} has left the message bus")
+        finally:
+            self._left.discard(sender)
+        caller = self._known[sender] = Caller(sender, uid, pid)
         return caller
 
-    def _vanished(self, sender: str) -> None:
+    def _on_left(self, signal: Signal) -> None:
+        sender = signal.args[0]
         caller = self._known.pop(sender, None)
         if caller is None:
+            if sender in self._pending:
+                self._left.add(sender)
             return
-        caller.forget()
         caller.gone.set()
         for listener in self._listeners:
             try:

@@ -57,10 +57,13 @@ class Match(NamedTuple):
     interface: str = ""
     member: str = ""
     arg0: str = ""
+    arg2: str | None = None
+    """Here the empty string is a value: NameOwnerChanged has it for a name that lost its owner."""
 
     def rule(self) -> str:
         """The match rule for the bus."""
-        return ",".join(["type='signal'", *(f"{key}='{value}'" for key, value in self._asdict().items() if value)])
+        wanted = {key: value for key, value in self._asdict().items() if value or (key, value) == ("arg2", "")}
+        return ",".join(["type='signal'", *(f"{key}='{value}'" for key, value in wanted.items())])
 
     def accepts(self, frame: Frame) -> bool:
         """Whether *frame* may be meant. A well-known sender name is the bus's to check."""
@@ -70,6 +73,10 @@ class Match(NamedTuple):
             and self.member in ("", frame.member)
             and (not self.sender.startswith((":", DBUS)) or self.sender == frame.sender)
         )
+
+    def fits(self, args: Sequence[Any]) -> bool:
+        """Whether a signal with *args* is meant."""
+        return (not self.arg0 or args[:1] == [self.arg0]) and (self.arg2 is None or args[2:3] == [self.arg2])
 
 
 class Reply(NamedTuple):
@@ -333,7 +340,7 @@ class Connection:
             log.warning("Dropped the signal %s.%s: %s", frame.interface, frame.member, error)
             return
         for match, listeners in wanted:
-            if not match.arg0 or (signal.args and signal.args[0] == match.arg0):
+            if match.fits(signal.args):
                 for listener in listeners:
                     listener(signal)
 

@@ -12,7 +12,7 @@ from mcpd.bus import configuration
 from mcpd.bus.dispatcher import Row
 from mcpd.bus.names import MANAGER, job_path, server_path, session_path
 from mcpd.bus.readfd import read_all
-from mcpd.bus.records import available_record, matcher, plain, text
+from mcpd.bus.records import available_record, details, matcher, plain, text
 from mcpd.bus.sessions import SessionObject
 from mcpd.bus.wire import Variant
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, ServiceUnavailable
@@ -32,6 +32,8 @@ MAX_MANIFEST: Final = 1024 * 1024
 MAX_PAGE: Final = 500
 DEFAULT_PAGE: Final = 100
 _STDIO: Final = frozenset({0, 1, 2})
+_NO_UID: Final = 2**32 - 1
+"""What stands for "no user" where a uid goes."""
 T = TypeVar("T")
 
 
@@ -64,9 +66,10 @@ class Manager:
         matches = matcher(wanted)
         return [record.raw for record in records if matches(record.values)]
 
-    def get_server(self, _call: Call, server_id: str) -> tuple[Raw, str]:
+    def get_server(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], str]:
         """``GetServer``."""
-        return self.servers.get(server_id).raw, server_path(server_id)
+        found = self.servers.get(server_id)
+        return found.record.variants() | details(found.server), server_path(server_id)
 
     def get_manifest_path(self, _call: Call, server_id: str) -> str:
         """``GetManifestPath``."""
@@ -214,7 +217,10 @@ class Manager:
             return call.uid
         if call.uid != self.bridge_uid:
             raise NotAuthorized("Spawn: only the system bridge may start a server for another user (caller-uid)")
-        return _option(options, "caller-uid", int, call.uid)
+        uid = _option(options, "caller-uid", int, call.uid)
+        if not 0 <= uid < _NO_UID:
+            raise InvalidArgument(f"option 'caller-uid': {uid} is no user")
+        return uid
 
     def spawn_action(self, call: Call, *_args: object) -> str | None:
         """A user's own servers need no authorization; the bridge has authorized its caller itself."""

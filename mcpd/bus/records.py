@@ -13,7 +13,7 @@ from mcpd.bus.wire import Raw, Variant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcpd.model import Entry, JsonValue, Transport
+    from mcpd.model import ConfigProperty, Entry, JsonValue, Transport
     from mcpd.store import InstalledServer
 
 KEYS: Final[Mapping[str, str]] = {
@@ -56,6 +56,10 @@ class Record:
         }
         return cls(values, wire.entries({key: Variant(KEYS[key], value) for key, value in values.items()}))
 
+    def variants(self) -> dict[str, Variant]:
+        """:attr:`values` with their types."""
+        return {key: Variant(KEYS[key], value) for key, value in self.values.items()}
+
     def properties(self) -> dict[str, Variant]:
         """All properties of the interface Server."""
         return {
@@ -81,6 +85,26 @@ def installed_record(server: InstalledServer, *, available: str, sandboxed: bool
         "configured": server.configured,
     }
     return Record.make(found)
+
+
+def details(server: InstalledServer) -> dict[str, Variant]:
+    """What GetServer says of *server* beside the keys of a listing: how it is run, and what can be configured."""
+    manifest = server.manifest
+    if manifest is None:
+        return {}
+    limits = {"call-timeout": manifest.runtime.call_timeout, "idle-timeout": manifest.runtime.idle_timeout}
+    found = {key: Variant("d", seconds) for key, seconds in limits.items() if seconds is not None}
+    if manifest.configurable_properties:
+        found["configurable-properties"] = Variant("aa{sv}", [_property(p) for p in manifest.configurable_properties])
+    return found
+
+
+def _property(prop: ConfigProperty) -> dict[str, Variant]:
+    texts_of = {"label": prop.label, "description": prop.description, "type": prop.type}
+    known: dict[str, JsonValue] = {key: text(value) for key, value in texts_of.items() if value}
+    if not prop.sensitive:
+        known["default"] = prop.default
+    return plain({"key": prop.key, "sensitive": prop.sensitive, "required": prop.required, **known})
 
 
 def available_record(

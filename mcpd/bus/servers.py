@@ -55,12 +55,12 @@ class Servers:
             self._update(server, newer.get(server_id, ""))
         return [self._known[server_id].record for server_id in found]
 
-    def get(self, server_id: str) -> Record:
-        """The record of *server_id*, up to date. Raises :class:`~mcpd.errors.NotFound`."""
+    def get(self, server_id: str) -> ServerObject:
+        """The server *server_id*, up to date. Raises :class:`~mcpd.errors.NotFound`."""
         self.sync()
         if server_id not in self._known:
             raise NotFound(f"no server {server_id!r} is installed; 'mcpctl list' names those that are")
-        return self._known[server_id].record
+        return self._known[server_id]
 
     def installed(self) -> Mapping[str, InstalledServer]:
         """The servers as the store has them, by id, as of the last look."""
@@ -68,10 +68,14 @@ class Servers:
 
     def _update(self, server: InstalledServer, available: str) -> None:
         known = self._known.get(server.id)
-        # The store gives the same object as long as nothing about a server has changed.
-        if known is not None and known.server is server and known.available == available:
-            return
         sandboxed = self._core.settings.runtime.sandbox == "on"
+        # The store gives the same object as long as nothing about a server has changed.
+        if (
+            known is not None
+            and known.server is server
+            and (known.available, known.record.values["sandboxed"]) == (available, sandboxed)
+        ):
+            return
         record = installed_record(server, available=available, sandboxed=sandboxed)
         if known is None:
             known = self._known[server.id] = ServerObject(server, available, record)

@@ -58,8 +58,9 @@ class Service:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unsubscribe: list[Callable[[], None]] = []
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Answer calls, and signal what happens."""
+        await self._callers.start()
         self._unsubscribe = [
             self._core.installer.jobs.subscribe(self._on_job),
             self._core.sessions.subscribe(self._on_session),

@@ -28,10 +28,6 @@ MAX_PAGES: Final = 1000
 _METHOD_NOT_FOUND: Final = -32601
 
 
-class RpcError(McpdError):
-    """The server answered a request with a JSON-RPC error."""
-
-
 class McpClient:
     """One conversation with a server. An async context manager; entering it shakes hands."""
 
@@ -94,8 +90,8 @@ class McpClient:
     async def request(self, method: str, params: Mapping[str, object]) -> dict[str, Any]:
         """Send a request and wait for its result.
 
-        Raises :class:`RpcError` for an error, :class:`~mcpd.errors.UnknownMethod` if the server does not know
-        *method*, :class:`~mcpd.errors.McpdError` if it ends or does not speak MCP.
+        Raises :class:`~mcpd.errors.UnknownMethod` if the server does not know *method*,
+        :class:`~mcpd.errors.McpdError` if it answers with another error, ends or does not speak MCP.
         """
         number = next(self._ids)
         await self._send({"id": number, "method": method, "params": params})
@@ -109,7 +105,7 @@ class McpClient:
     def _result(self, method: str, message: Mapping[str, Any]) -> dict[str, Any]:
         error = message.get("error")
         if isinstance(error, dict):
-            kind = UnknownMethod if error.get("code") == _METHOD_NOT_FOUND else RpcError
+            kind = UnknownMethod if error.get("code") == _METHOD_NOT_FOUND else McpdError
             raise kind(f"{self._name}: {method}: {error.get('message', '')} (JSON-RPC error {error.get('code')})")
         result = message.get("result")
         if not isinstance(result, dict):

@@ -80,7 +80,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 def details(pairs: Iterable[tuple[str, object]]) -> None:
     """Print ``name: value`` lines with the values in one column; empty values are left out."""
-    shown = [(name, clean(value)) for name, value in pairs if value not in ("", None, [], {})]
+    shown = [(clean(name), clean(value)) for name, value in pairs if value not in ("", None, [], {})]
     width = max((len(name) for name, _ in shown), default=0) + 2
     for name, value in shown:
         write(f"{paint((name + ':').ljust(width), 'bold')}{value}")

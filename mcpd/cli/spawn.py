@@ -68,8 +68,8 @@ class Spawned:
         while True:
             signal = await self._signals.get()
             if signal.path == self.session.path:
-                result, code = signal.args
-                return int(code) + (128 if result == "signal" else 0)
+                _result, code = signal.args
+                return int(code)
 
     async def _mcpd_lost(self) -> None:
         """Return when mcpd has left the bus; raise when the bus itself is gone."""

@@ -43,6 +43,7 @@ BUS_CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Config
   <listen>unix:dir={directory}</listen>
   <auth>EXTERNAL</auth>
   <limit name="max_message_unix_fds">64</limit>
+  <limit name="max_match_rules_per_connection">32</limit>
   <policy context="default">
     <allow user="*"/>
     <deny own="*"/>
@@ -384,7 +385,7 @@ async def served(
         authority = OwnUser() if scope is Scope.USER else Polkit(connection)
         service = Service(connection, core, authority, only_uid=only_uid, bridge_uid=bridge_uid, lookup=lookup)
         assert await connection.request_name(BUS_NAME)
-        service.start()
+        await service.start()
         try:
             yield core
         finally:

@@ -89,6 +89,7 @@ async def test_a_reload_takes_new_settings_and_keeps_old_ones_over_broken_ones(
 ) -> None:
     file = machine.root / "home/.config/mcp/mcpd.toml"
     file.parent.mkdir(parents=True)
+    machine.install("x")
     daemon = await machine.serve()
 
     async def reload(text: str, said: str) -> None:
@@ -99,9 +100,15 @@ async def test_a_reload_takes_new_settings_and_keeps_old_ones_over_broken_ones(
             while daemon.log().count(said) == before:
                 await client.manager.call("ListServers", "a{sv}", [{}])
 
+    async def sandboxed() -> bool:
+        (server,) = await client.manager.call("ListServers", "a{sv}", [{}])
+        return bool(server["sandboxed"])
+
     assert "sandbox" in (await client.manager.properties())["Features"]
+    assert await sandboxed()
     await reload("[runtime]\nsandbox = 'off'\n", "The settings were read again")
     assert "sandbox" not in (await client.manager.properties())["Features"]
+    assert not await sandboxed()
     await reload("[runtime\n", "The settings stay as they were")
     assert "sandbox" not in (await client.manager.properties())["Features"]
     assert await daemon.stop() == 0

@@ -137,6 +137,19 @@ async def test_objects_come_and_go_at_the_managers_path(machine: Machine, client
     )  # fmt: skip
 
 
+async def test_more_clients_are_served_than_match_rules_are_granted(machine: Machine, client: Client) -> None:
+    await machine.serve()
+    raws = [RawClient(machine.bus.address) for _ in range(40)]
+    try:
+        for raw in raws:
+            serial = raw.call("ListServers", signature="a{sv}", body=EMPTY_DICT)
+            assert await asyncio.to_thread(raw.reply, serial) == ("", b"\0" * 4)
+    finally:
+        for raw in raws:
+            raw.sock.close()
+    assert await alive(client)
+
+
 async def test_the_interface_may_be_left_out_of_a_call(machine: Machine, short_tmp: Path) -> None:
     machine.bus.stop()
     machine.bus = start_bus(short_tmp, any_interface=True)

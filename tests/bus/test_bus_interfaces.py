@@ -33,11 +33,34 @@ async def test_servers_have_the_keys_of_the_design(core: Core, client: Client) -
     }  # fmt: skip
     assert (broken["state"], broken["scope"], broken["id"]) == ("broken", "user", "b.broken")
     assert "manifest.json" in broken["problem"]
-    assert await client.manager.call("GetServer", "s", ["x"]) == (x, "/org/mcpd/Mcp1/server/x")
+    server, path = await client.manager.call("GetServer", "s", ["x"])
+    assert path == "/org/mcpd/Mcp1/server/x"
+    assert {key: value for key, value in server.items() if key != "configurable-properties"} == x
     path = await client.manager.call("GetManifestPath", "s", ["x"])
     assert json.loads(Path(path).read_text())["id"] == "x"
     with pytest.raises(errors.NotFound, match="'no'"):
         await client.manager.call("GetServer", "s", ["no"])
+
+
+async def test_a_server_by_itself_tells_how_it_is_run_and_configured(
+    core: Core, client: Client, machine: Machine
+) -> None:
+    secret = {"key": "token", "sensitive": True, "required": True, "default": "s3cret", "label": "Token"}
+    machine.install(
+        "y",
+        where=machine.paths.user.installed,
+        runtime={"callTimeout": 90, "idleTimeout": 5.5},
+        configurableProperties=[{"key": "count", "type": "integer", "default": 3, "description": "How many"}, secret],
+    )
+    server, _ = await client.manager.call("GetServer", "s", ["y"])
+    assert (server["call-timeout"], server["idle-timeout"]) == (90.0, 5.5)
+    assert server["configurable-properties"] == [
+        {"key": "count", "type": "integer", "default": 3, "description": "How many", "sensitive": False,
+         "required": False},
+        {"key": "token", "label": "Token", "sensitive": True, "required": True},
+    ]  # fmt: skip
+    broken, _ = await client.manager.call("GetServer", "s", ["b.broken"])
+    assert broken["state"] == "broken"
 
 
 @pytest.mark.parametrize(

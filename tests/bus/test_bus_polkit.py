@@ -17,7 +17,7 @@ from mcpd.bus.client import Client
 from mcpd.bus.connection import Connection, Match
 from mcpd.bus.names import DBUS, DBUS_PATH
 from mcpd.bus.polkit import AUTHORITY, AUTHORITY_PATH, POLKIT
-from mcpd.errors import InteractionRequired, InvalidConfig, McpdError, NotAuthorized, NotFound
+from mcpd.errors import InteractionRequired, InvalidArgument, InvalidConfig, McpdError, NotAuthorized, NotFound
 from mcpd.paths import Scope
 from tests.bus.harness import PATIENCE, Machine, connected, served
 
@@ -292,6 +292,9 @@ async def test_only_the_bridge_names_another_caller(system: Machine) -> None:
         await mock.answer("org.mcpd.mcp1.spawn", "yes", user.connection.unique_name)
         with pytest.raises(NotAuthorized, match="caller-uid"):
             await user.spawn("x", options={"caller-uid": 0})
+        for uid in (-1, 2**32 - 1, 2**40):
+            with pytest.raises(InvalidArgument, match="no user"):
+                await bridge.spawn("x", options={"caller-uid": uid})
         _, ends = await bridge.spawn("x", options={"caller-uid": 1000})
         assert [session.owner.uid for session in core.sessions.list()] == [1000]
         assert len(await bridge.manager.call("ListSessions")) == 1

@@ -87,8 +87,8 @@ def mcpctl(bus_address: str, tmp_path: Path) -> Mcpctl:
 
 
 @pytest.fixture
-async def mcpd(bus_address: str, tmp_path: Path) -> AsyncIterator[FakeMcpd]:
+async def mcpd(bus_address: str) -> AsyncIterator[FakeMcpd]:
     """The mcpd on the bus."""
-    fake = await fake_mcpd(bus_address, tmp_path)
+    fake = await fake_mcpd(bus_address)
     yield fake
     await fake.close()

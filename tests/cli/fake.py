@@ -15,7 +15,6 @@ from mcpd.errors import InvalidArgument, McpdError, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from mcpd.bus.transport import Frame
 
@@ -74,11 +73,9 @@ class Job:
 class FakeMcpd:
     """Owns the bus name and answers from its attributes; :attr:`calls` holds what was asked of the Manager."""
 
-    def __init__(self, connection: Connection, directory: Path) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.directory = directory
         self.servers: dict[str, dict[str, Any]] = {"calculator": dict(CALCULATOR)}
-        self.manifests: dict[str, str] = {}
         self.pages: list[list[dict[str, Any]]] = [[]]
         self.sources: list[dict[str, Any]] = []
         self.config: dict[str, tuple[dict[str, Any], list[str]]] = {}
@@ -161,12 +158,6 @@ class FakeMcpd:
 
     def _GetServer(self, _frame: Frame, server_id: str) -> list[Any]:
         return [self._server(server_id), server_path(server_id)]
-
-    def _GetManifestPath(self, _frame: Frame, server_id: str) -> list[Any]:
-        self._server(server_id)
-        path = self.directory / f"{server_id}.json"
-        path.write_text(self.manifests[server_id])
-        return [str(path)]
 
     def _ListAvailable(self, _frame: Frame, _query: dict[str, Any], cursor: str) -> list[Any]:
         page = int(cursor or 0)
@@ -271,15 +262,15 @@ class FakeMcpd:
 
     async def _announce_exit(self, path: str, process: asyncio.subprocess.Process, owner: str) -> None:
         code = await process.wait()
-        result = "success" if code == 0 else "signal" if code < 0 else "exit-code"
-        self.connection.emit(path, SESSION, "Exited", "si", [result, abs(code)], destination=owner)
+        told = ["success" if code == 0 else "failed", code if code >= 0 else 128 - code]
+        self.connection.emit(path, SESSION, "Exited", "si", told, destination=owner)
 
 
-async def fake_mcpd(address: str, directory: Path) -> FakeMcpd:
+async def fake_mcpd(address: str) -> FakeMcpd:
     """A fake that owns mcpd's name on the bus at *address*."""
     connection = await Connection.open(address)
     assert await connection.request_name(BUS_NAME)
-    return FakeMcpd(connection, directory)
+    return FakeMcpd(connection)
 
 
 def read_all(fd: int) -> bytes:

@@ -14,26 +14,21 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd
 
-MANIFEST = {
-    "id": "calculator",
-    "name": "Calculator",
-    "transports": [{"type": "stdio", "command": "calc"}],
-    "configurableProperties": [
-        {"key": "digits", "type": "integer"},
-        {"key": "scale", "type": "number"},
-        {"key": "exact", "type": "boolean"},
-        {"key": "roots", "type": "list"},
-        {"key": "pin", "type": "string"},
-        {"key": "home", "type": "path"},
-        {"key": "any"},
-    ],
-}
+PROPERTIES = [
+    {"key": "digits", "type": "integer"},
+    {"key": "scale", "type": "number"},
+    {"key": "exact", "type": "boolean"},
+    {"key": "roots", "type": "list"},
+    {"key": "pin", "type": "string"},
+    {"key": "home", "type": "path"},
+    {"key": "any"},
+]
 
 
 @pytest.fixture
 def known(mcpd: FakeMcpd) -> FakeMcpd:
-    """mcpd with a manifest that has properties of every type."""
-    mcpd.manifests["calculator"] = json.dumps(MANIFEST)
+    """mcpd with a server that has properties of every type."""
+    mcpd.servers["calculator"]["configurable-properties"] = PROPERTIES
     return mcpd
 
 
@@ -52,7 +47,7 @@ async def test_S22_config_get(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (secret.code, "sensitive" in secret.err) == (1, True)
 
 
-async def test_S22_config_set_types_values_by_the_manifest(mcpctl: Mcpctl, known: FakeMcpd) -> None:
+async def test_S22_config_set_types_values_by_the_properties(mcpctl: Mcpctl, known: FakeMcpd) -> None:
     pairs = ["digits=3", "scale=1.5", "exact=true", 'roots=["/a", "/b c"]', "pin=0042", "home=~/x", "any=5", "new=a=b"]
     assert (await mcpctl("config", "set", "calculator", *pairs)).code == 0
     assert known.calls[-1] == (
@@ -77,7 +72,7 @@ async def test_S22_config_set_refuses_what_does_not_fit(mcpctl: Mcpctl, known: F
     ended = await mcpctl("config", "set", "calculator", pair)
     assert ended.code == 1
     assert text in ended.err
-    assert [call[0] for call in known.calls] == ["GetManifestPath"]
+    assert [call[0] for call in known.calls] == ["GetServer"]
 
 
 async def test_S22_the_daemon_has_the_last_word(mcpctl: Mcpctl, known: FakeMcpd) -> None:

@@ -54,6 +54,7 @@ async def test_list_says_that_the_sandbox_is_off(mcpctl: Mcpctl, mcpd: FakeMcpd)
 
 async def test_text_from_strangers_cannot_steer_the_terminal(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers["calculator"] |= {"summary": "a\x1b]0;pwned\x07b\nc\u202ed", "description": "one\ntwo\x1b[2J"}
+    mcpd.config["calculator"] = ({"a\x1b[2Jkey": "value"}, [])
     listed, shown = await mcpctl("list"), await mcpctl("show", "calculator")
     assert "a\ufffd]0;pwned\ufffdb c\ufffdd" in listed.out
     assert len(listed.out.splitlines()) == 2
@@ -82,6 +83,15 @@ async def test_S26_show_tells_all_but_the_secrets(mcpctl: Mcpctl, mcpd: FakeMcpd
     assert "config digits:" in plain.out
     assert "(set, not shown)" in plain.out
     assert json.loads(as_json.out) == mcpd.servers["calculator"] | {"config": {"digits": 3}, "secrets-set": ["api_key"]}
+
+
+async def test_S26_show_tells_what_can_be_configured(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"]["configurable-properties"] = [
+        {"key": "digits", "type": "integer", "required": True, "description": "How many"}, {"key": "any"},
+    ]  # fmt: skip
+    lines = [" ".join(line.split()) for line in (await mcpctl("show", "calculator")).out.splitlines()]
+    assert "property digits: integer, required: How many" in lines
+    assert "property any: any value" in lines
 
 
 async def test_S26_show_falls_back_to_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

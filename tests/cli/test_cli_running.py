@@ -133,7 +133,7 @@ async def test_run_asks_the_system_bus_for_a_system_server(mcpctl: Mcpctl, mcpd:
     bus = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
     assert bus.stdout is not None
     await bus.stdout.readline()
-    system = await fake_mcpd(address, tmp_path)
+    system = await fake_mcpd(address)
     system.program = ["echo", "from the system"]
     ended = await mcpctl("run", "calculator", environ={"DBUS_SYSTEM_BUS_ADDRESS": address, "SECRET": "x"})
     await system.close()

@@ -3,23 +3,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mcpd.cli import prompt
 from mcpd.cli.output import clean, details, note, write, write_json
 from mcpd.cli.session import open_bus
 from mcpd.cli.values import parse_pairs, show_value
-from mcpd.errors import InvalidConfig, InvalidManifest, NotFound, from_oserror
+from mcpd.errors import InvalidConfig, NotFound
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
-
-    from mcpd.bus.client import Client
 
 _HIDDEN: Final = "(set, not shown)"
 
@@ -60,7 +55,8 @@ def _get_one(args: argparse.Namespace, values: Mapping[str, object], secrets: li
 async def set_values(args: argparse.Namespace) -> int:
     """``mcpctl config set``."""
     async with open_bus(args, changing=True) as bus:
-        changes = parse_pairs(args.pairs, await _properties(bus, args.id))
+        server, _ = await bus.manager.call("GetServer", "s", [args.id])
+        changes = parse_pairs(args.pairs, server.get("configurable-properties", []))
         await bus.manager.call("SetConfig", "sa{sv}a{sv}", [args.id, changes, {}])
     return 0
 
@@ -89,21 +85,3 @@ async def _send_secret(args: argparse.Namespace, secret: bytes) -> None:
     async with open_bus(args, changing=True) as bus:
         with prompt.memfd(secret, "secret") as fd:
             await bus.manager.call("SetSecret", "ssha{sv}", [args.id, args.key, 0, {}], fds=[fd])
-
-
-async def _properties(bus: Client, server_id: str) -> list[dict[str, Any]]:
-    """The configurable properties of an installed server, for their types, which are not on D-Bus."""
-    path = await bus.manager.call("GetManifestPath", "s", [server_id])
-    return await asyncio.to_thread(_read_properties, Path(path))
-
-
-def _read_properties(path: Path) -> list[dict[str, Any]]:
-    from mcpd.model import Manifest  # noqa: PLC0415 - reads the older forms too, at the price of pydantic
-
-    try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise from_oserror(error, f"reading {path}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidManifest(f"{path}: {error}") from error
-    return [known.to_json() for known in Manifest.parse(data, str(path)).configurable_properties]

@@ -106,9 +106,16 @@ def _print_server(server: Mapping[str, Any]) -> None:
     for transport in server.get("transports", []):
         command = " ".join([str(transport.get("command") or ""), *transport.get("args", [])]).strip()
         shown.append(("transport", f"{transport.get('type', '')}  {command or transport.get('url', '')}".strip()))
+    shown += [(f"property {prop['key']}", _property(prop)) for prop in server.get("configurable-properties", [])]
     shown += [(f"config {key}", show_value(value)) for key, value in sorted(server.get("config", {}).items())]
     shown += [(f"config {key}", "(set, not shown)") for key in sorted(server.get("secrets-set", []))]
     details(shown)
+
+
+def _property(prop: Mapping[str, Any]) -> str:
+    """One line for a configurable property."""
+    kinds = [str(prop.get("type") or "any value"), *(kind for kind in ("sensitive", "required") if prop.get(kind))]
+    return ": ".join(filter(None, (", ".join(kinds), str(prop.get("description") or ""))))
 
 
 def _text(value: object) -> object:

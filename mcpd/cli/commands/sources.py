@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def list_sources(args: argparse.Namespace) -> int:
-    """``mcpctl source list``. JSON: ``{"sources": [{url, file, scope, state, problem, age, read-only}]}``."""
+    """``mcpctl source list``. JSON: ``{"sources": [{url, file, scope, state, problem, updated, read-only}]}``."""
     async with open_bus(args) as bus:
         sources: list[dict[str, Any]] = await bus.manager.call("ListSources")
     if args.json:
