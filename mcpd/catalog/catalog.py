@@ -42,7 +42,7 @@ class Catalog:
     def __init__(self, paths: Paths, scope: Scope, settings: Settings) -> None:
         self._sources = Sources(paths, scope)
         self._cache = Cache(paths.layout(scope).cache / "registries")
-        self._limits = settings.catalog
+        self._settings = settings
         self._faults: dict[str, str] = {}
         """Why the last fetch of a source failed, by its normal URL."""
 
@@ -71,7 +71,8 @@ class Catalog:
         failures: list[SourceUnavailable] = []
         done = 0
         slots = asyncio.Semaphore(_AT_ONCE)
-        async with Fetcher(seconds=self._limits.timeout, max_bytes=self._limits.max_bytes) as fetcher:
+        limits = self._settings.catalog
+        async with Fetcher(seconds=limits.timeout, max_bytes=limits.max_bytes) as fetcher:
 
             async def one(url: str) -> None:
                 nonlocal done

@@ -15,6 +15,7 @@ from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, ReadOnly, fr
 from mcpd.model import printable
 from mcpd.paths import Paths, Scope
 from mcpd.store.files import is_missing, make_directory, read_file, write_atomic
+from mcpd.store.lock import WriteLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +57,7 @@ class Sources:
         layout = paths.layout(scope)
         self._scopes = (Scope.USER, Scope.SYSTEM) if scope is Scope.USER else (Scope.SYSTEM,)
         self.writable: Final = layout.sources_list if scope is Scope.USER else layout.sources_dir / MANAGED_NAME
+        self._lock = WriteLock(layout.cache / ".sources.lock")
 
     def lines(self) -> list[SourceLine]:
         """Every source once, the user's before the system's (S-5)."""
@@ -74,9 +76,10 @@ class Sources:
         Raises :class:`~mcpd.errors.InvalidArgument` for a URL that cannot be a source.
         """
         normal = check_source_url(url)
-        text = _read(self.writable)
-        if normal not in {_key(line) for line in _urls(text)}:
-            self._write(f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{url.strip()}\n")
+        with self._lock.hold():
+            text = _read(self.writable)
+            if normal not in {_key(line) for line in _urls(text)}:
+                self._write(f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{url.strip()}\n")
 
     def remove(self, url: str) -> None:
         """Remove *url* from the file this instance writes; every other line stays as it is.
@@ -91,8 +94,9 @@ class Sources:
             raise ReadOnly(
                 f"{printable(url)} is listed in {others[0].origin}, which is not mcpd's to change; edit that file"
             )
-        kept = [line for line in _read(self.writable).splitlines(keepends=True) if _key(line.strip()) != key]
-        self._write("".join(kept))
+        with self._lock.hold():
+            kept = [line for line in _read(self.writable).splitlines(keepends=True) if _key(line.strip()) != key]
+            self._write("".join(kept))
 
     def _write(self, text: str) -> None:
         # Many people keep their dot files elsewhere and link to them.

@@ -115,7 +115,7 @@ def _script_argument(command: str, arguments: Sequence[str]) -> str:
 def _needs_build(root: Path) -> str:
     try:
         scripts = json.loads((root / "package.json").read_bytes()).get("scripts", {})
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ""
     if not isinstance(scripts, dict) or not {"build", "prepare", "prepack"} & scripts.keys():
         return ""

@@ -7,6 +7,7 @@ configuration of the host is not read. Objects are checked as they arrive; ``.gi
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -39,15 +40,15 @@ _ENVIRONMENT: Final = {
     "GIT_ADVICE": "0",
 }
 _SETTINGS: Final = (
-    "core.hooksPath=/dev/null",
-    "core.fsmonitor=false",
-    "core.autocrlf=false",
-    "protocol.ext.allow=never",
-    "submodule.recurse=false",
-    "transfer.fsckObjects=true",
-    "credential.helper=",
-    "gc.auto=0",
-    "advice.detachedHead=false",
+    ("core.hooksPath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.autocrlf", "false"),
+    ("protocol.ext.allow", "never"),
+    ("submodule.recurse", "false"),
+    ("transfer.fsckObjects", "true"),
+    ("credential.helper", ""),
+    ("gc.auto", "0"),
+    ("advice.detachedHead", "false"),
 )
 _FETCH: Final = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-gc")
 _NEEDS_WHOLE: Final = ("shallow", "not our ref", "unadvertised", "does not support")
@@ -121,7 +122,7 @@ class GitRecipe:
 
     async def _fetch(self, options: Sequence[str], wanted: str) -> None:
         await self._git(
-            [*_FETCH, *options, "--", self._source.url, wanted],
+            [*_FETCH, *options, "--", strip_credentials(self._source.url), wanted],
             doing=f"fetching {self._name()}",
             network=True,
         )
@@ -130,11 +131,10 @@ class GitRecipe:
         local = _local_repository(self._source.url)
         if local is not None:
             refuse_own(local, self._bench)
-        settings = [*_SETTINGS, *(["safe.directory=*"] if local else [])]
+        settings = [*_SETTINGS, *([("safe.directory", "*")] if local else []), *_credentials(self._source.url)]
         host = git_config()
         environment = _ENVIRONMENT | host.env | {"GIT_CONFIG_COUNT": str(len(settings))}
-        for number, setting in enumerate(settings):
-            key, _, value = setting.partition("=")
+        for number, (key, value) in enumerate(settings):
             environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return await self._bench.run(
             [program("git"), *arguments],
@@ -173,6 +173,16 @@ def _is_revision(rev: str) -> bool:
     return (
         bool(REVISION.fullmatch(rev)) and ".." not in rev and "@{" not in rev and not rev.endswith((".lock", "/", "."))
     )
+
+
+def _credentials(url: str) -> list[tuple[str, str]]:
+    """The setting that carries the user and password of *url*: every user can read command lines, git's own too."""
+    parts = urlsplit(url)
+    if not (parts.username or parts.password):
+        return []
+    pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    header = f"Authorization: Basic {base64.b64encode(pair.encode()).decode()}"
+    return [(f"http.{strip_credentials(url)}.extraHeader", header)]
 
 
 def _local_repository(url: str) -> Path | None:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import AlreadyInstalled, InvalidManifest, McpdError, NotFound, ReadOnly
@@ -16,10 +16,10 @@ from mcpd.install.summary import is_summary, whole_entry
 from mcpd.install.threads import in_thread
 from mcpd.install.updates import is_update
 from mcpd.install.workbench import Tools
-from mcpd.model import Entry, check_id
+from mcpd.model import Entry, check_id, load_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from mcpd.catalog import Catalog, CatalogEntry
     from mcpd.install.job import Job
@@ -72,10 +72,7 @@ class Installer:
         """Install what *data*, a registry entry or manifest as JSON, describes. Errors as :meth:`install`."""
         if len(data) > MAX_MANIFEST:
             raise InvalidManifest(f"the manifest is larger than {MAX_MANIFEST} bytes")
-        try:
-            document = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise InvalidManifest(f"the manifest is not JSON: {error}") from error
+        document = load_json(data, "the manifest")
         if isinstance(document, dict):
             document = {key: value for key, value in document.items() if key not in {"config", "installDir"}}
         return self._install(Entry.parse(document, "the manifest"), "", options, owner_uid)
@@ -110,9 +107,7 @@ class Installer:
         self._own(server_id)
 
         async def work(job: Job) -> None:
-            job.enter(JobState.ACTIVATING)
-            await self._sessions.stop_server(server_id)
-            await in_thread(self._store.rollback, server_id, generation)
+            await self._change(job, server_id, partial(self._store.rollback, server_id, generation))
 
         return self.jobs.start(JobKind.ROLLBACK, [server_id], owner_uid, work)
 
@@ -121,9 +116,7 @@ class Installer:
         self._own(server_id)
 
         async def work(job: Job) -> None:
-            job.enter(JobState.ACTIVATING)
-            await self._sessions.stop_server(server_id)
-            await in_thread(self._store.remove, server_id, keep_config=keep_config)
+            await self._change(job, server_id, partial(self._store.remove, server_id, keep_config=keep_config))
 
         return self.jobs.start(JobKind.UNINSTALL, [server_id], owner_uid, work)
 
@@ -172,6 +165,13 @@ class Installer:
             plan = make_plan(whole, origin, options, self._store, self._scope)
             job.answers = plan.answers
         await self._pipeline.install(job, plan)
+
+    async def _change(self, job: Job, server_id: str, change: Callable[[], object]) -> None:
+        """Make *change*, before and after which nothing of *server_id* runs: clients start it again at once."""
+        job.enter(JobState.ACTIVATING)
+        await self._sessions.stop_server(server_id)
+        await in_thread(change)
+        await self._sessions.stop_server(server_id)
 
     def _refuse_installed(self, entry: Entry, options: InstallOptions) -> None:
         try:

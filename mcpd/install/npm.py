@@ -165,7 +165,7 @@ def parse_lock(data: bytes) -> list[LockedFile]:
     try:
         packages = json.loads(data)["packages"]
         items = [(path, dict(item)) for path, item in packages.items() if path]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidManifest("package-lock.json cannot be read; write it with npm 7 or newer") from error
     return [_locked(path, item) for path, item in items if not (item.get("dev") or item.get("devOptional"))]
 
@@ -181,14 +181,14 @@ def _locked(path: str, item: dict[str, Any]) -> LockedFile:
         raise InvalidManifest(
             f"{name} does not come from an npm registry ({resolved[:200]}), and nothing else is installed"
         )
-    return LockedFile(name, str(item["version"]), str(item["integrity"]), path)
+    return LockedFile(name, str(item.get("version", "")), str(item["integrity"]), path)
 
 
 def declared_commands(package: Path) -> list[str]:
     """The commands that the npm package in *package* declares in ``bin``."""
     try:
         declared = json.loads((package / "package.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     commands = declared.get("bin") if isinstance(declared, dict) else None
     if isinstance(commands, str):

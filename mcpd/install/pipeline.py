@@ -109,6 +109,10 @@ class Pipeline:
             if isinstance(error, Unhealthy) and before.generation is not None:
                 raise Unhealthy(f"{error.message}\nThe previous version is in use again.") from error
             raise
+        try:
+            await in_thread(self._store.prune, manifest.id)
+        except McpdError as error:
+            log.warning("%s: generations over the number to keep stay for now: %s", manifest.id, error.message)
 
     async def _check_health(self, job: Job, generation: Generation, manifest: Manifest) -> None:
         timeout = self._tools.settings.install.health_timeout
@@ -140,11 +144,11 @@ class Pipeline:
                 try:
                     self._store.rollback(server_id, before.generation)
                 except NotFound:
-                    self._store.remove(server_id, keep_config=before.other_layer)
+                    self._store.remove(server_id, keep_config=before.other_layer or before.generation is not None)
                 else:
                     self._restore_values(server_id, before, plan)
             self._store.discard(generation)
-        except McpdError:
+        except (McpdError, OSError):
             log.exception("%s: the previous version could not be restored", server_id)
 
     def _restore_values(self, server_id: str, before: _Before, plan: Plan) -> None:

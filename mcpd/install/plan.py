@@ -17,6 +17,7 @@ from mcpd.install.workbench import strip_credentials
 from mcpd.model import Manifest, Source, SourceType
 from mcpd.paths import Scope
 from mcpd.runtime import permissions
+from mcpd.store import configuration
 
 if TYPE_CHECKING:
     from mcpd.install.options import InstallOptions
@@ -151,8 +152,21 @@ def _needs(manifest: Manifest, installed: InstalledServer | None) -> tuple[Need,
     """What goes beyond the plain sandbox and was not consented to before."""
     before = installed.manifest if installed and installed.writable and installed.manifest else None
     words = set(permissions.parse(manifest.id, manifest.permissions, {}).ignored)
-    held = set(before.permissions) if before else set()
-    needs = [Need("permission", text, text) for text in manifest.permissions if text not in words | held]
+    needs = [
+        Need("permission", text, text)
+        for text in manifest.permissions
+        if text not in words
+        and not (before and text in before.permissions and _grants_the_same(text, before, manifest))
+    ]
     if manifest.runtime.run_as == "system" and not (before and before.runtime.run_as == "system"):
         needs.append(Need("run-as", "system", "runs as the system's own account mcp-server"))
     return tuple(needs)
+
+
+def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
+    """Whether the permission *text* comes to what was consented to: a new default may make more of the same words."""
+    then, now = (
+        permissions.parse(manifest.id, [text], configuration.merge(manifest, [before.config]))
+        for manifest in (before, after)
+    )
+    return then == now

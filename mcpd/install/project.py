@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+import zlib
 from email.parser import BytesParser
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, InvalidManifest
 from mcpd.install.copytree import LEFT_OUT
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     from mcpd.install.workbench import Workbench
     from mcpd.model import JsonValue
+
+MAX_METADATA: Final = 1024 * 1024
+"""Bytes of a wheel's metadata; what a hostile build packed may unpack to any size."""
 
 
 class ProjectBuild:
@@ -84,7 +88,7 @@ class ProjectBuild:
         if project.is_package:
             own = await self._build_wheel()
             wheel = self._environment.wheels / own.file
-            for requirement in _requires(wheel):
+            for requirement in required_by(wheel):
                 check_line(requirement, f"the dependencies of {own.name}")
             hashed = any("--hash" in line for line in wanted)
             wanted.append(f"{own.name} @ {wheel.as_uri()}" + (f" --hash={own.integrity}" if hashed else ""))
@@ -147,12 +151,13 @@ def _node_lock(root: Path) -> bytes:
     return b""
 
 
-def _requires(wheel: Path) -> list[str]:
+def required_by(wheel: Path) -> list[str]:
     """``Requires-Dist`` of a wheel file; :class:`~mcpd.errors.BuildFailed` for one that cannot be read."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-            headers = BytesParser().parsebytes(archive.read(name), headersonly=True)
-    except (zipfile.BadZipFile, StopIteration) as error:
+            with archive.open(name) as metadata:
+                headers = BytesParser().parsebytes(metadata.read(MAX_METADATA), headersonly=True)
+    except (zipfile.BadZipFile, StopIteration, RuntimeError, zlib.error, EOFError) as error:
         raise BuildFailed("the build produced a file that is no wheel") from error
     return [str(value) for value in headers.get_all("Requires-Dist", [])]

@@ -59,7 +59,8 @@ class PythonProject:
 def check_line(line: str, origin: str) -> None:
     """Raise :class:`~mcpd.errors.InvalidManifest` unless *line* names packages of an index, or a wheel by https."""
     requirement = line.partition(";")[0]
-    if not _NAME.match(line) or "\n" in line or "\r" in line:
+    # pip takes more characters than \n for the end of a line, and fills in variables: a mirror's password, for one.
+    if not _NAME.match(line) or len(line.splitlines()) != 1 or line.endswith("\\") or "${" in line:
         raise InvalidManifest(f"{origin}: {line[:100]!r} is not supported; only names of packages are")
     url = _URL.search(requirement)
     if url and not (url[1].startswith("https://") and url[1].partition("#")[0].endswith(".whl")):

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, from_oserror
 from mcpd.install.copytree import leads_outside
@@ -14,6 +15,8 @@ from mcpd.install.python import VENV
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_INTERPRETER: Final = re.compile(r"/usr/bin/python3(\.[0-9]+)?")
 
 
 def seal(root: Path) -> None:
@@ -39,7 +42,7 @@ def seal(root: Path) -> None:
 
 
 def _check_link(relative: str, points_at: str) -> None:
-    interpreter = relative.startswith(f"{VENV}/bin/") and points_at.startswith("/usr/bin/python3")
+    interpreter = relative.startswith(f"{VENV}/bin/") and _INTERPRETER.fullmatch(points_at)
     if leads_outside(relative, points_at) and not interpreter:
         raise InvalidManifest(f"the package holds the link {relative}, which leads outside, to {points_at}")
 

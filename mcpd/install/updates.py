@@ -40,5 +40,11 @@ def _pins(entry: Entry) -> tuple[str, ...]:
 
 def _key(version: str) -> _Key:
     """For comparing versions as people mean them: numbers by value, ``1.0rc1`` before ``1.0`` before ``1.0.1``."""
-    parts = re.findall(r"\d+|[a-z]+", version.lower().removeprefix("v"))
-    return [*((2, int(part), "") if part.isdigit() else (0, 0, part) for part in parts), (1, 0, "")]
+    parts = re.findall(r"[0-9]+|[a-z]+", version.lower().removeprefix("v"))
+    return [*(_number(part) if part.isdigit() else (0, 0, part) for part in parts), (1, 0, "")]
+
+
+def _number(digits: str) -> tuple[int, int, str]:
+    """Sorts by value, without the limit that ``int`` has on digits: a registry may write any number of them."""
+    significant = digits.lstrip("0")
+    return (2, len(significant), significant)

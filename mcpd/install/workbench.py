@@ -122,7 +122,7 @@ class Workbench:
             confined=self.tools.settings.runtime.sandbox == "on",
             env={"HOME": str(home), "TMPDIR": str(home.with_name("tmp")), "LANG": "C.UTF-8", **(env or {})},
         )
-        log.debug("%s: %s: %s", self.entry.id, doing, argv)
+        log.debug("%s: %s: %s", self.entry.id, doing, strip_credentials(" ".join(argv)))
         async with self._watching(watch):
             completed = await run(
                 self.tools.launcher,

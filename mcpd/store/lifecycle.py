@@ -8,7 +8,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from mcpd.errors import InvalidManifest, McpdError, NoSpace, NotFound, ReadOnly
+from mcpd.errors import InvalidManifest, McpdError, NoSpace, NotFound, ReadOnly, from_oserror
 from mcpd.model import ID_PATTERN, JsonValue, Manifest, check_id
 from mcpd.store import configuration, documents
 from mcpd.store.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
@@ -38,9 +38,10 @@ class Lifecycle:
         """Make *generation* the active one, with *manifest*; ``manifest.config`` wins over what was set before."""
         if manifest.id != generation.server_id:
             raise InvalidManifest(f"the manifest of {generation.server_id!r} names {manifest.id!r}")
+        replaced = self._tree.active(generation.server_id)
         self._switch(generation.server_id, generation.number, manifest.to_json(), manifest, manifest.config)
         self._tree.finish(generation.server_id, generation.number)
-        self._tree.prune(generation.server_id)
+        self._tree.prune(generation.server_id, replaced)
 
     def rollback(self, server_id: str, number: int | None) -> None:
         """Make an earlier generation the active one, with today's configuration."""
@@ -107,7 +108,10 @@ class Lifecycle:
             aside = self._tree.detach(found.directory.name, keep_config=keep_config)
         elif os.path.lexists(view.layout.installed / found.id) and ID_PATTERN.fullmatch(found.id):
             aside = self._tree.detach(found.id, keep_config=keep_config)
-        self._finish_removal(found.id, aside, keep_config=keep_config)
+        try:
+            self._finish_removal(found.id, aside, keep_config=keep_config)
+        except OSError as error:
+            raise from_oserror(error, f"removing what is left of {found.id}") from error
 
     def _keep(self, layer: Layer, found: Found) -> None:
         """Put the values of *found* where :meth:`activate` finds them should it come back."""

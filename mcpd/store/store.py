@@ -110,7 +110,7 @@ class Store:
             return self._tree.create(check_id(server_id))
 
     def activate(self, generation: Generation, manifest: Manifest) -> InstalledServer:
-        """Make *generation*, which is complete, the server; the previous one stays for :meth:`rollback`.
+        """Make *generation*, which is complete, the server; the one it replaces stays until :meth:`prune`.
 
         ``manifest.config`` holds values given for this install, sensitive ones too; all others are carried over. A
         failure, and a power cut, leave the previous generation active.
@@ -118,6 +118,11 @@ class Store:
         with self.lock():
             self._lifecycle.activate(generation, manifest)
             return self.get(generation.server_id)
+
+    def prune(self, server_id: str) -> None:
+        """Remove the oldest generations over the number to keep, once the active one has proved itself."""
+        with self.lock():
+            self._tree.prune(check_id(server_id))
 
     def discard(self, generation: Generation) -> None:
         """Remove a generation that was not activated."""

@@ -74,8 +74,8 @@ class Tree:
 
     def create(self, server_id: str) -> Generation:
         """An empty directory for a new generation, marked as unfinished and locked."""
-        make_directory(self.installed.resolve())
-        make_directory(self._layout.generations / server_id)
+        for directory in (self.installed.resolve(), self._layout.generations, self._layout.generations / server_id):
+            make_directory(directory)
         taken = self._numbers(server_id)
         replaced = self.installed / server_id
         # A plain directory of another tool becomes the generation before this one.
@@ -87,7 +87,8 @@ class Tree:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._building[server_id, number] = descriptor
             path = self.directory(server_id, number)
-            path.mkdir(mode=0o755)
+            path.mkdir()
+            path.chmod(0o755)
             sync_directory(path.parent)
         except OSError as error:
             self.finish(server_id, number)
@@ -147,11 +148,13 @@ class Tree:
             _log.warning("%s: the replaced directory is removed, not kept: %s", server_id, error)
             remove_tree(replaced)
 
-    def prune(self, server_id: str) -> None:
-        """Remove what is older than the generations to keep."""
+    def prune(self, server_id: str, spared: int | None = None) -> None:
+        """Remove what is older than the generations to keep, except the active one and *spared*."""
         active = self.active(server_id)
         others = [n for n in self.numbers(server_id) if n != active]
         for number in others[: max(0, len(others) - self._keep + 1)]:
+            if number == spared:
+                continue
             try:
                 self.discard(server_id, number)
             except McpdError as error:

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 class ValueFiles:
     """``<directory>/<id>.json``, each a map of keys to values. Takes checked ids only."""
 
-    def __init__(self, directory: Path, *, mode: int, directory_mode: int) -> None:
+    def __init__(self, directory: Path, *, mode: int, directory_mode: int, own: bool = True) -> None:
+        """*own* is False for files of another scope, which this process may not be allowed to read."""
         self.directory = directory
+        self._own = own
         self._mode = mode
         self._directory_mode = directory_mode
         self._listed: tuple[Signature | None, frozenset[str]] = (None, frozenset())
@@ -38,19 +40,18 @@ class ValueFiles:
         return self.directory / f"{server_id}.json"
 
     def read(self, server_id: str) -> dict[str, Any]:
-        """The values of *server_id*, empty if there are none or if they are not this process's to read.
+        """The values of *server_id*, empty if there are none or if another scope keeps them to itself.
 
         Raises :class:`~mcpd.errors.InvalidConfig` that names the file, never its content.
         """
         path = self.path(server_id)
         try:
             values = load_json(read_file(path), str(path))
-        except PermissionError:
-            return {}
         except OSError as error:
-            if is_missing(error):
+            if is_missing(error) or (isinstance(error, PermissionError) and not self._own):
                 return {}
-            raise from_oserror(error, f"reading {path}") from error
+            # Taken for empty, the next change would write over what is in it.
+            raise InvalidConfig(f"{path}: {error.strerror}; mend or remove the file") from error
         except InvalidManifest as error:
             raise InvalidConfig(f"{error.message}; mend or remove the file") from None
         if not isinstance(values, dict):

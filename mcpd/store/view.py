@@ -36,7 +36,7 @@ class View:
             Layer("vendor", Scope.SYSTEM, paths.vendor, None),
         ]
         # The users of a machine read what its administrator set for vendor servers.
-        overlays = [ValueFiles(paths.system.overlay, mode=0o644, directory_mode=0o755)]
+        overlays = [ValueFiles(paths.system.overlay, mode=0o644, directory_mode=0o755, own=scope is Scope.SYSTEM)]
         if scope is Scope.USER:
             layers.insert(0, Layer("user", Scope.USER, paths.user.installed, paths.user.generations))
             overlays.append(ValueFiles(paths.user.overlay, mode=0o600, directory_mode=0o700))
@@ -64,7 +64,9 @@ class View:
                     merged[server_id] = (layer, found)
         self._refresh()
         shown = {server_id: self._show(layer, found) for server_id, (layer, found) in merged.items()}
-        self._shown = {server_id: cached for server_id, cached in self._shown.items() if server_id in shown}
+        for server_id in list(self._shown):  # a copy: other threads add to it
+            if server_id not in shown:
+                self._shown.pop(server_id, None)
         return [shown[server_id] for server_id in sorted(shown)]
 
     def find(self, server_id: str) -> tuple[Layer, Found]:

@@ -8,7 +8,9 @@ import ipaddress
 import ssl
 import subprocess
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cryptography import x509
@@ -18,7 +20,6 @@ from cryptography.x509.oid import NameOID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 ENV = {
     "PATH": "/usr/bin:/bin",
@@ -64,11 +65,15 @@ class Server:
 
     def __init__(self, root: Path, certificate: Path) -> None:
         key = _certificate(certificate)
+        self.asked: list[tuple[str, str]] = []
+        """Of each request, the ``Authorization`` and the command lines of all git processes of the machine."""
+        asked = self.asked
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
+                asked.append((self.headers.get("Authorization", ""), _command_lines()))
                 _, kind, path = self.path.split("/", 2)
                 if kind == "smart":
                     _backend(self, root, path)
@@ -100,6 +105,14 @@ class Server:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def _command_lines() -> str:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(file.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return "\n".join(line for line in found if "git" in line)
 
 
 def _backend(handler: BaseHTTPRequestHandler, root: Path, path: str) -> None:

@@ -168,7 +168,8 @@ class World:
 async def make_world(scope: Scope = Scope.USER, **install: Any) -> AsyncIterator[World]:
     """A scope in the directories that the environment names."""
     paths, settings = from_environment(), Settings(install=InstallSettings(**({"health_timeout": 20} | install)))
-    store, launcher, shelf = Store(paths, scope), PlainLauncher(), Shelf()
+    store = Store(paths, scope, keep_generations=settings.install.keep_generations)
+    launcher, shelf = PlainLauncher(), Shelf()
     sessions = Sessions(store, launcher, paths, settings, scope)
     installer = Installer(store, shelf, sessions, launcher, paths, settings, scope)  # type: ignore[arg-type]
     world = World(paths, store, shelf, sessions, installer)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING
 
 import pytest
@@ -110,6 +111,26 @@ async def test_over_https(
         job = await world.install(local(tmp_path, source={"type": "git", "url": url}), reinstall=True)
         assert isinstance(job.error, SourceUnavailable)
         assert version(world) == "one"
+
+
+async def test_credentials_reach_the_server_but_no_command_line_and_no_log(
+    world: World,
+    tmp_path: Path,
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("GIT_SSL_CAINFO", str(tmp_path / "ca.pem"))
+    assert repository.git("rev-parse", "HEAD")
+    with Server(tmp_path / "repos", tmp_path / "ca.pem") as server, caplog.at_level("DEBUG", "mcpd"):
+        url = f"{server.url}/smart/hello/.git".replace("https://", "https://me:hunter%3A2@")
+        job = await world.install(local(tmp_path, source={"type": "git", "url": url}))
+    assert job.error is None
+    expected = "Basic " + base64.b64encode(b"me:hunter:2").decode()
+    assert {authorization for authorization, _ in server.asked} == {expected}
+    assert all("127.0.0.1" in lines and "hunter" not in lines for _, lines in server.asked)
+    assert "fetching" in caplog.text
+    assert "hunter" not in caplog.text
 
 
 async def test_nobody_is_asked_for_a_password(world: World, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from typing import TYPE_CHECKING
@@ -138,6 +139,23 @@ async def test_an_unhealthy_update_brings_the_previous_version_back(world: World
     assert world.store.generations("org.test.hello") == [1]
 
 
+async def test_an_unhealthy_update_costs_nothing_where_one_generation_is_kept(tmp_path: Path) -> None:
+    async with make_world(keep_generations=1) as world:
+        document = local(project(tmp_path / "src"), "config", configurableProperties=[SECRET])
+        job = world.begin(document)
+        await reach(job, world, JobState.NEEDS_CONFIG)
+        job.set_secret("api_key", "mine")
+        await job.wait()
+        world.shelf.put(local(tmp_path / "src", "exit", version="2.0", configurableProperties=[SECRET]))
+        update = world.installer.update([], InstallOptions(), os.getuid())
+        await update.wait()
+        assert isinstance(update.error, Unhealthy)
+        assert world.store.launch_manifest("org.test.hello").values == {"api_key": "mine"}
+        world.shelf.put(local(tmp_path / "src", "config", version="3.0", configurableProperties=[SECRET]))
+        await world.installer.update([], InstallOptions(), os.getuid()).wait()
+        assert world.store.generations("org.test.hello") == [world.store.active_generation("org.test.hello")]
+
+
 async def test_update_makes_a_new_generation_and_rollback_goes_back(world: World, tmp_path: Path) -> None:
     source = project(tmp_path / "src")
     world.shelf.put(local(source))
@@ -181,6 +199,32 @@ async def test_uninstall_stops_what_runs(world: World, tmp_path: Path) -> None:
     assert world.store.list() == []
     with pytest.raises(NotFound):
         world.installer.uninstall("org.test.hello", os.getuid())
+
+
+@pytest.mark.parametrize("change", ["remove", "rollback"])
+async def test_a_session_begun_during_the_change_ends_with_it(
+    world: World, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = project(tmp_path / "src")
+    for version in ("1.0", "2.0"):
+        await world.install(local(source, version=version), reinstall=True)
+    loop, original, begun = asyncio.get_running_loop(), getattr(world.store, change), []
+    read, write = os.pipe()
+
+    def begin_first(*args: object, **options: object) -> object:
+        spawning = world.sessions.spawn("org.test.hello", {0: read}, owner=Owner(os.getuid(), "test"))
+        begun.append(asyncio.run_coroutine_threadsafe(spawning, loop).result())
+        return original(*args, **options)
+
+    monkeypatch.setattr(world.store, change, begin_first)
+    start = world.installer.uninstall if change == "remove" else world.installer.rollback
+    job = start("org.test.hello", os.getuid())
+    await job.wait()
+    os.close(read)
+    os.close(write)
+    assert job.error is None
+    assert [session.stopped_for for session in begun] == ["server-changed"]
+    assert world.sessions.list() == []
 
 
 async def test_S21_required_values_are_asked_for_before_anything_is_fetched(world: World, tmp_path: Path) -> None:
@@ -235,6 +279,26 @@ async def test_permissions_need_consent_once(world: World, tmp_path: Path) -> No
     more.cancel()
     await more.wait()
     assert more.state is JobState.CANCELLED
+
+
+async def test_a_default_that_makes_more_of_a_permission_needs_consent_again(world: World, tmp_path: Path) -> None:
+    def document(roots: str, **fields: object) -> dict[str, object]:
+        prop = {"key": "roots", "type": "path", "default": roots}
+        permissions = ["filesystem:ro:{config.roots}"]
+        return local(project(tmp_path / "src"), permissions=permissions, configurableProperties=[prop], **fields)
+
+    await world.install(document("/srv"))
+    same = world.begin(document("/srv"), consent=False, reinstall=True)
+    await same.wait()
+    assert JobState.NEEDS_CONSENT not in world.states(same)
+    more = world.begin(document("/home"), consent=False, reinstall=True)
+    await reach(more, world, JobState.NEEDS_CONSENT)
+    more.cancel()
+    await more.wait()
+    world.store.set_config("org.test.hello", {"roots": "/opt"})
+    chosen = world.begin(document("/home"), consent=False, reinstall=True)
+    await chosen.wait()
+    assert JobState.NEEDS_CONSENT not in world.states(chosen)
 
 
 async def test_S18_a_remote_server_is_its_manifest_only(world: World) -> None:

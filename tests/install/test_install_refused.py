@@ -240,5 +240,7 @@ async def test_the_system_scope_is_readable_for_the_account_that_runs_it(tmp_pat
             generation = world.store.get("org.test.hello").generation
             assert generation.is_relative_to(tmp_path / "system")
             assert all(path.stat().st_mode & 0o444 == 0o444 for path in generation.rglob("*"))
+            shown = (generation, generation.parent, generation.parents[1], world.paths.system.installed)
+            assert [directory.stat().st_mode & 0o777 for directory in shown] == [0o755] * 4
     finally:
         os.umask(old)

@@ -192,6 +192,16 @@ async def test_a_source_that_never_ends_is_given_up(paths: Paths) -> None:
     assert catalog.sources()[0].state == "failed"
 
 
+async def test_settings_that_are_read_again_count(paths: Paths, tmp_path: Path) -> None:
+    settings = Settings().model_copy()
+    catalog = Catalog(paths, Scope.USER, settings)
+    (tmp_path / "r.json").write_bytes(registry("a", description="x" * 2000))
+    catalog.add_source((tmp_path / "r.json").as_uri())
+    object.__setattr__(settings, "catalog", CatalogSettings(max_bytes=1024))
+    with pytest.raises(SourceUnavailable, match="larger than 1024 bytes"):
+        await catalog.refresh()
+
+
 async def test_redirects_are_followed(paths: Paths, user: Catalog) -> None:
     async with serving() as server:
         server.answers = {"/a": answer(b"", "301 Moved", Location="/b"), "/b": answer(registry("one"))}

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -170,3 +171,10 @@ def test_any_list_can_be_read(tmp_path_factory: pytest.TempPathFactory, lines: l
     paths.user.sources_list.parent.mkdir(parents=True)
     paths.user.sources_list.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
     assert all(line.url.isprintable() for line in Catalog(paths, Scope.USER, Settings()).sources())
+
+
+def test_sources_added_at_once_are_all_there(user: Catalog) -> None:
+    wanted = [f"https://{number}.example/" for number in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(user.add_source, wanted))
+    assert sorted(urls(user)) == sorted(wanted)

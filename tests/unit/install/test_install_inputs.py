@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +13,12 @@ from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, NoSpace
 from mcpd.install.commands import settle
 from mcpd.install.copytree import leads_outside
 from mcpd.install.hostconfig import npm_config, pip_config
-from mcpd.install.npm import parse_lock
+from mcpd.install.npm import declared_commands, parse_lock
 from mcpd.install.outcome import Outcome
+from mcpd.install.project import required_by
 from mcpd.install.python import parse_report
 from mcpd.install.requirements import PythonProject, check_line
+from mcpd.install.seal import seal
 from mcpd.install.updates import is_update
 from mcpd.install.workbench import explain, strip_credentials
 from mcpd.model import Entry, Manifest
@@ -44,7 +47,18 @@ def test_requirements_that_are_fine(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["pkg @ git+ssh://h/x", "pkg@http://h.test/x.whl", "/abs/x.whl", "x.whl", "pkg\n--index-url=x", "-c c.txt", "~/x"],
+    [
+        "pkg @ git+ssh://h/x",
+        "pkg@http://h.test/x.whl",
+        "/abs/x.whl",
+        "x.whl",
+        "pkg\n--index-url=x",
+        "-c c.txt",
+        "~/x",
+        *(f"pkg; python_version > '3'{end}--no-binary :all:" for end in "\r\v\f\x1c\x85\u2028"),
+        "pkg; python_version > '3' \\",
+        "pkg @ https://host.test/${PIP_INDEX_URL}/x.whl",
+    ],
 )
 def test_requirements_that_are_not(line: str) -> None:
     with pytest.raises(InvalidManifest):
@@ -125,6 +139,46 @@ def test_a_report_needs_wheels_with_strong_hashes() -> None:
 def test_a_package_lock_names_registry_packages_only(path: str, item: dict[str, Any]) -> None:
     with pytest.raises(InvalidManifest):
         parse_lock(json.dumps({"packages": {"": {}, path: item}}).encode())
+
+
+def test_what_a_package_says_about_itself_may_be_nonsense(tmp_path: Path) -> None:
+    (found,) = parse_lock(json.dumps({"packages": {"node_modules/x": {"integrity": "sha512-x"}}}).encode())
+    assert found.version == ""
+    with pytest.raises(InvalidManifest):
+        parse_lock(b"[" * 100_000)
+    (tmp_path / "package.json").write_text("[" * 100_000)
+    assert declared_commands(tmp_path) == []
+    entry = Entry.parse({"id": "a", "transports": [{"type": "stdio", "command": "not-there"}]}, "test")
+    with pytest.raises(InvalidManifest, match="not-there"):
+        settle(entry, Outcome(), tmp_path)
+
+
+def test_a_wheel_that_cannot_be_unpacked_is_a_failed_build(tmp_path: Path) -> None:
+    wheel = tmp_path / "x-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x-1.dist-info/METADATA", "Requires-Dist: other\n\n" + "text " * 1000)
+    assert required_by(wheel) == ["other"]
+    data = bytearray(wheel.read_bytes())
+    data[60:70] = b"\xff" * 10
+    wheel.write_bytes(data)
+    with pytest.raises(BuildFailed, match="no wheel"):
+        required_by(wheel)
+
+
+@pytest.mark.parametrize(
+    ("points_at", "allowed"),
+    [("/usr/bin/python3", True), ("/usr/bin/python3.11", True), ("/usr/bin/python3/../../../etc", False)],
+)
+def test_a_virtual_environment_may_point_at_the_interpreter_only(
+    tmp_path: Path, points_at: str, *, allowed: bool
+) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(points_at)
+    if allowed:
+        seal(tmp_path)
+        return
+    with pytest.raises(InvalidManifest, match="leads outside"):
+        seal(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +268,11 @@ def test_credentials_are_stripped() -> None:
 def test_newer_is_what_people_mean(installed: str, offered: str, *, update: bool) -> None:
     manifest = Manifest.parse({"id": "a", "version": installed}, "test")
     assert is_update(manifest, Entry.parse({"id": "a", "version": offered}, "test")) is update
+
+
+def test_a_version_of_thousands_of_digits_harms_nobody() -> None:
+    huge = Entry.parse({"id": "a", "version": "1." + "9" * 5000}, "test")
+    assert is_update(Manifest.parse({"id": "a", "version": "1.08"}, "test"), huge)
 
 
 def test_the_same_version_with_another_pin_is_an_update() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+import errno
 import json
 import stat
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,12 @@ from store_trees import document, foreign, install, text_of_tree
 
 from mcpd.errors import ConfigMissing, InvalidConfig, InvalidManifest, NotFound
 from mcpd.model import Manifest
-from mcpd.store import configuration
+from mcpd.paths import Paths, Scope
+from mcpd.store import Store, configuration, values
+from mcpd.store.files import read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from mcpd.paths import Paths
-    from mcpd.store import Store
 
 ONE = "com.example.one"
 
@@ -265,6 +265,34 @@ def test_a_broken_values_file_is_named_and_costs_one_server(paths: Paths, user: 
     assert [bool(s.problem) for s in user.list()] == [True, False]
     with pytest.raises(InvalidConfig, match=r"overlay/com\.example\.one\.json"):
         user.config(ONE)
+
+
+def test_secrets_that_cannot_be_read_are_not_taken_for_none(paths: Paths, user: Store) -> None:
+    install(user, config={"api_key": "mine"})
+    file = paths.user.secrets / f"{ONE}.json"
+    kept = file.rename(file.with_name("kept"))
+    file.symlink_to(file)
+    (shown,) = user.list()
+    assert "secrets/com.example.one.json" in shown.problem
+    with pytest.raises(InvalidConfig, match=r"mend or remove"):
+        user.set_secret(ONE, "api_key", "other")
+    kept.replace(file)
+    assert user.launch_manifest(ONE).values["api_key"] == "mine"
+
+
+def test_only_the_values_of_another_scope_may_be_out_of_reach(
+    paths: Paths, user: Store, system: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    install(user)
+    install(system, "other")
+    monkeypatch.setattr(values, "read_file", refuse)
+    assert [bool(user.get(server_id).problem) for server_id in ("other", ONE)] == [True, True]
+    monkeypatch.setattr(values, "read_file", lambda path: refuse(path) if "system" in path.parts else read_file(path))
+    again = Store(paths, Scope.USER)
+    assert [again.get(server_id).problem for server_id in ("other", ONE)] == ["", ""]
 
 
 def test_configuring_needs_a_usable_server(paths: Paths, user: Store) -> None:

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
+import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from store_trees import document, foreign, install, names_in, text_of_tree
 
-from mcpd.errors import Busy, InvalidManifest, NotFound
+from mcpd.errors import Busy, InvalidManifest, NotFound, ReadOnly
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Store
@@ -56,6 +58,22 @@ def test_old_generations_are_pruned(paths: Paths) -> None:
         store.set_tools(ONE, [{"name": version}])
     assert store.generations(ONE) == [3, 4]
     assert names_in(paths.user.generations / ONE) == ["3", "3.tools.json", "4", "4.tools.json"]
+
+
+@pytest.mark.parametrize(("keep", "back_to"), [(1, 1), (3, 1)])
+def test_the_generation_in_use_until_now_stays_until_the_new_one_has_proved_itself(
+    paths: Paths, keep: int, back_to: int
+) -> None:
+    store = Store(paths, Scope.USER, keep_generations=keep)
+    for version in map(str, range(1, keep + 1)):
+        install(store, version=version)
+    if keep > 1:
+        store.rollback(ONE, back_to)
+    install(store, version="new")
+    assert store.rollback(ONE, back_to).manifest.version == str(back_to)  # type: ignore[union-attr]
+    store.rollback(ONE, keep + 1)
+    store.prune(ONE)
+    assert store.generations(ONE) == list(range(2, keep + 2))
 
 
 def test_rollback_and_forward_again(user: Store) -> None:
@@ -250,3 +268,45 @@ def test_changes_by_many_threads_all_happen(paths: Paths) -> None:
     for thread in threads:
         thread.join()
     assert stores[0].config(ONE).values == dict.fromkeys(keys, 9)
+
+
+def test_listing_while_other_threads_look_at_new_servers(paths: Paths, user: Store) -> None:
+    """A listing drops what it keeps of servers that are gone, while others add to it."""
+    for number in range(100):
+        foreign(paths.user.installed, f"stays{number}")
+        foreign(paths.user.installed, f".comes{number}")
+    faults: list[BaseException] = []
+    done = threading.Event()
+
+    def keep_listing() -> None:
+        try:
+            while not done.is_set():
+                user.list()
+        except RuntimeError as error:
+            faults.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    lister = threading.Thread(target=keep_listing)
+    lister.start()
+    try:
+        for number in range(1000):
+            hidden = paths.user.installed / f".comes{number % 100}"
+            shown = hidden.rename(hidden.with_name(hidden.name[1:]))
+            user.get(shown.name)
+            shown.rename(hidden)
+    finally:
+        done.set()
+        lister.join()
+        sys.setswitchinterval(interval)
+    assert faults == []
+
+
+def test_what_cannot_be_removed_is_named(paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    foreign(paths.user.installed)
+    monkeypatch.setattr("mcpd.store.lifecycle.remove_tree", refuse)
+    with pytest.raises(ReadOnly, match=r"what is left of com\.example\.one: Permission denied"):
+        user.remove(ONE)
