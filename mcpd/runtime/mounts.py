@@ -54,7 +54,7 @@ def base(*, network: bool, home: str, runtime_dir: str, system: bool) -> list[Mo
     mounts += _accounts(home, system=system)
     mounts += [
         Mount(MountKind.TMPFS, "/tmp"),  # noqa: S108 - inside the sandbox, private
-        Mount(MountKind.SYMLINK, "/var/tmp", "/tmp"),  # noqa: S108
+        Mount(MountKind.TMPFS, "/var/tmp"),  # noqa: S108
         Mount(MountKind.SYMLINK, "/var/run", "/run"),
         Mount(MountKind.TMPFS, runtime_dir),
     ]
@@ -87,32 +87,34 @@ def program(
 ) -> list[Mount]:
     """What must be shown besides *shown* so that *command* can be executed.
 
-    Follows symlinks, ``#!`` lines and ``pyvenv.cfg``. An interpreter outside is shown by its prefix (``/opt/x`` for
-    ``/opt/x/bin/python``), unless that is or holds one of *homes*: then by its file alone.
+    Follows symlinks, ``#!`` lines and ``pyvenv.cfg``; the latter two not out of *shown*, for whoever wrote a package
+    would choose by them what is shown to it. An interpreter outside is shown by its prefix (``/opt/x`` for
+    ``/opt/x/bin/python`` beside ``/opt/x/lib``), unless that is or holds one of *homes*: then by its file alone.
     """
     seen: dict[Path, Mount] = {}
-    visible = [Path("/usr"), *shown]
+    packages = [path.resolve() for path in shown]
     pending = [_find(command, cwd, search)]
     for hop in pending:
-        if hop is None or len(pending) > 16:
+        if hop is None or not hop.is_absolute() or len(pending) > 16:
             continue
         here = hop.parent.resolve() / hop.name
-        if not _below(here, visible) and not _below(here, seen):
+        packaged = _below(here, packages)
+        if not (packaged or here.is_relative_to("/usr") or _below(here, seen)) and os.access(here, os.X_OK):
             mount = _prefix(here, homes)
             seen[Path(mount.target)] = mount
         if hop.is_symlink():
             pending.append(hop.parent / hop.readlink())
-        elif hop.is_file():
-            pending += _interpreters(hop)
+        named = [] if hop.is_symlink() or not hop.is_file() else _interpreters(hop)
         if here.parent.name == "bin":
-            pending += _venv_home(here.parent.parent / "pyvenv.cfg", here.name)
+            named += _venv_home(here.parent.parent / "pyvenv.cfg", here.name)
+        pending += [one for one in named if not packaged or _below(one.parent.resolve(), packages)]
     return list(seen.values())
 
 
 def _find(command: str, cwd: Path, search: Iterable[str]) -> Path | None:
     if "/" in command:
         return cwd / command
-    found = (Path(directory) / command for directory in search)
+    found = (Path(directory) / command for directory in search if directory.startswith("/"))
     return next((path for path in found if path.is_file() and os.access(path, os.X_OK)), None)
 
 
@@ -122,12 +124,13 @@ def _below(path: Path, roots: Iterable[Path]) -> bool:
 
 def _prefix(path: Path, homes: Iterable[Path]) -> Mount:
     prefix = path.parent.parent
-    if path.parent.name in {"bin", "sbin"} and not any(home.is_relative_to(prefix) for home in homes):
+    whole = path.parent.name in {"bin", "sbin"} and (prefix / "lib").is_dir()
+    if whole and not any(home.is_relative_to(prefix) for home in homes):
         return bind(prefix, prefix)
     return bind(path, path)
 
 
-def _interpreters(path: Path) -> list[Path | None]:
+def _interpreters(path: Path) -> list[Path]:
     try:
         with path.open("rb") as file:
             first = file.readline(512)
@@ -137,7 +140,7 @@ def _interpreters(path: Path) -> list[Path | None]:
     return [Path(os.fsdecode(words[0]))] if words else []
 
 
-def _venv_home(config: Path, name: str) -> list[Path | None]:
+def _venv_home(config: Path, name: str) -> list[Path]:
     try:
         lines = config.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

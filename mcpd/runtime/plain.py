@@ -64,7 +64,12 @@ class _Child:
             setsigmask=(),
             setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD),
         )
-        self._pidfd = os.pidfd_open(self._pid)
+        try:
+            self._pidfd = os.pidfd_open(self._pid)
+        except OSError:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            raise
         self._loop.add_reader(self._pidfd, self._reap)
 
     def _reap(self) -> None:

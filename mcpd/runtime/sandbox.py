@@ -89,7 +89,9 @@ def server_spec(
         *guard.grants(server.id, granted.paths),
     ]
     shown += guard.covers(shown)
-    shown += _generation(server.directory, generation, shown)
+    own = _generation(server.directory, generation, shown)
+    # Another tool may have put a server anywhere.
+    shown += [*own, *guard.covers(own)]
     shown.append(mounts.bind(state, state, MountKind.BIND))
     if granted.devices:
         shown.append(Mount(MountKind.DEV_BIND, "/dev", "/dev"))

@@ -59,13 +59,13 @@ class Supervisor:
         kind = Confined if self._request.confined else Unconfined
         self._tree: Tree = kind(self._request, self._stderr.writer if self._stderr else self._request.fds[2])
         try:
-            self._tree.start()
-        finally:
-            stdin = self._close_passed()
-        for fd in (0, wake, self._tree.pidfd, self._tree.status, self._stderr.fd if self._stderr else -1):
-            if fd >= 0:
-                self._poll.register(fd, select.POLLIN)
-        try:
+            try:
+                self._tree.start()
+            finally:
+                stdin = self._close_passed()
+            for fd in (0, wake, self._tree.pidfd, self._tree.status, self._stderr.fd if self._stderr else -1):
+                if fd >= 0:
+                    self._poll.register(fd, select.POLLIN)
             while self._step(wake):
                 pass
             self._finish(stdin)

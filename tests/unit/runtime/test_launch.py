@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ from world import NOBODY, PYTHON, Client
 
 from mcpd.errors import LimitExceeded, NotSupported, SandboxUnavailable, SpawnFailed
 from mcpd.runtime import mounts
-from mcpd.runtime.launch import LaunchSpec, Leash, Mount, MountKind, NobodysKeeper, Overlay
+from mcpd.runtime.launch import Bus, LaunchSpec, Leash, Mount, MountKind, NobodysKeeper, Overlay
 from mcpd.runtime.launchers import launcher_for
 from mcpd.runtime.plain import EXEC_FILE, PlainLauncher, exec_command
 from mcpd.settings import RuntimeSettings, Settings
@@ -83,6 +85,14 @@ async def test_private_manifest_is_seen_inside_only(tmp_path: Path) -> None:
     data, _, tail = await output(given)
     assert data == b"secret" * 100_000 + b"\n", tail
     assert (tmp_path / "manifest.json").read_text() == "public"
+
+
+@pytest.mark.parametrize("parent", ["/tmp", "/var/tmp"])
+async def test_directories_below_the_private_ones_can_be_mounted(parent: str) -> None:
+    with tempfile.TemporaryDirectory(dir=parent) as directory:
+        (Path(directory) / "file").write_text("mounted")
+        given = spec("/bin/cat", f"{directory}/file", mounts=(*BASE, Mount(MountKind.RO_BIND, directory, directory)))
+        assert (await output(given))[0] == b"mounted"
 
 
 async def test_secret_in_the_environment_is_on_no_command_line() -> None:
@@ -282,3 +292,25 @@ def test_launcher_is_chosen_by_the_settings() -> None:
     assert launcher_for(plain, Units()).name == "plain"
     with pytest.raises(NotSupported, match="systemd"):
         launcher_for(Settings(runtime=RuntimeSettings(launcher="systemd-user")))
+
+
+async def test_a_process_that_cannot_be_watched_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", refuse)
+        with pytest.raises(SpawnFailed, match="Too many open files"):
+            await PlainLauncher().launch(spec("true"), {})
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+async def test_no_proxy_is_left_where_bubblewrap_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/xdg-dbus-proxy").symlink_to("/usr/bin/xdg-dbus-proxy")
+    monkeypatch.setattr(os, "defpath", str(tmp_path / "bin"))
+    bus = Bus(("org.test.A",), f"unix:path={tmp_path}/no-bus", str(tmp_path / "proxy"), "/tmp/bus")
+    with pytest.raises(SandboxUnavailable, match="bubblewrap is missing"):
+        await PlainLauncher().launch(spec("true", bus=bus), {})
+    assert not (tmp_path / "proxy").exists()

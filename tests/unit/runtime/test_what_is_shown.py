@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a server is shown of the program it names, and of directories that somebody else's manifest names."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcpd.errors import NotStdio
+from mcpd.paths import Scope
+from mcpd.runtime.launch import MountKind
+from mcpd.runtime.sandbox import server_spec
+from mcpd.settings import Settings
+
+if TYPE_CHECKING:
+    from world import World
+
+    from mcpd.runtime.launch import LaunchSpec
+
+
+def spec_of(world: World) -> LaunchSpec:
+    return server_spec(
+        world.get("server"),
+        world.launch_manifest("server"),
+        paths=world.paths,
+        scope=Scope.USER,
+        settings=Settings(),
+    )
+
+
+PROGRAM = "print(1)"
+
+
+def trap(world: World, kind: str) -> str:
+    """Files of a package that name something of the user's as their interpreter; returns the command to start."""
+    generation = world.install("server", PROGRAM).generation
+    private = world.paths.home / "private"
+    for directory in (generation / "bin", private / "bin", private / "lib"):
+        directory.mkdir(parents=True, exist_ok=True)
+    shutil.copy("/usr/bin/env", private / "bin/run")
+    (private / "letter").write_text("dear diary")
+    shebang = "/usr/bin/python3" if kind == "pyvenv.cfg" else private / "bin/run"
+    (generation / "bin/run").write_text(f"#!{shebang}\n{PROGRAM}")
+    (generation / "bin/run").chmod(0o755)
+    if kind == "pyvenv.cfg":
+        (generation / "pyvenv.cfg").write_text(f"home = {private}/bin\n")
+    return "bin/run"
+
+
+@pytest.mark.parametrize("kind", ["pyvenv.cfg", "#!"])
+def test_a_package_cannot_choose_what_is_shown_to_it(world: World, kind: str) -> None:
+    command = trap(world, kind)
+    world.install("server", PROGRAM, transports=[{"type": "stdio", "command": command}])
+    spec = spec_of(world)
+    private = str(world.paths.home / "private")
+    assert [mount for mount in spec.mounts if mount.source.startswith(private)] == []
+
+
+def test_a_command_beside_private_files_shows_itself_alone(world: World) -> None:
+    private = world.paths.home / "private"
+    (private / "bin").mkdir(parents=True)
+    shutil.copy("/usr/bin/env", private / "bin/run")
+    world.install("server", PROGRAM, transports=[{"type": "stdio", "command": f"{private}/bin/run"}])
+    spec = spec_of(world)
+    assert [m.source for m in spec.mounts if m.source.startswith(str(private))] == [f"{private}/bin/run"]
+
+
+def test_secrets_stay_hidden_from_a_server_whose_directory_holds_them(world: World) -> None:
+    """Another tool's index may say that a server lives anywhere, also in the directory above mcpd's own files."""
+    world.install("server", PROGRAM)
+    server, launch = world.servers["server"]
+    world.servers["server"] = (replace(server, directory=world.paths.home, generation=world.paths.home), launch)
+    mounts = spec_of(world).mounts
+    home = next(number for number, mount in enumerate(mounts) if mount.target == str(world.paths.home))
+    later = {mount.target for mount in mounts[home:] if mount.kind is MountKind.TMPFS}
+    assert {str(world.paths.user.secrets), str(world.paths.user.overlay)} <= later
+
+
+def test_server_without_a_program_cannot_be_started(world: World) -> None:
+    world.install("server", transports=[{"type": "sse", "url": "https://example.org"}])
+    with pytest.raises(NotStdio, match="server"):
+        spec_of(world)
