@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 TICK = os.sysconf("SC_CLK_TCK")
+"""Of the clock that counts processor time, per second."""
 
 
 def pss(pid: int) -> float:
@@ -18,8 +19,9 @@ def pss(pid: int) -> float:
 
 
 def cpu(pid: int) -> float:
-    """Processor time used so far, without the children's, in seconds."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    """Processor time used so far by all its threads, without the children's, in seconds."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / TICK
 
 
 def open_fds(pid: int) -> int:
