@@ -7,6 +7,13 @@ set -eu
 cd "$(dirname "$0")/.."
 
 purpose=${1:-run}
+case $purpose in
+run | check) ;;
+*)
+    echo "usage: packaging/setup.sh [run|check]" >&2
+    exit 2
+    ;;
+esac
 python=${PYTHON:-/usr/bin/python3}
 
 # A package is wanted when the file it is needed for is missing.
@@ -38,7 +45,7 @@ if [ "$purpose" = check ]; then
 fi
 
 if [ -n "$missing" ]; then
-    echo "setup: installing Debian packages:$missing"
+    echo "setup: installing Debian packages (this may take minutes):$missing"
     sudo=
     if [ "$(id -u)" -ne 0 ]; then
         command -v sudo >/dev/null 2>&1 || {
@@ -52,8 +59,8 @@ if [ -n "$missing" ]; then
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
-extra=
-[ "$purpose" = check ] && extra=dev || extra=demo
+extra=demo
+[ "$purpose" = run ] || extra=dev
 # What .venv was made from; it is made again when that changes.
 wanted="$("$python" --version) $(sha256sum pyproject.toml | cut -d' ' -f1)"
 stamp=.venv/.setup-$extra

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from mcp import Client, StdioServerParameters
@@ -26,7 +27,8 @@ def say(text: str) -> None:
 def show(rig: Rig, *argv: str) -> None:
     """Run ``mcpctl`` with *argv* before the reader's eyes; a failure ends the demonstration."""
     print(f"$ mcpctl {shlex.join(argv)}", flush=True)
-    subprocess.run([BIN / "mcpctl", "--user", *argv], env=rig.environ, check=True)
+    if subprocess.run([BIN / "mcpctl", "--user", *argv], env=rig.environ, check=False).returncode:
+        raise SystemExit("demo: that should not have happened; the logs are above")
 
 
 async def talk(client: Client, tool: str, arguments: dict[str, object]) -> None:
@@ -39,8 +41,15 @@ async def talk(client: Client, tool: str, arguments: dict[str, object]) -> None:
             print("   ", getattr(block, "text", block.type).replace("\n", "\n    "))
 
 
+def ignore_late_reads(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """anyio's reader of a unix socket may be called once more after it has been answered, which asyncio reports."""
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)
+
+
 async def official_client(rig: Rig) -> None:
     """The official SDK client over ``mcpctl run``, over TCP with the token, and over the unix socket."""
+    asyncio.get_running_loop().set_exception_handler(ignore_late_reads)
     say("The official SDK client over stdio: mcpctl run, and no byte passes through mcpd")
     stdio = StdioServerParameters(
         command=str(BIN / "mcpctl"), args=["--user", "run", "mcp-server-time"], env=rig.environ
