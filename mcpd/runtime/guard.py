@@ -7,13 +7,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
 
 from mcpd.errors import InvalidManifest, SpawnFailed
 from mcpd.paths import Scope
 from mcpd.runtime.launch import Mount, MountKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mcpd.paths import Layout, Paths
     from mcpd.runtime.permissions import PathGrant
@@ -30,6 +31,8 @@ class Guard:
     """Covered by an empty directory (or ``/dev/null``) wherever a grant would show them."""
     protected: tuple[Path, ...]
     """Read-only wherever a grant would make them writable."""
+    named: tuple[Path, ...]
+    """All of these as mcpd knows them, symlinks and all."""
     home: Path
     scope: Scope
 
@@ -47,15 +50,16 @@ class Guard:
         protected = [system.settings.parent, system.installed, system.generations, system.cache, paths.vendor]
         if scope is Scope.USER:
             hidden.append(Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"))
-            hidden += _bus_socket()
+            hidden += _bus_sockets()
             protected += [user.settings.parent, user.secrets.parent, user.installed, user.generations, user.cache]
-        return cls(_resolved(hidden), _resolved(protected), paths.home, scope)
+        return cls(_resolved(hidden), _resolved(protected), (*hidden, *protected), paths.home, scope)
 
     def grants(self, server_id: str, wanted: Iterable[PathGrant]) -> list[Mount]:
         """The mounts for *wanted*; a missing read-only path is skipped.
 
         Raises :class:`~mcpd.errors.InvalidManifest` for a path that cannot be granted, and
-        :class:`~mcpd.errors.SpawnFailed` if a writable one is missing.
+        :class:`~mcpd.errors.SpawnFailed` if a writable one is missing, or if something of mcpd's in it is, and cannot
+        be made.
         """
         binds: dict[Path, Mount] = {}
         links: dict[Path, Mount] = {}
@@ -67,6 +71,8 @@ class Guard:
             named = self._named(grant.path)
             if real is not None and named != real:
                 links[named] = Mount(MountKind.SYMLINK, str(named), str(real))
+        for pivot in self._pivots(server_id, binds):
+            binds[pivot] = Mount(MountKind.BIND, str(pivot), str(pivot))
         # Below what is shown anyway a symlink is there already.
         shown = [Path("/usr"), *binds]
         for named in sorted(links):
@@ -75,6 +81,45 @@ class Guard:
             else:
                 shown.append(named)
         return [binds[real] for real in sorted(binds)] + [links[named] for named in sorted(links)]
+
+    def _pivots(self, server_id: str, binds: Mapping[Path, Mount]) -> set[Path]:
+        """The directories between what *binds* make writable and what is hidden or protected in there.
+
+        A mount point of its own cannot be renamed or removed: otherwise the server would move such a directory away,
+        with the covers below it, and put another one in its place for the next start.
+        """
+        if not any(mount.kind is MountKind.BIND for mount in binds.values()):
+            return set()
+        for link in _links(self.named):
+            if self._open(link, binds):
+                raise InvalidManifest(
+                    f"{server_id}: {link} is a symlink on the way to mcpd's own files, which a server with a permission"
+                    " filesystem:rw: for a directory above could replace; name the directories that are needed"
+                )
+        found: set[Path] = set()
+        for own in (*self.hidden, *self.protected):
+            if self._open(own, binds):
+                _require(server_id, own)
+            found |= {path for path in own.parents if self._open(path, binds) and os.access(path, os.F_OK)}
+        return found - binds.keys()
+
+    def _open(self, path: Path, binds: Mapping[Path, Mount]) -> bool:
+        """Whether *binds* let a server rename *path*, once what is hidden and protected is covered."""
+        mount = next((binds[place] for place in path.parents if place in binds), None)
+        covered = any(own in path.parents for own in (*self.hidden, *self.protected))
+        return mount is not None and mount.kind is MountKind.BIND and not covered
+
+    def check(self, server_id: str, mounts: Iterable[Mount]) -> None:
+        """Raise :class:`~mcpd.errors.InvalidManifest` if one of *mounts* shows something hidden, whoever asked for it.
+
+        Where something hidden is only a part of what is shown, :meth:`covers` sees to it.
+        """
+        for mount in mounts:
+            if mount.kind in BINDS and any(Path(mount.source).is_relative_to(barred) for barred in self.hidden):
+                raise InvalidManifest(
+                    f"{server_id}: {mount.target} belongs to mcpd, another server or the session, and is never shown to"
+                    " a server; keep its program and its files elsewhere"
+                )
 
     def _named(self, path: str) -> Path:
         return self.home / path[2:] if path == "~" or path.startswith("~/") else Path(path)
@@ -85,22 +130,28 @@ class Guard:
             raise InvalidManifest(f"{where}: a server of the system has no home; name a path outside of homes")
         path = self._named(grant.path)
         if not path.is_absolute() or ".." in path.parts or "\0" in grant.path:
-            raise InvalidManifest(f"{where}: {grant.path!r} must be absolute or begin with ~/, and cannot hold '..'")
+            raise InvalidManifest(f"{where}: {grant.shown} must be absolute or begin with ~/, and cannot hold '..'")
         try:
             real = path.resolve(strict=True)
         except FileNotFoundError:
             if grant.writable:
-                raise SpawnFailed(f"{where}: {path} does not exist; create it or change the configuration") from None
+                raise SpawnFailed(
+                    f"{where}: {grant.shown} does not exist; create it or change the configuration"
+                ) from None
             return None
         except (OSError, RuntimeError) as error:
-            raise SpawnFailed(f"{where}: {path}: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else "it is a symlink to itself"
+            raise SpawnFailed(f"{where}: {grant.shown} cannot be looked at: {reason}") from error
         for barred in self.hidden:
             if real.is_relative_to(barred):
-                raise InvalidManifest(f"{where}: {real} belongs to mcpd or the session and is never shown to a server")
+                raise InvalidManifest(
+                    f"{where}: {grant.shown} belongs to mcpd, another server or the session, and is never shown to a"
+                    " server"
+                )
         if real == Path("/") or any(real.is_relative_to(kernel) for kernel in KERNEL):
-            raise InvalidManifest(f"{where}: {real} cannot be granted; name the directories that are needed")
+            raise InvalidManifest(f"{where}: {grant.shown} cannot be granted; name the directories that are needed")
         if grant.writable and any(real.is_relative_to(own) for own in self.protected):
-            raise InvalidManifest(f"{where}: {real} is mcpd's own and can only be granted with filesystem:ro")
+            raise InvalidManifest(f"{where}: {grant.shown} is mcpd's own and can only be granted with filesystem:ro")
         return real
 
     def covers(self, mounts: Sequence[Mount]) -> list[Mount]:
@@ -133,21 +184,56 @@ def _secret(layout: Layout) -> tuple[Path, ...]:
     return layout.secrets, layout.overlay, layout.state, layout.runtime
 
 
-def _bus_socket() -> list[Path]:
-    address = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "")
-    fields = dict(part.partition("=")[::2] for part in address.removeprefix("unix:").split(","))
-    return [Path(fields["path"])] if "path" in fields else []
+def _bus_sockets() -> list[Path]:
+    """The sockets of the session bus: an address is a list of places, with escapes in their values."""
+    found: list[Path] = []
+    for place in os.environ.get("DBUS_SESSION_BUS_ADDRESS", "").split(";"):
+        transport, _, fields = place.strip().partition(":")
+        values = dict(field.partition("=")[::2] for field in fields.split(","))
+        path = unquote_to_bytes(os.fsencode(values.get("path", ""))).partition(b"\0")[0]
+        if transport == "unix" and path.startswith(b"/"):
+            found.append(Path(os.fsdecode(path)))
+    return found
 
 
 def _resolved(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(path.resolve() for path in paths))
 
 
+def _links(paths: Iterable[Path]) -> set[Path]:
+    """The symlinks on the way to *paths*, each where it really lies."""
+    found: set[Path] = set()
+    pending = list(paths)
+    for path in pending:
+        for place in (path, *path.parents):
+            here = place.parent.resolve() / place.name
+            if here not in found and os.path.islink(here):  # noqa: PTH114 - no error where we may not look
+                found.add(here)
+                pending.append(here.parent / here.readlink())
+    return found
+
+
 def _made(path: Path) -> bool:
-    """Whether *path* exists, if need be from now on."""
-    if not path.exists():
-        try:
-            path.mkdir(mode=0o700, parents=True)
-        except OSError:
-            return False
+    """Whether *path* exists and can be reached, if need be from now on."""
+    try:
+        if not path.exists():
+            for missing in reversed([one for one in (path, *path.parents) if not one.exists()]):
+                missing.mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return False
     return True
+
+
+def _require(server_id: str, path: Path) -> None:
+    """Raise :class:`~mcpd.errors.SpawnFailed` if *path* is missing, and only we ourselves are in the way of making it.
+
+    Where somebody else's directory is in the way a server, which has our uid, could not make it either.
+    """
+    if _made(path):
+        return
+    nearest = next(place for place in path.parents if os.path.lexists(place))
+    if nearest.lstat().st_uid == os.getuid():
+        raise SpawnFailed(
+            f"{server_id}: {path} cannot be made, so that a server that may write to a directory above could make it;"
+            f" see what is wrong with {nearest}"
+        )

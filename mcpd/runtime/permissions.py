@@ -21,7 +21,7 @@ from mcpd.errors import InvalidManifest
 from mcpd.model.base import ID_PATTERN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from mcpd.model import JsonValue
 
@@ -41,6 +41,11 @@ class PathGrant:
     permission: str
     """The string it comes from, for messages."""
 
+    @property
+    def shown(self) -> str:
+        """The path for messages, which hold no configuration values."""
+        return repr(self.path) if self.path in self.permission else "the path that the configuration gives"
+
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
@@ -56,10 +61,13 @@ class Permissions:
     """Words for people, which grant nothing."""
 
 
-def parse(server_id: str, strings: Iterable[str], values: Mapping[str, JsonValue]) -> Permissions:
-    """What *strings* grant a server whose configuration is *values*.
+def parse(
+    server_id: str, strings: Iterable[str], values: Mapping[str, JsonValue], *, sensitive: Collection[str] = ()
+) -> Permissions:
+    """What *strings* grant a server whose configuration is *values*, those with the keys *sensitive* being secrets.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none.
+    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none, or that names
+    a secret.
     """
     network = devices = False
     paths: list[PathGrant] = []
@@ -71,6 +79,7 @@ def parse(server_id: str, strings: Iterable[str], values: Mapping[str, JsonValue
             ignored.append(string)
             continue
         permission, granted = _condition(string, values)
+        _refuse_secrets(server_id, string, sensitive)
         if permission == "network":
             network = network or granted
         elif permission == "devices":
@@ -110,9 +119,23 @@ def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:
     return [head + filled + tail for filled in given for tail in rest]
 
 
+def placeholders(text: str) -> list[str]:
+    """The keys that *text* names as ``{config.KEY}``."""
+    return _CONFIG.findall(text)
+
+
 def as_text(value: JsonValue) -> str:
     """*value* as an argument or environment variable holds it: text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _refuse_secrets(server_id: str, string: str, sensitive: Collection[str]) -> None:
+    for key in placeholders(string):
+        if key in sensitive:
+            raise InvalidManifest(
+                f"{server_id}: permission {string[:200]!r}: {key!r} is sensitive, and what a permission names is no"
+                " secret; the manifest has to name a property that is not sensitive"
+            )
 
 
 def _condition(string: str, values: Mapping[str, JsonValue]) -> tuple[str, bool]:

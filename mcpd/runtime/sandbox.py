@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets as random
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -21,7 +20,7 @@ from mcpd.paths import Scope
 from mcpd.runtime import environment, mounts
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import Bus, LaunchSpec, Mount, MountKind, Overlay
-from mcpd.runtime.permissions import Permissions, as_text, expand, parse
+from mcpd.runtime.permissions import Permissions, as_text, expand, parse, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,9 +53,9 @@ def server_spec(
     *scope* is that of the instance that starts it. *caller_environment* counts in the user scope only. *mcp_socket*
     makes the way to the servers that the permission ``mcp`` grants. The state directory is made if it is missing.
 
-    Raises :class:`~mcpd.errors.NotStdio`, :class:`~mcpd.errors.InvalidManifest` for permissions that cannot be granted,
-    :class:`~mcpd.errors.InvalidConfig` for a secret that cannot be kept from others without a sandbox, and
-    :class:`~mcpd.errors.SpawnFailed` for a missing path.
+    Raises :class:`~mcpd.errors.NotStdio`, :class:`~mcpd.errors.InvalidManifest` for permissions that cannot be granted
+    and for a secret that is meant for the command line, :class:`~mcpd.errors.InvalidConfig` for one that cannot be kept
+    from others without a sandbox, and :class:`~mcpd.errors.SpawnFailed` for a missing path.
     """
     manifest = launch.manifest
     transport = manifest.stdio
@@ -66,7 +65,8 @@ def server_spec(
     generation = server.generation.resolve()
     state = _state_directory(paths, scope, server.id)
     search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
-    granted = parse(server.id, manifest.permissions, launch.values)
+    sensitive = {item.key for item in manifest.configurable_properties if item.sensitive}
+    granted = parse(server.id, manifest.permissions, launch.values, sensitive=sensitive)
     runtime_dir = f"/run/user/{os.getuid()}" if scope is Scope.USER else f"/run/{mounts.SYSTEM_USER}"
     env = environment.base(str(state), runtime_dir, search)
     if scope is Scope.USER:
@@ -83,13 +83,17 @@ def server_spec(
     if bus:
         env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={bus.socket}"
     guard = Guard.of(paths, scope)
-    shown = [
-        *mounts.base(network=granted.network, home=str(state), runtime_dir=runtime_dir, system=scope is Scope.SYSTEM),
+    asked = [
         *_program(argv[0], generation, env["PATH"], (generation,), guard),
         *guard.grants(server.id, granted.paths),
     ]
+    shown = [
+        *mounts.base(network=granted.network, home=str(state), runtime_dir=runtime_dir, system=scope is Scope.SYSTEM),
+        *asked,
+    ]
     shown += guard.covers(shown)
     own = _generation(server.directory, generation, shown)
+    guard.check(server.id, [*asked, *own])
     # Another tool may have put a server anywhere.
     shown += [*own, *guard.covers(own)]
     shown.append(mounts.bind(state, state, MountKind.BIND))
@@ -134,6 +138,8 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
 
     HOME is a private directory that is gone afterwards, unless *env* names another. mcpd's own secrets stay hidden
     even if *readable* holds them. *confined* is False only with the setting ``sandbox = "off"``.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` for a path that is never shown.
     """
     home = "/tmp/home"  # noqa: S108 - inside the sandbox, private
     runtime_dir = "/run/build"
@@ -149,11 +155,15 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
             **{path.resolve(): MountKind.BIND for path in writable},
         }.items()
     )
+    asked = [
+        *_program(argv[0], cwd, merged["PATH"], [path for path, _ in given], guard),
+        *(mounts.bind(path, path, kind) for path, kind in given),
+    ]
+    guard.check(server_id, asked)
     shown = [
         *mounts.base(network=network, home=home, runtime_dir=runtime_dir, system=False),
         Mount(MountKind.DIR, home),
-        *_program(argv[0], cwd, merged["PATH"], [path for path, _ in given], guard),
-        *(mounts.bind(path, path, kind) for path, kind in given),
+        *asked,
         *guard.covers([mounts.bind(path) for path in readable]),
     ]
     return LaunchSpec(spec_id, tuple(argv), str(cwd.resolve()), merged, tuple(shown), network, None)
@@ -192,8 +202,13 @@ def _configured_environment(manifest: Manifest, values: Mapping[str, JsonValue])
 def _arguments(manifest: Manifest, transport: Transport, values: Mapping[str, JsonValue]) -> list[str]:
     """The arguments: ``{config.KEY}`` filled in, then ``--KEY=VALUE`` for values with target ``arg`` not yet used."""
     argv = [filled for text in transport.args for filled in expand(text, values)]
-    used = set(re.findall(r"\{config\.([A-Za-z0-9_.-]+)\}", "\0".join(transport.args)))
+    used = {key for text in transport.args for key in placeholders(text)}
     for item in manifest.configurable_properties:
+        if item.sensitive and (item.target is Target.ARG or item.key in used):
+            raise InvalidManifest(
+                f"{manifest.id}: {item.key!r} is sensitive and would be an argument, which every user of the machine"
+                " can read; the manifest has to give it the target 'env' or 'manifest'"
+            )
         value = values.get(item.key)
         if item.target is not Target.ARG or item.key in used or value is None or value is False:
             continue

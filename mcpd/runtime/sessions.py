@@ -26,6 +26,7 @@ from mcpd.runtime.sandbox import server_spec
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from mcpd.paths import Paths
     from mcpd.runtime.launch import Exit, Launcher, LaunchSpec
@@ -61,9 +62,11 @@ class Owner:
 class Session:
     """One running server. Made by :class:`Sessions` only."""
 
-    def __init__(self, number: int, server_id: str, owner: Owner, leash: Leash) -> None:
+    def __init__(self, number: int, server_id: str, owner: Owner, leash: Leash, generation: str) -> None:
         self.number = number
         self.server_id = server_id
+        self.generation = generation
+        """The directory it was started from."""
         self.owner = owner
         self.leash = leash
         self.pid = leash.pid
@@ -88,6 +91,7 @@ class Session:
         return {
             "number": self.number,
             "server-id": self.server_id,
+            "generation": self.generation,
             "pid": self.pid,
             "unit": self.unit,
             "owner-uid": self.owner.uid,
@@ -166,10 +170,10 @@ class Sessions:
         pending = _Pending(server_id, owner, asyncio.Event())
         self._pending.append(pending)
         try:
-            spec = await asyncio.to_thread(self._spec, server_id, environment or {})
+            spec, generation = await asyncio.to_thread(self._spec, server_id, environment or {})
             self._backoff.check(server_id)
             leash = await self._launcher.launch(spec, fds)
-            session = self._register(Session(self._last_number + 1, server_id, owner, leash))
+            session = self._register(Session(self._last_number + 1, server_id, owner, leash, generation))
         finally:
             self._pending.remove(pending)
             pending.done.set()
@@ -181,7 +185,8 @@ class Sessions:
         """Take over a session that an earlier mcpd started: its :meth:`Session.record` and its leash."""
         leash = await Leash.adopt(sock, int(record["pid"]), str(record["unit"]))
         owner = Owner(int(record["owner-uid"]), str(record["owner-name"]))
-        session = Session(int(record["number"]), str(record["server-id"]), owner, leash)
+        generation = str(record["generation"])
+        session = Session(int(record["number"]), str(record["server-id"]), owner, leash, generation)
         session.started = float(record["started"])
         return self._register(session)
 
@@ -220,6 +225,13 @@ class Sessions:
                 pending.stop_for = "server-changed"
         await self._stop([s for s in self.list() if s.server_id == server_id], "server-changed")
         self._backoff.forget(server_id)
+
+    async def stop_generation(self, server_id: str, generation: Path) -> None:
+        """End the sessions of *server_id* that run from *generation*, which is not in use any more, and no others."""
+        for pending in [pending for pending in self._pending if pending.server_id == server_id]:
+            await pending.done.wait()  # nobody can tell yet from which generation it starts
+        chosen = [s for s in self.list() if s.server_id == server_id and s.generation == str(generation)]
+        await self._stop(chosen, "server-changed")
 
     def forgive(self, server_id: str) -> None:
         """Let *server_id*, which was configured anew, start again at once."""
@@ -286,7 +298,8 @@ class Sessions:
             except Exception:  # One listener's fault must not leave a session unwatched.
                 log.exception("a listener failed on session %d", event.session.number)
 
-    def _spec(self, server_id: str, environment: Mapping[str, str]) -> LaunchSpec:
+    def _spec(self, server_id: str, environment: Mapping[str, str]) -> tuple[LaunchSpec, str]:
+        """How to start it, and its generation."""
         server = self._store.get(server_id)
         manifest = server.manifest
         if manifest is None:
@@ -298,7 +311,7 @@ class Sessions:
                 f"{server_id} is started by the system's mcpd only (runAs = system); ask it on the system bus"
             )
         launch = self._store.launch_manifest(server_id)
-        return server_spec(
+        spec = server_spec(
             server,
             launch,
             paths=self._paths,
@@ -307,6 +320,7 @@ class Sessions:
             caller_environment=environment,
             mcp_socket=self._mcp_socket,
         )
+        return spec, str(server.generation)
 
 
 def _begin_stop(session: Session, reason: StopReason) -> None:

@@ -5,6 +5,7 @@
 import ctypes
 import json
 import os
+import resource
 import socket
 import subprocess
 from pathlib import Path
@@ -55,6 +56,29 @@ def descriptors():
         raise OSError("none")
 
 
+def kernel_setting():
+    """Write what is there already: harmless, but it tells."""
+    setting = Path("/proc/sys/kernel/core_uses_pid")
+    setting.write_text(setting.read_text())
+
+
+def open_kernel_files():
+    """Opens for writing, writes nothing."""
+    roots = [Path("/proc", name) for name in ("sys", "sysrq-trigger", "irq", "bus", "acpi", "fs", "asound", "driver")]
+    for path in (path for root in roots for path in (root, *root.rglob("*"))):
+        try:
+            os.close(os.open(path, os.O_WRONLY))
+        except OSError:
+            continue
+        return
+    raise OSError("none")
+
+
+def core_dump():
+    if resource.getrlimit(resource.RLIMIT_CORE) == (0, 0):
+        raise OSError("never")
+
+
 def outer_session():
     if os.getsid(0) != 0:
         raise OSError("the session began in here")
@@ -102,9 +126,13 @@ attempt(
     lambda: subprocess.run(["unshare", "-U", "true"], check=True, capture_output=True) and None,
 )
 attempt("new mount namespace", lambda: call("unshare", 0x00020000))
+attempt("write a setting of the kernel", kernel_setting)
+attempt("open a file of the kernel for writing", open_kernel_files)
+attempt("change what the kernel keeps of a process", lambda: Path("/proc/1/oom_score_adj").write_text("0") and None)
 attempt("make a device", lambda: os.mknod("/tmp/sda", 0o60666, os.makedev(8, 0)))
 attempt("become another user", lambda: os.setuid(12345))
 attempt("share a session with the host", outer_session)
+attempt("leave a core dump", core_dump)
 attempt("inherit descriptors", descriptors)
 attempt("keep capabilities", capabilities)
 attempt("inherit mcpd's environment", environment)

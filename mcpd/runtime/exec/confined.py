@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import select
 
 from mcpd.runtime.exec.proc import (
     SIGINT,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 PF_FORKNOEXEC: Final = 0x40
 UNSHARE: Final = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 ALWAYS: Final = ("--disable-userns", "--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session")
+PROXY_TIMEOUT: Final = 10
+"""Seconds that xdg-dbus-proxy may take until it listens."""
 FD_BINDS: Final = {"ro-bind": "--ro-bind-fd", "bind": "--bind-fd"}
 
 
@@ -95,7 +98,8 @@ class Confined(Tree):
     def _arguments(self) -> list[str]:
         request = self.request
         args = [*UNSHARE, *([] if "network" in request.permissions else ["--unshare-net"]), *ALWAYS]
-        args += ["--proc", "/proc", "--dev", "/dev"]
+        # The kernel lets root's uid write its settings without any capability, whatever the namespaces.
+        args += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
         for kind, target, source in request.mounts:
             if kind in FD_BINDS:
                 args += [FD_BINDS[kind], str(self._pin(source)), target]
@@ -128,6 +132,10 @@ class Confined(Tree):
             raise Failure("SpawnFailed", "session-bus: needs xdg-dbus-proxy, which is not installed") from error
         finally:
             os.close(held)
+        poll = select.poll()
+        poll.register(ready, select.POLLIN)
+        if not poll.poll(PROXY_TIMEOUT * 1000):
+            raise Failure("SpawnFailed", f"session-bus: xdg-dbus-proxy was not ready within {PROXY_TIMEOUT} s")
         if not os.read(ready, 1):
             raise Failure("SpawnFailed", "session-bus: xdg-dbus-proxy ended at once; see the journal")
         return bus["proxy"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import _socket
 import os
+import resource
 import select
 import stat
 import sys
@@ -164,6 +165,8 @@ def main() -> None:
     """Run one launch; the exit status says only whether the protocol was kept."""
     close_inherited()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # Our memory, and a server's, may hold secrets.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     leash = _socket.socket(fileno=0)
     status = 0
     try:

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from world import NOBODY, PYTHON, Client
 
 from mcpd.errors import LimitExceeded, NotSupported, SandboxUnavailable, SpawnFailed
 from mcpd.runtime import mounts
+from mcpd.runtime.exec import confined
+from mcpd.runtime.exec.wire import Failure, Request
 from mcpd.runtime.launch import Bus, LaunchSpec, Leash, Mount, MountKind, NobodysKeeper, Overlay
 from mcpd.runtime.launchers import launcher_for
 from mcpd.runtime.plain import EXEC_FILE, PlainLauncher, exec_command
@@ -314,3 +317,18 @@ async def test_no_proxy_is_left_where_bubblewrap_is_missing(tmp_path: Path, monk
     with pytest.raises(SandboxUnavailable, match="bubblewrap is missing"):
         await PlainLauncher().launch(spec("true", bus=bus), {})
     assert not (tmp_path / "proxy").exists()
+
+
+async def test_a_proxy_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "xdg-dbus-proxy").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "xdg-dbus-proxy").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(confined, "PROXY_TIMEOUT", 0.1)
+    bus = {"address": f"unix:path={tmp_path}/no-bus", "proxy": str(tmp_path / "proxy"), "socket": "/tmp/bus"}
+    line = {"v": 1, "id": "test", "argv": ["true"], "cwd": "/", "env": {}, "permissions": [], "mounts": [],
+            "manifest": None, "confined": True, "bus": bus, "fds": []}  # fmt: skip
+    tree = confined.Confined(Request(line, []), 2)
+    with pytest.raises(Failure, match=r"xdg-dbus-proxy was not ready within 0\.1 s"):
+        tree.start()
+    os.kill(tree._proxy, signal.SIGKILL)
+    os.waitpid(tree._proxy, 0)

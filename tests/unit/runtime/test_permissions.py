@@ -100,3 +100,10 @@ def test_expand_fills_in_every_placeholder() -> None:
     assert expand("{config.a}-{config.n}-{config.b}", values) == ["1-3-true", "2-3-true"]
     assert expand("{config.absent}", values) == []
     assert expand("plain {other}", values) == ["plain {other}"]
+
+
+def test_permission_that_names_a_secret_refuses_the_server() -> None:
+    with pytest.raises(InvalidManifest, match=r"'filesystem:ro:/x/\{config\.token\}': 'token' is sensitive") as caught:
+        parse("s", ["filesystem:ro:/x/{config.token}"], {"token": "s3cr3t"}, sensitive={"token"})
+    assert "s3cr3t" not in caught.value.message
+    assert parse("s", ["filesystem:ro:{config.place}"], {"place": "/x"}, sensitive={"token"}).paths

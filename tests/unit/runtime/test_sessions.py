@@ -267,12 +267,13 @@ async def test_session_is_adopted_from_its_record(world: World) -> None:
     client = Client()
     with subprocess.Popen(exec_command(), stdin=theirs) as process:
         theirs.close()
-        spec = world.sessions()._spec("server", {})
+        spec, generation = world.sessions()._spec("server", {})
         leash = await Leash.start(ours, spec, client.fds, NobodysKeeper())
         kept = socket.socket(fileno=os.dup(leash.fileno()))
         record = {
             "number": 41,
             "server-id": "server",
+            "generation": generation,
             "pid": leash.pid,
             "unit": "",
             "owner-uid": 1000,

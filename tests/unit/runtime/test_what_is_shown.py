@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.errors import NotStdio
+from mcpd.errors import InvalidManifest, NotStdio, SpawnFailed
 from mcpd.paths import Scope
 from mcpd.runtime.launch import MountKind
-from mcpd.runtime.sandbox import server_spec
+from mcpd.runtime.sandbox import build_spec, server_spec
 from mcpd.settings import Settings
 
 if TYPE_CHECKING:
@@ -77,6 +78,79 @@ def test_secrets_stay_hidden_from_a_server_whose_directory_holds_them(world: Wor
     home = next(number for number, mount in enumerate(mounts) if mount.target == str(world.paths.home))
     later = {mount.target for mount in mounts[home:] if mount.kind is MountKind.TMPFS}
     assert {str(world.paths.user.secrets), str(world.paths.user.overlay)} <= later
+
+
+@pytest.mark.parametrize("place", ["secrets", "overlay", "state", "runtime"])
+def test_a_file_in_a_hidden_place_is_never_shown(world: World, place: str) -> None:
+    hidden = getattr(world.paths.user, place) / "other/key"
+    hidden.parent.mkdir(parents=True)
+    shutil.copy("/usr/bin/env", hidden)
+    generation = world.install("server", PROGRAM).generation
+    (generation / "run").symlink_to(hidden)
+    for command in (str(hidden), "./run"):
+        world.install("server", PROGRAM, transports=[{"type": "stdio", "command": command}])
+        with pytest.raises(InvalidManifest, match="never shown"):
+            spec_of(world)
+    with pytest.raises(InvalidManifest, match="never shown"):
+        build_spec("server", ["true"], world.root, [], [hidden], False, {}, paths=world.paths)
+
+
+def test_a_server_whose_directory_is_a_hidden_place_is_refused(world: World) -> None:
+    world.install("server", PROGRAM)
+    server, launch = world.servers["server"]
+    for place in (world.paths.user.secrets, world.paths.user.state / "other"):
+        place.mkdir(parents=True)
+        world.servers["server"] = (replace(server, directory=place, generation=place), launch)
+        with pytest.raises(InvalidManifest, match="never shown"):
+            spec_of(world)
+
+
+def kinds(world: World) -> dict[str, MountKind]:
+    """Below the home: the last mount at each path, which is what counts."""
+    home = world.paths.home
+    return {
+        str(Path(mount.target).relative_to(home)): mount.kind
+        for mount in spec_of(world).mounts
+        if Path(mount.target).is_relative_to(home)
+    }
+
+
+def test_every_directory_above_what_is_hidden_is_a_mount_point_in_a_writable_grant(world: World) -> None:
+    (world.paths.home / ".local/share/icons").mkdir(parents=True)
+    grants = ["filesystem:rw:~", "filesystem:ro:~/.local/share/icons", "filesystem:ro:~/.cache"]
+    (world.paths.home / ".cache").mkdir()
+    world.install("server", PROGRAM, permissions=grants)
+    found = kinds(world)
+    writable = {path for path, kind in found.items() if kind is MountKind.BIND}
+    assert writable == {".", ".config", ".local", ".local/share", ".local/state", ".local/state/mcp/server"}
+    assert found[".local/share/icons"] is found[".cache"] is found[".config/mcp"] is MountKind.RO_BIND
+    assert (world.paths.home / ".config").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_between_two_grants_cannot_be_moved_away_either(world: World) -> None:
+    (world.paths.home / ".local/share").mkdir(parents=True)
+    world.install("server", PROGRAM, permissions=["filesystem:rw:~", "filesystem:ro:~/.local/share"])
+    found = kinds(world)
+    assert found[".local"] is MountKind.BIND
+    assert found[".local/share"] is MountKind.RO_BIND
+
+
+def test_a_symlink_to_mcpds_own_files_cannot_be_in_a_writable_grant(world: World) -> None:
+    dotfiles = world.root / "dotfiles"
+    dotfiles.mkdir()
+    (world.paths.home / ".config").symlink_to(dotfiles)
+    world.install("server", PROGRAM, permissions=["filesystem:rw:~"])
+    with pytest.raises(InvalidManifest, match=r"\.config is a symlink"):
+        spec_of(world)
+    world.install("server", PROGRAM, permissions=["filesystem:ro:~"])
+    assert spec_of(world).mounts
+
+
+def test_settings_that_cannot_be_covered_refuse_a_writable_grant(world: World) -> None:
+    (world.paths.home / ".config").write_text("in the way")
+    world.install("server", PROGRAM, permissions=["filesystem:rw:~"])
+    with pytest.raises(SpawnFailed, match=r"\.config/mcp cannot be made"):
+        spec_of(world)
 
 
 def test_server_without_a_program_cannot_be_started(world: World) -> None:
