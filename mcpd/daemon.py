@@ -146,6 +146,7 @@ def _bridge_uid() -> int | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command ``mcpd``; returns its exit code."""
     parser = argparse.ArgumentParser(prog="mcpd", description="The MCP service of a Linux system, on D-Bus.")
+    parser.add_argument("--version", action="version", version=f"mcpd {__version__}", help="print the version")
     scope = parser.add_mutually_exclusive_group(required=True)
     scope.add_argument("--system", action="store_const", const=Scope.SYSTEM, dest="scope", help="serve the system bus")
     scope.add_argument("--user", action="store_const", const=Scope.USER, dest="scope", help="serve the session bus")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpd.toml`` (mcpd.conf(5)): the administrator's settings, then the user's, then the environment.
+"""``mcpd.toml`` (docs/settings.md): the administrator's settings, then the user's, then the environment.
 
 The user instance reads ``/etc/mcp/mcpd.toml`` and then ``~/.config/mcp/mcpd.toml``; a later file wins key by
 key. A variable ``MCPD_<SECTION>_<KEY>`` (e.g. ``MCPD_INSTALL_KEEP_GENERATIONS=5``; commas between the

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import stat
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import Busy, InvalidConfig, McpdError, from_oserror
@@ -137,13 +138,20 @@ def load_token(path: Path) -> str:
 
 
 def read_token(path: Path) -> str:
-    """The token in *path*. Raises :class:`~mcpd.errors.InvalidConfig` if there is none that fits into a header."""
+    """The token in *path*.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` if others can reach it, or there is none that fits into a header.
+    """
     try:
-        token = path.read_text(encoding="ascii").strip()
+        with path.open(encoding="ascii") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            token = file.read().strip()
     except UnicodeDecodeError:
         token = ""
     except OSError as error:
         raise from_oserror(error, f"reading {path}") from error
+    if mode & 0o077:
+        raise InvalidConfig(f"{path} is open to others, who could use every server; run: chmod 600 {quote(str(path))}")
     if not token or not token.isprintable() or " " in token:
         raise InvalidConfig(f"{path} does not hold a token: one word of ASCII characters")
     return token

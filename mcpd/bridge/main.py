@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mcpd import __version__
 from mcpd.bridge import listeners
 from mcpd.bridge.commands import CommandSource, from_arguments, from_file
+from mcpd.bridge.places import places
 from mcpd.bridge.seat import Options, Parts
 from mcpd.bridge.security import Gate
 from mcpd.bridge.tasks import Tasks
@@ -20,7 +22,9 @@ from mcpd.errors import InvalidArgument, McpdError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from mcpd.bridge.places import Places
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="mcpd-bridge",
         description="Serves stdio MCP servers over Streamable HTTP: those of mcpd, or commands of your choice.",
     )
+    parser.add_argument("--version", action="version", version=f"mcpd-bridge {__version__}", help="print the version")
     parser.add_argument("--listen", metavar="ADDR", help="HOST:PORT on loopback; port 0 takes a free one")
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
     user = parser.add_argument_group("servers of mcpd")
@@ -80,10 +85,13 @@ def _run(arguments: argparse.Namespace) -> None:
 def _run_alone(arguments: argparse.Namespace) -> None:
     if arguments.user:
         raise InvalidArgument("--user serves what mcpd runs: leave out --server and --config")
-    if not arguments.listen:
-        raise InvalidArgument("say where to listen: --listen 127.0.0.1:7411")
-    if (arguments.auth is None) == (arguments.token_file is None):
-        raise InvalidArgument("say who may come in: either --token-file FILE or --auth none")
+    if arguments.auth is not None and arguments.token_file is not None:
+        raise InvalidArgument("say who may come in: either --token-file FILE or --auth none, not both")
+    missing = [] if arguments.listen else ["say where to listen: --listen 127.0.0.1:7411"]
+    if arguments.auth is None and arguments.token_file is None:
+        missing.append("say who may come in: either --token-file FILE or --auth none")
+    if missing:
+        raise InvalidArgument("; ".join(missing))
     if arguments.auth == "none" and arguments.allow_remote:
         raise InvalidArgument("--auth none lets everybody in, so it cannot be reachable from other machines")
     commands = from_arguments(arguments.server)
@@ -104,7 +112,7 @@ def _run_alone(arguments: argparse.Namespace) -> None:
     listener = listeners.tcp_listener(arguments.listen, remote=arguments.allow_remote)
     if arguments.auth == "none":
         log.warning("WITHOUT AUTHENTICATION: every user and program of this machine can use these servers")
-    _serve(Parts(CommandSource(commands), options, Tasks()), gate, [listener], None)
+    _serve(Parts(CommandSource(commands), options, Tasks()), gate, [listener])
 
 
 def _positive(name: str, value: float) -> bool:
@@ -116,13 +124,17 @@ def _positive(name: str, value: float) -> bool:
 def _run_user(arguments: argparse.Namespace) -> None:
     for name in ("auth", "token_file", "allow_remote", "allow_host", "allow_origin", *OVERRIDES):
         if getattr(arguments, name):
-            raise InvalidArgument(f"--{name.replace('_', '-')} goes with --server or --config only; see mcpd.conf(5)")
+            raise InvalidArgument(
+                f"--{name.replace('_', '-')} goes with --server or --config only; "
+                "the bridge of mcpd's servers always asks TCP clients for its token, and its settings are in mcpd.toml"
+            )
     # Only this form needs the settings and D-Bus, which take their time to import.
     from mcpd import paths, settings  # noqa: PLC0415
-    from mcpd.bridge.mcpd_source import McpdSource  # noqa: PLC0415
+    from mcpd.bridge.mcpd_source import McpdSource, warn_if_unreachable  # noqa: PLC0415
 
-    places = paths.from_environment()
-    chosen = settings.load([places.system.settings, places.user.settings]).bridge
+    known = paths.from_environment()
+    chosen = settings.load([known.system.settings, known.user.settings]).bridge
+    files = places(known.user)
     options = Options(
         idle_timeout=chosen.idle_timeout,
         call_timeout=chosen.call_timeout,
@@ -133,22 +145,28 @@ def _run_user(arguments: argparse.Namespace) -> None:
     )
     gate = Gate(
         uid=os.getuid(),
-        token=listeners.load_token(places.user.state / "bridge.token"),
+        token=listeners.load_token(files.token),
         allowed_origins=frozenset(chosen.allowed_origins),
     )
-    runtime = places.user.runtime
     with contextlib.ExitStack() as stack:
         sockets = listeners.passed_listeners()
         if not sockets:
-            sockets.append(listeners.unix_listener(runtime / "bridge.sock"))
-            stack.callback((runtime / "bridge.sock").unlink, missing_ok=True)
+            sockets.append(listeners.unix_listener(files.socket))
+            stack.callback(files.socket.unlink, missing_ok=True)
         if arguments.listen or chosen.listen:
             sockets.append(listeners.tcp_listener(arguments.listen or chosen.listen, remote=False))
-        stack.callback((runtime / "bridge.url").unlink, missing_ok=True)
-        _serve(Parts(McpdSource(system=False), options, Tasks()), gate, sockets, runtime / "bridge.url")
+        stack.callback(files.url.unlink, missing_ok=True)
+        _serve(Parts(McpdSource(system=False), options, Tasks()), gate, sockets, files, warn_if_unreachable)
 
 
-def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], url_file: Path | None) -> None:
+def _serve(
+    parts: Parts,
+    gate: Gate,
+    sockets: list[socket.socket],
+    files: Places | None = None,
+    check: Callable[[], Coroutine[object, object, None]] | None = None,
+) -> None:
+    """Serve until the end; *files* are those of the user's bridge, *check* runs beside the start."""
     import asyncio  # noqa: PLC0415
     import socket as socket_module  # noqa: PLC0415
 
@@ -157,15 +175,30 @@ def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], url_file: Pat
     from mcpd.bridge.server import serve  # noqa: PLC0415
 
     urls = [listeners.url_of(each) for each in sockets if each.family != socket_module.AF_UNIX]
+    own = [each.getsockname() for each in sockets if each.family == socket_module.AF_UNIX]
 
     def ready() -> None:
         for url in urls:
             log.info("listening on %s/mcp/NAME", url)
-        if url_file is not None and urls:
-            url_file.write_text(urls[0] + "\n", encoding="ascii")
+        for path in own:
+            log.info("listening on the unix socket %s, for this user only", path)
+        if files is not None and urls:
+            files.url.write_text(urls[0] + "\n", encoding="ascii")
+            log.info("clients of the URL send the token in %s", files.token)
+
+    async def run() -> None:
+        checking = [] if check is None else [asyncio.create_task(check())]
+        try:
+            await serve(parts, gate, sockets, ready)
+        finally:
+            for task in checking:
+                task.cancel()
+            for fault in await asyncio.gather(*checking, return_exceptions=True):
+                if isinstance(fault, Exception):
+                    log.error("the check at the start failed", exc_info=fault)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(parts, gate, sockets, ready))
+        runner.run(run())
 
 
 if __name__ == "__main__":

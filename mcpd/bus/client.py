@@ -13,6 +13,7 @@ chooses another). Errors are those of :mod:`mcpd.errors`.
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -55,7 +56,11 @@ async def connect(system: bool, *, interactive: bool = False) -> AsyncIterator[C
     With *interactive*, calls may make polkit ask the user for a password. Raises
     :class:`~mcpd.errors.ServiceUnavailable` if there is no bus.
     """
-    async with await Connection.open(bus_address(system=system)) as connection:
+    try:
+        connection = await Connection.open(bus_address(system=system))
+    except errors.ServiceUnavailable as error:
+        raise errors.ServiceUnavailable(error.message + _way_to_own(system=system)) from error
+    async with connection:
         yield Client(connection, system=system, interactive=interactive)
 
 
@@ -251,9 +256,17 @@ class Client:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: errors.McpdError) -> errors.ServiceUnavailable:
-        unit = "systemctl status mcpd" if self.system else "systemctl --user status mcpd"
         bus = "system" if self.system else "session"
-        return errors.ServiceUnavailable(f"mcpd does not answer on the {bus} bus: {error.message} (see: {unit})")
+        start = "'systemctl start mcpd'" if self.system else "'systemctl --user start mcpd' or 'mcpd --user &'"
+        return errors.ServiceUnavailable(
+            f"mcpd does not answer on the {bus} bus: {error.message}; start it with {start}"
+            + _way_to_own(system=self.system)
+        )
+
+
+def _way_to_own(*, system: bool) -> str:
+    """Root is taken to mean the *system*, perhaps without knowing."""
+    return " (--user is for your own servers)" if system and os.geteuid() == 0 else ""
 
 
 async def _known(job: Remote) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Literal
 
 from mcpd.errors import McpdError
@@ -17,7 +19,7 @@ from mcpd.paths import Scope
 from mcpd.settings import Settings, load
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mcpd.paths import Layout, Paths
 
@@ -25,6 +27,8 @@ Result = Literal["ok", "warn", "fail"]
 
 BUBBLEWRAP: Final = (0, 8)
 """The first version with ``--disable-userns``."""
+PROBE: Final = "/usr/bin/true"
+"""What is run in a sandbox for a trial."""
 PYTHON: Final = "/usr/bin/python3"
 """What the environments of Python servers are made with (design §7)."""
 _POLKITD: Final = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd", "/usr/libexec/polkit-1/polkitd")
@@ -47,10 +51,13 @@ def local_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
     settings, check = _settings(paths, scope)
     yield check
     confined = settings.runtime.sandbox == "on"
-    yield from _bubblewrap(confined=confined)
-    if confined:
-        yield Check("sandbox", "ok", "servers run confined")
-    else:
+    usable = True
+    for check in _bubblewrap(confined=confined):
+        usable = usable and check.result == "ok"
+        yield check
+    if confined and usable:
+        yield _sandbox(paths, scope)
+    elif not confined:
         yield Check(
             "sandbox",
             "warn",
@@ -63,9 +70,16 @@ def local_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         "environments for Python servers can be made",
         "Python servers cannot be installed; install python3 and python3-venv",
     )
-    for program, package in (("node", "nodejs"), ("npm", "npm"), ("git", "git")):
-        kind = "git repositories" if program == "git" else "npm servers"
-        yield _program_runs(program, [program, "--version"], "", f"{kind} cannot be installed; install {package}")
+    with TemporaryDirectory() as scratch:  # npm makes its cache wherever it runs
+        for program, package in (("node", "nodejs"), ("npm", "npm"), ("git", "git")):
+            kind = "git repositories" if program == "git" else "npm servers"
+            yield _program_runs(
+                program,
+                [program, "--version"],
+                "",
+                f"{kind} cannot be installed; install {package}",
+                environ={"npm_config_cache": scratch, "npm_config_update_notifier": "false"},
+            )
     yield _polkit()
     yield from _directories(paths.layout(scope))
     yield _secrets(paths.layout(scope).secrets)
@@ -101,11 +115,44 @@ def _bubblewrap(*, confined: bool) -> Iterator[Check]:
     )  # fmt: skip
 
 
-def _program_runs(name: str, argv: Sequence[str], good: str, advice: str, *, bad: Result = "warn") -> Check:
+def _sandbox(paths: Paths, scope: Scope) -> Check:
+    """Build a sandbox as mcpd does, and run a program in it."""
+    from mcpd.runtime.plain import PlainLauncher  # noqa: PLC0415 - only doctor needs what runs servers
+    from mcpd.runtime.run import run  # noqa: PLC0415
+    from mcpd.runtime.sandbox import build_spec  # noqa: PLC0415
+
+    try:
+        spec = build_spec("doctor", [PROBE], Path("/"), [], [], False, {}, paths=paths, scope=scope)
+        done = asyncio.run(run(PlainLauncher(), spec, timeout=_TIMEOUT))
+    except McpdError as error:
+        return Check("sandbox", "fail", error.message, "no server can be started before this works")
+    if done.code:
+        said = done.stderr_tail.strip() or f"{PROBE} ended with {done.code}"
+        return Check("sandbox", "fail", said.splitlines()[-1], "no server can be started before this works")
+    return Check("sandbox", "ok", "one was built, and a program ran in it")
+
+
+def _program_runs(
+    name: str,
+    argv: Sequence[str],
+    good: str,
+    advice: str,
+    *,
+    bad: Result = "warn",
+    environ: Mapping[str, str] | None = None,
+) -> Check:
     if shutil.which(argv[0]) is None:
         return Check(name, bad, f"{argv[0]} was not found", advice)
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_TIMEOUT, check=False, errors="replace")
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+            errors="replace",
+            env={**os.environ, **(environ or {})},
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check(name, bad, f"{argv[0]}: {error}", advice)
     if done.returncode:
@@ -129,8 +176,18 @@ def _polkit() -> Check:
 
 def _directories(layout: Layout) -> Iterator[Check]:
     """The user's instance makes its directories itself; the system's come with the package."""
-    for name, path in (("installed", layout.installed), ("state", layout.state), ("cache", layout.cache),
-                       ("runtime", layout.runtime)):  # fmt: skip
+    named = {
+        "installed": layout.installed, "state": layout.state, "cache": layout.cache, "runtime": layout.runtime
+    }  # fmt: skip
+    if layout.scope is Scope.SYSTEM and not any(path.exists() for path in named.values()):
+        yield Check(
+            "directories",
+            "warn",
+            f"there is no system-wide mcpd: {', '.join(map(str, named.values()))} do not exist",
+            "install mcpd's package for one; 'mcpctl --user doctor' checks what your own servers need",
+        )
+        return
+    for name, path in named.items():
         label = f"{name} directory"
         if layout.scope is Scope.SYSTEM:
             if path.exists():

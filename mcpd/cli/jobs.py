@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import progress, prompt
 from mcpd.cli.output import clean, note
+from mcpd.cli.permissions import described
 from mcpd.cli.values import parse_value
 from mcpd.errors import Cancelled, ConfigMissing, InvalidConfig, McpdError, NotAuthorized
 
@@ -27,6 +28,8 @@ class Answers:
     """What the command line says to the questions of a job."""
 
     consent: bool = False
+    granted: frozenset[str] = frozenset()
+    """Permissions consented to by naming them."""
     secrets: dict[str, bytes] = field(default_factory=dict)
     """By key; a job takes out those it asks for."""
 
@@ -43,7 +46,7 @@ async def run_job(
     """Call the Manager's *member*, which starts a job, and return when that has ended well.
 
     Raises the error the job ended with; :class:`~mcpd.errors.NotAuthorized` if a needed consent is not given
-    and :class:`~mcpd.errors.ConfigMissing` if a needed value is not. Interrupted, it cancels the job first.
+    and :class:`~mcpd.errors.ConfigMissing` if a needed value is not. Whatever ends it early cancels the job.
     """
     follower = _Follower(answers or Answers())
     task = asyncio.ensure_future(bus.run_job(member, signature, args, fds=fds, on_change=follower.changed))
@@ -51,11 +54,10 @@ async def run_job(
     try:
         await follower.follow()
         result = await task
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        note("cancelling")
-        await follower.cancel(task)
-        raise
-    except McpdError:
+    except BaseException as error:
+        with suppress(OSError):  # the terminal may be what is gone
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+                note("cancelling")
         await follower.cancel(task)
         raise
     finally:
@@ -114,8 +116,11 @@ class _Follower:
             await self._configure(server, job, needs)
 
     def _consent(self, server: str, needs: Sequence[Mapping[str, Any]]) -> None:
+        asked = [need for need in needs if need["kind"] != "permission" or need["key"] not in self._answers.granted]
+        if not asked:
+            return
         note(f"{server} asks for these permissions:")
-        for need in needs:
+        for need in asked:
             note("  " + _describe(need))
         if self._answers.consent:
             return
@@ -169,6 +174,8 @@ def _missing(server: str, needs: Sequence[Mapping[str, Any]]) -> str:
 
 def _describe(need: Mapping[str, Any]) -> str:
     """One line for something a job asks consent for."""
+    if need["kind"] == "permission":
+        return clean(described(need["key"]))
     what = f"runs as {clean(need['key'])}" if need["kind"] == "run-as" else clean(need["key"])
     why = clean(need.get("label") or need.get("description") or "")
     return f"{what}  ({why})" if why and why != what else what

@@ -16,6 +16,7 @@ import stat
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from mcpd import __version__
+from mcpd.cli.output import note
 from mcpd.errors import McpdError, UnknownMethod
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class McpClient:
         """Own the descriptors *to_server* (its stdin) and *from_server* (its stdout); *name* is for messages."""
         self._fds = (to_server, from_server)
         self._name = name
+        self._noisy = False
         self._ids = itertools.count(1)
         self.initialized: dict[str, Any] = {}
         """The server's answer to ``initialize``."""
@@ -143,11 +145,11 @@ class McpClient:
                 message = json.loads(line)
             except (ValueError, RecursionError):
                 message = None
-            if not isinstance(message, dict):
-                raise McpdError(
-                    f"{self._name} wrote something to its standard output that is no message: {line[:80]!r}"
-                )
-            return message
+            if isinstance(message, dict):
+                return message
+            if not self._noisy:  # one line tells whoever wrote the server, thousands would hide the answer
+                note(f"{self._name} wrote to its standard output what is no message: {line[:80]!r}")
+            self._noisy = True
 
     def _ended(self) -> McpdError:
         return McpdError(f"{self._name} ended without an answer; 'mcpctl logs {self._name}' may say why")

@@ -139,6 +139,32 @@ def _changes(add: _Adder) -> None:
         help="argument of that program, repeatable; one that begins with a dash is written --arg=-x",
     )
     install.add_argument(
+        "--permission",
+        dest="permissions",
+        action="append",
+        default=[],
+        metavar="PERM",
+        help="grant it a permission, e.g. network or filesystem:ro:PATH, repeatable (not for servers of the catalogue)",
+    )
+    install.add_argument(
+        "--secret",
+        dest="secrets",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="environment variable with a secret, asked for without echo or given with --secret-file, repeatable "
+        "(not for servers of the catalogue)",
+    )
+    install.add_argument(
+        "--env",
+        dest="env",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="KEY=VALUE",
+        help="environment variable, repeatable (not for servers of the catalogue)",
+    )
+    install.add_argument(
         "--set",
         dest="settings",
         action="append",
@@ -207,12 +233,17 @@ def _running(add: _Adder) -> None:
     _id(logs)
     logs.add_argument("-f", "--follow", action="store_true", help="wait for more")
     logs.add_argument("-n", "--lines", type=_positive, metavar="N", help="only the last N lines")
-    tools = add("tools", "tools:tools", "list the tools of a server", json=True)
+    tools = add("tools", "tools:tools", "list the tools of a server, optional arguments in brackets", json=True)
     _id(tools)
     call = add("call", "tools:call", "call a tool of a server", json=True)
     _id(call)
     call.add_argument("tool", metavar="TOOL")
-    call.add_argument("arguments", metavar="JSON|KEY=VALUE", nargs="*", help="one JSON object, or single arguments")
+    call.add_argument(
+        "arguments",
+        metavar="JSON|KEY=VALUE",
+        nargs="*",
+        help="one JSON object, or single arguments; none for a tool that needs none",
+    )
     for command in (tools, call):
         command.add_argument(
             "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="give up after SECONDS (300)"

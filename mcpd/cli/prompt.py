@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from mcpd.cli.output import clean
-from mcpd.errors import InvalidArgument, LimitExceeded
+from mcpd.errors import Cancelled, InvalidArgument, LimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 SECRET_LIMIT: Final = 64 * 1024
 """Bytes of one secret (design §4, ``SetSecret``)."""
@@ -26,12 +28,12 @@ def terminal() -> bool:
 
 def confirm(question: str) -> bool:
     """Ask *question*; only ``y`` or ``yes`` is consent."""
-    return _ask(f"{question} [y/N] ").strip().lower() in {"y", "yes"}
+    return _ask(question, " [y/N] ").strip().lower() in {"y", "yes"}
 
 
 def ask(label: str) -> str:
     """Ask for a value."""
-    return _ask(f"{clean(label)}: ")
+    return _ask(clean(label), ": ")
 
 
 def ask_secret(label: str) -> bytes:
@@ -39,7 +41,11 @@ def ask_secret(label: str) -> bytes:
     import getpass  # noqa: PLC0415
 
     with _interruptible():
-        return _checked(getpass.getpass(f"{clean(label)}: ").encode())
+        try:
+            text = getpass.getpass(f"{clean(label)}: ")
+        except EOFError:
+            raise _unanswered(label) from None
+    return _checked(text.encode(errors="surrogateescape"))
 
 
 def read_secret(name: str) -> bytes:
@@ -74,21 +80,31 @@ def _checked(data: bytes) -> bytes:
     return data
 
 
-def _ask(text: str) -> str:
+def _ask(question: str, end: str) -> str:
     with _interruptible():
-        sys.stderr.write(text)
+        sys.stderr.write(question + end)
         sys.stderr.flush()
         line = sys.stdin.readline()
     if not line:
-        raise KeyboardInterrupt  # Ctrl-D: whoever ends the input wants no more questions
+        raise _unanswered(question)
     return line.rstrip("\n")
+
+
+def _unanswered(question: str) -> Cancelled:
+    sys.stderr.write("\n")
+    return Cancelled(f"cancelled: the input ended at the question {clean(question)!r}")
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end a read; the event loop's handler would only take note of it."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let Ctrl-C, and the end of the terminal or the system, end a read.
+
+    The event loop's handler would only take note of the one; the others would leave what waits for the answer.
+    """
+    heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in heeded}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from mcpd.bus.client import connect, variant
 from mcpd.bus.connection import Match
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, SESSION
 from mcpd.cli.session import asking
-from mcpd.errors import McpdError, ServiceUnavailable, SystemInstanceOnly
+from mcpd.errors import McpdError, ServiceUnavailable, SystemInstanceOnly, UnknownObject
 
 if TYPE_CHECKING:
     import argparse
@@ -58,11 +58,9 @@ class Spawned:
                 os.close(pidfd)
 
     async def stop(self) -> None:
-        """Ask mcpd to stop the server; an ended one is no error."""
-        try:
+        """Ask mcpd to stop the server; one that has ended already is no error."""
+        with suppress(UnknownObject):
             await self.session.call("Stop", "a{sv}", [{}])
-        except McpdError:
-            return
 
     async def _exited(self) -> int:
         while True:

@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from mcpd.errors import InvalidArgument, InvalidManifest, from_oserror
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PYPI = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9.!+_-]+))?", re.ASCII)
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _NPM = re.compile(r"((?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*)(?:@([A-Za-z0-9.+_-]+))?", re.ASCII)
 
 
@@ -27,29 +29,80 @@ class Wishes:
     id: str = ""
     program: str = ""
     arguments: Sequence[str] = ()
+    permissions: Sequence[str] = ()
+    secrets: Sequence[str] = ()
+    """Names of environment variables that the user is asked a value for."""
+    env: Sequence[tuple[str, str]] = ()
 
 
 def manifest_of(target: str, wishes: Wishes) -> dict[str, Any] | None:
     """The manifest to install for *target*; ``None`` if it is an id of the catalogue.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for a target nobody can read, and
+    Raises :class:`~mcpd.errors.InvalidArgument` for a target or wish nobody can read, and
     :class:`~mcpd.errors.InvalidManifest` for a file that is not a manifest or entry.
     """
+    for name in (*wishes.secrets, *(name for name, _ in wishes.env)):
+        if not _ENVIRONMENT_NAME.fullmatch(name):
+            raise InvalidArgument(f"{name!r} cannot be the name of an environment variable")
+    if wishes.permissions:
+        from mcpd.cli import permissions  # noqa: PLC0415 - few installations name any
+
+        permissions.check(wishes.permissions)
+    manifest = _unwished(target, wishes)
+    return None if manifest is None else _with_wishes(manifest, wishes)
+
+
+def _unwished(target: str, wishes: Wishes) -> dict[str, Any] | None:
     if target.startswith("pypi:"):
         return _package("pypi", target, _PYPI, "pypi:NAME or pypi:NAME==VERSION", wishes)
     if target.startswith("npm:"):
         return _package("npm", target, _NPM, "npm:NAME or npm:NAME@VERSION", wishes)
     if target.startswith("git+"):
         return _git(target, wishes)
+    if url := _URL.fullmatch(target):
+        raise InvalidArgument(_not_a_target(target, url[1], url[2]))
     path = Path(target).expanduser()
     if "/" in target or target in {".", "..", "~"} or (target.endswith(".json") and path.is_file()):
         return _path(path.resolve(), wishes)
     if wishes != Wishes():
         raise InvalidArgument(
-            f"{target!r} is an id of the catalogue, whose entry says how it is called and started; "
-            "leave out --id, --command and --arg"
+            f"{target!r} is an id of the catalogue, whose entry says how it is called and started and what it needs; "
+            "leave out --id, --command, --arg, --permission, --secret and --env"
         )
     return None
+
+
+def _not_a_target(target: str, scheme: str, rest: str) -> str:
+    if scheme.lower() == "file":
+        return f"{target!r} is a URL; write the path of the directory, {rest!r}, or git+{target} for a git repository"
+    return (
+        f"{target!r} is a URL; write git+{target} for a git repository, or the path of a directory with the server. "
+        "'mcpctl source add URL' adds a registry"
+    )
+
+
+def _with_wishes(manifest: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
+    """*manifest* with the permissions, variables and secrets of the command line beside its own."""
+    if wishes.permissions:
+        manifest["permissions"] = list(dict.fromkeys([*_field(manifest, "permissions", list), *wishes.permissions]))
+    if wishes.env:
+        manifest["env"] = _field(manifest, "env", dict) | dict(wishes.env)
+    if wishes.secrets:
+        others = _field(manifest, "configurableProperties", list)
+        others = [known for known in others if not (isinstance(known, dict) and known.get("key") in wishes.secrets)]
+        manifest["configurableProperties"] = [*others, *map(_secret, dict.fromkeys(wishes.secrets))]
+    return manifest
+
+
+def _field(manifest: dict[str, Any], name: str, kind: type[Any]) -> Any:
+    value = manifest.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise InvalidManifest(f"{manifest.get('id', '')}: {name} is not {'a list' if kind is list else 'an object'}")
+    return value or kind()
+
+
+def _secret(key: str) -> dict[str, Any]:
+    return {"key": key, "label": key, "type": "string", "sensitive": True, "required": True, "target": "env"}
 
 
 def _package(kind: str, target: str, pattern: re.Pattern[str], form: str, wishes: Wishes) -> dict[str, Any]:
@@ -72,6 +125,8 @@ def _git(target: str, wishes: Wishes) -> dict[str, Any]:
         path, rev = parts.path, ""
     if not parts.scheme or not path.strip("/"):
         raise InvalidArgument(f"{target!r} is not a repository; write git+URL, git+URL@REV or git+URL@REV#PATH")
+    if parts.scheme == "file" and not Path(unquote(path)).is_dir():
+        raise InvalidArgument(f"{target!r}: there is no directory {unquote(path)!r} with a git repository")
     source = {"type": "git", "url": urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))}
     source |= {key: value for key, value in (("rev", rev), ("path", parts.fragment)) if value}
     name = (parts.fragment or path).rstrip("/").rpartition("/")[2].removesuffix(".git")
@@ -125,7 +180,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         value = tomllib.loads(data.decode()) if path.suffix == ".toml" else json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InvalidManifest(f"{path}: {error}") from error
+        if path.suffix not in {".json", ".toml"}:
+            raise InvalidManifest(
+                f"{path}: not a manifest or registry entry, which are JSON; to install the program give its directory: "
+                f"mcpctl install {path.parent} --command PROGRAM --arg {path.name}"
+            ) from error
+        raise InvalidManifest(f"{path}: not {path.suffix[1:].upper()}: {error}") from error
     if not isinstance(value, dict):
         raise InvalidManifest(f"{path}: one object is expected, with 'id', 'name' and 'transports'")
     return value

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.children import no_child_stays  # noqa: F401 -- for every module here
 from tests.cli.fake import FakeMcpd, fake_mcpd
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Mcpctl:
         )  # fmt: skip
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def bus_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A private message bus, to which mcpd is known as it is on a real machine, but cannot be started."""
     directory = tmp_path_factory.mktemp("bus")

@@ -83,7 +83,17 @@ async def test_S22_the_daemon_has_the_last_word(mcpctl: Mcpctl, known: FakeMcpd)
 
 async def test_S22_config_unset(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (await mcpctl("config", "unset", "calculator", "digits", "pin")).code == 0
-    assert mcpd.calls == [("SetConfig", "calculator", {}, {"unset": ["digits", "pin"]})]
+    assert mcpd.calls[-1] == ("SetConfig", "calculator", {}, {"unset": ["digits", "pin"]})
+
+
+@pytest.mark.parametrize(("command", "word"), [("set", "api_key=s3cret"), ("unset", "api_key")])
+async def test_S22_the_command_for_a_secret_is_named(mcpctl: Mcpctl, known: FakeMcpd, command: str, word: str) -> None:
+    known.servers["calculator"]["configurable-properties"] = [*PROPERTIES, {"key": "api_key", "sensitive": True}]
+    ended = await mcpctl("config", command, "calculator", word)
+    assert ended.code == 1
+    assert f"'mcpctl secret {command} calculator api_key'" in ended.err
+    assert "s3cret" not in ended.err
+    assert [call[0] for call in known.calls] == ["GetServer"]
 
 
 async def test_C21_a_secret_travels_in_a_descriptor_only(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

@@ -7,7 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcpd.cli import checks
+from mcpd.paths import Scope, from_environment
+
 if TYPE_CHECKING:
+    import pytest
+
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd
 
@@ -89,6 +94,47 @@ async def test_doctor_finds_broken_servers_and_open_secrets(mcpctl: Mcpctl, mcpd
     assert code == 1
     assert _named(checks, "server")["message"] == "calculator: manifest.json is not JSON"
     assert _named(checks, "secrets")["message"] == f"readable by others: {secrets}/calculator.json"
+
+
+async def test_doctor_builds_a_sandbox(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    _, checks = await _checks(mcpctl)
+    if _named(checks, "namespaces")["result"] == "ok":
+        assert _named(checks, "sandbox")["message"] == "one was built, and a program ran in it"
+    else:
+        assert "sandbox" not in [check["name"] for check in checks]
+
+
+def test_doctor_fails_where_nothing_runs_in_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_ROOT", str(tmp_path))
+    monkeypatch.setattr(checks, "PROBE", "/usr/bin/false")
+    found = {check.name: check for check in checks.local_checks(from_environment(), Scope.USER)}
+    if found["namespaces"].result == "ok":
+        assert (found["sandbox"].result, found["sandbox"].message) == ("fail", "/usr/bin/false ended with 1")
+
+
+async def test_doctor_leaves_nothing_in_the_home(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    home = Path(mcpctl.environ["HOME"])
+    home.mkdir()
+    await _checks(mcpctl)
+    assert list(home.iterdir()) == []
+
+
+async def test_doctor_of_the_system_where_there_is_only_a_user(mcpctl: Mcpctl) -> None:
+    ended = await mcpctl("doctor", "--system", "--json")
+    checks = json.loads(ended.out)["checks"]
+    assert _named(checks, "directories")["result"] == "warn"
+    assert "mcpctl --user doctor" in _named(checks, "directories")["advice"]
+    assert not [check for check in checks if check["name"].endswith(" directory")]
+    (Path(mcpctl.environ["MCP_ROOT"]) / "var/lib/mcp/state").mkdir(parents=True)
+    checks = json.loads((await mcpctl("doctor", "--system", "--json")).out)["checks"]
+    assert _named(checks, "state directory")["result"] == "ok"
+    assert _named(checks, "cache directory")["result"] == "fail"
+
+
+async def test_doctor_gives_each_hint_once(mcpctl: Mcpctl) -> None:
+    out = (await mcpctl("doctor")).out
+    assert out.count("systemctl --user status mcpd") == 1
+    assert out.count("systemctl --user start mcpd") == 1
 
 
 async def test_doctor_without_mcpd_or_bus(mcpctl: Mcpctl) -> None:

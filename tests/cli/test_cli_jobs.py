@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.errors import AlreadyInstalled, NotFound
+from mcpd.errors import AlreadyInstalled, Busy, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from mcpd.errors import McpdError
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd, Job
 
@@ -58,18 +60,29 @@ async def test_S15_a_failed_job_is_a_failed_command(mcpctl: Mcpctl, mcpd: FakeMc
     assert ended.err.endswith("mcpctl: calculator: no wheel for 3.11\n")
 
 
-@pytest.mark.parametrize(("error", "code"), [(NotFound("no entry 'x'"), 4), (AlreadyInstalled("x is installed"), 1)])
-async def test_S15_a_refused_job_keeps_its_error(mcpctl: Mcpctl, mcpd: FakeMcpd, error: NotFound, code: int) -> None:
+@pytest.mark.parametrize(
+    ("error", "code", "way"),
+    [
+        (NotFound("no entry 'x'"), 4, "npm:NAME"),
+        (AlreadyInstalled("x is installed"), 1, "--reinstall"),
+        (Busy("x is busy"), 1, ""),
+    ],
+)
+async def test_S15_a_refused_job_keeps_its_error(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, error: McpdError, code: int, way: str
+) -> None:
     mcpd.errors["Install"] = error
     ended = await mcpctl("install", "x")
-    assert (ended.code, ended.err) == (code, f"mcpctl: {error.message}\n")
+    assert ended.code == code
+    assert ended.err.startswith(f"mcpctl: {error.message}")
+    assert way in ended.err
 
 
 async def test_consent_cannot_be_asked_without_a_terminal(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK])
     ended = await mcpctl("install", "calculator")
     assert ended.code == 3
-    assert "  network\n" in ended.err
+    assert "  network  (may use the network)\n" in ended.err
     assert "--yes" in ended.err
     assert mcpd.jobs[0].calls[0][0] == "Cancel"
 
@@ -136,6 +149,7 @@ async def test_a_vanishing_mcpd_ends_the_command(mcpctl: Mcpctl, mcpd: FakeMcpd)
 
 
 async def test_remove_and_rollback_and_refresh(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers |= {"a": {"id": "a"}, "b": {"id": "b"}}
     assert (await mcpctl("remove", "a", "b", "--keep-config")).out == "Removed a.\nRemoved b.\n"
     assert (await mcpctl("rollback", "calculator", "--to", "2")).out == "Went back to calculator 1.0 (user).\n"
     assert (await mcpctl("refresh")).code == 0
@@ -148,9 +162,16 @@ async def test_remove_and_rollback_and_refresh(mcpctl: Mcpctl, mcpd: FakeMcpd) -
 
 
 async def test_remove_stops_at_the_first_failure(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    mcpd.on_job = lambda job: job.end("failed", "org.mcpd.Mcp1.Error.NotFound", "there is no server 'a'")
-    assert (await mcpctl("remove", "a", "b")).code == 4
+    mcpd.servers |= {"a": {"id": "a"}, "b": {"id": "b"}}
+    mcpd.on_job = lambda job: job.end("failed", "org.mcpd.Mcp1.Error.ReadOnly", "'a' belongs to the system")
+    assert (await mcpctl("remove", "a", "b")).code == 1
     assert len(mcpd.jobs) == 1
+
+
+async def test_remove_of_an_unknown_server_removes_no_other(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("remove", "calculator", "nope", "calculator")
+    assert (ended.code, "'nope'" in ended.err) == (4, True)
+    assert mcpd.jobs == []
 
 
 async def test_update_check_changes_nothing(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
@@ -165,106 +186,6 @@ async def test_update_of_everything(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers["calculator"] |= {"state": "updatable", "available-version": "2.0"}
     assert (await mcpctl("update")).out == "Updated calculator from 1.0 to 2.0.\n"
     assert [call for call in mcpd.calls if call[0] == "Update"] == [("Update", [], {"consent": False})]
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("pypi:mcp-server-time==1.0", {"id": "mcp-server-time", "version": "1.0",
-                                       "source": {"type": "pypi", "package": "mcp-server-time", "version": "1.0"}}),
-        ("npm:@scope/server@2.1.0", {"id": "scope.server", "version": "2.1.0",
-                                     "source": {"type": "npm", "package": "@scope/server", "version": "2.1.0"}}),
-        ("git+https://example.com/a/b.git@v1#sub/dir", {"id": "dir", "version": "", "source": {
-            "type": "git", "url": "https://example.com/a/b.git", "rev": "v1", "path": "sub/dir"}}),
-        ("git+ssh://git@example.com/a/b.git", {"id": "b", "version": "", "source": {
-            "type": "git", "url": "ssh://git@example.com/a/b.git"}}),
-    ],
-)  # fmt: skip
-async def test_install_from_elsewhere_sends_a_manifest(
-    mcpctl: Mcpctl, mcpd: FakeMcpd, target: str, expected: dict[str, object]
-) -> None:
-    mcpd.servers[str(expected["id"])] = {"id": expected["id"], "scope": "user", "version": "1"}
-    ended = await mcpctl("install", target, "--command", "prog", "--arg=-x", "--arg", "y z")
-    assert ended.code == 0
-    sent = json.loads(mcpd.received[0])
-    assert sent["transports"] == [{"type": "stdio", "command": "prog", "args": ["-x", "y z"]}]
-    assert {key: sent[key] for key in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("files", "server_id"),
-    [
-        ({"pyproject.toml": '[project]\nname = "srv"\nversion = "3"'}, "srv"),
-        ({"package.json": '{"name": "@s/srv", "version": "3"}'}, "s.srv"),
-        ({"manifest.json": '{"id": "m", "name": "M", "transports": [{"type": "stdio", "command": "x"}]}'}, "m"),
-        ({"server.py": ""}, "project.dir"),
-    ],
-)
-async def test_install_from_a_directory(
-    mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path, files: dict[str, str], server_id: str
-) -> None:
-    project = tmp_path / "project dir"
-    project.mkdir()
-    for name, text in files.items():
-        (project / name).write_text(text)
-    mcpd.servers[server_id] = {"id": server_id, "scope": "user"}
-    command = ["--command", "python3", "--arg", "server.py"] if "server.py" in files else []
-    assert (await mcpctl("install", str(project), *command)).code == 0
-    sent = json.loads(mcpd.received[0])
-    assert sent["id"] == server_id
-    assert sent["source"] == {"type": "local", "path": str(project)}
-    assert ("transports" in sent) == ("pyproject.toml" not in files and "package.json" not in files)
-
-
-@pytest.mark.parametrize(
-    ("target", "runner"), [("pypi:srv", ["uvx", "srv", "-x"]), ("npm:@s/srv", ["npx", "@s/srv", "-x"])]
-)
-async def test_arguments_go_to_the_program_of_the_package(
-    mcpctl: Mcpctl, mcpd: FakeMcpd, target: str, runner: list[str]
-) -> None:
-    await mcpctl("install", target, "--arg=-x")
-    (transport,) = json.loads(mcpd.received[0])["transports"]
-    assert [transport["command"], *transport["args"]] == runner
-    await mcpctl("install", target)
-    assert "transports" not in json.loads(mcpd.received[1])
-
-
-async def test_install_types_values_by_the_manifest(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
-    file = tmp_path / "entry.json"
-    properties = [{"key": "pin", "type": "string"}, {"key": "digits", "type": "integer"}]
-    file.write_text(json.dumps({"id": "calculator", "configurableProperties": properties}))
-    assert (await mcpctl("install", str(file), "--set", "pin=0042", "--set", "digits=3")).code == 0
-    assert mcpd.calls[0][2]["config"] == {"pin": "0042", "digits": 3}
-    wrong = await mcpctl("install", str(file), "--set", "digits=many")
-    assert (wrong.code, wrong.err) == (1, "mcpctl: digits is an integer, not 'many'; write for example digits=3\n")
-
-
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        (["pypi:a;rm -rf ~"], "is not a package"),
-        (["pypi:--index-url=http://x"], "is not a package"),
-        (["npm:../../x"], "is not a package"),
-        (["git+https://example.com/a.git", "--arg=-x"], "--command"),
-        (["git+--upload-pack=x"], "is not a repository"),
-        (["./no/such/dir"], "no such file or directory"),
-        (["calculator", "--id", "other"], "leave out --id"),
-        (["calculator", "--set", "novalue"], "KEY=VALUE"),
-    ],
-)
-async def test_targets_nobody_can_read(mcpctl: Mcpctl, mcpd: FakeMcpd, argv: list[str], text: str) -> None:
-    ended = await mcpctl("install", *argv)
-    assert ended.code == 2
-    assert text in ended.err
-    assert mcpd.calls == []
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "null", '{"a": ' * 100_000, "\x00"])
-async def test_a_broken_manifest_file_is_named(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path, content: str) -> None:
-    (tmp_path / "manifest.json").write_text(content)
-    ended = await mcpctl("install", str(tmp_path))
-    assert ended.code == 1
-    assert f"mcpctl: {tmp_path}/manifest.json: " in ended.err
 
 
 async def test_a_person_at_the_terminal_is_asked(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
@@ -302,13 +223,42 @@ async def test_ctrl_c_at_a_question_ends_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd)
     assert mcpd.jobs[0].calls == [("Cancel", [{}])]
 
 
+@pytest.mark.parametrize(
+    ("state", "need", "question"),
+    [
+        ("needs-config", KEY, "API key: "),
+        ("needs-config", DIGITS, "Digits: "),
+        ("needs-consent", NETWORK, "Grant them? [y/N] "),
+    ],
+)
+async def test_the_end_of_the_input_ends_the_job(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, state: str, need: dict[str, object], question: str
+) -> None:
+    mcpd.on_job = lambda job: job.enter(state, needs=[need])
+    terminal = await Terminal.start(mcpctl, "install", "calculator")
+    await terminal.answer(question, "\x04", enter="")
+    assert await terminal.ended() == 1
+    assert "mcpctl: cancelled: the input ended at the question " in terminal.seen
+    assert mcpd.jobs[0].calls == [("Cancel", [{}])]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_at_a_question_ends_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd, number: signal.Signals) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY])
+    terminal = await Terminal.start(mcpctl, "install", "calculator")
+    await terminal.answer("API key: ", "", enter="")
+    terminal.process.send_signal(number)
+    assert await terminal.ended() == 130
+    assert mcpd.jobs[0].calls == [("Cancel", [{}])]
+
+
 class Terminal:
     """``mcpctl`` on a terminal of its own."""
 
     def __init__(self, process: asyncio.subprocess.Process, fd: int) -> None:
         self.seen = ""
         self._at = 0
-        self._process = process
+        self.process = process
         self._fd = fd
         self._news = asyncio.Event()
         asyncio.get_running_loop().add_reader(fd, self._read)
@@ -330,6 +280,12 @@ class Terminal:
             asyncio.get_running_loop().remove_reader(self._fd)
         self._news.set()
 
+    def _read_rest(self) -> None:
+        os.set_blocking(self._fd, False)
+        with contextlib.suppress(OSError):
+            while data := os.read(self._fd, 65536):
+                self.seen += data.decode(errors="replace")
+
     async def answer(self, question: str, text: str, *, enter: str = "\n") -> None:
         async with asyncio.timeout(20):
             await self._until(lambda: question in self.seen[self._at :])
@@ -337,7 +293,8 @@ class Terminal:
         os.write(self._fd, (text + enter).encode())
 
     async def ended(self) -> int:
-        code = await asyncio.wait_for(self._process.wait(), 20)
+        code = await asyncio.wait_for(self.process.wait(), 20)
+        self._read_rest()
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
         return code

@@ -94,6 +94,30 @@ async def test_S26_show_tells_what_can_be_configured(mcpctl: Mcpctl, mcpd: FakeM
     assert "property any: any value" in lines
 
 
+async def test_S26_show_says_what_each_permission_grants(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    permissions = {
+        "network": "may use the network",
+        "devices": "may use the devices of this machine",
+        "filesystem:ro:/srv/a b": "may read /srv/a b",
+        "filesystem:rw:{config.dir}?write": "may read and change {config.dir}, while write is true",
+        "session-bus:talk:org.example.App": "may talk to org.example.App on the session bus",
+        "mcp": "may call all your other servers",
+        "mcp:weather": "may call the server weather",
+        "Reads your calendar": "a remark, grants nothing",
+        "filesystem:all": "not a permission: the server is not started",
+    }
+    assert "permissions: none beyond the sandbox" in _lines((await mcpctl("show", "calculator")).out)
+    mcpd.servers["calculator"]["permissions"] = list(permissions)
+    lines = _lines((await mcpctl("show", "calculator")).out)
+    assert [line for line in lines if line.startswith("permission")] == [
+        f"permission: {text} ({words})" for text, words in permissions.items()
+    ]
+
+
+def _lines(out: str) -> list[str]:
+    return [" ".join(line.split()) for line in out.splitlines()]
+
+
 async def test_S26_show_falls_back_to_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.pages = [[{"id": "weather-2"}, {"id": "weather", "name": "Weather", "state": "available"}]]
     assert json.loads((await mcpctl("show", "weather", "--json")).out)["name"] == "Weather"
@@ -104,6 +128,7 @@ async def test_an_unknown_or_hostile_id_is_not_found(mcpctl: Mcpctl, mcpd: FakeM
     ended = await mcpctl("show", "--", server_id)
     assert ended.code == 4
     assert ended.err.startswith("mcpctl: there is no server ")
+    assert "neither installed nor in the catalogue" in ended.err
     assert mcpd.calls[0] == ("GetServer", server_id)
 
 
@@ -129,6 +154,10 @@ async def test_S31_paths_of_both_scopes(mcpctl: Mcpctl) -> None:
     assert found["user-sources-path"] == f"{mcpctl.environ['HOME']}/.config/mcp/sources.list"
     assert found["system-install-dir"] == f"{mcpctl.environ['MCP_ROOT']}/usr/share/mcp/installed"
     assert found["system-sources-path"] == "/y/sources.list"
+    home = mcpctl.environ["HOME"]
+    assert found["user-bridge-token"] == f"{home}/.local/state/mcp/bridge.token"
+    for name, file in (("url", "bridge.url"), ("socket", "bridge.sock")):
+        assert found[f"user-bridge-{name}"] == f"{found['user-runtime-dir']}/{file}"
 
 
 @pytest.mark.parametrize("error", [NotAuthorized, InteractionRequired])
@@ -141,7 +170,16 @@ async def test_D7_not_authorized_is_exit_code_3(mcpctl: Mcpctl, mcpd: FakeMcpd, 
 async def test_without_mcpd_the_message_names_the_unit(mcpctl: Mcpctl) -> None:
     ended = await mcpctl("list")
     assert ended.code == 1
-    assert "systemctl --user status mcpd" in ended.err
+    assert "start it with 'systemctl --user start mcpd' or 'mcpd --user &'" in ended.err
+
+
+async def test_root_without_the_system_is_shown_the_way_to_its_own_servers(mcpctl: Mcpctl, bus_address: str) -> None:
+    no_bus = await mcpctl("list", "--system")
+    no_mcpd = await mcpctl("list", "--system", environ={"DBUS_SYSTEM_BUS_ADDRESS": bus_address})
+    assert "'systemctl start mcpd'" in no_mcpd.err
+    for ended in (no_bus, no_mcpd):
+        assert ended.code == 1
+        assert ("--user is for your own servers" in ended.err) == (os.geteuid() == 0)
 
 
 @pytest.mark.parametrize(

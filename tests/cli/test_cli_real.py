@@ -96,6 +96,40 @@ def test_S22_configuration_reaches_the_server(installed: Rig) -> None:
     assert installed.mcpctl("config", "set", SERVER, "api_key=x").returncode == 1
 
 
+PROGRAM = """\
+import json, os, sys
+results = {
+    "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}},
+    "tools/list": {"tools": [{"name": "env", "inputSchema": {"type": "object"}}]},
+    "tools/call": {"content": [{"type": "text", "text": os.environ["API_KEY"] + os.environ["MODE"]}]},
+}
+for line in sys.stdin:
+    m = json.loads(line)
+    if "id" in m:
+        print(json.dumps({"jsonrpc": "2.0", "id": m["id"], "result": results.get(m["method"], {})}), flush=True)
+"""
+
+
+def test_S15_a_program_without_a_manifest_gets_its_key_and_its_network(rig: Rig) -> None:
+    directory = rig.home / "program"
+    directory.mkdir()
+    (directory / "server.py").write_text(PROGRAM)
+    (rig.home / "key").write_text("s3cret\n")
+    argv = ["install", str(directory), "--command", "python3", "--arg", "server.py", "--permission", "network",
+            "--secret", "API_KEY", "--env", "MODE=fast"]  # fmt: skip
+    unanswered = rig.mcpctl(*argv)
+    assert (unanswered.returncode, "--secret-file API_KEY=FILE" in unanswered.stderr) == (1, True), unanswered.stderr
+    done = rig.mcpctl(*argv, "--secret-file", f"API_KEY={rig.home}/key")
+    assert done.returncode == 0, done.stderr
+    assert rig.mcpctl("call", "program", "env").stdout == "s3cretfast\n"
+    shown = rig.mcpctl("show", "program").stdout
+    assert "network  (may use the network)" in shown
+    assert "s3cret" not in shown
+    again = rig.mcpctl(*argv, "--secret-file", f"API_KEY={rig.home}/key")
+    assert (again.returncode, "--reinstall" in again.stderr) == (1, True)
+    assert rig.mcpctl("remove", "program").returncode == 0
+
+
 def test_C21_a_secret_is_nowhere_to_be_read(installed: Rig) -> None:
     assert installed.mcpctl("secret", "set", SERVER, "api_key", stdin="other-s3cret").returncode == 0
     shown = [installed.mcpctl(*argv, SERVER).stdout for argv in (["show"], ["config", "get"], ["show", "--json"])]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.errors import ConfigMissing, SystemInstanceOnly
+from mcpd.errors import ConfigMissing, NotAuthorized, SystemInstanceOnly
 from tests.cli.fake import fake_mcpd
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ for line in sys.stdin:
             say({"id": number, "result": {"content": [{"type": "image", "mimeType": "image/png", "data": "AAAA"}]}})
         elif name == "noise":
             print("starting up...", flush=True)
+            print("[1, 2]", flush=True)
+            say({"id": number, "result": {"content": [{"type": "text", "text": "started"}]}})
         elif name == "die":
             sys.exit(3)
 """
@@ -191,6 +193,27 @@ async def test_logs_becomes_journalctl(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path:
     assert (await mcpctl("logs", "nope", environ={"PATH": path})).code == 4
 
 
+async def test_logs_of_an_unknown_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("logs", "nope")
+    assert (ended.code, ended.err) == (4, "mcpctl: there is no server 'nope'\n")
+
+
+async def test_run_says_that_a_server_was_not_stopped(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.errors["Stop"] = NotAuthorized("calculator is not yours")
+    mcpd.program = [sys.executable, "-c", ECHO]
+    process = await mcpctl.start("run", "calculator")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.write(b"hello\n")
+    assert await process.stdout.readline() == b"HELLO\n"
+    await _until(lambda: _catches(process.pid, signal.SIGHUP))
+    process.send_signal(signal.SIGTERM)
+    assert await process.stderr.readline() == b"mcpctl: the server was not stopped: calculator is not yours\n"
+    process.stdin.close()
+    assert await process.wait() == 0
+
+
 async def test_S24_tools_of_all_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.program = [sys.executable, "-c", SERVER]
     listed = await mcpctl("tools", "calculator")
@@ -229,10 +252,11 @@ async def test_call_json_is_the_whole_result(mcpctl: Mcpctl, mcpd: FakeMcpd) -> 
         (["picture"], 0, "[image, image/png, 3 bytes]\n", ""),
         (["deny"], 1, "", "tools/call: bad \ufffd[31margument (JSON-RPC error -32602)"),
         (["die"], 1, "", "ended without an answer; 'mcpctl logs calculator' may say why"),
-        (["noise"], 1, "", "that is no message: b'starting up"),
+        (["noise"], 0, "started\n", "what is no message: b'starting up"),
         (["hang", "--timeout", "1"], 1, "", "did not answer in 1 s"),
         (["nope"], 4, "", "has no tool 'nope'"),
         (["add", "a=one"], 2, "", "a is of type number; 'one' is not"),
+        (["add", "a=1", "a=2"], 2, "", "the argument 'a' is given twice"),
         (["add", "a"], 2, "", "neither KEY=VALUE nor a JSON object"),
         (["add", "{"], 2, "", "not valid JSON"),
     ],

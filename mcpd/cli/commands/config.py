@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import prompt
 from mcpd.cli.output import clean, details, note, write, write_json
@@ -14,7 +14,9 @@ from mcpd.errors import InvalidConfig, NotFound
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    from mcpd.bus.client import Client
 
 _HIDDEN: Final = "(set, not shown)"
 
@@ -55,8 +57,9 @@ def _get_one(args: argparse.Namespace, values: Mapping[str, object], secrets: li
 async def set_values(args: argparse.Namespace) -> int:
     """``mcpctl config set``."""
     async with open_bus(args, changing=True) as bus:
-        server, _ = await bus.manager.call("GetServer", "s", [args.id])
-        changes = parse_pairs(args.pairs, server.get("configurable-properties", []))
+        properties = await _properties(bus, args.id)
+        _refuse_sensitive(args.id, [key for key, _ in args.pairs], properties, "set")
+        changes = parse_pairs(args.pairs, properties)
         await bus.manager.call("SetConfig", "sa{sv}a{sv}", [args.id, changes, {}])
     return 0
 
@@ -64,8 +67,26 @@ async def set_values(args: argparse.Namespace) -> int:
 async def unset_values(args: argparse.Namespace) -> int:
     """``mcpctl config unset``."""
     async with open_bus(args, changing=True) as bus:
+        _refuse_sensitive(args.id, args.keys, await _properties(bus, args.id), "unset")
         await bus.manager.call("SetConfig", "sa{sv}a{sv}", [args.id, {}, {"unset": args.keys}])
     return 0
+
+
+async def _properties(bus: Client, server_id: str) -> list[dict[str, Any]]:
+    server, _ = await bus.manager.call("GetServer", "s", [server_id])
+    properties: list[dict[str, Any]] = server.get("configurable-properties", [])
+    return properties
+
+
+def _refuse_sensitive(
+    server_id: str, keys: Iterable[str], properties: Iterable[Mapping[str, Any]], command: str
+) -> None:
+    sensitive = {known.get("key") for known in properties if known.get("sensitive")}
+    for key in keys:
+        if key in sensitive:
+            raise InvalidConfig(
+                f"{key} of {server_id} is sensitive; the command for it is 'mcpctl secret {command} {server_id} {key}'"
+            )
 
 
 async def set_secret(args: argparse.Namespace) -> int:

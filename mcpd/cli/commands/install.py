@@ -13,6 +13,7 @@ from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.session import open_bus
 from mcpd.cli.targets import Wishes, manifest_of
 from mcpd.cli.values import guess_value, parse_pairs
+from mcpd.errors import AlreadyInstalled, NotFound
 
 if TYPE_CHECKING:
     import argparse
@@ -23,23 +24,44 @@ if TYPE_CHECKING:
 
 async def install(args: argparse.Namespace) -> int:
     """``mcpctl install``."""
-    manifest = manifest_of(args.target, Wishes(args.id or "", args.program or "", tuple(args.arguments)))
-    answers = Answers(args.yes, {key: prompt.read_secret(name) for key, name in args.secret_files})
+    wishes = Wishes(
+        id=args.id or "",
+        program=args.program or "",
+        arguments=tuple(args.arguments),
+        permissions=tuple(args.permissions),
+        secrets=tuple(args.secrets),
+        env=tuple(args.env),
+    )
+    manifest = manifest_of(args.target, wishes)
+    secrets = {key: prompt.read_secret(name) for key, name in args.secret_files}
+    answers = Answers(args.yes, frozenset(args.permissions), secrets)
     options = {"consent": args.yes, "reinstall": args.reinstall, "config": _config(args.settings, manifest)}
     async with open_bus(args, changing=True) as bus:
-        if manifest is None:
-            server_id = args.target
-            await run_job(bus, "Install", "sa{sv}", [server_id, options], answers=answers)
-        else:
-            server_id = str(manifest.get("id", ""))
-            with prompt.memfd(json.dumps(manifest).encode(), "manifest") as fd:
-                await run_job(bus, "InstallManifest", "ha{sv}", [0, options], fds=[fd], answers=answers)
+        server_id = args.target if manifest is None else str(manifest.get("id", ""))
+        try:
+            await _run_install(bus, server_id, manifest, options, answers)
+        except AlreadyInstalled as error:
+            raise AlreadyInstalled(f"{error.message} (mcpctl update, or mcpctl install --reinstall)") from error
         for key, secret in answers.secrets.items():
             with prompt.memfd(secret, "secret") as fd:
                 await bus.manager.call("SetSecret", "ssha{sv}", [server_id, key, 0, {}], fds=[fd])
         server, _ = await bus.manager.call("GetServer", "s", [server_id])
     write(f"Installed {_title(server)}.")
     return 0
+
+
+async def _run_install(
+    bus: Client, server_id: str, manifest: dict[str, Any] | None, options: dict[str, object], answers: Answers
+) -> None:
+    """Install *manifest*, or without one the entry *server_id* of the catalogue."""
+    if manifest is not None:
+        with prompt.memfd(json.dumps(manifest).encode(), "manifest") as fd:
+            await run_job(bus, "InstallManifest", "ha{sv}", [0, options], fds=[fd], answers=answers)
+        return
+    try:
+        await run_job(bus, "Install", "sa{sv}", [server_id, options], answers=answers)
+    except NotFound as error:
+        raise NotFound(f"{error.message}. From elsewhere: pypi:NAME, npm:NAME, git+URL or a path") from error
 
 
 def _config(settings: Sequence[tuple[str, str]], manifest: Mapping[str, Any] | None) -> dict[str, object]:
@@ -51,9 +73,11 @@ def _config(settings: Sequence[tuple[str, str]], manifest: Mapping[str, Any] | N
 
 
 async def remove(args: argparse.Namespace) -> int:
-    """``mcpctl remove``; stops at the first server that cannot be removed."""
+    """``mcpctl remove``; nothing if one of the ids is unknown, and no more after one that cannot be removed."""
     async with open_bus(args, changing=True) as bus:
         for server_id in args.id:
+            await bus.manager.call("GetServer", "s", [server_id])
+        for server_id in dict.fromkeys(args.id):
             await run_job(bus, "Uninstall", "sa{sv}", [server_id, {"keep-config": args.keep_config}])
             write(f"Removed {clean(server_id)}.")
     return 0

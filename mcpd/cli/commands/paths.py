@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mcpd.bridge.places import places
 from mcpd.cli.output import details, write_json
 from mcpd.paths import from_environment
 
@@ -29,6 +30,12 @@ def paths(args: argparse.Namespace) -> int:
                 ("runtime-dir", layout.runtime),
             )
         }
+    bridge = places(found.user)
+    names |= {
+        "user-bridge-url": str(bridge.url),
+        "user-bridge-socket": str(bridge.socket),
+        "user-bridge-token": str(bridge.token),
+    }
     names["vendor-dir"] = str(found.vendor)
     if args.json:
         write_json(names)

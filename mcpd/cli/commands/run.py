@@ -8,12 +8,15 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from mcpd.cli.output import clean, note
 from mcpd.cli.spawn import spawned
 from mcpd.cli.streams import CLOSED
-from mcpd.errors import InvalidArgument
+from mcpd.errors import InvalidArgument, McpdError
 
 if TYPE_CHECKING:
     import argparse
+
+    from mcpd.cli.spawn import Spawned
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -25,11 +28,18 @@ async def run(args: argparse.Namespace) -> int:
         stopping: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         for number in _FORWARDED:
-            loop.add_signal_handler(number, lambda: stopping.add(loop.create_task(server.stop())))
+            loop.add_signal_handler(number, lambda: stopping.add(loop.create_task(_stop(server))))
         code = await server.wait()
         for task in stopping:
             task.cancel()
         return code
+
+
+async def _stop(server: Spawned) -> None:
+    try:
+        await server.stop()
+    except McpdError as error:
+        note(f"mcpctl: the server was not stopped: {clean(error.message)}")
 
 
 def _standard_fds() -> dict[int, int]:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 _SHOWN_KEYS: Final = (
     "name", "id", "version", "available-version", "state", "problem", "scope", "origin", "author", "licenses",
-    "categories", "homepage", "bug-url", "donation-url", "release-date", "sharing", "run-as", "pinned", "permissions",
-    "sandboxed",
+    "categories", "homepage", "bug-url", "donation-url", "release-date", "sharing", "run-as", "pinned", "sandboxed",
 )  # fmt: skip
 
 
@@ -92,17 +91,25 @@ async def _catalogue_entry(bus: Client, server_id: str, missing: NotFound) -> di
     async for entry in _available(bus, server_id):
         if entry.get("id") == server_id:
             return entry
-    raise missing
+    raise NotFound(
+        f"there is no server {server_id!r}, neither installed nor in the catalogue; "
+        "'mcpctl search' lists what can be installed"
+    ) from missing
 
 
 def _print_server(server: Mapping[str, Any]) -> None:
-    from mcpd.cli.values import show_value  # noqa: PLC0415 - json, which a list does not need
+    from mcpd.cli.permissions import described  # noqa: PLC0415 - which a list does not need
+    from mcpd.cli.values import show_value  # noqa: PLC0415 - nor json
 
     if server.get("summary"):
         write(paint(clean(server["summary"]), "bold"))
     if server.get("description"):
         write(clean(server["description"], lines=True))
     shown = [(key, _text(server.get(key))) for key in _SHOWN_KEYS]
+    shown += [("permission", described(text)) for text in server.get("permissions", [])]
+    if not server.get("permissions") and server.get("state") != "broken":
+        confined = server.get("sandboxed", True)
+        shown.append(("permissions", "none beyond the sandbox" if confined else "all of the user: the sandbox is off"))
     for transport in server.get("transports", []):
         command = " ".join([str(transport.get("command") or ""), *transport.get("args", [])]).strip()
         shown.append(("transport", f"{transport.get('type', '')}  {command or transport.get('url', '')}".strip()))

@@ -51,15 +51,18 @@ async def stop(args: argparse.Namespace) -> int:
 
 async def logs(args: argparse.Namespace) -> int:
     """``mcpctl logs``: becomes journalctl. What a directly run server wrote went to its client instead."""
+    unasked = False
+    try:
+        async with open_bus(args) as bus:
+            await bus.manager.call("GetServer", "s", [args.id])
+    except ServiceUnavailable:
+        unasked = True
     program = shutil.which("journalctl")
     if program is None or not _JOURNAL.exists():
         raise NotSupported(
             "this system has no journal, so mcpd's own output holds what servers wrote; see where mcpd was started"
         )
-    try:
-        async with open_bus(args) as bus:
-            await bus.manager.call("GetServer", "s", [args.id])
-    except ServiceUnavailable:
+    if unasked:
         note("mcpd does not answer; the journal is shown nevertheless.")
     argv = [program, *_follow(args), f"MCP_SERVER_ID={args.id}"]
     os.execv(program, argv)  # noqa: S606 - argv of our own, and no shell is wanted

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where a user's bridge can be found: its socket, its URL and the token for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.paths import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The files of one bridge."""
+
+    url: Path
+    """Holds the base URL while the bridge listens on TCP."""
+    socket: Path
+    token: Path
+    """Holds what TCP clients have to send."""
+
+
+def places(layout: Layout) -> Places:
+    """The files of the bridge of *layout*'s user."""
+    return Places(layout.runtime / "bridge.url", layout.runtime / "bridge.sock", layout.state / "bridge.token")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the permission strings of a manifest grant, in words (``docs/permissions.md``)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import InvalidArgument, InvalidManifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
+_WHOLE: Final = {
+    "network": "may use the network",
+    "devices": "may use the devices of this machine",
+    "mcp": "may call all your other servers",
+}
+_BEGINNINGS: Final = {
+    "filesystem:ro:": "may read {}",
+    "filesystem:rw:": "may read and change {}",
+    "session-bus:talk:": "may talk to {} on the session bus",
+    "mcp:": "may call the server {}",
+}
+
+
+def meaning(permission: str) -> str:
+    """What *permission* grants, in words; empty if it is a remark for people, which grants nothing.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none.
+    """
+    from mcpd.runtime.permissions import parse  # noqa: PLC0415 - with all of the model, which few commands need
+
+    if parse("the manifest", [permission], {}).ignored:
+        return ""
+    condition = _CONDITION.fullmatch(permission)
+    what = condition[1] if condition else permission
+    words = _WHOLE.get(what) or next(
+        (text.format(what.removeprefix(begin)) for begin, text in _BEGINNINGS.items() if what.startswith(begin)), ""
+    )
+    return f"{words}, while {condition[2]} is true" if condition else words
+
+
+def described(permission: str) -> str:
+    """One line for *permission*: the string, and what it grants."""
+    try:
+        words = meaning(permission)
+    except InvalidManifest:
+        return f"{permission}  (not a permission: the server is not started)"
+    return f"{permission}  ({words or 'a remark, grants nothing'})"
+
+
+def check(permissions: Iterable[str]) -> None:
+    """Raise :class:`~mcpd.errors.InvalidArgument` unless each of *permissions* grants something."""
+    for permission in permissions:
+        try:
+            words = meaning(permission)
+        except InvalidManifest:
+            words = ""
+        if not words:
+            raise InvalidArgument(
+                f"--permission {permission[:200]!r}: there are network, devices, filesystem:ro:PATH, "
+                "filesystem:rw:PATH, session-bus:talk:NAME, mcp and mcp:ID, each optionally followed by ?KEY"
+            )
