@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidManifest
@@ -72,15 +73,29 @@ class Cache:
         document = load_json(data, url)
         registry = parse_registry(document, url)
         make_directory(self._directory)
-        write_atomic(self.path(url), dump_json({"url": url, "etag": etag, "registry": document}))
+        written = dump_json({"url": url, "etag": etag, "registry": document})
+        write_atomic(self.path(url), written)
+        self._loaded.pop(url, None)
+        with suppress(OSError):
+            status = self.path(url).stat()
+            if status.st_size == len(written):  # else another process has written since
+                self._loaded[url] = (signature(status), Copy(registry, etag, status.st_mtime))
         return registry
 
     def confirm(self, url: str) -> None:
         """The copy of *url* is still what the source has."""
+        path = self.path(url)
+        loaded = self._loaded.get(url)
         try:
-            self.path(url).touch()
+            before = signature(path.stat())
+            path.touch()
+            status = path.stat()
         except OSError as error:
-            _log.warning("%s: %s", self.path(url), error.strerror)
+            _log.warning("%s: %s", path, error.strerror)
+            return
+        now = signature(status)
+        if loaded is not None and loaded[0] == before and before[:2] == now[:2]:
+            self._loaded[url] = (now, replace(loaded[1], updated=status.st_mtime))
 
 
 def _parse(data: Any, url: str, updated: float) -> Copy:

@@ -37,7 +37,11 @@ class CatalogEntry:
 
 
 class Catalog:
-    """What the sources of one instance offer; reading it needs no network."""
+    """What the sources of one instance offer; reading it needs no network.
+
+    It may parse copies of many megabytes, so :meth:`entries`, :meth:`offers`, :meth:`find` and :meth:`query` are for
+    threads beside an event loop.
+    """
 
     def __init__(self, paths: Paths, scope: Scope, settings: Settings) -> None:
         self._sources = Sources(paths, scope)
@@ -67,7 +71,8 @@ class Catalog:
         Returns the failures; those sources keep their last copy. Raises
         :class:`~mcpd.errors.SourceUnavailable` if there are sources and all of them failed.
         """
-        urls = [check_source_url(line.url) for line in self._sources.lines() if line.state != "invalid"]
+        lines = await asyncio.to_thread(self._sources.lines)
+        urls = [check_source_url(line.url) for line in lines if line.state != "invalid"]
         failures: list[SourceUnavailable] = []
         done = 0
         slots = asyncio.Semaphore(_AT_ONCE)
@@ -115,20 +120,27 @@ class Catalog:
 
     def entries(self) -> list[CatalogEntry]:
         """All entries by id; of two with the same id the one of the earlier source (S-5)."""
-        return sorted(self._merged().values(), key=lambda found: found.entry.id)
+        return [found[0] for _, found in sorted(self.offers().items())]
+
+    def offers(self) -> dict[str, list[CatalogEntry]]:
+        """By id, the entries of all registries that have it, in order of the sources."""
+        merged: dict[str, list[CatalogEntry]] = {}
+        for url, copy in self._copies():
+            for entry in copy.registry.servers:
+                merged.setdefault(entry.id, []).append(CatalogEntry(entry, url))
+        return merged
 
     def problems(self) -> list[Problem]:
         """What is wrong with entries of the registries (S-36)."""
         return [problem for _, copy in self._copies() for problem in copy.registry.problems]
 
     def find(self, server_id: str) -> CatalogEntry:
-        """The entry *server_id*. Raises :class:`~mcpd.errors.NotFound`."""
-        found = self._merged().get(server_id)
-        if found is None:
-            raise NotFound(
-                f"no source offers a server {printable(server_id)!r}; 'mcpctl refresh' fetches the newest lists"
-            )
-        return found
+        """The entry *server_id* of the first source that has it. Raises :class:`~mcpd.errors.NotFound`."""
+        for url, copy in self._copies():
+            for entry in copy.registry.servers:
+                if entry.id == server_id:
+                    return CatalogEntry(entry, url)
+        raise NotFound(f"no source offers a server {printable(server_id)!r}; 'mcpctl refresh' fetches the newest lists")
 
     def query(
         self, text: str = "", *, category: str = "", cursor: str = "", limit: int = 100
@@ -157,13 +169,6 @@ class Catalog:
         except OSError:
             return replace(line, state="failed" if fault else "new", problem=fault)
         return replace(line, state="offline" if fault else "ready", updated=updated, problem=fault)
-
-    def _merged(self) -> dict[str, CatalogEntry]:
-        merged: dict[str, CatalogEntry] = {}
-        for url, copy in self._copies():
-            for entry in copy.registry.servers:
-                merged.setdefault(entry.id, CatalogEntry(entry, url))
-        return merged
 
     def _copies(self) -> Iterator[tuple[str, Copy]]:
         for line in self._sources.lines():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest
 from mcpd.install.npm import MODULES
+from mcpd.install.projectfiles import read_project_file
 from mcpd.install.python import VENV, normalise
 from mcpd.model import SourceType, Transport, TransportType
 
@@ -114,8 +115,8 @@ def _script_argument(command: str, arguments: Sequence[str]) -> str:
 
 def _needs_build(root: Path) -> str:
     try:
-        scripts = json.loads((root / "package.json").read_bytes()).get("scripts", {})
-    except (OSError, ValueError, AttributeError, RecursionError):
+        scripts = json.loads(read_project_file(root / "package.json") or b"").get("scripts", {})
+    except (OSError, InvalidManifest, ValueError, AttributeError, RecursionError):
         return ""
     if not isinstance(scripts, dict) or not {"build", "prepare", "prepack"} & scripts.keys():
         return ""

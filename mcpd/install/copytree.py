@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, SourceUnavailable, from_oserror
+from mcpd.install.walk import open_root, readable, walk
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
+    from mcpd.install.walk import Found
+
 _CHUNK: Final = 1024 * 1024
+MAX_BYTES: Final = 4 * 1024**3
+"""Bytes of a project; a file with holes counts in full, for it is copied in full."""
 LEFT_OUT: Final = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__"})
 """What is history, or is made anew for the copy."""
 
@@ -33,87 +39,99 @@ def copy_tree(
 ) -> None:
     """Copy the content of the directory *source* into the existing directory *target*.
 
-    *progress* hears how many bytes are done; *stop* ends the copy with :class:`Stopped`. Every directory is opened
-    relative to its parent without following links, so a source that changes meanwhile cannot lead elsewhere.
+    *progress* hears how many bytes are done; *stop* ends the copy with :class:`Stopped`.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads outside and for sockets, pipes and devices,
-    :class:`~mcpd.errors.SourceUnavailable` for a source that cannot be read, and
+    Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads outside, for sockets, pipes and devices and for a
+    source over the limits, :class:`~mcpd.errors.SourceUnavailable` for a source that cannot be read, and
     :class:`~mcpd.errors.NoSpace` for a full disk.
     """
+    root = _open(source)
     try:
-        fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise SourceUnavailable(f"{source}: {error.strerror}") from error
-    try:
-        _Copy(source, stop, progress, frozenset(left_out)).directory(fd, target, "")
+        with closing(walk(root, str(source), left_out)) as found:
+            _Copy(source, target, stop, progress).take(found)
     except OSError as error:
         raise from_oserror(error, f"copying {source} to {target}") from error
     finally:
-        os.close(fd)
+        os.close(root)
 
 
 def tree_bytes(source: Path, left_out: Collection[str] = LEFT_OUT) -> int:
-    """Bytes that :func:`copy_tree` would copy."""
+    """Bytes that :func:`copy_tree` would copy; raises what it raises, as far as that can be told beforehand."""
     total = 0
-    for directory, names, files in os.walk(source):
-        names[:] = [name for name in names if name not in left_out]
-        for name in files:
-            total += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118 - thousands of them
+    root = _open(source)
+    try:
+        with closing(walk(root, str(source), left_out)) as found:
+            for item in found:
+                if stat.S_ISREG(item.status.st_mode):
+                    total += item.status.st_size
+                    _check_size(source, total)
+    except OSError as error:
+        raise from_oserror(error, f"reading {source}") from error
+    finally:
+        os.close(root)
     return total
 
 
+def _open(source: Path) -> int:
+    try:
+        return open_root(source)
+    except OSError as error:
+        raise SourceUnavailable(f"{source}: {error.strerror}") from error
+
+
+def _check_size(source: Path, total: int) -> None:
+    if total > MAX_BYTES:
+        raise InvalidManifest(
+            f"{source} is larger than {MAX_BYTES / 1024**3:g} GiB; a server is installed without data"
+        )
+
+
 class _Copy:
-    def __init__(
-        self, source: Path, stop: threading.Event, progress: Callable[[int], None], left_out: frozenset[str]
-    ) -> None:
+    def __init__(self, source: Path, target: Path, stop: threading.Event, progress: Callable[[int], None]) -> None:
         self._source = source
+        self._target = target
         self._stop = stop
         self._progress = progress
-        self._left_out = left_out
         self._done = 0
 
-    def directory(self, fd: int, target: Path, relative: str) -> None:
-        """Copy the directory open as *fd*, *relative* to the source, into *target*."""
-        for name in sorted(os.listdir(fd)):
+    def take(self, found: Iterable[Found]) -> None:
+        """Copy everything that was *found*."""
+        for item in found:
             if self._stop.is_set():
                 raise Stopped
-            if name in self._left_out:
-                continue
-            self._entry(fd, name, target / name, f"{relative}/{name}" if relative else name)
-
-    def _entry(self, fd: int, name: str, target: Path, relative: str) -> None:
-        mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
-        if stat.S_ISLNK(mode):
-            self._link(os.readlink(name, dir_fd=fd), target, relative)
-        elif stat.S_ISDIR(mode):
-            target.mkdir()
-            child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
-            try:
-                self.directory(child, target, relative)
-            finally:
-                os.close(child)
-        elif stat.S_ISREG(mode):
-            self._file(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=fd), target)
-        else:
-            raise InvalidManifest(f"{self._source}: {relative} is neither a file, a directory nor a link")
+            mode, target = item.status.st_mode, self._target / item.relative
+            if stat.S_ISLNK(mode):
+                self._link(os.readlink(item.name, dir_fd=item.parent), target, item.relative)
+            elif stat.S_ISDIR(mode):
+                target.mkdir()
+            elif stat.S_ISREG(mode):
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                self._file(os.open(item.name, flags, dir_fd=item.parent), target)
+            else:
+                what = f"{self._source}: {readable(item.relative)}"
+                raise InvalidManifest(f"{what} is neither a file, a directory nor a link")
 
     def _link(self, points_at: str, target: Path, relative: str) -> None:
         if leads_outside(relative, points_at):
-            raise InvalidManifest(f"{self._source}: the link {relative} leads outside the project, to {points_at}")
+            raise InvalidManifest(
+                f"{self._source}: the link {readable(relative)} leads outside the project, to {readable(points_at)}"
+            )
         target.symlink_to(points_at)
 
     def _file(self, fd: int, target: Path) -> None:
         with os.fdopen(fd, "rb") as reader:
-            mode = os.fstat(fd).st_mode
-            if not stat.S_ISREG(mode):
-                raise InvalidManifest(f"{self._source}: {target.name} changed while it was copied")
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise InvalidManifest(f"{self._source}: {readable(target.name)} changed while it was copied")
+            _check_size(self._source, self._done + status.st_size)
             with target.open("xb") as writer:
                 while chunk := reader.read(_CHUNK):
                     if self._stop.is_set():
                         raise Stopped
-                    writer.write(chunk)
                     self._done += len(chunk)
-                os.fchmod(writer.fileno(), 0o755 if mode & 0o100 else 0o644)
+                    _check_size(self._source, self._done)
+                    writer.write(chunk)
+                os.fchmod(writer.fileno(), 0o755 if status.st_mode & 0o100 else 0o644)
         self._progress(self._done)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from mcpd.install.pipeline import Pipeline
 from mcpd.install.plan import make_plan
 from mcpd.install.summary import is_summary, whole_entry
 from mcpd.install.threads import in_thread
-from mcpd.install.updates import is_update
+from mcpd.install.updates import is_from, is_same_version, is_update, recorded_registry
 from mcpd.install.workbench import Tools
 from mcpd.model import Entry, check_id, load_json
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mcpd.install.job import Job
     from mcpd.install.options import InstallOptions
     from mcpd.install.plan import Plan
+    from mcpd.model import Manifest
     from mcpd.paths import Paths, Scope
     from mcpd.runtime.launch import Launcher
     from mcpd.runtime.sessions import Sessions
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 MAX_MANIFEST: Final = 1024 * 1024
 """Bytes of a manifest that a caller brings."""
+REINSTALL: Final = "ask for a reinstallation (mcpctl install --reinstall)"
 
 log = logging.getLogger(__name__)
 
@@ -58,14 +61,14 @@ class Installer:
         self._scope = scope
         self._pipeline = Pipeline(store, sessions, Tools(launcher, paths, settings, scope))
 
-    def install(self, server_id: str, options: InstallOptions, owner_uid: int) -> Job:
+    async def install(self, server_id: str, options: InstallOptions, owner_uid: int) -> Job:
         """Install *server_id* as a registry describes it.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.AlreadyInstalled`, :class:`~mcpd.errors.Busy`,
         :class:`~mcpd.errors.LimitExceeded`, and what is wrong with the entry or the options
         (:func:`mcpd.install.plan.make_plan`); everything later is the job's error.
         """
-        found = self._catalog.find(check_id(server_id))
+        found = await asyncio.to_thread(self._catalog.find, check_id(server_id))
         return self._install(found.entry, found.origin, options, owner_uid)
 
     def install_manifest(self, data: bytes, options: InstallOptions, owner_uid: int) -> Job:
@@ -77,23 +80,24 @@ class Installer:
             document = {key: value for key, value in document.items() if key not in {"config", "installDir"}}
         return self._install(Entry.parse(document, "the manifest"), "", options, owner_uid)
 
-    def update(self, server_ids: Iterable[str], options: InstallOptions, owner_uid: int) -> Job:
+    async def update(self, server_ids: Iterable[str], options: InstallOptions, owner_uid: int) -> Job:
         """Install what registries have newer for *server_ids* (none: for all servers) as new generations.
 
-        A server that is up to date is left alone. One that fails stops no other; the job then names all that failed.
+        Only the registry that a server came from can update it. A server that is up to date is left alone. One that
+        fails stops no other; the job then names all that failed.
+
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` for a server of another layer,
         :class:`~mcpd.errors.Busy` and :class:`~mcpd.errors.LimitExceeded`.
         """
         wanted = list(dict.fromkeys(server_ids))
-        for server_id in wanted:
-            self._own(server_id)
-        found = [newer for server_id in wanted or self.updates() if (newer := self._newer(server_id, options))]
+        found = await asyncio.to_thread(self._newer, wanted, reinstall=options.reinstall)
 
         async def work(job: Job) -> None:
             failed: list[McpdError] = []
             for index, one in enumerate(found):
                 job.begin_part(index, len(found))
                 try:
+                    self._own(one.entry.id)
                     await self._carry_out(job, one.entry, one.origin, options)
                 except McpdError as error:
                     failed.append(error)
@@ -129,16 +133,11 @@ class Installer:
         return self._start_refresh(JobKind.REFRESH, owner_uid)
 
     def updates(self) -> dict[str, str]:
-        """Servers of this layer that a registry has newer: id → version there."""
-        offered = {found.entry.id: found.entry for found in self._catalog.entries()}
-        return {
-            server.id: offered[server.id].version
-            for server in self._store.list()
-            if server.writable
-            and server.manifest
-            and server.id in offered
-            and is_update(server.manifest, offered[server.id])
-        }
+        """Servers of this layer that the registry they came from has newer: id → version there.
+
+        It may read the whole catalogue, so it is for threads beside the event loop.
+        """
+        return {found.entry.id: found.entry.version for found in self._newer([])}
 
     async def close(self) -> None:
         """End all jobs; what they began is undone."""
@@ -146,7 +145,7 @@ class Installer:
 
     def _install(self, entry: Entry, origin: str, options: InstallOptions, owner_uid: int) -> Job:
         self.jobs.check_free([entry.id])
-        self._refuse_installed(entry, options)
+        self._refuse_installed(entry, origin, options)
         plan = None if is_summary(entry) else make_plan(entry, origin, options, self._store, self._scope)
         return self.jobs.start(
             JobKind.INSTALL,
@@ -173,26 +172,36 @@ class Installer:
         await in_thread(change)
         await self._sessions.stop_server(server_id)
 
-    def _refuse_installed(self, entry: Entry, options: InstallOptions) -> None:
+    def _refuse_installed(self, entry: Entry, registry: str, options: InstallOptions) -> None:
+        """Raise :class:`~mcpd.errors.AlreadyInstalled` unless this changes the version, or replacing was asked for."""
         try:
             installed = self._store.get(entry.id)
         except NotFound:
             return
-        if not installed.writable or installed.problem or installed.manifest is None or options.reinstall:
+        if not installed.writable or installed.manifest is None or options.reinstall:
             return
-        version = installed.manifest.version
-        if options.version in {"", version}:
-            raise AlreadyInstalled(f"{entry.id} {version} is installed already; update it, or ask for a reinstallation")
+        manifest = installed.manifest
+        if registry and not is_from(manifest, entry, registry):
+            raise AlreadyInstalled(
+                f"{entry.id} is installed already, {_whence(manifest)}; "
+                f"to replace it by what {registry} offers, {REINSTALL}"
+            )
+        if not installed.problem and is_same_version(manifest, entry, options.version):
+            named = " ".join(filter(None, (entry.id, manifest.version)))
+            raise AlreadyInstalled(f"{named} is installed already; to install it again, {REINSTALL}")
 
-    def _newer(self, server_id: str, options: InstallOptions) -> CatalogEntry | None:
-        """What a registry has for *server_id*, None if that is not newer or no registry knows it."""
-        installed = self._store.get(server_id)
-        try:
-            found = self._catalog.find(server_id)
-        except NotFound:
-            return None
-        wanted = options.reinstall or installed.manifest is None or is_update(installed.manifest, found.entry)
-        return found if wanted else None
+    def _newer(self, wanted: Iterable[str], *, reinstall: bool = False) -> list[CatalogEntry]:
+        """What registries have newer for the servers *wanted*, or with *reinstall* at all; none: for all servers."""
+        servers = [self._own(server_id) for server_id in wanted]
+        again = reinstall and bool(servers)
+        offers = self._catalog.offers()
+        found: list[CatalogEntry] = []
+        for server in servers or [server for server in self._store.list() if server.writable]:
+            for offer in offers.get(server.id, ()):
+                if _is_wanted(server.manifest, offer, again=again):
+                    found.append(offer)
+                    break
+        return found
 
     def _start_refresh(self, kind: JobKind, owner_uid: int) -> Job:
         async def work(job: Job) -> None:
@@ -207,3 +216,17 @@ class Installer:
         if not server.writable:
             raise ReadOnly(f"{server_id} belongs to the {server.layer} layer and is not changed by this instance")
         return server
+
+
+def _is_wanted(manifest: Manifest | None, offer: CatalogEntry, *, again: bool) -> bool:
+    """Whether an update takes *offer*; *again*: also if it is not newer."""
+    if manifest is None:
+        return again  # nothing tells where a broken server came from
+    return (again and is_from(manifest, offer.entry, offer.origin)) or is_update(manifest, offer.entry, offer.origin)
+
+
+def _whence(manifest: Manifest) -> str:
+    registry = recorded_registry(manifest)
+    if registry is None:
+        return "by another tool from another source"
+    return f"from {registry}" if registry else "from a manifest of its own"

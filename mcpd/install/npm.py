@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import npm_config
 from mcpd.install.outcome import LockedFile, Outcome
+from mcpd.install.projectfiles import MAX_FILE, MAX_LOCK, read_project_file
+from mcpd.install.threads import in_thread
+from mcpd.install.walk import readable
 from mcpd.install.workbench import program
+from mcpd.store.files import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +61,7 @@ class NodeModules:
             lock.write_bytes(existing)
         else:
             await self._npm(["install", "--package-lock-only", *_QUIET], doing=f"resolving {self._bench.entry.id}")
-        return parse_lock(lock.read_bytes())
+        return await in_thread(_read_lock, lock)
 
     async def install(self, files: Sequence[LockedFile]) -> None:
         """Fetch and unpack what :meth:`lock` found, each file checked against its integrity value."""
@@ -79,7 +83,7 @@ class NodeModules:
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise SourceUnavailable(f"npm's answer about {spec} cannot be read") from error
         file = self.directory / str(name).replace("@", "").replace("/", "-")
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest = await in_thread(_sha256, file)
         file.unlink()
         return digest
 
@@ -141,7 +145,7 @@ class NpmRecipe:
             resolved={"version": main.version, "integrity": main.integrity},
             files=tuple(self._files),
             package=main.name,
-            scripts=tuple(declared_commands(self._bench.root / MODULES / main.name)),
+            scripts=tuple(await in_thread(declared_commands, self._bench.root / MODULES / main.name)),
         )
 
     async def _check_sha256(self, main: LockedFile) -> None:
@@ -170,8 +174,19 @@ def parse_lock(data: bytes) -> list[LockedFile]:
     return [_locked(path, item) for path, item in items if not (item.get("dev") or item.get("devOptional"))]
 
 
+def _read_lock(path: Path) -> list[LockedFile]:
+    return parse_lock(read_project_file(path, MAX_LOCK) or b"")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _locked(path: str, item: dict[str, Any]) -> LockedFile:
-    name = str(item.get("name") or path.rpartition(f"{MODULES}/")[2])
+    name = readable(str(item.get("name") or path.rpartition(f"{MODULES}/")[2]))
+    if not path.isprintable():
+        raise InvalidManifest(f"package-lock.json puts {name} at a path with control characters")
     if ".." in path.split("/") or not path.startswith(f"{MODULES}/"):
         raise InvalidManifest(f"package-lock.json puts {name} at {path[:200]!r}, outside node_modules")
     if item.get("inBundle"):
@@ -179,7 +194,7 @@ def _locked(path: str, item: dict[str, Any]) -> LockedFile:
     resolved = str(item.get("resolved") or "https:")
     if item.get("link") or not resolved.startswith(("https:", "http:")) or not item.get("integrity"):
         raise InvalidManifest(
-            f"{name} does not come from an npm registry ({resolved[:200]}), and nothing else is installed"
+            f"{name} does not come from an npm registry ({readable(resolved)}), and nothing else is installed"
         )
     return LockedFile(name, str(item.get("version", "")), str(item["integrity"]), path)
 
@@ -187,8 +202,8 @@ def _locked(path: str, item: dict[str, Any]) -> LockedFile:
 def declared_commands(package: Path) -> list[str]:
     """The commands that the npm package in *package* declares in ``bin``."""
     try:
-        declared = json.loads((package / "package.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
+        declared = json.loads(read_file(package / "package.json", MAX_FILE))
+    except (OSError, InvalidManifest, ValueError, RecursionError):
         return []
     commands = declared.get("bin") if isinstance(declared, dict) else None
     if isinstance(commands, str):

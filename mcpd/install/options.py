@@ -21,4 +21,4 @@ class InstallOptions:
     version: str = ""
     """Version (pypi, npm) or revision (git) to install instead of the entry's; updates then leave the server alone."""
     reinstall: bool = False
-    """Install again what is installed in this version already."""
+    """Install again what is installed in this version already, or replace what came from elsewhere."""

@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import ConfigMissing, McpdError, NotFound, Unhealthy, from_oserror
+from mcpd.errors import McpdError, NotFound, Unhealthy, from_oserror
 from mcpd.install.commands import settle
 from mcpd.install.health import HealthCheck
 from mcpd.install.job import JobState
@@ -104,7 +104,7 @@ class Pipeline:
             if not plan.remote:
                 await self._check_health(job, generation, manifest)
         except BaseException as error:
-            await in_thread(self._take_back, before, plan, generation)
+            await self._take_back(before, plan, generation)
             self._sessions.forgive(manifest.id)
             if isinstance(error, Unhealthy) and before.generation is not None:
                 raise Unhealthy(f"{error.message}\nThe previous version is in use again.") from error
@@ -127,29 +127,34 @@ class Pipeline:
         generation = self._store.active_generation(server_id)
         try:
             installed = self._store.get(server_id)
-            values = self._store.launch_manifest(server_id).values
+            values = self._store.values(server_id)
         except NotFound:
             return _Before(None, other_layer=False, values={})
-        except ConfigMissing:
-            values = self._store.config(server_id).values
         except McpdError:
             values = {}  # broken: there is nothing to go back to
         return _Before(generation, not installed.writable, values)
 
-    def _take_back(self, before: _Before, plan: Plan, generation: Generation) -> None:
+    async def _take_back(self, before: _Before, plan: Plan, generation: Generation) -> None:
         """Restore what *before* says; a fault on the way is logged, for the reason of the failure matters more."""
         server_id = plan.entry.id
         try:
-            if self._store.active_generation(server_id) == generation.number:
-                try:
-                    self._store.rollback(server_id, before.generation)
-                except NotFound:
-                    self._store.remove(server_id, keep_config=before.other_layer or before.generation is not None)
-                else:
-                    self._restore_values(server_id, before, plan)
-            self._store.discard(generation)
+            await in_thread(self._restore, before, plan, generation)
+            # Whoever starts it from now on gets what was restored.
+            await self._sessions.stop_generation(server_id, generation.path)
+            await in_thread(self._store.discard, generation)
         except (McpdError, OSError):
             log.exception("%s: the previous version could not be restored", server_id)
+
+    def _restore(self, before: _Before, plan: Plan, generation: Generation) -> None:
+        server_id = plan.entry.id
+        if self._store.active_generation(server_id) != generation.number:
+            return
+        try:
+            self._store.rollback(server_id, before.generation)
+        except NotFound:
+            self._store.remove(server_id, keep_config=before.other_layer or before.generation is not None)
+        else:
+            self._restore_values(server_id, before, plan)
 
     def _restore_values(self, server_id: str, before: _Before, plan: Plan) -> None:
         manifest = self._store.get(server_id).manifest

@@ -8,6 +8,7 @@ for, a node project the ``node_modules`` of its lock file, and a plain script no
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zipfile
 import zlib
@@ -18,6 +19,7 @@ from mcpd.errors import BuildFailed, InvalidManifest
 from mcpd.install.copytree import LEFT_OUT
 from mcpd.install.npm import NodeModules, declared_commands
 from mcpd.install.outcome import LockedFile, Outcome
+from mcpd.install.projectfiles import MAX_LOCK, read_project_file
 from mcpd.install.python import PythonEnvironment, normalise
 from mcpd.install.requirements import PythonProject, check_line
 from mcpd.install.threads import in_thread
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
 
 MAX_METADATA: Final = 1024 * 1024
 """Bytes of a wheel's metadata; what a hostile build packed may unpack to any size."""
+MAX_DIRECTORY: Final = 16 * 1024 * 1024
+"""Bytes of a wheel's table of contents, which is some 100 for each file."""
+_ZIP_MARK: Final = b"PK\x05\x06"
+_ZIP_END: Final = 22 + 65_535
+"""Bytes at the end of a zip file that say where its table of contents is."""
 
 
 class ProjectBuild:
@@ -49,12 +56,13 @@ class ProjectBuild:
         stdio = self._bench.entry.stdio
         language = _language(stdio.command if stdio else "")
         if language != "node":
-            self._python = PythonProject.read(self._bench.root)
+            self._python = await in_thread(PythonProject.read, self._bench.root)
         if language != "python":
-            self._package_json = _package_json(self._bench.root)
+            self._package_json = await in_thread(_package_json, self._bench.root)
         await self._fetch_python()
         if _has_dependencies(self._package_json):
-            self._node_files = await self._node.lock(self._package_json, _node_lock(self._bench.root))
+            existing = await in_thread(_node_lock, self._bench.root)
+            self._node_files = await self._node.lock(self._package_json, existing)
             await self._node.install(self._node_files)
 
     async def _fetch_python(self) -> None:
@@ -73,13 +81,13 @@ class ProjectBuild:
             self._node.adopt()
         if self._package_json:
             version, package = str(self._package_json.get("version", "")), str(self._package_json.get("name", ""))
-            scripts = declared_commands(self._bench.root)
+            scripts = await in_thread(declared_commands, self._bench.root)
         if self._python is not None and self._python.needs_environment:
             own, installed = await self._install_python(self._python)
             files += installed
             if own is not None:
                 version, package = own.version, normalise(own.name)
-                scripts = self._environment.scripts(own.name)
+                scripts = await in_thread(self._environment.scripts, own.name)
         return Outcome(version=version, resolved=resolved, files=tuple(files), package=package, scripts=tuple(scripts))
 
     async def _install_python(self, project: PythonProject) -> tuple[LockedFile | None, list[LockedFile]]:
@@ -88,7 +96,7 @@ class ProjectBuild:
         if project.is_package:
             own = await self._build_wheel()
             wheel = self._environment.wheels / own.file
-            for requirement in required_by(wheel):
+            for requirement in await in_thread(required_by, wheel):
                 check_line(requirement, f"the dependencies of {own.name}")
             hashed = any("--hash" in line for line in wanted)
             wanted.append(f"{own.name} @ {wheel.as_uri()}" + (f" --hash={own.integrity}" if hashed else ""))
@@ -127,11 +135,11 @@ def _language(command: str) -> str:
 
 
 def _package_json(root: Path) -> dict[str, Any]:
-    path = root / "package.json"
-    if path.is_symlink() or not path.is_file():
+    content = read_project_file(root / "package.json")
+    if content is None:
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise InvalidManifest(f"package.json of the project is not JSON: {error}") from error
     if not isinstance(found, dict):
@@ -145,15 +153,16 @@ def _has_dependencies(package_json: dict[str, Any]) -> bool:
 
 def _node_lock(root: Path) -> bytes:
     for name in ("npm-shrinkwrap.json", "package-lock.json"):
-        path = root / name
-        if path.is_file() and not path.is_symlink():
-            return path.read_bytes()
+        content = read_project_file(root / name, MAX_LOCK)
+        if content is not None:
+            return content
     return b""
 
 
 def required_by(wheel: Path) -> list[str]:
     """``Requires-Dist`` of a wheel file; :class:`~mcpd.errors.BuildFailed` for one that cannot be read."""
     try:
+        _check_directory(wheel)
         with zipfile.ZipFile(wheel) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             with archive.open(name) as metadata:
@@ -161,3 +170,17 @@ def required_by(wheel: Path) -> list[str]:
     except (zipfile.BadZipFile, StopIteration, RuntimeError, zlib.error, EOFError) as error:
         raise BuildFailed("the build produced a file that is no wheel") from error
     return [str(value) for value in headers.get_all("Requires-Dist", [])]
+
+
+def _check_directory(wheel: Path) -> None:
+    """Raise :class:`~mcpd.errors.BuildFailed` for a table of contents that, read whole, would take gigabytes."""
+    with wheel.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _ZIP_END))
+        tail = file.read(_ZIP_END)
+    # As zipfile looks for it: a mark inside the last record must not be taken for the record.
+    bare = tail[-22:-18] == _ZIP_MARK and tail[-2:] == b"\0\0"
+    end = len(tail) - 22 if bare else tail.rfind(_ZIP_MARK)
+    listed = int.from_bytes(tail[end + 12 : end + 16], "little") if end >= 0 else 0
+    if listed > MAX_DIRECTORY or b"PK\x06\x07" in tail[max(0, end - 20) : max(0, end)]:
+        raise BuildFailed("the build produced a wheel of far too many files")

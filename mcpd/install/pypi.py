@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mcpd.errors import IntegrityMismatch, InvalidManifest
 from mcpd.install.outcome import LockedFile, Outcome
 from mcpd.install.python import PythonEnvironment, check_requirement, normalise
+from mcpd.install.threads import in_thread
 
 if TYPE_CHECKING:
     from mcpd.install.workbench import Workbench
@@ -53,7 +54,7 @@ class PypiRecipe:
             resolved={"version": main.version, "file": main.file, "integrity": main.integrity},
             files=tuple(self._files),
             package=normalise(self._source.package),
-            scripts=tuple(self._python.scripts(self._source.package)),
+            scripts=tuple(await in_thread(self._python.scripts, self._source.package)),
         )
 
     def _main(self) -> LockedFile:

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import json
 import re
+import shutil
 import sys
 from importlib.metadata import PathDistribution
 from pathlib import Path
@@ -21,6 +22,8 @@ from urllib.parse import unquote
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import pip_config
 from mcpd.install.outcome import LockedFile
+from mcpd.install.projectfiles import read_project_file
+from mcpd.install.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +37,8 @@ VENV: Final = ".venv"
 PACKAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?", re.ASCII)
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
 WHEEL: Final = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(?:-[A-Za-z0-9_.]+){3,4}\.whl", re.ASCII)
+MAX_WHEEL: Final = 512 * 1024 * 1024
+"""Bytes of a wheel that is built here."""
 _STRENGTH: Final = ("sha512", "sha384", "sha256")
 _WHEELS: Final = ("--only-binary", ":all:")
 _LOCKED: Final = ("--require-hashes", "--no-deps")
@@ -124,16 +129,19 @@ class PythonEnvironment:
         )
         wheel = _only_wheel(built)
         self.wheels.mkdir(exist_ok=True)
-        data = wheel.read_bytes()
-        (self.wheels / wheel.name).write_bytes(data)
+        digest = await in_thread(_take, wheel, self.wheels / wheel.name)
         name, version = wheel.name.split("-")[:2]
-        return LockedFile(name, version, "sha256:" + hashlib.sha256(data).hexdigest(), wheel.name)
+        return LockedFile(name, version, f"sha256:{digest}", wheel.name)
 
     def scripts(self, package: str) -> list[str]:
-        """Console scripts that the installed *package* brings."""
+        """Console scripts that the installed *package* brings.
+
+        Raises :class:`~mcpd.errors.InvalidManifest` if it brings far too many.
+        """
         wanted = normalise(package)
         for info in self.directory.glob("lib/python3*/site-packages/*.dist-info"):
             if normalise(info.name.split("-")[0]) == wanted:
+                read_project_file(info / "entry_points.txt")  # importlib.metadata knows no limit
                 points = PathDistribution(info).entry_points.select(group="console_scripts")
                 return sorted(point.name for point in points)
         return []
@@ -219,6 +227,15 @@ def _only_wheel(directory: Path) -> Path:
     if len(wheels) != 1 or not wheels[0].is_file() or not WHEEL.fullmatch(wheels[0].name):
         raise BuildFailed("the build produced no wheel")
     return wheels[0]
+
+
+def _take(wheel: Path, target: Path) -> str:
+    """Copy *wheel*, which a hostile build may have left at any size, to *target*; returns its SHA-256."""
+    if wheel.stat().st_size > MAX_WHEEL:
+        raise BuildFailed(f"the build produced a wheel of more than {MAX_WHEEL // 1024**2} MiB")
+    shutil.copyfile(wheel, target)
+    with target.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _own_prefixes() -> tuple[Path, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from mcpd.errors import InvalidManifest
+from mcpd.install.projectfiles import read_project_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 DEFAULT_BUILD: Final = ("setuptools>=40.8.0", "wheel")
 """What PEP 518 assumes where a project says nothing."""
-MAX_INCLUDES: Final = 8
+MAX_INCLUDES: Final = 32
+"""Files that ``requirements.txt`` may include, directly or not."""
+MAX_REQUIREMENTS: Final = 10_000
 _NAME: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
 _URL: Final = re.compile(r"@\s*(\S+)")
 
@@ -50,7 +53,9 @@ class PythonProject:
         if any(line.startswith("setuptools") for line in required):
             required.append("wheel")  # older setuptools ask for it in the middle of a build
         lines = [] if is_package else _strings(project.get("dependencies", ()), "project.dependencies")
-        lines += _requirement_file(root / "requirements.txt", root, 0)
+        lines += _RequirementFiles(root).read(root / "requirements.txt")
+        if len(lines) > MAX_REQUIREMENTS:
+            raise InvalidManifest(f"the project has more than {MAX_REQUIREMENTS:,} requirements")
         for line in (*required, *lines):
             check_line(line, "the project's requirements")
         return cls(is_package, tuple(required), tuple(lines))
@@ -74,22 +79,34 @@ def check_line(line: str, origin: str) -> None:
         raise InvalidManifest(f"{origin}: the option in {line[:100]!r} is not supported")
 
 
-def _requirement_file(path: Path, root: Path, depth: int) -> list[str]:
-    if not _is_file(path):
-        return []
-    if depth > MAX_INCLUDES or not path.resolve().is_relative_to(root.resolve()):
-        raise InvalidManifest(f"{path.name} includes itself or a file outside the project")
-    found: list[str] = []
-    for line in _logical_lines(path.read_text(encoding="utf-8", errors="replace")):
-        include = re.fullmatch(r"(?:-r\s*|--requirement[=\s]\s*)(\S+)", line)
-        if include:
-            included = path.parent / include[1]
-            if not _is_file(included):
-                raise InvalidManifest(f"{path.name} includes {include[1]!r}, which is not in the project")
-            found += _requirement_file(included, root, depth + 1)
-        elif line not in {".", "-e .", "--editable ."}:  # the project itself is installed anyway
-            found.append(line)
-    return found
+class _RequirementFiles:
+    """``requirements.txt`` and what it includes; files that include each other twice multiply, so all are counted."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self._left = MAX_INCLUDES + 1
+
+    def read(self, path: Path) -> list[str]:
+        """The requirements in *path*, none if it is missing."""
+        content = read_project_file(path)
+        if content is None:
+            return []
+        self._left -= 1
+        if self._left < 0 or not path.resolve().is_relative_to(self._root):
+            raise InvalidManifest(
+                f"{path.name} includes itself, a file outside the project or more than {MAX_INCLUDES} files"
+            )
+        found: list[str] = []
+        for line in _logical_lines(content.decode("utf-8", errors="replace")):
+            include = re.fullmatch(r"(?:-r\s*|--requirement[=\s]\s*)(\S+)", line)
+            if include:
+                included = path.parent / include[1]
+                if not _is_file(included):
+                    raise InvalidManifest(f"{path.name} includes {include[1][:200]!r}, which is not in the project")
+                found += self.read(included)
+            elif line not in {".", "-e .", "--editable ."}:  # the project itself is installed anyway
+                found.append(line)
+        return found
 
 
 def _logical_lines(text: str) -> Iterator[str]:
@@ -100,10 +117,11 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _pyproject(path: Path) -> dict[str, Any]:
-    if not _is_file(path):
+    content = read_project_file(path)
+    if content is None:
         return {}
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(content.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidManifest(f"pyproject.toml of the project cannot be read: {error}") from error
 

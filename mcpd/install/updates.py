@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether a registry has something newer than what is installed."""
+"""Whether what a registry offers is newer than what is installed, and of where that came from."""
 
 from __future__ import annotations
 
@@ -8,26 +8,80 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mcpd.install.summary import is_summary
 from mcpd.install.workbench import strip_credentials
+from mcpd.model import SourceType
 
 if TYPE_CHECKING:
-    from mcpd.model import Entry, Manifest
+    from mcpd.model import Entry, JsonValue, Manifest, Source
 
 _Key: TypeAlias = list[tuple[int, int, str]]
 
 
 def is_pinned(manifest: Manifest) -> bool:
     """Whether somebody asked for the installed version by name, so that updates leave it alone."""
-    origin = (manifest.model_extra or {}).get("origin")
-    return isinstance(origin, dict) and origin.get("pinned") is True
+    return _origin(manifest).get("pinned") is True
 
 
-def is_update(manifest: Manifest, entry: Entry) -> bool:
-    """Whether *entry* is newer than the installed *manifest*: a higher version, or the same one with other pins."""
-    if is_pinned(manifest):
+def recorded_registry(manifest: Manifest) -> str | None:
+    """URL of the registry the server came from; empty if a caller brought it, None if another tool installed it."""
+    registry = _origin(manifest).get("registry")
+    return registry if isinstance(registry, str) else None
+
+
+def is_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
+    """Whether *entry* of *registry* is of where the installed *manifest* came from.
+
+    What another tool installed is told by its source, for nobody recorded the registry.
+    """
+    recorded = recorded_registry(manifest)
+    if recorded is None:
+        return (
+            entry.source is not None and manifest.source is not None and _thing(entry.source) == _thing(manifest.source)
+        )
+    return recorded != "" and recorded == registry
+
+
+def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
+    """Whether *entry* of *registry* is newer than the installed *manifest*, and from the same place.
+
+    That is a higher version; or, where the registry is known to be the same, the same version with other pins.
+    """
+    if is_pinned(manifest) or not is_from(manifest, entry, registry):
         return False
     if entry.version and manifest.version and entry.version != manifest.version:
         return _key(entry.version) > _key(manifest.version)
-    return not is_summary(entry) and _pins(entry) != _pins(manifest)
+    return recorded_registry(manifest) is not None and not is_summary(entry) and _pins(entry) != _pins(manifest)
+
+
+def is_same_version(manifest: Manifest, entry: Entry, wanted: str) -> bool:
+    """Whether *entry*, at the version or revision *wanted* if one is named, is what *manifest* has installed."""
+    requested = wanted or _requested(entry.source)
+    if requested and requested not in _installed_versions(manifest):
+        return False
+    return bool(wanted) or entry.version in {"", manifest.version}
+
+
+def _origin(manifest: Manifest) -> dict[str, JsonValue]:
+    origin = (manifest.model_extra or {}).get("origin")
+    return origin if isinstance(origin, dict) else {}
+
+
+def _thing(source: Source) -> tuple[str, ...]:
+    return (source.type, strip_credentials(source.url), source.package, source.path)
+
+
+def _requested(source: Source | None) -> str:
+    if source is None:
+        return ""
+    return source.rev if source.type is SourceType.GIT else source.version
+
+
+def _installed_versions(manifest: Manifest) -> set[str]:
+    """What the installed version may be called."""
+    asked_for = _requested(manifest.source)
+    if manifest.source is not None and manifest.source.type is SourceType.GIT:
+        return {asked_for}
+    # A name such as npm's "next" came out as a version, which only a pinned manifest is sure to hold.
+    return {asked_for, manifest.version} if is_pinned(manifest) else {asked_for or manifest.version}
 
 
 def _pins(entry: Entry) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ import logging
 import os
 import re
 import shutil
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, McpdError, NoSpace, NotSupported, SourceUnavailable
+from mcpd.install.complaints import condense
 from mcpd.install.threads import in_thread
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec
@@ -35,8 +36,6 @@ MAX_OUTPUT: Final = 64 * 1024 * 1024
 """Bytes of a command's stdout; a report of pip holds the descriptions of all packages."""
 WATCH_INTERVAL: Final = 0.5
 """Seconds between two looks at how much has arrived."""
-ERROR_TEXT: Final = 2000
-"""Characters of a command's stderr that go into a message."""
 
 _FULL: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT")
 _MISMATCH: Final = ("DO NOT MATCH THE HASHES", "EINTEGRITY", "Hashes are required")
@@ -132,7 +131,7 @@ class Workbench:
                 limit=MAX_OUTPUT,
             )
         if completed.code != 0:
-            raise explain(doing, network=network, code=completed.code, stderr=completed.stderr_tail)
+            raise explain(doing, self.root, network=network, code=completed.code, stderr=completed.stderr_tail)
         return completed.stdout
 
     @asynccontextmanager
@@ -164,37 +163,27 @@ def program(name: str) -> str:
 
 def tree_size(path: Path) -> int:
     """Bytes of the files below *path*; what vanishes meanwhile, or cannot be read, counts nothing."""
-    total = 0
-    for directory, _, files in os.walk(path):
-        for name in files:
-            try:
-                total += os.lstat(f"{directory}/{name}").st_size
-            except OSError:
-                continue
+    total, waiting = 0, [os.fspath(path)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_size
     return total
 
 
-def explain(doing: str, *, network: bool, code: int, stderr: str) -> McpdError:
-    """The error for a command that failed with *code* while *doing*."""
-    said = _faults(stderr) if network else _end(stderr)
+def explain(doing: str, root: Path, *, network: bool, code: int, stderr: str) -> McpdError:
+    """The error for a command that failed with *code* while *doing*; *root* is the build directory."""
+    said = condense(strip_credentials(stderr), root, last=not network)
     text = f"{doing} failed: {said or f'the command ended with status {code}'}"
     if any(mark in stderr for mark in _FULL):
         return NoSpace(f"{doing} failed: the disk is full. Free some space and try again.")
     if any(mark in stderr for mark in _MISMATCH):
         return IntegrityMismatch(text)
     return SourceUnavailable(text) if network else BuildFailed(text)
-
-
-def _faults(stderr: str) -> str:
-    """The lines of *stderr* that say what went wrong, which a package manager marks."""
-    lines = [line for line in strip_credentials(stderr).splitlines() if line.strip()]
-    faults = [line for line in lines if re.match(r"(error|fatal|npm err)", line, re.IGNORECASE)]
-    return "\n".join(faults)[-ERROR_TEXT:] or _end(stderr)
-
-
-def _end(stderr: str) -> str:
-    """The end of *stderr*, where a build tool says why it gave up."""
-    return strip_credentials(stderr).strip()[-ERROR_TEXT:]
 
 
 def strip_credentials(text: str) -> str:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mcpd.errors import InvalidManifest
-from mcpd.model import ID_PATTERN, dump_json, load_json
+from mcpd.model import ID_PATTERN, load_json
 from mcpd.store.files import is_missing, make_directory, read_file, write_atomic
 from mcpd.store.layers import Found, Kind
 
@@ -36,7 +37,11 @@ class ToolFiles:
         """Keep *tools*; *own* if the generation may be written to."""
         path = beside(found) if own and found.kind is Kind.MANAGED else self._cached(found)
         make_directory(path.parent)
-        write_atomic(path, dump_json({**_origin(found), "tools": tools}))
+        # Compact: indentation can make a large catalogue several times the size that is read again.
+        data = json.dumps(
+            {**_origin(found), "tools": tools}, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        )
+        write_atomic(path, data.encode())
 
     def remove(self, server_id: str) -> None:
         """Forget what the cache holds for *server_id*."""

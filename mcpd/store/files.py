@@ -8,7 +8,6 @@ import errno
 import os
 import re
 import secrets
-import shutil
 import stat
 import time
 from contextlib import suppress
@@ -176,29 +175,88 @@ def settled(status: os.stat_result) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove *path*: a directory with all in it, a file, or a symlink but never what it points at.
+    """Remove *path*: a directory with all in it, however deep, a file, or a symlink but never what it points at.
 
     Raises OSError. A missing *path* is fine.
     """
     with suppress(FileNotFoundError):
-        if path.is_symlink() or not path.is_dir():
-            path.unlink()
-            return
+        parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            shutil.rmtree(path)
-        except PermissionError:
-            # Some package managers leave directories without write permission.
-            _unlock(path)
-            shutil.rmtree(path)
+            if stat.S_ISDIR(os.stat(path.name, dir_fd=parent, follow_symlinks=False).st_mode):
+                _remove_directories(parent, path.name)
+                os.rmdir(path.name, dir_fd=parent)
+            else:
+                os.unlink(path.name, dir_fd=parent)
+        finally:
+            os.close(parent)
 
 
-def _unlock(path: Path) -> None:
-    path.chmod(0o700)
-    for parent, names, _files in os.walk(path):
-        for name in names:
-            directory = os.path.join(parent, name)  # noqa: PTH118 - os.walk deals in strings
-            if not os.path.islink(directory):  # noqa: PTH114
-                os.chmod(directory, 0o700)  # noqa: PTH101
+def _remove_directories(parent: int, name: str) -> None:
+    """Empty the directory *name* in *parent*.
+
+    Two descriptors do for any depth, and no path is ever spelled out, which the system limits to 4,096 bytes: the way
+    back up is ``..``, checked to be where the way down began.
+    """
+    current = _open_directory(parent, name)
+    try:
+        waiting = [_clear(current)]
+        above: list[tuple[str, tuple[int, int]]] = []
+        while waiting:
+            if waiting[-1]:
+                child, identity = waiting[-1].pop(), _identity(current)
+                with suppress(FileNotFoundError):
+                    current = _step(current, child)
+                    above.append((child, identity))
+                    waiting.append(_clear(current))
+                continue
+            waiting.pop()
+            if above:
+                child, identity = above.pop()
+                current = _step(current, "..")
+                if _identity(current) != identity:
+                    raise OSError(errno.ESTALE, "was moved while it was removed", child)
+                with suppress(FileNotFoundError):
+                    os.rmdir(child, dir_fd=current)
+    finally:
+        os.close(current)
+
+
+def _step(current: int, name: str) -> int:
+    """Open *name* in the directory *current*, which is closed then."""
+    following = _open_directory(current, name)
+    os.close(current)
+    return following
+
+
+def _clear(directory: int) -> list[str]:
+    """Unlink what is no directory; returns the names of the directories."""
+    names = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                names.append(entry.name)
+            else:
+                with suppress(FileNotFoundError):
+                    os.unlink(entry.name, dir_fd=directory)
+    return names
+
+
+def _open_directory(parent: int, name: str) -> int:
+    """Open it for removing what it holds; some package managers leave directories without write permission."""
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(name, os.O_PATH | flags, dir_fd=parent)
+    try:
+        status = os.fstat(handle)
+        if status.st_mode & stat.S_IRWXU != stat.S_IRWXU and status.st_uid == os.geteuid():
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)  # noqa: PTH101 - a descriptor for paths has no other way
+        return os.open(".", os.O_RDONLY | flags, dir_fd=handle)
+    finally:
+        os.close(handle)
+
+
+def _identity(directory: int) -> tuple[int, int]:
+    status = os.fstat(directory)
+    return status.st_dev, status.st_ino
 
 
 def is_missing(error: OSError) -> bool:

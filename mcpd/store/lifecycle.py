@@ -14,6 +14,7 @@ from mcpd.store import configuration, documents
 from mcpd.store.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
 from mcpd.store.layers import MANIFEST, Found, Kind, Layer
 from mcpd.store.migrate import migrate_index
+from mcpd.store.tree import contained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,7 +154,8 @@ class Lifecycle:
         """Finish or undo what killed processes left; see :mod:`mcpd.store.tree`."""
         for aside, server_id, keep_config in list(self._tree.removals()):
             _log.info("%s: finishing its removal", server_id)
-            self._finish_removal(server_id, aside, keep_config=keep_config)
+            with contained(aside):
+                self._finish_removal(server_id, aside, keep_config=keep_config)
         cut_off = self._tree.recover()
         for directory in (self._view.secrets.directory, self._view.overlay.directory):
             _remove_temporary(directory)
@@ -161,7 +163,8 @@ class Lifecycle:
             if found.kind in (Kind.DIRECTORY, Kind.EMBEDDED):
                 _remove_temporary(found.manifest_path.parent)
         for server_id in cut_off:
-            self._drop_orphan(server_id)
+            with contained(self._view.secrets.directory / server_id):
+                self._drop_orphan(server_id)
         index = self._view.own.index
         if index is not None and index.path.exists() and not index.fault and not index.read().legacy:
             self._forget("")
@@ -182,7 +185,8 @@ def _remove_temporary(directory: Path) -> None:
         return
     for name in names:
         if TEMP_NAME.fullmatch(name):
-            remove_tree(directory / name)
+            with contained(directory / name):
+                remove_tree(directory / name)
 
 
 def _not_ours(server_id: str, layer: Layer) -> str:

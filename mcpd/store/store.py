@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mcpd.errors import ConfigMissing, McpdError
+from mcpd.errors import ConfigMissing
 from mcpd.model import ConfigProperty, check_id
 from mcpd.store import configuration, configure, documents
 from mcpd.store.catalogue import ToolFiles, Tools
 from mcpd.store.lifecycle import Lifecycle
 from mcpd.store.lock import WriteLock
 from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest
-from mcpd.store.tree import Tree
+from mcpd.store.tree import Tree, contained
 from mcpd.store.view import View, usable
 
 if TYPE_CHECKING:
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 
     from mcpd.model import JsonValue, Manifest
     from mcpd.paths import Paths, Scope
-
-_log = logging.getLogger(__name__)
+    from mcpd.store.layers import Found, Layer
 
 _Servers: TypeAlias = list[InstalledServer]
 _Numbers: TypeAlias = list[int]
+_Values: TypeAlias = "list[dict[str, JsonValue]]"
 
 
 class Store:
@@ -78,17 +77,33 @@ class Store:
         layer, found = self._view.find(server_id)
         manifest = usable(found)
         document = found.load()
-        exposed = {key: value for key, value in documents.config_of(document).items() if key in found.exposed}
-        layers = [*self._view.values(layer, found), self._view.secrets.read(found.id)]
-        # What another tool wrote into a manifest of ours is newer than what we keep apart from it.
-        layers.insert(len(layers) if self._view.is_own(layer, found) else 0, exposed)
-        merged = configuration.merge(manifest, layers)
+        merged = configuration.merge(manifest, self._set(layer, found, document))
         missing = configuration.public(manifest, merged).missing
         if missing:
             raise ConfigMissing(_missing(found.id, missing))
         values = configuration.for_manifest(manifest, merged)
         document = {**document, "id": found.id, "installDir": str(found.directory), "config": values}
         return LaunchManifest(manifest, documents.dump(document), merged)
+
+    def values(self, server_id: str) -> dict[str, JsonValue]:
+        """The values that were set, secrets among them and defaults not; required ones may be missing.
+
+        Raises as :meth:`config` does.
+        """
+        layer, found = self._view.find(server_id)
+        usable(found)
+        merged: dict[str, JsonValue] = {}
+        for values in self._set(layer, found, found.load()):
+            merged |= {key: value for key, value in values.items() if value is not None}
+        return merged
+
+    def _set(self, layer: Layer, found: Found, document: dict[str, Any]) -> _Values:
+        """Everything that was set for *found*, whose manifest is *document*, by rising precedence."""
+        exposed = {key: value for key, value in documents.config_of(document).items() if key in found.exposed}
+        layers = [*self._view.values(layer, found), self._view.secrets.read(found.id)]
+        # What another tool wrote into a manifest of ours is newer than what we keep apart from it.
+        layers.insert(len(layers) if self._view.is_own(layer, found) else 0, exposed)
+        return layers
 
     def set_config(self, server_id: str, changes: dict[str, JsonValue | None]) -> None:
         """Set values, or unset those that are None (S-30).
@@ -160,11 +175,8 @@ class Store:
         layout = self._view.layout
         if not layout.installed.exists() and not layout.generations.exists():
             return
-        try:
-            with self.lock():
-                self._lifecycle.recover()
-        except (McpdError, OSError) as error:
-            _log.warning("%s: could not be put in order: %s", layout.installed, error)
+        with contained(layout.installed), self.lock():
+            self._lifecycle.recover()
 
     def tools(self, server_id: str) -> Tools | None:
         """The tools the active generation listed when it was last asked, None if it was not."""

@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError, NotFound, from_oserror
@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 _REMOVED: Final = re.compile(r"\.(keep|drop)\.(.+)\.[0-9a-f]+~removed", re.DOTALL)
 _BUILDING: Final = re.compile(r"\.([0-9]+)~building", re.ASCII)
+_TOOLS: Final = re.compile(r"([0-9]+)\.tools\.json", re.ASCII)
 
 
 class Tree:
@@ -211,9 +212,15 @@ class Tree:
         """Undo or finish what killed processes left, removals apart; returns ids whose first install was cut off."""
         for name in _names(self.installed):
             if match := TEMP_NAME.fullmatch(name):
-                self._recover_swap(match[1], self.installed / name)
-        servers = [name for name in _names(self._layout.generations) if ID_PATTERN.fullmatch(name)]
-        return [server_id for server_id in servers if self._recover_generations(server_id)]
+                with contained(self.installed / name):
+                    self._recover_swap(match[1], self.installed / name)
+        cut_off = []
+        for server_id in _names(self._layout.generations):
+            if ID_PATTERN.fullmatch(server_id):
+                with contained(self._layout.generations / server_id):
+                    if self._recover_generations(server_id):
+                        cut_off.append(server_id)
+        return cut_off
 
     def _recover_swap(self, server_id: str, aside: Path) -> None:
         place = self.installed / server_id
@@ -227,29 +234,42 @@ class Tree:
 
     def _recover_generations(self, server_id: str) -> bool:
         directory = self._layout.generations / server_id
-        active = self.active(server_id)
         dropped = False
         for name in _names(directory):
-            match = _BUILDING.fullmatch(name)
-            if match is None:
+            with contained(directory / name):
                 if TEMP_NAME.fullmatch(name):
                     remove_tree(directory / name)
-                continue
-            number = int(match[1])
-            if (server_id, number) in self._building or self._is_locked(server_id, number):
-                continue
-            if number != active:
-                _log.info("%s: removing generation %d, which was never finished", server_id, number)
-                remove_tree(self.directory(server_id, number))
-                dropped = True
-            self.finish(server_id, number)
+                elif match := _BUILDING.fullmatch(name):
+                    dropped |= self._recover_unfinished(server_id, int(match[1]))
+        self._drop_tools(server_id)
         for number in self._numbers(server_id):
             for name in _names(self.directory(server_id, number)):
                 if TEMP_NAME.fullmatch(name):
-                    remove_tree(self.directory(server_id, number) / name)
+                    with contained(self.directory(server_id, number) / name):
+                        remove_tree(self.directory(server_id, number) / name)
         self._relink(server_id)
         self._tidy(server_id)
         return dropped and not directory.exists()
+
+    def _recover_unfinished(self, server_id: str, number: int) -> bool:
+        """Remove a generation marked as unfinished, unless a living process builds it; says whether it is gone."""
+        if (server_id, number) in self._building or self._is_locked(server_id, number):
+            return False
+        unused = number != self.active(server_id)
+        if unused:
+            _log.info("%s: removing generation %d, which was never finished", server_id, number)
+            remove_tree(self.directory(server_id, number))
+        self.finish(server_id, number)
+        return unused
+
+    def _drop_tools(self, server_id: str) -> None:
+        """Remove the tool catalogues of generations that are gone."""
+        directory, numbers = self._layout.generations / server_id, set(self._numbers(server_id))
+        for name in _names(directory):
+            match = _TOOLS.fullmatch(name)
+            if match and int(match[1]) not in numbers:
+                with contained(directory / name):
+                    remove_tree(directory / name)
 
     def _relink(self, server_id: str) -> None:
         """Mend a link whose generation is gone."""
@@ -294,3 +314,14 @@ def _names(directory: Path) -> list[str]:
         return sorted(os.listdir(directory))  # noqa: PTH208 - names are enough
     except OSError:
         return []
+
+
+@contextmanager
+def contained(path: Path) -> Iterator[None]:
+    """Log a fault while *path*, which a killed process left, is put in order: it must not keep mcpd from starting."""
+    try:
+        yield
+    except (McpdError, OSError) as error:
+        _log.warning("%s: could not be put in order, and stays: %s", path, error)
+    except Exception:  # noqa: BLE001 - one leftover must not keep mcpd from starting
+        _log.exception("%s: could not be put in order, and stays", path)

@@ -111,8 +111,8 @@ class Shelf:
             raise NotFound(f"no source offers {server_id}")
         return CatalogEntry(self.entries_by_id[server_id], self.origin)
 
-    def entries(self) -> list[CatalogEntry]:
-        return [CatalogEntry(entry, self.origin) for entry in self.entries_by_id.values()]
+    def offers(self) -> dict[str, list[CatalogEntry]]:
+        return {key: [CatalogEntry(entry, self.origin)] for key, entry in self.entries_by_id.items()}
 
     async def refresh(self, progress: Any = None) -> list[Any]:
         self.refreshed += 1
@@ -135,6 +135,20 @@ class World:
     async def install(self, document: Mapping[str, Any], **options: Any) -> Job:
         """Install what *document* says and wait for the end."""
         job = self.begin(document, **options)
+        await job.wait()
+        return job
+
+    async def fetch(self, document: Mapping[str, Any], **options: Any) -> Job:
+        """Have the registry offer what *document* says, install it from there and wait for the end."""
+        self.shelf.put(document)
+        options.setdefault("consent", True)
+        job = await self.installer.install(document["id"], InstallOptions(**options), os.getuid())
+        await job.wait()
+        return job
+
+    async def update(self, *server_ids: str, **options: Any) -> Job:
+        """Update *server_ids* (none: all) and wait for the end."""
+        job = await self.installer.update(server_ids, InstallOptions(**options), os.getuid())
         await job.wait()
         return job
 

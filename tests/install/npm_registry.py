@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from install_parts import tarball
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 SERVER_JS = """#!/usr/bin/env node
 const lines = require("readline").createInterface({ input: process.stdin });
@@ -74,12 +74,13 @@ class Registry:
         *,
         files: Mapping[str, str] | None = None,
         integrity: str = "",
+        change: Callable[[bytes], bytes] = bytes,
         **fields: Any,
     ) -> bytes:
-        """Offer a package; returns its archive."""
+        """Offer a package; returns its archive, after *change*."""
         description = {"name": name, "version": version, "bin": {name.rpartition("/")[2]: "cli.js"}, **fields}
         members = {"package/package.json": json.dumps(description), "package/cli.js": SERVER_JS, **(files or {})}
-        data = tarball(members)
+        data = change(tarball(members))
         file = f"{name}/-/{version}.tgz"
         self.tarballs[file] = data
         sri = integrity or "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()

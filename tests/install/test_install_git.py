@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,6 +73,18 @@ async def test_links_cannot_lead_out_of_the_repository(world: World, tmp_path: P
         assert isinstance(job.error, InvalidManifest)
         assert "away" in job.error.message
     assert world.store.list() == []
+
+
+async def test_a_repository_of_too_many_nested_directories_leaves_nothing(
+    world: World, tmp_path: Path, repository: Repository
+) -> None:
+    stream = f"commit refs/heads/deep\ncommitter a <a@b> 0 +0000\ndata 0\nM 100644 inline {'a/' * 1300}f\ndata 0\n"
+    subprocess.run(["git", "fast-import", "--quiet"], cwd=repository.path, input=stream.encode(), check=True)
+    job = await world.install(local(tmp_path, source=repository.source(rev="deep")))
+    assert isinstance(job.error, InvalidManifest)
+    assert "128 directories" in job.error.message
+    assert world.left_over() == []
+    world.store.recover()
 
 
 async def test_nothing_of_the_repository_runs(world: World, tmp_path: Path, repository: Repository) -> None:

@@ -120,15 +120,15 @@ async def test_a_server_that_never_answers_is_unhealthy(tmp_path: Path, mode: st
 
 async def test_an_unhealthy_update_brings_the_previous_version_back(world: World, tmp_path: Path) -> None:
     properties = [SECRET, ROUNDS]
-    job = world.begin(local(project(tmp_path / "src"), "config", configurableProperties=properties))
+    world.shelf.put(local(project(tmp_path / "src"), "config", configurableProperties=properties))
+    job = await world.installer.install("org.test.hello", InstallOptions(), os.getuid())
     await reach(job, world, JobState.NEEDS_CONFIG)
     job.set_secret("api_key", "old")
     await job.wait()
     assert job.error is None
     before = world.store.get("org.test.hello")
     world.shelf.put(local(tmp_path / "src", "exit", version="2.0", configurableProperties=properties))
-    update = world.installer.update([], InstallOptions(config={"rounds": 7}), os.getuid())
-    await update.wait()
+    update = await world.update(config={"rounds": 7})
     assert isinstance(update.error, Unhealthy)
     assert "previous version is in use" in update.error.message
     after = world.store.get("org.test.hello")
@@ -141,32 +141,29 @@ async def test_an_unhealthy_update_brings_the_previous_version_back(world: World
 
 async def test_an_unhealthy_update_costs_nothing_where_one_generation_is_kept(tmp_path: Path) -> None:
     async with make_world(keep_generations=1) as world:
-        document = local(project(tmp_path / "src"), "config", configurableProperties=[SECRET])
-        job = world.begin(document)
+        world.shelf.put(local(project(tmp_path / "src"), "config", configurableProperties=[SECRET]))
+        job = await world.installer.install("org.test.hello", InstallOptions(), os.getuid())
         await reach(job, world, JobState.NEEDS_CONFIG)
         job.set_secret("api_key", "mine")
         await job.wait()
         world.shelf.put(local(tmp_path / "src", "exit", version="2.0", configurableProperties=[SECRET]))
-        update = world.installer.update([], InstallOptions(), os.getuid())
-        await update.wait()
+        update = await world.update()
         assert isinstance(update.error, Unhealthy)
         assert world.store.launch_manifest("org.test.hello").values == {"api_key": "mine"}
         world.shelf.put(local(tmp_path / "src", "config", version="3.0", configurableProperties=[SECRET]))
-        await world.installer.update([], InstallOptions(), os.getuid()).wait()
+        await world.update()
         assert world.store.generations("org.test.hello") == [world.store.active_generation("org.test.hello")]
 
 
 async def test_update_makes_a_new_generation_and_rollback_goes_back(world: World, tmp_path: Path) -> None:
     source = project(tmp_path / "src")
-    world.shelf.put(local(source))
-    await world.installer.install("org.test.hello", InstallOptions(), os.getuid()).wait()
-    nothing = world.installer.update(["org.test.hello"], InstallOptions(), os.getuid())
-    await nothing.wait()
+    await world.fetch(local(source))
+    nothing = await world.update("org.test.hello")
     assert nothing.error is None
     assert world.store.generations("org.test.hello") == [1]
     world.shelf.put(local(source, version="1.1"))
     assert world.installer.updates() == {"org.test.hello": "1.1"}
-    await world.installer.update(["org.test.hello"], InstallOptions(), os.getuid()).wait()
+    await world.update("org.test.hello")
     installed = world.store.get("org.test.hello").manifest
     assert installed is not None
     assert installed.version == "1.1"
@@ -179,7 +176,7 @@ async def test_update_makes_a_new_generation_and_rollback_goes_back(world: World
 
 async def test_S7_an_older_entry_is_no_update(world: World, tmp_path: Path) -> None:
     source = project(tmp_path / "src")
-    await world.install(local(source, version="2.0"))
+    await world.fetch(local(source, version="2.0"))
     world.shelf.put(local(source, version="1.9"))
     assert world.installer.updates() == {}
 
@@ -326,10 +323,10 @@ async def test_finished_jobs_and_refresh(world: World) -> None:
 async def test_one_update_job_for_several_servers(world: World, tmp_path: Path) -> None:
     source = project(tmp_path / "src")
     for name, mode in (("one", "ok"), ("two", "exit"), ("three", "ok")):
-        await world.install(local(source, id=name))
+        await world.fetch(local(source, id=name))
         world.shelf.put(local(source, mode, id=name, version="2.0"))
     world.events.clear()
-    job = world.installer.update([], InstallOptions(), os.getuid())
+    job = await world.installer.update([], InstallOptions(), os.getuid())
     with pytest.raises(Busy):
         world.installer.uninstall("two", os.getuid())
     await job.wait()

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import stat
+import tarfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -166,3 +169,57 @@ async def test_server_everything(world: World) -> None:
     lock = read_lock(world.store.get("org.test.js").generation)
     assert lock["protocol"] == {"handshake": "2025-11-25", "modern": False}
     assert len(lock["files"]) > 20
+
+
+def hostile(data: bytes, *members: tarfile.TarInfo) -> bytes:
+    """The archive *data* with *members* added, which hold nothing."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as old, tarfile.open(fileobj=buffer, mode="w:gz") as new:
+        for member in old:
+            new.addfile(member, old.extractfile(member))
+        for member in members:
+            new.addfile(member, io.BytesIO())
+    return buffer.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(f"package/{name}")
+    made.type, made.linkname, made.mode = kind, target, 0o755
+    return made
+
+
+async def test_odd_members_of_an_archive_harm_nobody(world: World, registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    registry.add(
+        change=lambda data: hostile(
+            data,
+            member("new\nline"),
+            member("\x1b[2Jclear"),
+            member("README"),
+            member("readme"),
+            member("pipe", tarfile.FIFOTYPE),
+            member("disk", tarfile.BLKTYPE),
+            member("tty", tarfile.CHRTYPE),
+            member("hard", tarfile.LNKTYPE, str(tmp_path / "secret")),
+            member("climbing", tarfile.LNKTYPE, "package/../../../../../../../../etc/passwd"),
+            member("soft", tarfile.SYMTYPE, str(tmp_path / "secret")),
+            *(member(f"many/{number}") for number in range(3000)),
+        )
+    )
+    job = await world.install(entry())
+    assert job.error is None
+    package = world.store.get("org.test.js").generation / "node_modules/fake-server"
+    kinds = [path.lstat().st_mode for path in package.rglob("*")]
+    assert all(stat.S_ISREG(kind) or stat.S_ISDIR(kind) for kind in kinds)
+    assert not {"pipe", "disk", "tty", "hard", "climbing", "soft"} & {path.name for path in package.iterdir()}
+    assert (tmp_path / "secret").stat().st_nlink == 1
+    assert world.left_over() == []
+
+
+async def test_an_archive_of_too_many_nested_directories_leaves_nothing(world: World, registry: Registry) -> None:
+    registry.add(change=lambda data: hostile(data, member("a/" * 200 + "f")))
+    job = await world.install(entry())
+    assert isinstance(job.error, InvalidManifest)
+    assert "128 directories" in job.error.message
+    assert world.store.list() == []
+    assert world.left_over() == []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from install_parts import World, index, sdist, wheel
 
-from mcpd.errors import BuildFailed, IntegrityMismatch, SourceUnavailable
+from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install import JobState, read_lock
 
 if TYPE_CHECKING:
@@ -114,6 +114,21 @@ async def test_members_of_an_archive_cannot_leave_the_install_directory(
         await job.wait()
     assert isinstance(begun[0].error, BuildFailed)
     assert all(path.parent.name == "bin" for path in tmp_path.rglob("PWNED"))
+
+
+async def test_wheels_of_odd_names_harm_nobody(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
+    odd = ["\x1b[2Jclear", "README", "readme", *(f"many/{number}" for number in range(3000))]
+    good = wheel(tmp_path / "files", extra={f"fake_server/{name}": name for name in odd})
+    deep = wheel(tmp_path / "files", "other", extra={"other/" + "a/" * 200 + "f": "x"})
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, good, deep))
+    job = await world.install(entry())
+    assert job.error is None
+    (package,) = world.store.get(job.server_id).generation.glob(".venv/lib/python3*/site-packages/fake_server")
+    assert {name: (package / name).read_text() for name in odd} == {name: name for name in odd}
+    job = await world.install({**entry("other"), "id": "other"})
+    assert isinstance(job.error, InvalidManifest)
+    assert "128 directories" in job.error.message
+    assert world.left_over() == []
 
 
 async def test_an_unknown_version_is_named(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:

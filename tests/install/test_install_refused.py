@@ -126,6 +126,29 @@ async def test_special_files_are_refused(world: World, tmp_path: Path) -> None:
     assert world.left_over() == []
 
 
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "package.json", "package-lock.json"])
+async def test_huge_files_of_a_project_are_refused_by_name(world: World, tmp_path: Path, name: str) -> None:
+    source = project(tmp_path / "src", {"package.json": json.dumps({"dependencies": {"x": "1"}})})
+    with (source / name).open("ab") as file:
+        file.truncate(9 * 1024**2)
+    command = "node" if name.startswith("package") else "python3"
+    transport = {"type": "stdio", "command": command, "args": ["server.py"]}
+    job = await world.install(local(source, transports=[transport]))
+    assert isinstance(job.error, InvalidManifest)
+    assert f"{name} of the project is larger" in job.error.message
+    assert world.left_over() == []
+
+
+async def test_a_directory_of_data_is_refused(world: World, tmp_path: Path) -> None:
+    source = project(tmp_path / "src")
+    with (source / "model.bin").open("wb") as file:
+        file.truncate(5 * 1024**3)
+    job = await world.install(local(source))
+    assert isinstance(job.error, InvalidManifest)
+    assert "larger than 4 GiB" in job.error.message
+    assert world.left_over() == []
+
+
 async def test_mcpds_own_files_are_no_source(world: World, tmp_path: Path) -> None:
     project(tmp_path / "home/data")
     job = await world.install(local(tmp_path / "home/data"))
@@ -196,7 +219,7 @@ async def test_a_registry_on_the_network_cannot_name_local_files(world: World, t
     for kind in ({"type": "local", "path": str(source)}, {"type": "git", "url": source.as_uri()}):
         world.shelf.put(local(source, source=kind))
         with pytest.raises(InvalidManifest, match="files of this machine"):
-            world.installer.install("org.test.hello", InstallOptions(), os.getuid())
+            await world.installer.install("org.test.hello", InstallOptions(), os.getuid())
 
 
 async def test_a_summary_is_completed_from_its_manifest(world: World, tmp_path: Path) -> None:
@@ -205,16 +228,16 @@ async def test_a_summary_is_completed_from_its_manifest(world: World, tmp_path: 
     digest = hashlib.sha256(whole.read_bytes()).hexdigest()
     summary = {"id": "org.test.hello", "name": "Hello", "version": "1.0", "manifest": whole.as_uri()}
     world.shelf.put({**summary, "integrity": {"manifestSha256": "0" * 64}})
-    job = world.installer.install("org.test.hello", InstallOptions(), os.getuid())
+    job = await world.installer.install("org.test.hello", InstallOptions(), os.getuid())
     await job.wait()
     assert isinstance(job.error, IntegrityMismatch)
     world.shelf.put({**summary, "integrity": {"manifestSha256": digest}})
-    job = world.installer.install("org.test.hello", InstallOptions(), os.getuid())
+    job = await world.installer.install("org.test.hello", InstallOptions(), os.getuid())
     await job.wait()
     assert job.error is None
     assert world.installer.updates() == {}
     world.shelf.put({**summary, "id": "other"})
-    job = world.installer.install("other", InstallOptions(), os.getuid())
+    job = await world.installer.install("other", InstallOptions(), os.getuid())
     await job.wait()
     assert isinstance(job.error, InvalidManifest)
     assert "org.test.hello" in job.error.message

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.catalog import Catalog
+from mcpd.catalog import Catalog, cache
 from mcpd.errors import NotFound, SourceUnavailable
+from mcpd.model import Registry, parse_registry
 from mcpd.paths import Paths, Scope
 from mcpd.settings import CatalogSettings, Settings
+from mcpd.store.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -222,7 +224,7 @@ async def test_files_are_sources_too(paths: Paths, user: Catalog, tmp_path: Path
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
-async def test_tls_is_checked(paths: Paths, user: Catalog, tmp_path: Path) -> None:
+async def test_tls_is_checked(paths: Paths, user: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subprocess.run(
         [
@@ -251,9 +253,17 @@ async def test_tls_is_checked(paths: Paths, user: Catalog, tmp_path: Path) -> No
     async with serving(context) as server:
         server.answers = {"/a": answer(registry("one"))}
         sources(paths, f"{server.base}/a")
-        with pytest.raises(SourceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        monkeypatch.setenv("no_proxy", "localhost")
+        for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        with pytest.raises(SourceUnavailable):
             await user.refresh()
         assert server.requests == []
+        # Trust is all that was missing.
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert await user.refresh() == []
+        assert [path for path, _ in server.requests] == ["/a"]
+    assert ids(user) == ["one"]
 
 
 async def test_S36_faulty_entries_are_problems(paths: Paths, user: Catalog, tmp_path: Path) -> None:
@@ -317,3 +327,35 @@ def test_an_idle_catalog_loads_no_http_client() -> None:
         subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode
         == 0
     )
+
+
+async def test_what_was_fetched_is_parsed_once(paths: Paths, user: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def parse(data: object, origin: str) -> Registry:
+        parsed.append(origin)
+        return parse_registry(data, origin)
+
+    monkeypatch.setattr(cache, "parse_registry", parse)
+    async with serving() as server:
+        server.answers = {"/a": answer(registry("one"), ETag='"same"')}
+        sources(paths, f"{server.base}/a")
+        await user.refresh()
+        assert ids(user) == ["one"]
+        first = user.sources()[0].updated
+        await user.refresh()
+        assert ids(user) == ["one"]
+        assert user.sources()[0].updated >= first
+        assert len(parsed) == 1
+        copy = next((paths.user.cache / "registries").iterdir())
+        write_atomic(copy, copy.read_bytes().replace(b'"one"', b'"two"'))
+        assert ids(user) == ["two"]
+
+
+async def test_offers_are_all_entries_in_order_of_the_sources(paths: Paths, user: Catalog, tmp_path: Path) -> None:
+    for name, entries in (("a", registry("one", "two")), ("b", registry("two"))):
+        (tmp_path / name).write_bytes(entries)
+    sources(paths, *((tmp_path / name).as_uri() for name in "ab"))
+    await user.refresh()
+    origins = {key: [found.origin.rpartition("/")[2] for found in value] for key, value in user.offers().items()}
+    assert origins == {"one": ["a"], "two": ["a", "b"]}

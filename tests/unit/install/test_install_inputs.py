@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, NoSpace, SourceUnavailable
+from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.commands import settle
 from mcpd.install.copytree import leads_outside
 from mcpd.install.hostconfig import npm_config, pip_config
@@ -19,9 +19,7 @@ from mcpd.install.project import required_by
 from mcpd.install.python import parse_report
 from mcpd.install.requirements import PythonProject, check_line
 from mcpd.install.seal import seal
-from mcpd.install.updates import is_update
-from mcpd.install.workbench import explain, strip_credentials
-from mcpd.model import Entry, Manifest
+from mcpd.model import Entry
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
@@ -227,60 +225,6 @@ def test_npm_finds_the_registry_and_token_of_the_user(tmp_path: Path) -> None:
     assert tmp_path / ".npmrc" in found.readable
     assert "NPM_TOKEN" not in npm_config(Scope.SYSTEM, tmp_path, environ).env
     assert "NPM_TOKEN" not in repr(found)
-
-
-@pytest.mark.parametrize(
-    ("stderr", "network", "kind"),
-    [
-        ("OSError: [Errno 28] No space left on device", True, NoSpace),
-        ("npm error code ENOSPC", True, NoSpace),
-        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", False, IntegrityMismatch),
-        ("npm error code EINTEGRITY", True, IntegrityMismatch),
-        ("fatal: https://user:secret@h.test/x not found", True, SourceUnavailable),
-        ("error: boom", False, BuildFailed),
-    ],
-)
-def test_what_a_failed_command_means(stderr: str, *, network: bool, kind: type[Exception]) -> None:
-    error = explain("fetching x", network=network, code=1, stderr=stderr)
-    assert type(error) is kind
-    assert "fetching x" in error.message
-    assert "secret" not in error.message
-
-
-def test_credentials_are_stripped() -> None:
-    assert strip_credentials("see https://a:b@h.test/x and ssh://c@i") == "see https://h.test/x and ssh://i"
-
-
-@pytest.mark.parametrize(
-    ("installed", "offered", "update"),
-    [
-        ("1.0", "1.1", True),
-        ("1.9", "1.10", True),
-        ("1.10", "1.9", False),
-        ("1.0rc1", "1.0", True),
-        ("1.0", "1.0rc1", False),
-        ("v1.0", "1.0.1", True),
-        ("2025.9.25", "2026.1.2", True),
-        ("1.0", "1.0", False),
-        ("1.0", "", False),
-    ],
-)
-def test_newer_is_what_people_mean(installed: str, offered: str, *, update: bool) -> None:
-    manifest = Manifest.parse({"id": "a", "version": installed}, "test")
-    assert is_update(manifest, Entry.parse({"id": "a", "version": offered}, "test")) is update
-
-
-def test_a_version_of_thousands_of_digits_harms_nobody() -> None:
-    huge = Entry.parse({"id": "a", "version": "1." + "9" * 5000}, "test")
-    assert is_update(Manifest.parse({"id": "a", "version": "1.08"}, "test"), huge)
-
-
-def test_the_same_version_with_another_pin_is_an_update() -> None:
-    git = {"type": "git", "url": "https://h.test/x", "rev": "a" * 40}
-    manifest = Manifest.parse({"id": "a", "version": "1", "source": git}, "test")
-    assert is_update(manifest, Entry.parse({"id": "a", "version": "1", "source": {**git, "rev": "b" * 40}}, "test"))
-    pinned = Manifest.parse({**manifest.to_json(), "origin": {"pinned": True}}, "test")
-    assert not is_update(pinned, Entry.parse({"id": "a", "version": "2", "source": git}, "test"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from store_trees import document, foreign, install, names_in, text_of_tree
@@ -310,3 +310,13 @@ def test_what_cannot_be_removed_is_named(paths: Paths, user: Store, monkeypatch:
     monkeypatch.setattr("mcpd.store.lifecycle.remove_tree", refuse)
     with pytest.raises(ReadOnly, match=r"what is left of com\.example\.one: Permission denied"):
         user.remove(ONE)
+
+
+def test_a_catalogue_of_tools_is_read_again_however_deep_it_nests(user: Store) -> None:
+    install(user)
+    schema: dict[str, Any] = {}
+    for _ in range(40):
+        schema = {"a": schema}
+    tools = [{"name": f"t{number}", "inputSchema": schema} for number in range(8000)]
+    user.set_tools(ONE, tools)
+    assert user.tools(ONE) == tools

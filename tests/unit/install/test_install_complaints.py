@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is said about a command that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcpd.errors import BuildFailed, IntegrityMismatch, NoSpace, SourceUnavailable
+from mcpd.install.workbench import explain, strip_credentials
+
+NPM_LOG = """npm warn Unknown user config "nodedir".
+npm error code ETARGET
+npm error notarget No matching version found for fake-server@9.9.9.
+npm error notarget In most cases you or one of your dependencies are requesting
+npm error notarget a package version that doesn't exist.
+npm error A complete log of this run can be found in: /gen/a/1/.mcpd-build/home/.npm/_logs/1-debug-0.log
+"""
+NPM_STACK = """npm error code ECONNREFUSED
+npm error syscall connect
+npm error errno ECONNREFUSED
+npm error FetchError: request to http://r.test/x failed, reason: connect ECONNREFUSED
+npm error     at ClientRequest.<anonymous> (/usr/lib/node_modules/npm/index.js:130:14)
+npm error     at onSocketNT (node:_http_client:904:5) {
+npm error   code: 'ECONNREFUSED',
+npm error }
+npm error
+npm error If you are behind a proxy, please make sure that the 'proxy' config is set properly.
+npm error A complete log of this run can be found in: /gen/a/1/.mcpd-build/home/.npm/_logs/1-debug-0.log
+"""
+NPM_404 = """npm error code E404
+npm error 404 Not Found - GET https://r.test/x - Not found
+npm error 404
+npm error 404  'x@*' is not in this registry.
+npm error 404
+npm error 404 Note that you can also install from a
+npm error 404 tarball, folder, http url, or git folder.
+"""
+PIP_BUILD = """  error: subprocess-exited-with-error
+
+  × Preparing metadata (pyproject.toml) did not run successfully.
+  ╰─> [15 lines of output]
+      Traceback (most recent call last):
+        File "/gen/a/1/.mcpd-build/build/source/setup.py", line 1, in <module>
+      RuntimeError: no compiler in /gen/a/1/.mcpd-build/build/source
+      [end of output]
+
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+error: metadata-generation-failed
+hint: See above for details.
+"""
+
+
+@pytest.mark.parametrize(
+    ("stderr", "network", "kind"),
+    [
+        ("OSError: [Errno 28] No space left on device", True, NoSpace),
+        ("npm error code ENOSPC", True, NoSpace),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", False, IntegrityMismatch),
+        ("npm error code EINTEGRITY", True, IntegrityMismatch),
+        ("fatal: https://user:secret@h.test/x not found", True, SourceUnavailable),
+        ("error: boom", False, BuildFailed),
+    ],
+)
+def test_what_a_failed_command_means(stderr: str, *, network: bool, kind: type[Exception]) -> None:
+    error = explain("fetching x", Path("/build"), network=network, code=1, stderr=stderr)
+    assert type(error) is kind
+    assert "fetching x" in error.message
+    assert "secret" not in error.message
+
+
+def test_credentials_are_stripped() -> None:
+    assert strip_credentials("see https://a:b@h.test/x and ssh://c@i") == "see https://h.test/x and ssh://i"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "network", "said"),
+    [
+        (NPM_LOG, True, "notarget No matching version found for fake-server@9.9.9."),
+        (NPM_STACK, True, "FetchError: request to http://r.test/x failed, reason: connect ECONNREFUSED"),
+        (
+            NPM_404,
+            True,
+            "404 Not Found - GET https://r.test/x - Not found\n404  'x@*' is not in this registry.",
+        ),
+        ("npm error code EWEIRD\n", True, "code EWEIRD"),
+        (
+            "Looking in links: /x\nERROR: No matching distribution found for a==9",
+            True,
+            "ERROR: No matching distribution found for a==9",
+        ),
+        ("".join(f"fatal: {n}\n" for n in range(9)), True, "fatal: 0\nfatal: 1\nfatal: 2\nfatal: 3"),
+        (PIP_BUILD, False, "RuntimeError: no compiler in build/source"),
+        ("one\ntwo\nthree\nfour\nthe end of /gen/a/1", False, "two\nthree\nfour\nthe end of ."),
+        ("", False, "the command ended with status 3"),
+    ],
+)
+def test_a_failed_command_is_quoted_with_the_lines_that_matter(stderr: str, *, network: bool, said: str) -> None:
+    error = explain("fetching x", Path("/gen/a/1"), network=network, code=3, stderr=stderr)
+    assert error.message == f"fetching x failed: {said}"
