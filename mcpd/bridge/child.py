@@ -34,6 +34,10 @@ LONGEST_CALL: Final = 7200.0
 """Seconds after which a call ends however much progress it reports."""
 DRAIN_TIMEOUT: Final = 30.0
 """Seconds that other calls of a server get after one of its calls timed out."""
+MAX_ID: Final = 1024
+"""Bytes of the id of a server's own request."""
+MOST_BROKEN: Final = 10_000
+"""Lines that are no JSON after which a server is stopped, if no other line comes between."""
 BACKLOG_LIMIT: Final = 64 << 20
 """Bytes that may wait for a server which does not read."""
 
@@ -125,9 +129,10 @@ class Child:
         self._drain: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._died = False
+        self._broken = 0
         self._warn = LimitedLog(name)
         reader = LineReader(self._line, self._oversized, max_line)
-        self._pipe = Pipe(*upstream.take(), reader.feed, self._ended)
+        self._pipe = Pipe(*upstream.take(), reader, self._ended)
 
     @property
     def stopping(self) -> bool:
@@ -226,6 +231,7 @@ class Child:
         except ParseError as fault:
             self._broken_line(line, line, f"is not JSON ({fault.message})")
             return
+        self._broken = 0
         for message in messages:
             if "method" in message:
                 self._own_message(message)
@@ -252,6 +258,8 @@ class Child:
             self._warn.warning("a message on stdout has a method that is no string")
         elif self._stopping is not None:
             log.debug("server %s: %s comes too late", self.name, method)
+        elif identity is not None and len(memoryview(identity)) > MAX_ID:
+            self._warn.warning("the id of a request on stdout is longer than %d bytes, it gets no answer", MAX_ID)
         elif identity is not None:
             self.asks.add(bytes(identity))
             self._peer.server_request(self, method, message)
@@ -279,6 +287,11 @@ class Child:
             text = f"the answer of server {self.name} {fault}"
             call.sink.answer(jsonrpc.failure(call.id, McpdError(text)))
             self._maybe_drained()
+        self._broken += 1
+        if self._broken == MOST_BROKEN:
+            log.error("server %s: %d lines in a row were broken, so it is stopped", self.name, MOST_BROKEN)
+            self._close(f"server {self.name} was stopped: it writes to its stdout what is no JSON-RPC")
+            self._stop_soon()
 
     # ------------------------------------------------------------------------------------ time-outs and the end
 

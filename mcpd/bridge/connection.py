@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from uvicorn.server import ServerState
 
     from mcpd.bridge.exchange import EventQueue
+    from mcpd.bridge.room import Room
 
 KEEP_ALIVE: Final = 75
 """Seconds that an idle connection is kept, and that a client may take to read on."""
 HEAD_TIMEOUT: Final = 10.0
 """Seconds in which a request's line and headers must come, and the first one altogether."""
+LINGER: Final = 3.0
+"""Seconds in which the rest of a request may come that was answered already, so that its client reads the answer."""
 HEAD_LIMIT: Final = 65536
 """Bytes of a request's line and headers."""
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -37,12 +40,15 @@ class Connection(HttpToolsProtocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        room: Room | None = None,
     ) -> None:
         super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
         self.peer = Peer(None)
         self.waiting: EventQueue | None = None
         """What the client waits for: the answer to a POST, or the stream of a session."""
+        self._room = room
         self._waiting_head: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
         self._in_head = False
         self._head_size = 0
         self._unsent = 0
@@ -55,6 +61,10 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Look up the peer."""
         super().connection_made(transport)
+        if self._room is not None and not self._room.enter():
+            self._room = None
+            transport.abort()
+            return
         connected = transport.get_extra_info("socket")
         if connected.family == socket.AF_UNIX:
             raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
@@ -70,6 +80,14 @@ class Connection(HttpToolsProtocol):
                 self.send_400_response("The headers are too large.")
             elif self._waiting_head is None:
                 self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
+        elif self.timeout_keep_alive_task is None and self._is_idle:
+            # Line breaks between requests are no request, but they end uvicorn's timer.
+            self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+
+    @property
+    def _is_idle(self) -> bool:
+        answered = self.cycle is not None and self.cycle.response_complete
+        return answered and self._lingering is None and not self.transport.is_closing()
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -82,6 +100,10 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         self._heard()
+        self._end_lingering()
+        if self._room is not None:
+            self._room.leave()
+            self._room = None
         if self.waiting is not None:
             self.waiting.hang_up()
             self.waiting = None
@@ -95,6 +117,18 @@ class Connection(HttpToolsProtocol):
             # The parser takes no body then, and would read it as the next request.
             self.cycle.keep_alive = False
 
+    def on_message_complete(self) -> None:
+        """The last byte of a request is there."""
+        self._end_lingering()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """A reply went out. Where it was given before the whole request came, the rest is not waited for long."""
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._lingering = self.loop.call_later(LINGER, self.transport.abort)
+
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, but not one whose client is still reading the last reply."""
         unsent = self.transport.get_write_buffer_size()
@@ -105,6 +139,11 @@ class Connection(HttpToolsProtocol):
         else:
             self._unsent = unsent
             self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+
+    def _end_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
 
     def _heard(self) -> None:
         if self._waiting_head is not None:

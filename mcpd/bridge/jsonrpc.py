@@ -22,6 +22,8 @@ Message: TypeAlias = dict[str, Raw]
 
 PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105 -- no secret
 MAX_BATCH: Final = 1000
+MAX_COSTLY: Final = 1 << 20
+"""Bytes of a server's line that is a batch or needs repair, either of which takes many times its length."""
 
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
@@ -138,14 +140,14 @@ def id_of(message: Message) -> bytes:
 def parse_line(line: bytes) -> list[Message]:
     """The messages of one line that a server wrote: one, or those of a batch (2025-03-26).
 
-    Raises :class:`~mcpd.errors.ParseError` if it is not JSON, or not in UTF-8.
+    Raises :class:`~mcpd.errors.ParseError` if it is not JSON, or not in UTF-8, or a batch that is too large.
     """
     try:
         _check_utf8(line)
         if line[:1] == b"{":
             return [_decode_object(line)]
         if line.lstrip()[:1] == b"[":
-            return [_decode_object(member) for member in _decode_array(line)]
+            return _parse_batch(line)
         return [_decode_object(line)]
     except _FAULTS as error:
         repaired = _lone_surrogates(line)
@@ -154,9 +156,16 @@ def parse_line(line: bytes) -> list[Message]:
         return [repaired]
 
 
+def _parse_batch(line: bytes) -> list[Message]:
+    batch = _decode_array(line) if len(line) <= MAX_COSTLY else None
+    if batch is None or len(batch) > MAX_BATCH:
+        raise ParseError(f"a batch of more than {MAX_BATCH} messages or {MAX_COSTLY} bytes")
+    return [_decode_object(member) for member in batch]
+
+
 def _lone_surrogates(line: bytes) -> Message | None:
     r"""The message of a *line* whose only fault is half of a ``\ud83d\ude00``, as cut strings of JavaScript have."""
-    if b"\\u" not in line:
+    if len(line) > MAX_COSTLY or b"\\u" not in line:
         return None
     try:
         found = json.loads(line, parse_constant=_refuse_constant)

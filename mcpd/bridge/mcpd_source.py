@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+async def warn_if_unreachable() -> None:
+    """Log a warning if the user's mcpd does not answer. It may be started at any later time."""
+    try:
+        async with connect(system=False) as client:
+            await client.manager.properties()
+    except McpdError as error:
+        log.warning("mcpd cannot be reached, and requests fail until it can: %s", error.message)
+
+
 class McpdServer:
     """A session of mcpd."""
 

@@ -18,6 +18,8 @@ READ_SIZE: Final = 65536
 """Larger reads make the allocator map and unmap memory each time, which costs more than the read."""
 READS_AT_ONCE: Final = 4
 """Reads before other connections get their turn."""
+LINES_AT_ONCE: Final = 500
+"""Lines of one read before other connections get their turn."""
 KEPT_OF_OVERSIZED: Final = 256
 
 
@@ -28,7 +30,7 @@ class LineReader:
     its end, *on_line* every other line that is not empty.
     """
 
-    __slots__ = ("_head", "_limit", "_on_line", "_on_oversized", "_parts", "_size")
+    __slots__ = ("_head", "_limit", "_on_line", "_on_oversized", "_parts", "_rest", "_size")
 
     def __init__(
         self, on_line: Callable[[bytes], None], on_oversized: Callable[[bytes, bytes], None], limit: int
@@ -39,21 +41,35 @@ class LineReader:
         self._parts: list[bytes] = []
         self._size = 0
         self._head: bytes | None = None
+        self._rest = b""
 
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+    def feed(self, data: bytes) -> bool:
+        """Take the next bytes of the stream. False if there are too many lines in it for one turn.
+
+        Then :meth:`go_on` is to be called until it is true, before anything else is fed.
+        """
         end = data.find(b"\n")
         if end == len(data) - 1 and not self._parts and end <= self._limit and self._head is None:
             if end > 0:
                 self._on_line(data)
-            return
-        start = 0
+            return True
+        start = lines = 0
         while end >= 0:
+            if lines == LINES_AT_ONCE:
+                self._rest = data[start:]
+                return False
             self._finish(data[start:end])
+            lines += 1
             start = end + 1
             end = data.find(b"\n", start)
         if start < len(data):
             self._keep(data[start:] if start else data)
+        return True
+
+    def go_on(self) -> bool:
+        """Go on with what was left of the last bytes fed; true when nothing is."""
+        rest, self._rest = self._rest, b""
+        return not rest or self.feed(rest)
 
     def _keep(self, data: bytes) -> None:
         self._size += len(data)
@@ -80,20 +96,20 @@ class LineReader:
 class Pipe:
     """The bridge's ends of a server's stdin and stdout; owns both descriptors.
 
-    *on_data* gets what the server wrote, *on_closed* is called once when it closed its stdout or either end broke.
+    *reader* gets what the server wrote, *on_closed* is called once when it closed its stdout or either end broke.
     """
 
     def __init__(
         self,
         stdin: int,
         stdout: int,
-        on_data: Callable[[bytes], None],
+        reader: LineReader,
         on_closed: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._stdin = stdin
         self._stdout = stdout
-        self._on_data = on_data
+        self._reader = reader
         self._on_closed: Callable[[], None] | None = on_closed
         self._backlog: deque[memoryview] = deque()
         self._drained: list[Callable[[], None]] = []
@@ -161,9 +177,21 @@ class Pipe:
             if not data:
                 self._ended()
                 return
-            self._on_data(data)
+            if not self._reader.feed(data):
+                if self._stdout >= 0:
+                    self._loop.remove_reader(self._stdout)
+                self._loop.call_soon(self._go_on)
+                return
             if len(data) < READ_SIZE or self._stdout < 0:
                 return
+
+    def _go_on(self) -> None:
+        if self._stdout < 0:
+            return
+        if not self._reader.go_on():
+            self._loop.call_soon(self._go_on)
+        elif self._stdout >= 0:
+            self._loop.add_reader(self._stdout, self._readable)
 
     def _writable(self) -> None:
         while self._backlog:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the administrator decides; the defaults are those of mcpd.conf(5). Times in seconds, sizes in bytes."""
+    """What the administrator decides; the defaults are those of ``mcpd.toml``. Times in seconds, sizes in bytes."""
 
     idle_timeout: float = 300
     call_timeout: float = 30

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import signal
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
@@ -15,6 +16,7 @@ from uvicorn.server import ServerState
 
 from mcpd.bridge.app import Application
 from mcpd.bridge.connection import KEEP_ALIVE, Connection
+from mcpd.bridge.room import Room, connection_limit
 from mcpd.notify import notify
 
 if TYPE_CHECKING:
@@ -52,14 +54,14 @@ async def serve(parts: Parts, gate: Gate, listeners: Sequence[socket.socket], re
     config.load()
     state = ServerState()
 
-    def connect() -> Connection:
-        return Connection(config, state, {}, loop)
-
+    limit = connection_limit()
+    rooms = {is_unix: Room(limit) for is_unix in (True, False)}
     servers = []
     for listener in listeners:
         listener.setblocking(False)
-        start = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
-        servers.append(await start(connect, sock=listener))
+        is_unix = listener.family == socket.AF_UNIX
+        start = loop.create_unix_server if is_unix else loop.create_server
+        servers.append(await start(partial(Connection, config, state, {}, loop, rooms[is_unix]), sock=listener))
     try:
         notify("READY=1")
         ready()

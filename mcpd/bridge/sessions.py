@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 OUTBOX_MESSAGES: Final = 100
 OUTBOX_BYTES: Final = 1 << 20
 """What is kept of a server's own messages for a client that has no stream open."""
-MOST_ASKED: Final = 1000
+MOST_ASKED: Final = 64
 """Requests of one server to its client that may be unanswered."""
 METHOD_NOT_FOUND: Final = -32601
 

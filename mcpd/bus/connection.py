@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from mcpd import errors
 from mcpd.bus import wire
 from mcpd.bus.library import REFUSALS, Bus
+from mcpd.bus.matching import Match, Signal
 from mcpd.bus.names import DBUS, DBUS_PATH
 from mcpd.bus.transport import MAX_MESSAGE, NO_REPLY_EXPECTED, Frame, Kind, Writer, encode
 from mcpd.bus.wire import Variant
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcpd.bus.fds import Fds
+
+__all__ = ["Connection", "Match", "Reply", "Signal"]
 
 log = logging.getLogger(__name__)
 
@@ -37,46 +40,6 @@ _MAX_HELD: Final = 256
 """Calls that may wait for :meth:`Connection.serve`; a mere client answers none."""
 _PRIMARY_OWNER: Final = 1
 _DO_NOT_QUEUE: Final = 4
-
-
-class Signal(NamedTuple):
-    """A received signal."""
-
-    sender: str
-    path: str
-    interface: str
-    member: str
-    args: list[Any]
-
-
-class Match(NamedTuple):
-    """Which signals a listener wants; empty fields match anything."""
-
-    sender: str = ""
-    path: str = ""
-    interface: str = ""
-    member: str = ""
-    arg0: str = ""
-    arg2: str | None = None
-    """Here the empty string is a value: NameOwnerChanged has it for a name that lost its owner."""
-
-    def rule(self) -> str:
-        """The match rule for the bus."""
-        wanted = {key: value for key, value in self._asdict().items() if value or (key, value) == ("arg2", "")}
-        return ",".join(["type='signal'", *(f"{key}='{value}'" for key, value in wanted.items())])
-
-    def accepts(self, frame: Frame) -> bool:
-        """Whether *frame* may be meant. A well-known sender name is the bus's to check."""
-        return (
-            self.path in ("", frame.path)
-            and self.interface in ("", frame.interface)
-            and self.member in ("", frame.member)
-            and (not self.sender.startswith((":", DBUS)) or self.sender == frame.sender)
-        )
-
-    def fits(self, args: Sequence[Any]) -> bool:
-        """Whether a signal with *args* is meant."""
-        return (not self.arg0 or args[:1] == [self.arg0]) and (self.arg2 is None or args[2:3] == [self.arg2])
 
 
 class Reply(NamedTuple):
@@ -99,6 +62,8 @@ class Connection:
         self._writer = Writer(self._loop, bus.socket, bus.lost)
         self._calls: dict[int, asyncio.Future[Frame]] = {}
         self._matches: dict[Match, list[Callable[[Signal], None]]] = {}
+        self._in_force: set[Match] = set()
+        self._adding: dict[Match, asyncio.Event] = {}
         self._lost: asyncio.Future[Exception | None] = self._loop.create_future()
         self._closed = False
         self._dropping = False
@@ -290,20 +255,33 @@ class Connection:
 
         It is in force when this returns, so nothing a later call causes is missed.
         """
-        listeners = self._matches.setdefault(match, [])
-        listeners.append(listener)
-        if len(listeners) == 1:
-            try:
-                await self.call_bus("AddMatch", "s", match.rule())
-            except BaseException:
-                self._forget(match, listener)
-                raise
+        self._matches.setdefault(match, []).append(listener)
+        try:
+            while match not in self._in_force:
+                if match in self._adding:
+                    await self._adding[match].wait()
+                else:
+                    await self._add(match)
+        except BaseException:
+            self._forget(match, listener)
+            raise
 
         def unsubscribe() -> None:
             if self._forget(match, listener):
                 self.post(DBUS, DBUS_PATH, DBUS, "RemoveMatch", "s", [match.rule()])
 
         return unsubscribe
+
+    async def _add(self, match: Match) -> None:
+        self._adding[match] = asyncio.Event()
+        try:
+            await self.call_bus("AddMatch", "s", match.rule())
+            self._in_force.add(match)
+        except asyncio.CancelledError:
+            self.post(DBUS, DBUS_PATH, DBUS, "RemoveMatch", "s", [match.rule()])
+            raise
+        finally:
+            self._adding.pop(match).set()
 
     def _forget(self, match: Match, listener: Callable[[Signal], None]) -> bool:
         """Drop *listener*; whether it was the last for *match*."""
@@ -314,6 +292,7 @@ class Connection:
         if listeners:
             return False
         del self._matches[match]
+        self._in_force.discard(match)
         return True
 
     # --- incoming ---

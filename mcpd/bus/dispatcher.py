@@ -11,8 +11,9 @@ import inspect
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from mcpd.bus import contract, wire
@@ -51,7 +52,7 @@ class Row(NamedTuple):
     """Called with the target, the :class:`~mcpd.bus.caller.Call` and the arguments; may be a coroutine function."""
     action: str | Callable[..., str | None] | None = None
     """The polkit action (without its prefix), or what chooses it from the same arguments; ``None``: anybody may."""
-    details: Callable[..., dict[str, str]] | None = None
+    details: Callable[..., dict[str, str] | Awaitable[dict[str, str]]] | None = None
     """From the same arguments, what the prompt and an administrator's rules are told."""
 
 
@@ -102,7 +103,15 @@ class Dispatcher:
         self._in_flight[frame.sender] += 1
         task = asyncio.create_task(self._serve(frame, method, target), name=f"{method.name} for {frame.sender}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, frame))
+
+    def _ended(self, frame: Frame, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        # A call that is given up before its first step has closed nothing.
+        frame.fds.close()
+        self._in_flight[frame.sender] -= 1
+        if not self._in_flight[frame.sender]:
+            del self._in_flight[frame.sender]
 
     def _resolve(self, frame: Frame) -> tuple[Method, Target | None]:
         """The method that *frame* names, the interface being optional, and what it acts on."""
@@ -132,7 +141,7 @@ class Dispatcher:
     async def _serve(self, frame: Frame, method: Method, target: Target | None) -> None:
         """Answer one call. The boundary where faults of mcpd are logged, and hidden from the caller."""
         try:
-            with frame.fds, Fds() as ends:
+            with Fds() as ends:
                 caller = await self._callers.get(frame.sender)
                 self._check_user(caller)
                 args = _arguments(frame, method)
@@ -146,24 +155,19 @@ class Dispatcher:
             fault = secrets.token_hex(4)
             log.exception("Fault %s in %s.%s", fault, method.interface, method.name)
             self._fail(frame, McpdError(f"mcpd met a fault of its own, number {fault}, see its log; please report it"))
-        finally:
-            self._in_flight[frame.sender] -= 1
-            if not self._in_flight[frame.sender]:
-                del self._in_flight[frame.sender]
 
     async def _run(self, call: Call, path: str, method: Method, target: Target | None, args: list[Any]) -> Any:
         standard = STANDARD.get((method.interface, method.name))
         if standard is not None:
-            return standard(self._objects, path, *args)
+            return standard(self._objects, path, call, *args)
         row = self._table.get((method.interface, method.name))
         if row is None or target is None:
             raise UnknownMethod(f"{method.interface}.{method.name} is not available")
         action = row.action(target, call, *args) if callable(row.action) else row.action
         if action is not None:
-            details = row.details(target, call, *args) if row.details else {}
+            details = await _done(row.details(target, call, *args)) if row.details else {}
             await self._authority.check(call, action, details)
-        result = row.handler(target, call, *args)
-        return await result if inspect.isawaitable(result) else result
+        return await _done(row.handler(target, call, *args))
 
     def _check_user(self, caller: Caller) -> None:
         if self._only_uid is not None and caller.uid != self._only_uid:
@@ -173,6 +177,10 @@ class Dispatcher:
         log.debug("%s.%s of %s: %s: %s", frame.interface, frame.member, frame.sender, error.dbus_name, error.message)
         with suppress(ServiceUnavailable):
             self._connection.reply_error(frame, error.dbus_name, error.message)
+
+
+async def _done(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
 
 
 def _arguments(frame: Frame, method: Method) -> list[Any]:

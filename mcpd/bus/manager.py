@@ -130,9 +130,9 @@ class Manager:
 
     # --- jobs ---
 
-    def install(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
+    async def install(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
         """``Install``."""
-        return _path(self.core.installer.install(server_id, _install_options(options), call.uid))
+        return _path(await self.core.installer.install(server_id, _install_options(options), call.uid))
 
     async def install_manifest(self, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
         """``InstallManifest``."""
@@ -144,9 +144,9 @@ class Manager:
         keep = _option(options, "keep-config", bool, default=False)
         return _path(self.core.installer.uninstall(server_id, call.uid, keep_config=keep))
 
-    def update(self, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
+    async def update(self, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
         """``Update``."""
-        return _path(self.core.installer.update(ids, _install_options(options), call.uid))
+        return _path(await self.core.installer.update(ids, _install_options(options), call.uid))
 
     def rollback(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
         """``Rollback``."""
@@ -226,10 +226,12 @@ class Manager:
         """A user's own servers need no authorization; the bridge has authorized its caller itself."""
         return None if self.core.scope is Scope.USER or call.uid == self.bridge_uid else "spawn"
 
-    def catalogue_details(self, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
+    async def catalogue_details(self, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
         """What a prompt says about an installation from the registries."""
+        if self.core.scope is Scope.USER:
+            return {"id": text(server_id)}  # nobody is asked, and the catalogue may take long to read
         try:
-            found = self.core.catalog.find(server_id)
+            found = await asyncio.to_thread(self.core.catalog.find, server_id)
         except NotFound:
             return {"id": text(server_id)}
         return {"id": text(server_id), "source": text(found.origin), "version": text(found.entry.version)}

@@ -14,6 +14,7 @@ from mcpd.bus import contract, wire
 from mcpd.bus.names import INTROSPECTABLE, MANAGER, OBJECT_MANAGER, PEER, PROPERTIES, ROOT
 from mcpd.errors import (
     McpdError,
+    NotAuthorized,
     PropertyReadOnly,
     ServiceUnavailable,
     UnknownInterface,
@@ -24,8 +25,10 @@ from mcpd.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from mcpd.bus.caller import Call
     from mcpd.bus.connection import Connection
     from mcpd.bus.wire import Raw, Variant
+    from mcpd.runtime.sessions import Owner
 
 CHANGE_INTERVAL: Final = 0.1
 """Seconds between two PropertiesChanged of one object, unless the change is urgent."""
@@ -46,11 +49,17 @@ class Target(Protocol):
 @dataclass(slots=True)
 class _Object:
     target: Target
+    owner: Owner | None = None
     blob: Raw | None = None
     """The object as an entry of GetManagedObjects, until a property changes."""
     pending: set[str] = field(default_factory=set)
     timer: asyncio.TimerHandle | None = None
     last: float = 0.0
+
+    def is_shown_to(self, call: Call) -> bool:
+        """Whether the caller may read the properties."""
+        owner = self.owner
+        return owner is None or call.uid in (0, owner.uid) or call.sender == owner.name
 
 
 class Objects:
@@ -65,11 +74,12 @@ class Objects:
         """From now on changes are signalled; what is there already is for GetManagedObjects."""
         self._announcing = True
 
-    def add(self, path: str, target: Target) -> None:
-        """Put *target* at *path*."""
-        self._objects[path] = _Object(target)
+    def add(self, path: str, target: Target, owner: Owner | None = None) -> None:
+        """Put *target* at *path*. What has an *owner* is shown to nobody else but root."""
+        self._objects[path] = _Object(target, owner)
         if path != ROOT:
-            self._emit(ROOT, OBJECT_MANAGER, "InterfacesAdded", path, {target.interface: target.properties()})
+            values = target.properties() if owner is None else {}
+            self._emit(ROOT, OBJECT_MANAGER, "InterfacesAdded", path, {target.interface: values})
 
     def remove(self, path: str) -> None:
         """Take the object at *path* away; its last changes are signalled before."""
@@ -116,11 +126,17 @@ class Objects:
         below = {known[len(prefix) :].partition("/")[0] for known in self._objects if known.startswith(prefix)}
         return sorted(below - {""})
 
-    def managed(self) -> Raw:
-        """All objects but the manager itself, as the body of GetManagedObjects has them."""
+    def check_shown(self, path: str, call: Call) -> None:
+        """Raises :class:`~mcpd.errors.NotAuthorized` if the caller may not read the object at *path*."""
+        known = self._objects.get(path)
+        if known is not None and not known.is_shown_to(call):
+            raise NotAuthorized(f"{path} belongs to another user; only that user and root read it")
+
+    def managed(self, call: Call) -> Raw:
+        """What the caller may read but the manager itself, as the body of GetManagedObjects has it."""
         out = bytearray()
         for path, known in self._objects.items():
-            if path == ROOT:
+            if path == ROOT or not known.is_shown_to(call):
                 continue
             if known.blob is None:
                 entry = {path: {known.target.interface: known.target.properties()}}
@@ -162,34 +178,35 @@ class Objects:
                 self._connection.emit(path, interface, member, signature, args, destination=destination)
 
 
-def _properties_of(objects: Objects, path: str, interface: str) -> Mapping[str, Variant]:
+def _properties_of(objects: Objects, path: str, call: Call, interface: str) -> Mapping[str, Variant]:
     if interface not in objects.interfaces(path):
         raise UnknownInterface(f"{path} has no interface {interface}")
+    objects.check_shown(path, call)
     target = objects.get(path)
     return target.properties() if target is not None and target.interface == interface else {}
 
 
-def _get(objects: Objects, path: str, interface: str, name: str) -> Variant:
-    values = _properties_of(objects, path, interface)
+def _get(objects: Objects, path: str, call: Call, interface: str, name: str) -> Variant:
+    values = _properties_of(objects, path, call, interface)
     if name not in values:
         raise UnknownProperty(f"{interface} has no property {name}")
     return values[name]
 
 
-def _get_all(objects: Objects, path: str, interface: str) -> Mapping[str, Variant]:
-    return _properties_of(objects, path, interface)
+def _get_all(objects: Objects, path: str, call: Call, interface: str) -> Mapping[str, Variant]:
+    return _properties_of(objects, path, call, interface)
 
 
-def _set(objects: Objects, path: str, interface: str, name: str, _value: object) -> None:
-    _get(objects, path, interface, name)
+def _set(objects: Objects, path: str, call: Call, interface: str, name: str, _value: object) -> None:
+    _get(objects, path, call, interface, name)
     raise PropertyReadOnly(f"{interface}.{name} is changed by a method of {MANAGER}, not by setting it")
 
 
-def _introspect(objects: Objects, path: str) -> str:
+def _introspect(objects: Objects, path: str, _call: Call) -> str:
     return contract.introspection(objects.interfaces(path), objects.children(path))
 
 
-def _machine_id(_objects: Objects, _path: str) -> str:
+def _machine_id(_objects: Objects, _path: str, _call: Call) -> str:
     for file in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         with suppress(OSError):
             return Path(file).read_text(encoding="ascii").strip()
@@ -200,9 +217,9 @@ STANDARD: Final[Mapping[tuple[str, str], Callable[..., Any]]] = {
     (PROPERTIES, "Get"): _get,
     (PROPERTIES, "GetAll"): _get_all,
     (PROPERTIES, "Set"): _set,
-    (OBJECT_MANAGER, "GetManagedObjects"): lambda objects, _path: objects.managed(),
+    (OBJECT_MANAGER, "GetManagedObjects"): lambda objects, _path, call: objects.managed(call),
     (INTROSPECTABLE, "Introspect"): _introspect,
-    (PEER, "Ping"): lambda _objects, _path: None,
+    (PEER, "Ping"): lambda _objects, _path, _call: None,
     (PEER, "GetMachineId"): _machine_id,
 }
 """The methods that every object has; they need no authorization."""

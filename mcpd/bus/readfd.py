@@ -4,35 +4,39 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
-import fcntl
 import os
+import socket
 import stat
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidArgument, LimitExceeded, TimedOut, from_oserror
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 READ_TIMEOUT: Final = 10.0
 """Seconds in which everything must have arrived."""
+_CHUNK: Final = 65536
 _SPLICE_NONBLOCK: Final = 2
+_AGAIN: Final = frozenset({errno.EAGAIN, errno.EINTR})
 
 
 async def read_all(fd: int, limit: int, what: str, timeout: float = READ_TIMEOUT) -> bytes:  # noqa: ASYNC109
     """Everything up to the end of *fd*, at most *limit* bytes in *timeout* seconds; *what* is for messages.
 
-    Takes pipes, sockets and memfds (those from their beginning). Not files: their file system may be one that
-    never answers. Raises :class:`~mcpd.errors.InvalidArgument`, :class:`~mcpd.errors.LimitExceeded` and
+    Takes pipes, unix stream sockets and memfds (those from their beginning). Not files: their file system may be one
+    that never answers. Raises :class:`~mcpd.errors.InvalidArgument`, :class:`~mcpd.errors.LimitExceeded` and
     :class:`~mcpd.errors.TimedOut`.
     """
     mode = os.fstat(fd).st_mode
     try:
         if stat.S_ISREG(mode):
             data = _read_memfd(fd, limit, what)
-        elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-            async with asyncio.timeout(timeout):
-                data = await _read_stream(fd, limit)
         else:
-            raise InvalidArgument(f"{what}: pass a pipe or a memfd")
+            async with asyncio.timeout(timeout):
+                data = await _read_stream(fd, mode, limit, what)
     except TimeoutError:
         raise TimedOut(f"{what}: its end did not arrive within {timeout:.0f} s; close the writing end") from None
     except OSError as error:
@@ -43,35 +47,59 @@ async def read_all(fd: int, limit: int, what: str, timeout: float = READ_TIMEOUT
 
 
 def _read_memfd(fd: int, limit: int, what: str) -> bytes:
+    own = os.memfd_create("probe")
     try:
-        fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-    except OSError:
-        raise InvalidArgument(f"{what}: pass a pipe or a memfd, not a file") from None
+        # All memfds are on one file system of the kernel. That they have seals is no sign: so have files on a tmpfs.
+        if os.fstat(fd).st_dev != os.fstat(own).st_dev:
+            raise InvalidArgument(f"{what}: pass a pipe or a memfd, not a file")
+    finally:
+        os.close(own)
     return os.pread(fd, limit + 1, 0)
 
 
-async def _read_stream(fd: int, limit: int) -> bytes:
-    """Read through a pipe of our own: O_NONBLOCK on *fd* would be the client's to clear again."""
+async def _read_stream(fd: int, mode: int, limit: int, what: str) -> bytes:
+    """Read without O_NONBLOCK: on *fd* it would be the client's to clear again."""
+    with contextlib.ExitStack() as stack:
+        take: Callable[[int], bytes]
+        if stat.S_ISFIFO(mode):
+            source, sink = os.pipe()
+            stack.callback(os.close, source)
+            stack.callback(os.close, sink)
+
+            def take(count: int) -> bytes:
+                moved = os.splice(fd, sink, count, flags=_SPLICE_NONBLOCK)
+                return os.read(source, moved) if moved else b""
+        elif stat.S_ISSOCK(mode):
+            # splice() waits for sockets whatever its flags say.
+            peer = stack.enter_context(socket.socket(fileno=os.dup(fd)))
+            if (peer.family, peer.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
+                raise InvalidArgument(f"{what}: of sockets only a unix stream will do; pass a pipe or a memfd")
+
+            def take(count: int) -> bytes:
+                return peer.recv(count, socket.MSG_DONTWAIT)
+        else:
+            raise InvalidArgument(f"{what}: pass a pipe or a memfd")
+        return await _collect(fd, take, limit)
+
+
+async def _collect(fd: int, take: Callable[[int], bytes], limit: int) -> bytes:
     loop = asyncio.get_running_loop()
     data = bytearray()
     ready = asyncio.Event()
-    source, sink = os.pipe()
     loop.add_reader(fd, ready.set)
     try:
         while len(data) <= limit:
             try:
-                count = os.splice(fd, sink, min(65536, limit + 1 - len(data)), flags=_SPLICE_NONBLOCK)
+                piece = take(min(_CHUNK, limit + 1 - len(data)))
             except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EINTR):
+                if error.errno not in _AGAIN:
                     raise
                 ready.clear()
                 await ready.wait()
                 continue
-            if count == 0:
+            if not piece:
                 break
-            data += os.read(source, count)
+            data += piece
         return bytes(data)
     finally:
         loop.remove_reader(fd)
-        os.close(source)
-        os.close(sink)

@@ -6,30 +6,81 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from mcpd.bus.signature import ALIGN, FIXED, MAX_DEPTH, Handle, WireError, split
 
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 """From a message and an offset to the value there and where it ends."""
 
+MAX_VARIANT: Final = 64
+"""Characters of a variant's signature."""
+MAX_VARIANT_DEPTH: Final = 8
+"""Containers within containers that a variant's signature may name."""
+MAX_NEW_SIGNATURES: Final = 4096
+"""Characters of signatures that one message may bring which were not met lately."""
+
+
+class _Allowance:
+    """How many characters of signatures one message may still have compiled; what is cached costs nothing."""
+
+    left = 0
+
+
+_allowance: Final = _Allowance()
+
+
+def begin_message() -> None:
+    """Forget what the message before cost. To be called before the values of another are read."""
+    _allowance.left = MAX_NEW_SIGNATURES
+
 
 @lru_cache(maxsize=512)
-def readers(signature: str, little: bool, depth: int = 0) -> tuple[Reader, ...]:
-    """What reads the values of *signature*. Raises :class:`~mcpd.bus.signature.WireError` for no signature."""
-    return tuple(_reader(single, little, depth) for single in split(signature))
+def readers(signature: str, little: bool, depth: int = 0, deepest: int = MAX_DEPTH) -> tuple[Reader, ...]:
+    """What reads the values of *signature*. Raises :class:`~mcpd.bus.signature.WireError` for no signature.
+
+    It stands within *depth* containers, and its own may go down to *deepest*.
+    """
+    return tuple(_compile(single, 0, little, depth, deepest)[0] for single in split(signature))
 
 
-def _reader(single: str, little: bool, depth: int) -> Reader:
-    if depth > MAX_DEPTH:
+@lru_cache(maxsize=512)
+def _variant_content(signature: bytes, little: bool, depth: int) -> Reader:
+    """What reads a variant of *signature*, which the sender chose and may choose anew for every value."""
+    if len(signature) > MAX_VARIANT:
+        raise WireError(f"the signature of a variant has at most {MAX_VARIANT} characters")
+    _allowance.left -= len(signature)
+    if _allowance.left < 0:
+        raise WireError("the variants are of too many types")
+    held = readers(signature.decode("ascii"), little, depth, min(MAX_DEPTH, depth + MAX_VARIANT_DEPTH))
+    if len(held) != 1:
+        raise WireError("a variant holds one value")
+    return held[0]
+
+
+def _compile(signature: str, at: int, little: bool, depth: int, deepest: int) -> tuple[Reader, int]:
+    """The reader of the type that begins at *at* of a valid *signature*, and where that type ends."""
+    if depth > deepest:
         raise WireError("containers are nested too deeply")
-    code = single[0]
+    code = signature[at]
+    if code == "a":
+        if signature.startswith("{sv}", at + 1):
+            return _options_reader(little, depth + 1), at + 5
+        read_item, end = _compile(signature, at + 1, little, depth + 1, deepest)
+        return _array_reader(signature[at + 1], read_item, little), end
+    if code in "({":
+        members = []
+        at += 1
+        while signature[at] not in ")}":
+            member, at = _compile(signature, at, little, depth + 1, deepest)
+            members.append(member)
+        return _struct_reader(tuple(members)), at + 1
+    return _basic_reader(code, little, depth), at + 1
+
+
+def _basic_reader(code: str, little: bool, depth: int) -> Reader:
     if code in FIXED:
         return _fixed_reader(code, little)
-    if code == "a":
-        return _array_reader(single[1:], little, depth + 1)
-    if code in "({":
-        return _struct_reader(tuple(_reader(part, little, depth + 1) for part in split(single[1:-1])))
     if code == "v":
         return _variant_reader(little, depth + 1)
     return {"y": _read_byte, "b": _bool_reader(little), "g": _read_signature}.get(code) or _string_reader(little)
@@ -83,10 +134,7 @@ def _string_reader(little: bool) -> Reader:
 def _variant_reader(little: bool, depth: int) -> Reader:
     def read(body: bytes, at: int) -> tuple[Any, int]:
         end = at + 1 + body[at]
-        held = readers(body[at + 1 : end].decode("ascii"), little, depth)
-        if len(held) != 1:
-            raise WireError("a variant holds one value")
-        return held[0](body, end + 1)
+        return _variant_content(body[at + 1 : end], little, depth)(body, end + 1)
 
     return read
 
@@ -123,12 +171,10 @@ def _options_reader(little: bool, depth: int) -> Reader:
     return read
 
 
-def _array_reader(element: str, little: bool, depth: int) -> Reader:
-    if element == "{sv}":
-        return _options_reader(little, depth)
+def _array_reader(element: str, read_item: Reader, little: bool) -> Reader:
+    """An array of elements whose type begins with the character *element*."""
     unpack = struct.Struct("<I" if little else ">I").unpack_from
-    align = ALIGN[element[0]]
-    read_item = _reader(element, little, depth)
+    align = ALIGN[element]
 
     def read(body: bytes, at: int) -> tuple[Any, int]:
         at += -at % 4
@@ -146,7 +192,7 @@ def _array_reader(element: str, little: bool, depth: int) -> Reader:
             items.append(item)
         if at != end:
             raise WireError("an array does not end where it says")
-        return (dict(items) if element[0] == "{" else items), at
+        return (dict(items) if element == "{" else items), at
 
     return read
 

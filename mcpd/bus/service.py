@@ -17,6 +17,7 @@ from mcpd.bus.objects import Objects
 from mcpd.bus.servers import Servers
 from mcpd.bus.sessions import SessionObject
 from mcpd.errors import McpdError
+from mcpd.runtime.sessions import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -49,6 +50,7 @@ class Service:
     ) -> None:
         self._connection = connection
         self._core = core
+        self._has_one_user = only_uid is not None
         self._objects = Objects(connection)
         self._callers = Callers(connection, lookup)
         self._callers.on_vanish(self._on_vanish)
@@ -96,7 +98,7 @@ class Service:
     def _on_job(self, event: JobEvent) -> None:
         path = job_path(event.job.number)
         if event.kind == "added":
-            self._objects.add(path, JobObject(event.job))
+            self._objects.add(path, JobObject(event.job), self._hidden_by(Owner(event.job.owner_uid, "")))
         elif event.kind == "changed":
             names = [CHANGES[name] for name in event.changed if name in CHANGES]
             self._objects.changed(path, names, urgent=not URGENT.isdisjoint(event.changed))
@@ -119,12 +121,16 @@ class Service:
         session = event.session
         path = session_path(session.number)
         if event.kind == "started":
-            self._objects.add(path, SessionObject(session, self._core.sessions))
+            self._objects.add(path, SessionObject(session, self._core.sessions), self._hidden_by(session.owner))
         elif session.exit is not None:
             result = "success" if session.exit.code == 0 else "failed"
             if session.owner.name.startswith(":"):
                 self._objects.emit(path, "Exited", result, session.exit.code, destination=session.owner.name)
             self._objects.remove(path)
+
+    def _hidden_by(self, owner: Owner) -> Owner | None:
+        """Whose an object is, where there are others to hide it from."""
+        return None if self._has_one_user else owner
 
     def _on_vanish(self, caller: Caller) -> None:
         self._spawn(self._core.sessions.stop_owner(caller.name))

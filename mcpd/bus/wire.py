@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
-from mcpd.bus.reading import readers
+from mcpd.bus.reading import begin_message, readers
 from mcpd.bus.signature import ALIGN, FIXED, Handle, Raw, Variant, WireError, split
 
 __all__ = ["Handle", "Raw", "Variant", "WireError", "entries", "marshal", "read_at", "split", "unmarshal", "variant"]
@@ -75,6 +75,7 @@ def unmarshal(signature: str, body: bytes, *, little: bool = True) -> list[Any]:
     """The values in *body*. Raises :class:`WireError` unless it is exactly what *signature* says."""
     values = []
     at = 0
+    begin_message()
     try:
         for read in readers(signature, little):
             value, at = read(body, at)
@@ -91,6 +92,7 @@ def read_at(signature: str, data: bytes, at: int, *, little: bool) -> tuple[Any,
 
     Raises :class:`WireError`.
     """
+    begin_message()
     try:
         (read,) = readers(signature, little)
         return read(data, at)

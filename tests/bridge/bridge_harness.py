@@ -133,13 +133,15 @@ def messages(reply: httpx2.Response) -> Iterator[Any]:
 
 
 class Bridge:
-    """A running ``mcpd-bridge``."""
+    """A running ``mcpd-bridge``; *prefix* is a command that executes it."""
 
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: dict[str, str], log: Path, prefix: Sequence[str] = ()
+    ) -> None:
         self.log = log
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mcpd.bridge.main", *arguments],
+                [*prefix, sys.executable, "-m", "mcpd.bridge.main", *arguments],
                 stdin=subprocess.DEVNULL,
                 stderr=stderr,
                 cwd=ROOT,

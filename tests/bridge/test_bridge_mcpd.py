@@ -101,6 +101,28 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         found.close()
 
 
+def test_the_bridge_starts_without_mcpd_and_says_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    environ = {
+        "HOME": str(tmp_path),
+        "XDG_RUNTIME_DIR": str(tmp_path / "run"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "MCP_ROOT": str(tmp_path / "system"),
+        "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/run/bus",
+    }
+    bridge = Bridge(["--listen", "127.0.0.1:0"], environ, tmp_path / "bridge.log")
+    try:
+        eventually(lambda: "mcpd cannot be reached" in bridge.said(), "the warning")
+        eventually(lambda: "token in" in bridge.said(), "the bridge listens")
+        said = bridge.said()
+        assert f"listening on the unix socket {tmp_path}/run/mcp/bridge.sock" in said
+        assert f"send the token in {tmp_path}/state/mcp/bridge.token" in said
+        assert bridge.http().get("/health").status_code == 200
+        assert bridge.stop() == 0
+    finally:
+        bridge.close()
+
+
 def test_D6_an_installed_server_is_served_over_http(machine: Machine) -> None:
     client = machine.client("fix").open()
     assert text_of(client.ask(call("echo", "e", text="through mcpd"))) == "through mcpd"

@@ -37,7 +37,9 @@ def read(pieces: list[bytes], limit: int) -> tuple[list[bytes], list[tuple[bytes
         lambda line: lines.append(line.removesuffix(b"\n")), lambda *ends: oversized.append(ends), limit
     )
     for piece in pieces:
-        reader.feed(piece)
+        done = reader.feed(piece)
+        while not done:
+            done = reader.go_on()
     return lines, oversized
 
 
@@ -78,7 +80,8 @@ async def test_a_pipe_writes_what_the_reader_takes_in_order() -> None:
     loop = asyncio.get_running_loop()
     closed = loop.create_future()
     drained = loop.create_future()
-    pipe = Pipe(stdin, stdout, lambda _data: None, lambda: closed.set_result(None))
+    reader = LineReader(lambda _line: None, lambda *_ends: None, 100)
+    pipe = Pipe(stdin, stdout, reader, lambda: closed.set_result(None))
     sent = b"".join(b"%06d\n" % number for number in range(100_000))
     for start in range(0, len(sent), 7001):
         assert pipe.write(sent[start : start + 7001])

@@ -76,6 +76,7 @@ async def test_the_official_client_with_a_token(start_bridge: Callable[..., Brid
 
     token = tmp_path / "token"
     token.write_text("tok")
+    token.chmod(0o600)
     bridge = start_bridge("--listen", "127.0.0.1:0", "--token-file", str(token), "--server", f"s={COMMAND}")
     async with (
         httpx2.AsyncClient(headers={"Authorization": "Bearer tok"}, trust_env=False) as http,

@@ -15,6 +15,8 @@ import httpx2
 import pytest
 from bridge_harness import BOTH, COMMAND, PATIENCE, ROOT, Client, call, eventually, initialize, text_of
 
+from mcpd import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -83,6 +85,7 @@ def test_T9_6_a_preflight_needs_no_token(start_bridge: Callable[..., Bridge], to
 def token_file(tmp_path: Path) -> Path:
     file = tmp_path / "token"
     file.write_text("s3cret-token\n")
+    file.chmod(0o600)
     return file
 
 
@@ -118,6 +121,7 @@ def test_with_the_token_one_does(start_bridge: Callable[..., Bridge], token_file
         (["--listen", "127.0.0.1:0"], "--token-file"),
         (["--listen", "127.0.0.1:0", "--auth", "none", "--token-file", "TOKEN"], "either"),
         (["--auth", "none"], "--listen"),
+        ([], "--listen 127.0.0.1:7411; say who may come in: either --token-file FILE or --auth none"),
         (["--listen", "example.com:80", "--auth", "none"], "HOST:PORT"),
         (["--listen", "127.0.0.1:99999", "--auth", "none"], "HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--auth", "none", "--server", "s=x"], "twice"),
@@ -135,6 +139,33 @@ def test_unsafe_or_unclear_arguments_are_refused(token_file: Path, arguments: li
     assert done.returncode != 0
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_token_that_others_can_reach_is_refused(token_file: Path, mode: int) -> None:
+    token_file.chmod(mode)
+    done = _run("--server", "s=cat", "--listen", "127.0.0.1:0", "--token-file", str(token_file))
+    assert done.returncode == 1
+    assert f"chmod 600 {token_file}" in done.stderr
+    assert "s3cret" not in done.stderr
+
+
+def test_options_of_the_other_form_are_told_apart() -> None:
+    done = _run("--auth", "none")
+    assert done.returncode == 2
+    assert "mcpd.toml" in done.stderr
+
+
+def test_the_programs_tell_their_version() -> None:
+    for module, name in (("mcpd.bridge.main", "mcpd-bridge"), ("mcpd.daemon", "mcpd")):
+        command = [sys.executable, "-m", module, "--version"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        assert done.stdout == f"{name} {__version__}\n"
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mcpd.bridge.main", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def test_a_remote_listener_needs_the_flag_and_answers_to_addresses(

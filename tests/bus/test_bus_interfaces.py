@@ -7,6 +7,7 @@ import asyncio
 import gc
 import json
 import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,8 @@ async def test_a_secret_has_a_size_and_an_end(core: Core, client: Client, tmp_pa
     file = tmp_path / "file"
     file.write_text("x")
     with file.open() as opened, pytest.raises(errors.InvalidArgument, match="not a file"):
+        await client.manager.call(*call, fds=[opened.fileno()])
+    with tempfile.TemporaryFile(dir="/dev/shm") as opened, pytest.raises(errors.InvalidArgument, match="not a file"):
         await client.manager.call(*call, fds=[opened.fileno()])
     with open("/dev/zero") as zero, pytest.raises(errors.InvalidArgument, match="pipe or a memfd"):  # noqa: PTH123
         await client.manager.call(*call, fds=[zero.fileno()])
@@ -315,7 +318,7 @@ async def test_nothing_is_left_open(core: Core, client: Client) -> None:
 async def test_the_client_says_when_mcpd_is_not_there(machine: Machine) -> None:
     async with await Connection.open(machine.bus.address) as connection:
         client = Client(connection, system=True)
-        with pytest.raises(errors.ServiceUnavailable, match="systemctl status mcpd"):
+        with pytest.raises(errors.ServiceUnavailable, match="systemctl start mcpd"):
             await client.manager.call("ListServers", "a{sv}", [{}])
     with pytest.raises(errors.ServiceUnavailable, match="cannot connect"):
         await Connection.open("unix:path=/nonexistent/bus")

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from mcpd import errors
 from mcpd.bus.names import JOB, MANAGER, PROPERTIES, ROOT
@@ -92,3 +95,23 @@ async def test_the_client_follows_a_job_to_its_end(core: Core, client: Client, m
     result = await client.run_job("Refresh", "a{sv}", [{}], on_change=on_change)
     assert result == ("done", "", "")
     assert states[-1] == "done"
+
+
+async def test_the_catalogue_is_searched_beside_the_loop(core: Core, client: Client, monkeypatch: Any) -> None:
+    threads: list[int] = []
+
+    def find(server_id: str) -> None:
+        threads.append(threading.get_ident())
+        raise errors.NotFound(f"no source offers {server_id}")
+
+    def offers() -> dict[str, list[Any]]:
+        threads.append(threading.get_ident())
+        return {}
+
+    monkeypatch.setattr(core.catalog, "find", find)
+    monkeypatch.setattr(core.catalog, "offers", offers)
+    with pytest.raises(errors.NotFound, match="no source offers other"):
+        await client.manager.call("Install", "sa{sv}", ["other", {}])
+    await client.manager.call("Update", "asa{sv}", [["x"], {}])
+    assert len(threads) >= 2
+    assert threading.get_ident() not in threads

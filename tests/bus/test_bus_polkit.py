@@ -15,7 +15,7 @@ import pytest
 
 from mcpd.bus.client import Client
 from mcpd.bus.connection import Connection, Match
-from mcpd.bus.names import DBUS, DBUS_PATH
+from mcpd.bus.names import DBUS, DBUS_PATH, OBJECT_MANAGER, PROPERTIES, ROOT
 from mcpd.bus.polkit import AUTHORITY, AUTHORITY_PATH, POLKIT
 from mcpd.errors import InteractionRequired, InvalidArgument, InvalidConfig, McpdError, NotAuthorized, NotFound
 from mcpd.paths import Scope
@@ -279,6 +279,35 @@ async def test_another_users_session_needs_cancel_foreign(system: Machine) -> No
         assert [s["server-id"] for s in await one.manager.call("ListSessions")] == ["x"]
         await one.session(path).call("Stop", "a{sv}", [{}])
         assert core.sessions.list() == []
+        for fd in ends.values():
+            os.close(fd)
+
+
+async def test_sessions_and_jobs_of_others_are_not_shown(system: Machine) -> None:
+    async with (
+        people(system) as (one, two, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        uids[third.unique_name] = 0
+        root = Client(third, system=True)
+        added: list[Any] = []
+        await two.connection.subscribe(Match(member="InterfacesAdded"), added.append)
+        for action in ("spawn", "refresh"):
+            await mock.answer(f"org.mcpd.mcp1.{action}", "yes")
+        session, ends = await one.spawn("x")
+        job = await one.manager.call("Refresh", "a{sv}", [{}])
+        for client, sees in ((one, True), (root, True), (two, False)):
+            managed, _ = await client.invoke(ROOT, OBJECT_MANAGER, "GetManagedObjects", "", [], [], None)
+            assert ({session, job} <= set(managed), {session, job}.isdisjoint(managed)) == (sees, not sees)
+        for remote, name in ((two.session(session), "Pid"), (two.job(job), "ServerId")):
+            with pytest.raises(NotAuthorized, match="another user"):
+                await remote.properties()
+            with pytest.raises(NotAuthorized, match="another user"):
+                await two.invoke(remote.path, PROPERTIES, "Get", "ss", [remote.interface, name], [], None)
+        assert (await one.session(session).properties())["ServerId"] == "x"
+        assert (await root.job(job).properties())["OwnerUid"] == SOMEBODY
+        assert [list(signal.args[1].values()) for signal in added if signal.args[0] in (session, job)] == [[{}], [{}]]
         for fd in ends.values():
             os.close(fd)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.servers import ECHO
+from tests.children import no_child_stays  # noqa: F401 -- for every module here
 from tests.rig import Rig
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ MANIFEST = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A registry file with one server, whose files lie beside it."""
     directory = tmp_path_factory.mktemp("registry")
@@ -42,7 +43,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rig(registry: Path) -> Iterator[Rig]:
     """The machine, with the registry known to it and nothing installed."""
     with Rig() as machine:

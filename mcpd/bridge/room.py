@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How many connections there may be, so that descriptors are left for servers and for other kinds of clients."""
+
+from __future__ import annotations
+
+import resource
+from typing import Final
+
+MOST_DESCRIPTORS: Final = 32768
+"""What the bridge raises its limit to, if it may."""
+MOST_CONNECTIONS: Final = 4096
+
+
+class Room:
+    """Counts the connections of one kind of listener; *limit* may be there at once."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self, limit: int) -> None:
+        self._free = limit
+
+    def enter(self) -> bool:
+        """Take a place; false if there is none."""
+        if self._free <= 0:
+            return False
+        self._free -= 1
+        return True
+
+    def leave(self) -> None:
+        """Give a place back."""
+        self._free += 1
+
+
+def connection_limit() -> int:
+    """Raise the limit on open descriptors; returns how many connections of one kind fit.
+
+    A quarter each, so that what comes over TCP, where anybody may connect, takes nothing from the unix socket.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    return min(soft // 4, MOST_CONNECTIONS)
