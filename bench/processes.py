@@ -3,11 +3,7 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-
-TICK = os.sysconf("SC_CLK_TCK")
-"""Of the clock that counts processor time, per second."""
 
 
 def pss(pid: int) -> float:
@@ -19,9 +15,8 @@ def pss(pid: int) -> float:
 
 
 def cpu(pid: int) -> float:
-    """Processor time used so far by all its threads, without the children's, in seconds."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / TICK
+    """Processor time used so far by all threads, without child processes, in seconds."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9
 
 
 def open_fds(pid: int) -> int:

@@ -115,7 +115,7 @@ class Guard:
         Where something hidden is only a part of what is shown, :meth:`covers` sees to it.
         """
         for mount in mounts:
-            if mount.kind in BINDS and any(Path(mount.source).is_relative_to(barred) for barred in self.hidden):
+            if mount.kind in BINDS and any(_lies_in(mount.source, str(barred)) for barred in self.hidden):
                 raise InvalidManifest(
                     f"{server_id}: {mount.target} belongs to mcpd, another server or the session, and is never shown to"
                     " a server; keep its program and its files elsewhere"
@@ -166,11 +166,11 @@ class Guard:
             source = Path(mount.source)
             if mount.kind is not MountKind.RO_BIND:
                 for own in self.protected:
-                    if own.is_relative_to(source) and _made(own):
+                    if _lies_in(str(own), mount.source) and _made(own):
                         target = str(Path(mount.target) / own.relative_to(source))
                         found[target] = Mount(MountKind.RO_BIND, target, str(own))
             for secret in self.hidden:
-                if secret.is_relative_to(source) and _made(secret):
+                if _lies_in(str(secret), mount.source) and _made(secret):
                     target = str(Path(mount.target) / secret.relative_to(source))
                     found[target] = (
                         Mount(MountKind.TMPFS, target)
@@ -178,6 +178,11 @@ class Guard:
                         else Mount(MountKind.DEV_BIND, target, os.devnull)
                     )
         return sorted(found.values(), key=lambda mount: mount.target.count("/"))
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    """Whether *path* is *directory* or below it; pathlib would take most of the time of a spawn for this."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _secret(layout: Layout) -> tuple[Path, ...]:
@@ -197,7 +202,7 @@ def _bus_sockets() -> list[Path]:
 
 
 def _resolved(paths: Iterable[Path]) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(path.resolve() for path in paths))
+    return tuple(Path(real) for real in dict.fromkeys(map(os.path.realpath, paths)))
 
 
 def _links(paths: Iterable[Path]) -> set[Path]:

@@ -32,8 +32,8 @@ SYSTEM_USER: Final = "mcp-server"
 
 def bind(source: Path, target: Path | None = None, kind: MountKind = MountKind.RO_BIND) -> Mount:
     """Show *source*, symlinks resolved, at *target* (default: where it really is)."""
-    real = source.resolve()
-    return Mount(kind, str(target or real), str(real))
+    real = os.path.realpath(source)
+    return Mount(kind, str(target or real), real)
 
 
 def base(*, network: bool, home: str, runtime_dir: str, system: bool) -> list[Mount]:
