@@ -8,6 +8,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import os
 import time
+from abc import ABC, abstractmethod
 
 from mcpd.runtime.exec.proc import (
     PR_SET_PDEATHSIG,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from mcpd.runtime.exec.wire import Request
 
 
-class Tree:
+class Tree(ABC):
     """A process tree below one child of ours."""
 
     def __init__(self, request: Request, stderr: int) -> None:
@@ -42,9 +43,9 @@ class Tree:
         self.pidfd = -1
         """Becomes readable when the tree's top has ended."""
 
+    @abstractmethod
     def start(self) -> None:
         """Start the program; :class:`Failure` if that is known to be impossible."""
-        raise NotImplementedError
 
     def read_status(self) -> bool:
         """Take what is there; False once there will be no more."""
@@ -54,9 +55,9 @@ class Tree:
         """Whether the program itself runs, or has run."""
         return True
 
+    @abstractmethod
     def terminate(self) -> None:
         """Ask the program to end."""
-        raise NotImplementedError
 
     def kill(self) -> None:
         """SIGKILL for all; stopped first, so that none can fork away from the sweep."""
