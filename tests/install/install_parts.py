@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd.catalog import CatalogEntry
@@ -28,7 +29,6 @@ from mcpd.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
 
 SERVER = """
 import json, os, sys, time
@@ -302,3 +302,16 @@ async def reach(job: Job, world: World, state: JobState) -> None:
     await reached.wait()
     end()
     assert job.state is state, job.error
+
+
+def running(directory: Path) -> list[str]:
+    """Command lines of living processes that name *directory*."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in line and int(process.name) != os.getpid():
+            found.append(line)
+    return found

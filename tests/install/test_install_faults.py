@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from install_parts import World, index, local, make_world, project, wheel
+from install_parts import World, index, local, make_world, project, running, wheel
 
 from mcpd.errors import NoSpace
 
@@ -64,25 +64,13 @@ async def test_sigkill_takes_the_running_command_along(
     entry = {"id": "org.test.py", "name": "Py", "source": {"type": "pypi", "package": "fake-server"}}
     await killed(entry, "building", 55, tmp_path)
     for _ in range(200):
-        if not _processes(tmp_path):
+        if not running(tmp_path / "home"):
             break
         await asyncio.sleep(0.05)
-    assert _processes(tmp_path) == []
+    assert running(tmp_path / "home") == []
     world.store.recover()
     assert world.store.list() == []
     assert world.left_over() == []
-
-
-def _processes(directory: Path) -> list[str]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if f"{directory}/home" in line:
-            found.append(line)
-    return found
 
 
 @pytest.fixture

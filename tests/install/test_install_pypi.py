@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from install_parts import World, index, sdist, wheel
+from install_parts import World, index, running, sdist, wheel
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install import JobState, read_lock
@@ -173,19 +172,6 @@ async def test_cancel_ends_the_command_that_runs(world: World, tmp_path: Path, o
     assert job.state is JobState.CANCELLED
     assert running(tmp_path) == []
     assert world.left_over() == []
-
-
-def running(directory: Path) -> list[str]:
-    """Command lines of living processes that name *directory*."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (process / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if str(directory) in line and int(process.name) != os.getpid():
-            found.append(line)
-    return found
 
 
 async def test_mcp_server_time_now_and_with_the_older_sdk_side_by_side(world: World) -> None:
