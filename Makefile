@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-.PHONY: all demo check lint test bench clean
+.PHONY: all demo check lint test bench clean install
 
 all: check
 
@@ -26,6 +26,15 @@ test:
 bench:
 	@packaging/setup.sh check
 	@.venv/bin/python -m bench
+
+# Where everything goes; a package sets DESTDIR.
+prefix = /usr
+libexecdir = $(prefix)/libexec
+pythondir = $(prefix)/lib/python3/dist-packages
+python = /usr/bin/python3
+
+install:
+	@DESTDIR='$(DESTDIR)' prefix='$(prefix)' libexecdir='$(libexecdir)' pythondir='$(pythondir)' python='$(python)' packaging/install.sh
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
