@@ -38,11 +38,12 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property of an interface; all are read-only."""
+    """A property of an interface; none of ours is writable."""
 
     name: str
     signature: str
     emits_changed: bool
+    writable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +110,5 @@ def _method(interface: str, element: ET.Element) -> Method:
 
 def _property(element: ET.Element) -> Property:
     emits = {a.attrib["name"]: a.attrib["value"] for a in element.iter("annotation")}.get(EMITS_CHANGED, "true")
-    return Property(element.attrib["name"], element.attrib["type"], emits == "true")
+    writable = element.attrib["access"] == "readwrite"
+    return Property(element.attrib["name"], element.attrib["type"], emits == "true", writable)

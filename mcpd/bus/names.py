@@ -17,6 +17,9 @@ SERVERS: Final = ROOT + "/server"
 JOBS: Final = ROOT + "/job"
 SESSIONS: Final = ROOT + "/session"
 
+LOG_CONTROL: Final = "org.freedesktop.LogControl1"
+LOG_CONTROL_PATH: Final = "/org/freedesktop/LogControl1"
+
 DBUS: Final = "org.freedesktop.DBus"
 DBUS_PATH: Final = "/org/freedesktop/DBus"
 PROPERTIES: Final = DBUS + ".Properties"

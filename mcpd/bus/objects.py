@@ -8,7 +8,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from mcpd.bus import contract, wire
 from mcpd.bus.names import INTROSPECTABLE, MANAGER, OBJECT_MANAGER, PEER, PROPERTIES, ROOT
@@ -46,6 +46,14 @@ class Target(Protocol):
         """Every property of the interface."""
 
 
+@runtime_checkable
+class Writable(Target, Protocol):
+    """A target with properties that are set."""
+
+    def set_property(self, call: Call, name: str, value: object) -> None:
+        """Set the property *name*, which its XML calls writable, if *call* may. Raises what the caller is told."""
+
+
 @dataclass(slots=True)
 class _Object:
     target: Target
@@ -77,7 +85,7 @@ class Objects:
     def add(self, path: str, target: Target, owner: Owner | None = None) -> None:
         """Put *target* at *path*. What has an *owner* is shown to nobody else but root."""
         self._objects[path] = _Object(target, owner)
-        if path != ROOT:
+        if _is_managed(path):
             values = target.properties() if owner is None else {}
             self._emit(ROOT, OBJECT_MANAGER, "InterfacesAdded", path, {target.interface: values})
 
@@ -86,7 +94,8 @@ class Objects:
         if path in self._objects:
             self._flush(path)
             target = self._objects.pop(path).target
-            self._emit(ROOT, OBJECT_MANAGER, "InterfacesRemoved", path, [target.interface])
+            if _is_managed(path):
+                self._emit(ROOT, OBJECT_MANAGER, "InterfacesRemoved", path, [target.interface])
 
     def changed(self, path: str, names: Iterable[str], *, urgent: bool = False) -> None:
         """Signal that the properties *names* of the object at *path* have new values.
@@ -136,7 +145,7 @@ class Objects:
         """What the caller may read but the manager itself, as the body of GetManagedObjects has it."""
         out = bytearray()
         for path, known in self._objects.items():
-            if path == ROOT or not known.is_shown_to(call):
+            if not _is_managed(path) or not known.is_shown_to(call):
                 continue
             if known.blob is None:
                 entry = {path: {known.target.interface: known.target.properties()}}
@@ -178,6 +187,11 @@ class Objects:
                 self._connection.emit(path, interface, member, signature, args, destination=destination)
 
 
+def _is_managed(path: str) -> bool:
+    """Whether the object manager at the root tells of the object at *path*."""
+    return path.startswith(ROOT + "/")
+
+
 def _properties_of(objects: Objects, path: str, call: Call, interface: str) -> Mapping[str, Variant]:
     if interface not in objects.interfaces(path):
         raise UnknownInterface(f"{path} has no interface {interface}")
@@ -197,9 +211,12 @@ def _get_all(objects: Objects, path: str, call: Call, interface: str) -> Mapping
     return _properties_of(objects, path, call, interface)
 
 
-def _set(objects: Objects, path: str, call: Call, interface: str, name: str, _value: object) -> None:
+def _set(objects: Objects, path: str, call: Call, interface: str, name: str, value: object) -> None:
     _get(objects, path, call, interface, name)
-    raise PropertyReadOnly(f"{interface}.{name} is changed by a method of {MANAGER}, not by setting it")
+    target = objects.get(path)
+    if not contract.interfaces()[interface].properties[name].writable or not isinstance(target, Writable):
+        raise PropertyReadOnly(f"{interface}.{name} is changed by a method of {MANAGER}, not by setting it")
+    target.set_property(call, name, value)
 
 
 def _introspect(objects: Objects, path: str, _call: Call) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.errors import Busy, LimitExceeded, NotFound
 from mcpd.install.answers import Answers
 from mcpd.install.job import Job, JobEvent, JobKind
+from mcpd.journal import JOB_FINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine
@@ -104,9 +105,11 @@ class Jobs:
         self._removals.clear()
 
     def _report(self, event: JobEvent) -> None:
-        if event.kind == "finished" and not self._closed:
-            loop = asyncio.get_running_loop()
-            self._removals[event.job.number] = loop.call_later(LINGER, self._remove, event.job)
+        if event.kind == "finished":
+            _log_end(event.job)
+            if not self._closed:
+                loop = asyncio.get_running_loop()
+                self._removals[event.job.number] = loop.call_later(LINGER, self._remove, event.job)
         for listener in tuple(self._listeners):
             try:
                 listener(event)
@@ -117,3 +120,22 @@ class Jobs:
         self._removals.pop(job.number, None)
         self._jobs.pop(job.number, None)
         self._report(JobEvent(job, "removed"))
+
+
+def _log_end(job: Job) -> None:
+    what = f"{job.kind} {job.server_id}".rstrip()
+    problem = f": {job.error.message}" if job.error is not None else ""
+    log.info(
+        "Job %d (%s) of uid %d: %s%s",
+        job.number,
+        what,
+        job.owner_uid,
+        job.state,
+        problem,
+        extra={
+            "MESSAGE_ID": JOB_FINISHED,
+            "MCP_JOB_ID": job.number,
+            "MCP_SERVER_ID": job.server_id or None,
+            "CALLER_UID": job.owner_uid,
+        },
+    )

@@ -23,6 +23,7 @@ from mcpd.install import jobs as jobs_module
 from mcpd.install.answers import Answers
 from mcpd.install.job import Job, JobEvent, JobKind, JobState, Need
 from mcpd.install.jobs import Jobs
+from mcpd.journal import JOB_FINISHED
 from mcpd.model import Manifest
 
 if TYPE_CHECKING:
@@ -196,3 +197,22 @@ async def test_a_job_without_a_server_takes_no_values(jobs: Jobs) -> None:
     assert job.server_id == ""
     with pytest.raises(InvalidArgument):
         job.set_config({"a": 1})
+
+
+async def test_the_end_of_a_job_is_logged_with_fields(jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_: Job) -> None:
+        raise Unhealthy("it does not answer")
+
+    caplog.set_level("INFO")
+    await jobs.start(JobKind.INSTALL, ["x"], 1000, fail).wait()
+    await jobs.start(JobKind.REFRESH, [], 0, nothing).wait()
+    ends = [vars(record) | {"text": record.message} for record in caplog.records]
+    assert [end["text"] for end in ends] == [
+        "Job 1 (install x) of uid 1000: failed: it does not answer",
+        "Job 2 (refresh) of uid 0: done",
+    ]
+    assert all(end["MESSAGE_ID"] == JOB_FINISHED for end in ends)
+    assert [(end["MCP_JOB_ID"], end["MCP_SERVER_ID"], end["CALLER_UID"]) for end in ends] == [
+        (1, "x", 1000),
+        (2, None, 0),
+    ]

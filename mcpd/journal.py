@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Logging into systemd's journal with fields (systemd.journal-fields(7)), or as lines where there is no journal.
+
+An ``extra`` key of :mod:`logging` that is the name of a journal field (``MCP_SERVER_ID``) becomes that field.
+Protocol: systemd.io/JOURNAL_NATIVE_PROTOCOL. Nothing that a message or a field holds can become another field.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import select
+import socket
+import struct
+import sys
+from contextlib import suppress
+from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from mcpd.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SESSION_STARTED: Final = "d64aef435d4c455ebd9fd9161d94ba02"
+SESSION_ENDED: Final = "8a284f559cfe439d991785604b2cbf23"
+JOB_FINISHED: Final = "6c58cd69762c414f80437b6d2708ad18"
+POLKIT_DECISION: Final = "f62d8bdca6b343fc8cb06dbe794743fa"
+LEASH_REFUSED: Final = "d676dce6287345458a17dc9dd63df8bf"
+
+SOCKET: Final = "/run/systemd/journal/socket"
+FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
+"""Of a line where there is no journal."""
+
+Target: TypeAlias = Literal["journal", "console"]
+_TARGETS: Final[dict[str, Target]] = {"journal": "journal", "console": "console"}
+
+NOTICE: Final = 25
+_LEVELS: Final[dict[str, tuple[int, int]]] = {
+    "emerg": (logging.CRITICAL + 30, 0),
+    "alert": (logging.CRITICAL + 20, 1),
+    "crit": (logging.CRITICAL, 2),
+    "err": (logging.ERROR, 3),
+    "warning": (logging.WARNING, 4),
+    "notice": (NOTICE, 5),
+    "info": (logging.INFO, 6),
+    "debug": (logging.DEBUG, 7),
+}
+"""syslog(3)'s names: level in :mod:`logging`, priority in the journal."""
+_ALIASES: Final = {"error": "err", "critical": "crit", "warn": "warning"}
+_FIELD: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
+_SEND_BUFFER: Final = 8 * 1024 * 1024
+_MESSAGE: Final = logging.Formatter("%(message)s")
+"""Appends the traceback to the message."""
+_PATIENCE: Final = 0.01
+"""Seconds that a message waits for room, once; those that follow do not wait until one got through."""
+_TOO_LARGE: Final = frozenset({errno.EMSGSIZE, errno.ENOBUFS})
+_SEALS: Final = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL
+
+
+class LevelSwitch:
+    """How the root logger logs, changed while it runs."""
+
+    def __init__(self, level: str, target: Target, identifier: str) -> None:
+        self.identifier: Final = identifier
+        """What ``journalctl -t`` and ``SYSLOG_IDENTIFIER=`` call this program."""
+        self._level = ""
+        self._target: Target = target
+        self._install(target)
+        self.level = level
+
+    @property
+    def level(self) -> str:
+        """The least important level that is logged, by its name in syslog(3).
+
+        Setting takes ``error``, ``critical`` and ``warn`` too; other names raise
+        :class:`~mcpd.errors.InvalidArgument`.
+        """
+        return self._level
+
+    @level.setter
+    def level(self, name: str) -> None:
+        known = _ALIASES.get(name, name)
+        if known not in _LEVELS:
+            raise InvalidArgument(f"{name!r} is no log level; there are {', '.join(_LEVELS)}")
+        self._level = known
+        logging.getLogger().setLevel(_LEVELS[known][0])
+
+    @property
+    def target(self) -> Target:
+        """Where messages go: ``journal``, or ``console`` for lines on standard error.
+
+        Setting another raises :class:`~mcpd.errors.InvalidArgument`.
+        """
+        return self._target
+
+    @target.setter
+    def target(self, target: str) -> None:
+        known = _TARGETS.get(target)
+        if known is None:
+            raise InvalidArgument(f"{target!r} is no log target here; there are {', '.join(_TARGETS)}")
+        if known != self._target:
+            self._install(known)
+            self._target = known
+
+    def _install(self, target: Target) -> None:
+        handler: logging.Handler
+        if target == "journal":
+            handler = JournalHandler(self.identifier, SOCKET)
+        else:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter(FORMAT))
+        root = logging.getLogger()
+        for old in list(root.handlers):
+            root.removeHandler(old)
+            old.close()
+        root.addHandler(handler)
+
+
+def configure(level: str, *, identifier: str) -> LevelSwitch:
+    """Set root logging up: into the journal if standard error goes there (``$JOURNAL_STREAM``), else lines.
+
+    Replaces the handlers that are there. Raises :class:`~mcpd.errors.InvalidArgument` for an unknown *level*.
+    """
+    logging.addLevelName(NOTICE, "NOTICE")
+    return LevelSwitch(level, "journal" if _stderr_is_journal() else "console", identifier)
+
+
+def _stderr_is_journal() -> bool:
+    """As systemd.exec(5) asks: the variable may be inherited by a program whose standard error goes elsewhere."""
+    with suppress(OSError):
+        status = os.fstat(2)
+        return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+    return False
+
+
+class JournalHandler(logging.Handler):
+    """Sends every record as one entry with fields; as lines on standard error if the journal does not listen."""
+
+    def __init__(self, identifier: str, address: str) -> None:
+        super().__init__()
+        self._identifier = identifier
+        self._address = address
+        self._socket: socket.socket | None = None
+        self._lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send *record*."""
+        try:
+            entry = b"".join(_pairs(record, self._identifier))
+            try:
+                self._send(entry)
+            except BlockingIOError:
+                self._lost += 1
+            except OSError:
+                self._close_socket()
+                _write_lines(record)
+        except Exception:  # noqa: BLE001 -- what logging itself does with a record that cannot be formatted
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self.acquire()
+        try:
+            self._close_socket()
+        finally:
+            self.release()
+        super().close()
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                made.setblocking(False)
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+                made.connect(self._address)
+            except OSError:
+                made.close()
+                raise
+            self._socket = made
+        return self._socket
+
+    def _send(self, entry: bytes) -> None:
+        """Raises :class:`BlockingIOError` if there is no room, another :class:`OSError` if nobody listens."""
+        if self._lost:
+            count, self._lost = self._lost, 0
+            try:
+                self._deliver(b"".join(_loss(count, self._identifier)), wait=False)
+            except BlockingIOError:
+                self._lost = count
+                raise
+        self._deliver(entry, wait=True)
+
+    def _deliver(self, entry: bytes, *, wait: bool) -> None:
+        try:
+            _put(self._connected(), entry)
+        except ConnectionError:
+            # The journal was started anew, with a new socket.
+            self._close_socket()
+            _put(self._connected(), entry)
+        except BlockingIOError:
+            if not wait or not _has_room(self._connected()):
+                raise
+            _put(self._connected(), entry)
+
+
+def _has_room(sock: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    return bool(poll.poll(_PATIENCE * 1000))
+
+
+def _put(sock: socket.socket, entry: bytes) -> None:
+    """Send *entry*, in a sealed memfd where it is too large for a datagram."""
+    try:
+        sock.send(entry)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in _TOO_LARGE:
+            raise
+        fd = os.memfd_create("journal-entry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with os.fdopen(fd, "wb") as file:
+            file.write(entry)
+            file.flush()
+            fcntl(file, F_ADD_SEALS, _SEALS)
+            socket.send_fds(sock, [b""], [fd])
+
+
+def _pairs(record: logging.LogRecord, identifier: str) -> Iterator[bytes]:
+    """The fields of the entry for *record*."""
+    own: dict[str, object] = {
+        "MESSAGE": _MESSAGE.format(record),
+        "PRIORITY": _priority(record.levelno),
+        "SYSLOG_IDENTIFIER": identifier,
+        "LOGGER": record.name,
+        "CODE_FILE": record.pathname,
+        "CODE_LINE": record.lineno,
+        "CODE_FUNC": record.funcName,
+    }
+    if record.exc_info and record.exc_info[0] is not None:
+        own["EXCEPTION"] = record.exc_info[0].__qualname__
+    for name, value in own.items():
+        yield _pair(name, value)
+    for name, value in record.__dict__.items():
+        if value is not None and name not in own and _FIELD.fullmatch(name):
+            yield _pair(name, value)
+
+
+def _loss(count: int, identifier: str) -> Iterator[bytes]:
+    """The fields of an entry that tells of lost ones."""
+    yield _pair("MESSAGE", f"{count} log messages were lost because the journal did not read them")
+    yield _pair("PRIORITY", _LEVELS["warning"][1])
+    yield _pair("SYSLOG_IDENTIFIER", identifier)
+
+
+def _pair(name: str, value: object) -> bytes:
+    """One field; in the form with a length where the value has lines of its own."""
+    data = value if isinstance(value, bytes) else str(value).encode(errors="backslashreplace")
+    if b"\n" in data:
+        return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
+    return name.encode() + b"=" + data + b"\n"
+
+
+def _priority(level: int) -> int:
+    return next(priority for least, priority in _LEVELS.values() if level >= least or priority == 7)
+
+
+def _write_lines(record: logging.LogRecord) -> None:
+    """*record* on standard error.
+
+    Where that is the journal's stream, each line begins with its priority (``<4>``), which the journal takes off
+    again (``SyslogLevelPrefix=``): so no line of a message can have another.
+    """
+    lines = logging.Formatter(FORMAT).format(record).splitlines()
+    prefix = f"<{_priority(record.levelno)}>" if _stderr_is_journal() else ""
+    with suppress(OSError, ValueError):
+        sys.stderr.write("".join(f"{prefix}{line}\n" for line in lines))
+        sys.stderr.flush()
