@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a shell offers after ``mcpctl …<TAB>``: argcomplete over the parser, and what is installed and running.
+
+The shell starts ``mcpctl`` itself with ``_ARGCOMPLETE`` set. Nothing here may print, fail or wait for long: without
+mcpd there are just no ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from mcpd.cli.output import clean
+from mcpd.errors import McpdError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+    from mcpd.bus.client import Client
+
+PATIENCE: Final = 2.0
+"""Seconds until nothing is offered; a service that has to be started first takes one."""
+_SHOWN: Final = 60
+
+Offer: TypeAlias = "Mapping[str, str]"
+"""What may stand there, with what a shell says beside it."""
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell and end the process. Without argcomplete, return."""
+    try:
+        import argcomplete  # noqa: PLC0415 - only completion needs it, and mcpctl works without
+    except ImportError:
+        return
+    for command, action in _arguments(parser, ()):
+        offers = _OFFERS.get((command, action.dest)) or _OFFERS.get(("", action.dest))
+        if offers is not None:
+            vars(action)["completer"] = _Completer(offers)
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+class _Completer:
+    """Called by argcomplete with what is on the command line so far."""
+
+    def __init__(self, offers: Callable[[Client, argparse.Namespace, str], Awaitable[Offer]]) -> None:
+        self._offers = offers
+
+    def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> Offer:
+        import asyncio  # noqa: PLC0415 - commands and options are offered without
+
+        with suppress(McpdError, OSError, TimeoutError):
+            found = asyncio.run(self._ask(parsed_args, prefix))
+            return {value: _brief(text) for value, text in found.items() if value == clean(value)}
+        return {}
+
+    async def _ask(self, args: argparse.Namespace, prefix: str) -> Offer:
+        import asyncio  # noqa: PLC0415
+
+        from mcpd.bus.client import connect  # noqa: PLC0415
+
+        system = getattr(args, "system", os.geteuid() == 0)
+        async with asyncio.timeout(PATIENCE), connect(system) as bus:
+            return await self._offers(bus, args, prefix)
+
+
+def _brief(text: object) -> str:
+    line = clean(text)
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+
+
+def _arguments(parser: argparse.ArgumentParser, command: tuple[str, ...]) -> Iterator[tuple[str, argparse.Action]]:
+    """Every argument with its command, e.g. ``config get``. argparse has no public way to list them."""
+    for action in parser._actions:  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for name, inner in action.choices.items():
+                yield from _arguments(inner, (*command, name))
+        else:
+            yield " ".join(command), action
+
+
+async def _installed(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{}])
+    return {server["id"]: server.get("summary") or server.get("name", "") for server in servers}
+
+
+async def _available(bus: Client, _args: argparse.Namespace, prefix: str) -> Offer:
+    if "/" in prefix or prefix.startswith("."):
+        return _files(prefix)
+    found: list[dict[str, Any]]
+    found, _ = await bus.manager.call("ListAvailable", "a{sv}s", [{"limit": 500}, ""])
+    return {entry["id"]: entry.get("summary", "") for entry in found}
+
+
+def _files(prefix: str) -> Offer:
+    directory = prefix[: prefix.rfind("/") + 1]
+    return {f"{directory}{path.name}{'/' * path.is_dir()}": "" for path in Path(directory or ".").iterdir()}
+
+
+async def _known(bus: Client, args: argparse.Namespace, prefix: str) -> Offer:
+    return {**await _available(bus, args, prefix), **await _installed(bus, args, prefix)}
+
+
+async def _sessions(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    offer: dict[str, str] = {}
+    for session in await bus.manager.call("ListSessions"):
+        number = session["path"].rpartition("/")[2]
+        offer[number] = session["server-id"]
+        offer[session["server-id"]] = "all of its sessions"
+    return offer
+
+
+async def _sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    return {
+        source["url"]: source.get("state", "")
+        for source in await bus.manager.call("ListSources")
+        if not source["read-only"]
+    }
+
+
+async def _keys(bus: Client, args: argparse.Namespace, *, sensitive: bool) -> Offer:
+    """The properties of the server named before, as its manifest has them."""
+    return _properties(await bus.manager.call("GetManifestPath", "s", [args.id]), sensitive=sensitive)
+
+
+def _properties(manifest: str, *, sensitive: bool) -> Offer:
+    import json  # noqa: PLC0415
+
+    try:
+        document = json.loads(Path(manifest).read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    properties = document.get("configurableProperties") if isinstance(document, dict) else None
+    return {
+        item["key"]: item.get("label") or item.get("description") or ""
+        for item in (properties if isinstance(properties, list) else ())
+        if isinstance(item, dict) and isinstance(item.get("key"), str) and bool(item.get("sensitive")) == sensitive
+    }
+
+
+async def _plain_keys(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+    return await _keys(bus, args, sensitive=False)
+
+
+async def _assignments(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+    return {f"{key}=": label for key, label in (await _keys(bus, args, sensitive=False)).items()}
+
+
+async def _secret_keys(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+    return await _keys(bus, args, sensitive=True)
+
+
+async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    return {}
+
+
+_OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str], Awaitable[Offer]]]] = {
+    ("", "id"): _installed,
+    ("", "session"): _sessions,
+    ("show", "id"): _known,
+    ("install", "target"): _available,
+    ("install", "id"): _nothing,
+    ("source remove", "url"): _sources,
+    ("config get", "key"): _plain_keys,
+    ("config set", "pairs"): _assignments,
+    ("config unset", "keys"): _plain_keys,
+    ("secret set", "key"): _secret_keys,
+    ("secret unset", "key"): _secret_keys,
+}
+"""By command and argument; without a command for every one that takes such an argument."""
