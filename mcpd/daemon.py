@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import logging
 import os
 import pwd
@@ -20,23 +21,37 @@ from mcpd import settings as configuration
 from mcpd.bus.connection import Connection
 from mcpd.bus.core import Core
 from mcpd.bus.dispatcher import MAX_CALL
+from mcpd.bus.idle import IdleExit
 from mcpd.bus.library import bus_address
+from mcpd.bus.logcontrol import LogControl
 from mcpd.bus.names import BUS_NAME
 from mcpd.bus.polkit import OwnUser, Polkit
 from mcpd.bus.service import Service
-from mcpd.bus.systemd import unit_manager
+from mcpd.bus.systemd import is_restarting, unit_manager
 from mcpd.catalog import Catalog
 from mcpd.errors import McpdError, ServiceUnavailable
 from mcpd.install.installer import Installer
-from mcpd.notify import notify
+from mcpd.journal import configure
+from mcpd.lifetime import HANDED_OVER, Duties, StatusLine, feed_watchdog
+from mcpd.notify import notify, passed_fds, reloading
 from mcpd.paths import Paths, Scope
-from mcpd.runtime.launchers import launcher_for
+from mcpd.runtime.fdstore import LeashStore
+from mcpd.runtime.gate import GatedLauncher
+from mcpd.runtime.launchers import launchers_for
+from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.selfcheck import verify_sandbox
 from mcpd.runtime.sessions import Sessions
 from mcpd.settings import Settings
 from mcpd.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
+
+    from mcpd.install.job import JobEvent
+    from mcpd.journal import LevelSwitch
+    from mcpd.runtime.launch import Launcher
+    from mcpd.runtime.launchers import Launchers
+    from mcpd.runtime.sessions import SessionEvent
 
 BRIDGE_USER: Final = "mcpd-bridge"
 LEVELS: Final = ("debug", "info", "warning", "error")
@@ -61,59 +76,122 @@ class LiveSettings(Settings):
 class Daemon:
     """One running instance."""
 
-    def __init__(self, scope: Scope, paths: Paths) -> None:
+    def __init__(self, scope: Scope, paths: Paths, log_switch: LevelSwitch) -> None:
         self._scope = scope
         self._paths = paths
+        self._log_switch = log_switch
         self._settings = LiveSettings.model_validate(self._load().model_dump())
         self._stop = asyncio.Event()
 
-    async def run(self) -> None:
-        """Serve until a signal asks for the end.
+    async def run(self) -> int:
+        """Serve until a signal asks for the end, or there is nothing to do; returns the exit status.
 
         Raises :class:`~mcpd.errors.ServiceUnavailable` if there is no bus, the bus goes away, or another mcpd is
         there already.
         """
+        passed = passed_fds()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        # The settings have just been read.
+        loop.add_signal_handler(signal.SIGHUP, _no_reload)
         address = bus_address(system=self._scope is Scope.SYSTEM)
         async with await Connection.open(address, max_message=MAX_CALL) as connection:
             if not await connection.request_name(BUS_NAME):
                 raise ServiceUnavailable(f"the name {BUS_NAME} is taken: another mcpd runs on this bus")
-            await self._serve(connection)
+            return await self._serve(connection, passed)
 
-    async def _serve(self, connection: Connection) -> None:
-        store = Store(self._paths, self._scope, keep_generations=self._settings.install.keep_generations)
-        store.recover()
+    async def _serve(self, connection: Connection, passed: Mapping[str, Sequence[int]]) -> int:
         units = await unit_manager(connection) if self._scope is Scope.USER else None
-        launcher = launcher_for(self._settings, units)
-        sessions = Sessions(store, launcher, self._paths, self._settings, self._scope)
-        catalog = Catalog(self._paths, self._scope, self._settings)
-        installer = Installer(store, catalog, sessions, launcher, self._paths, self._settings, self._scope)
-        core = Core(self._scope, self._settings, store, catalog, sessions, installer, launcher.name, __version__)
-        service = _service(connection, core)
+        found = launchers_for(self._settings, self._scope, self._paths, units)
+        gates = self._gates(found)
+        core = self._core(gates[0], gates[-1])
+        records = self._paths.layout(self._scope).runtime / "sessions"
+        leashes = LeashStore(records, str(await connection.call_bus("GetId")))
+        service = _service(connection, core, self._log_switch)
+        jobs = core.installer.jobs
+        status = StatusLine(core, service.installed)
+        duties = Duties(core.sessions, jobs, leashes, gates, own_children=core.launcher_name == PlainLauncher.name)
+        idle = IdleExit(connection, service.activity, duties, lambda: self._settings.daemon.idle_exit)
+
+        def on_event(_event: SessionEvent | JobEvent) -> None:
+            service.activity.touch()
+            status.changed()
+
+        core.sessions.subscribe(leashes.on_session)
+        core.sessions.subscribe(on_event)
+        jobs.subscribe(on_event)
+
+        def check_sandboxes() -> None:
+            for gate in gates:
+                gate.check(told)
+
+        def told() -> None:
+            core.sandbox_problem = "; ".join(filter(None, (gate.problem for gate in gates)))
+            service.activity.touch()
+            status.changed()
+
+        def reload() -> None:
+            self._reload(status)
+            check_sandboxes()
+
+        handed_over = left = False
+        watchdog = asyncio.create_task(feed_watchdog())
         try:
-            await service.start()
-            notify("READY=1")
+            await service.start(lambda: leashes.adopt(core.sessions, passed))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+            notify("READY=1", f"STATUS={status.text()}")
+            check_sandboxes()
             log.info("mcpd %s serves the %s scope", core.version, self._scope)
-            await self._until_the_end(connection)
+            left = await self._until_the_end(connection, idle)
+            handed_over = duties.can_hand_over() and (left or await is_restarting(connection))
         finally:
             notify("STOPPING=1")
-            await installer.close()
-            await sessions.close()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _no_reload)
+            status.close()
+            await asyncio.gather(
+                core.installer.close(), core.sessions.detach() if handed_over else core.sessions.close()
+            )
             await service.close()
+            for gate in gates:
+                await gate.close()
+            watchdog.cancel()
+        return HANDED_OVER if left and handed_over else 0
 
-    async def _until_the_end(self, connection: Connection) -> None:
+    def _gates(self, launchers: Launchers) -> list[GatedLauncher]:
+        """What starts servers and what starts builds, which may be the same, behind checks of their sandboxes."""
+
+        def verify(launcher: Launcher) -> Awaitable[None]:
+            return verify_sandbox(launcher, self._paths, self._scope, self._settings)
+
+        distinct = {id(launcher): launcher for launcher in (launchers.servers, launchers.builds)}
+        return [GatedLauncher(launcher, verify) for launcher in distinct.values()]
+
+    def _core(self, servers: Launcher, builds: Launcher) -> Core:
+        settings, paths, scope = self._settings, self._paths, self._scope
+        store = Store(paths, scope, keep_generations=settings.install.keep_generations)
+        store.recover()
+        sessions = Sessions(store, servers, paths, settings, scope)
+        catalog = Catalog(paths, scope, settings)
+        installer = Installer(store, catalog, sessions, builds, paths, settings, scope)
+        return Core(scope, settings, store, catalog, sessions, installer, servers.name, __version__)
+
+    async def _until_the_end(self, connection: Connection, idle: IdleExit) -> bool:
+        """Whether mcpd leaves because it has nothing to do."""
         lost = asyncio.create_task(connection.wait_lost())
         asked = asyncio.create_task(self._stop.wait())
+        leaving = asyncio.create_task(idle.run())
         try:
-            await asyncio.wait([lost, asked], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([lost, asked, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            asked.cancel()
-            lost.cancel()
-        if not self._stop.is_set():
+            for task in (lost, asked, leaving):
+                task.cancel()
+        if self._stop.is_set():
+            return False
+        if lost.done():
             raise ServiceUnavailable(f"the connection to the message bus is lost: {lost.result()}")
+        leaving.result()
+        return True
 
     def _load(self) -> Settings:
         files = [self._paths.system.settings]
@@ -121,19 +199,28 @@ class Daemon:
             files.append(self._paths.user.settings)
         return configuration.load(files)
 
-    def _reload(self) -> None:
+    def _reload(self, status: StatusLine) -> None:
+        reloading()
         try:
             self._settings.replace(self._load())
         except McpdError as error:
             log.warning("The settings stay as they were: %s", error.message)
+            status.problem = f"The settings stay as they were: {error.message}"
         else:
             log.info("The settings were read again")
+            status.problem = ""
+        notify("READY=1", f"STATUS={status.text()}")
 
 
-def _service(connection: Connection, core: Core) -> Service:
+def _service(connection: Connection, core: Core, log_switch: LevelSwitch) -> Service:
+    control = LogControl(log_switch)
     if core.scope is Scope.USER:
-        return Service(connection, core, OwnUser(), only_uid=os.getuid())
-    return Service(connection, core, Polkit(connection), bridge_uid=_bridge_uid())
+        return Service(connection, core, OwnUser(), only_uid=os.getuid(), log_control=control)
+    return Service(connection, core, Polkit(connection), bridge_uid=_bridge_uid(), log_control=control)
+
+
+def _no_reload() -> None:
+    """A reload that comes while mcpd starts or ends changes nothing."""
 
 
 def _bridge_uid() -> int | None:
@@ -152,13 +239,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     scope.add_argument("--user", action="store_const", const=Scope.USER, dest="scope", help="serve the session bus")
     parser.add_argument("--log-level", choices=LEVELS, default="info")
     args = parser.parse_args(argv)
-    logging.basicConfig(level=args.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    # A stuck process that the service manager's watchdog ends says where it is stuck.
+    faulthandler.enable()
+    log_switch = configure(args.log_level, identifier="mcpd")
     try:
-        asyncio.run(Daemon(args.scope, locations.from_environment()).run())
+        return asyncio.run(Daemon(args.scope, locations.from_environment(), log_switch).run())
     except McpdError as error:
         sys.stderr.write(f"mcpd: {error.message}\n")
         return error.exit_code
-    return 0
 
 
 if __name__ == "__main__":

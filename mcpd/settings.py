@@ -29,12 +29,21 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class DaemonSettings(_Section):
+    """The service itself."""
+
+    idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300
+    """Seconds without a call, a job and a running server until mcpd ends, where a service manager starts it again at
+    the next call; 0 for never."""
+
+
 class RuntimeSettings(_Section):
     """How servers are run."""
 
     sandbox: Literal["on", "off"] = "on"
     """``off`` runs servers without bubblewrap; every listing then says so."""
-    launcher: Literal["auto", "plain", "systemd-user"] = "auto"
+    launcher: Literal["auto", "plain", "systemd-user", "systemd-socket"] = "auto"
+    """What starts servers: the sockets of systemd, the user's systemd, or mcpd itself; ``auto`` takes what is there."""
     max_sessions: Annotated[int, Field(ge=1, le=100_000)] = 512
     """Running servers at once, over all callers."""
 
@@ -43,6 +52,7 @@ class InstallSettings(_Section):
     """How servers are installed."""
 
     keep_generations: Annotated[int, Field(ge=1, le=100)] = 3
+    """Installations of a server that are kept, the present one among them, for ``mcpctl rollback``."""
     step_timeout: Annotated[float, Field(gt=0)] = 900
     """Seconds that one external command (git, pip, npm) may take."""
     health_timeout: Seconds = 60
@@ -53,18 +63,22 @@ class CatalogSettings(_Section):
     """How registries are read."""
 
     timeout: Seconds = 30
+    """Seconds that reading one registry may take."""
     max_bytes: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024
-    """Size up to which a registry file is read."""
+    """Bytes up to which a registry is read."""
 
 
 class BridgeSettings(_Section):
     """The HTTP front."""
 
     listen: str = ""
-    """``HOST:PORT`` on loopback, port 0 for a free one; empty for the unix socket only."""
+    """``HOST:PORT`` on loopback for a user's bridge, port 0 for a free one; empty for the unix socket only."""
     idle_timeout: Seconds = 300
+    """Seconds without a call until a session ends."""
     call_timeout: Seconds = 30
+    """Seconds without an answer or a sign of progress until a call fails."""
     max_body: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
+    """Bytes of one HTTP request."""
     max_line: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     """Bytes of one message from a server."""
     max_sessions: Annotated[int, Field(ge=1)] = 256
@@ -72,11 +86,15 @@ class BridgeSettings(_Section):
     strict_sessions: bool = False
     """Refuse requests without a session, instead of serving them from a child shared by the caller."""
     allowed_origins: tuple[str, ...] = ()
+    """Web origins that are served besides those of this machine."""
+    idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300
+    """Seconds without any client after which a bridge ends whose sockets the service manager holds; 0: never."""
 
 
 class Settings(_Section):
     """All of ``mcpd.toml``."""
 
+    daemon: DaemonSettings = DaemonSettings()
     runtime: RuntimeSettings = RuntimeSettings()
     install: InstallSettings = InstallSettings()
     catalog: CatalogSettings = CatalogSettings()

@@ -40,9 +40,12 @@ class Core:
     newer: Mapping[str, str] = field(default_factory=dict)
     """Versions that the registries offer over the installed ones, by server id, as of :meth:`look_for_updates`."""
 
+    sandbox_problem: str = ""
+    """Why servers cannot be confined here, and so are not started; empty if they can, or while it is found out."""
+
     def features(self) -> list[str]:
         """The property ``Features``."""
-        sandbox = ["sandbox"] if self.settings.runtime.sandbox == "on" else []
+        sandbox = ["sandbox"] if self.settings.runtime.sandbox == "on" and not self.sandbox_problem else []
         return ["spawn", *sandbox, f"launcher:{self.launcher_name}"]
 
     async def look_for_updates(self) -> None:

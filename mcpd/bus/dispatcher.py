@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from mcpd.bus import contract, wire
 from mcpd.bus.caller import Call, Caller, Callers
 from mcpd.bus.fds import Fds
+from mcpd.bus.idle import Activity
 from mcpd.bus.objects import STANDARD, Objects, Target
 from mcpd.bus.transport import ALLOW_INTERACTIVE, Frame
 from mcpd.errors import (
@@ -78,6 +79,8 @@ class Dispatcher:
         self._callers = callers
         self._authority = authority
         self._only_uid = only_uid
+        self.activity = Activity()
+        """The calls under way."""
         self._in_flight: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -99,8 +102,10 @@ class Dispatcher:
         except McpdError as error:
             with frame.fds:
                 self._fail(frame, error)
+            self.activity.touch()
             return
         self._in_flight[frame.sender] += 1
+        self.activity.begin()
         task = asyncio.create_task(self._serve(frame, method, target), name=f"{method.name} for {frame.sender}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, frame))
@@ -109,6 +114,7 @@ class Dispatcher:
         self._tasks.discard(task)
         # A call that is given up before its first step has closed nothing.
         frame.fds.close()
+        self.activity.end()
         self._in_flight[frame.sender] -= 1
         if not self._in_flight[frame.sender]:
             del self._in_flight[frame.sender]

@@ -14,8 +14,9 @@ from mcpd.bus.names import MANAGER, job_path, server_path, session_path
 from mcpd.bus.readfd import read_all
 from mcpd.bus.records import available_record, details, matcher, plain, text
 from mcpd.bus.sessions import SessionObject
+from mcpd.bus.users import look_up
 from mcpd.bus.wire import Variant
-from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, ServiceUnavailable
+from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, NotSupported, ServiceUnavailable
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
@@ -222,9 +223,23 @@ class Manager:
             raise InvalidArgument(f"option 'caller-uid': {uid} is no user")
         return uid
 
-    def spawn_action(self, call: Call, *_args: object) -> str | None:
-        """A user's own servers need no authorization; the bridge has authorized its caller itself."""
-        return None if self.core.scope is Scope.USER or call.uid == self.bridge_uid else "spawn"
+    def spawn_action(self, _call: Call, *_args: object) -> str | None:
+        """A user's own servers need no authorization."""
+        return None if self.core.scope is Scope.USER else "spawn"
+
+    async def spawn_details(
+        self, call: Call, server_id: str, _fds: object, _flags: object, options: Mapping[str, Any]
+    ) -> dict[str, str]:
+        """What is asked about a start. Of the bridge, it is whether the one it serves may have this server."""
+        found = {"id": text(server_id)}
+        if "caller-uid" not in options:
+            return found
+        uid = self._owner_uid(call, options)
+        if self.servers.get(server_id).record.values.get("run-as") != "system":
+            raise NotSupported(f"server {server_id} runs as the user who calls it: the system's bridge cannot start it")
+        user = await asyncio.to_thread(look_up, uid)
+        groups = f" {' '.join(map(text, user.groups))} "
+        return {**found, "caller-uid": str(uid), "caller-user": text(user.name), "caller-groups": groups}
 
     async def catalogue_details(self, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
         """What a prompt says about an installation from the registries."""
@@ -318,5 +333,5 @@ METHODS: Final = {
     (MANAGER, "SetSecret"): Row(Manager.set_secret, "set-secret", _key_details),
     (MANAGER, "AddSource"): Row(Manager.add_source, "manage-sources", _url_details),
     (MANAGER, "RemoveSource"): Row(Manager.remove_source, "manage-sources", _url_details),
-    (MANAGER, "Spawn"): Row(Manager.spawn, Manager.spawn_action, _id_details),
+    (MANAGER, "Spawn"): Row(Manager.spawn, Manager.spawn_action, Manager.spawn_details),
 }

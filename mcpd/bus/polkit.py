@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mcpd.errors import InteractionRequired, McpdError, NotAuthorized, ServiceUnavailable
+from mcpd.journal import POLKIT_DECISION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,10 +66,21 @@ class Polkit:
             asking.cancel()
             leaving.cancel()
             await asyncio.gather(asking, leaving, return_exceptions=True)
+        log.info(
+            "uid %d (%s) may %s%s",
+            call.uid,
+            call.sender,
+            "" if authorized else "not ",
+            action_id,
+            extra={
+                "MESSAGE_ID": POLKIT_DECISION,
+                "POLKIT_ACTION": action_id,
+                "CALLER_UID": call.uid,
+                "MCP_SERVER_ID": details.get("id"),
+            },
+        )
         if authorized:
-            log.info("uid %d (%s) may %s", call.uid, call.sender, action_id)
             return
-        log.info("uid %d (%s) may not %s", call.uid, call.sender, action_id)
         raise _refusal(action_id, call.interactive, challenge=challenge, details=told)
 
     async def _ask(self, call: Call, action_id: str, details: Mapping[str, str]) -> tuple[bool, bool, dict[str, str]]:

@@ -44,6 +44,9 @@ class Servers:
         self._objects = objects
         self._known: dict[str, ServerObject] = {}
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def sync(self) -> list[Record]:
         """Read the store, signal what is different, and return all records sorted by id."""
         newer = self._core.newer

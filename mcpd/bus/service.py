@@ -12,18 +12,21 @@ from mcpd.bus.caller import Caller, Callers, Lookup, ask_bus
 from mcpd.bus.dispatcher import Dispatcher, Table
 from mcpd.bus.jobs import CHANGES, URGENT, JobObject
 from mcpd.bus.manager import Manager
-from mcpd.bus.names import ROOT, job_path, session_path
+from mcpd.bus.names import LOG_CONTROL_PATH, ROOT, job_path, session_path
 from mcpd.bus.objects import Objects
 from mcpd.bus.servers import Servers
 from mcpd.bus.sessions import SessionObject
 from mcpd.errors import McpdError
+from mcpd.journal import JOB_FINISHED
 from mcpd.runtime.sessions import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from mcpd.bus.connection import Connection
     from mcpd.bus.core import Core
+    from mcpd.bus.idle import Activity
+    from mcpd.bus.logcontrol import LogControl
     from mcpd.bus.polkit import Authority
     from mcpd.install.job import Job, JobEvent
     from mcpd.runtime.sessions import SessionEvent
@@ -47,6 +50,7 @@ class Service:
         only_uid: int | None = None,
         bridge_uid: int | None = None,
         lookup: Lookup = ask_bus,
+        log_control: LogControl | None = None,
     ) -> None:
         self._connection = connection
         self._core = core
@@ -56,12 +60,27 @@ class Service:
         self._callers.on_vanish(self._on_vanish)
         self._servers = Servers(core, self._objects)
         self._objects.add(ROOT, Manager(core, self._servers, self._catalog_changed, bridge_uid))
+        if log_control is not None:
+            self._objects.add(LOG_CONTROL_PATH, log_control)
         self._dispatcher = Dispatcher(connection, self._objects, TABLE, self._callers, authority, only_uid=only_uid)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unsubscribe: list[Callable[[], None]] = []
 
-    async def start(self) -> None:
-        """Answer calls, and signal what happens."""
+    @property
+    def activity(self) -> Activity:
+        """The calls under way."""
+        return self._dispatcher.activity
+
+    def installed(self) -> int:
+        """How many servers were installed when somebody last looked."""
+        return len(self._servers)
+
+    async def start(self, adopt: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Answer calls, and signal what happens.
+
+        *adopt* takes over the running servers of an earlier mcpd, so that their objects are there from the first call
+        and their owners hear of their end.
+        """
         await self._callers.start()
         self._unsubscribe = [
             self._core.installer.jobs.subscribe(self._on_job),
@@ -69,6 +88,10 @@ class Service:
         ]
         self._sync()
         self._objects.announce()
+        if adopt is not None:
+            await adopt()
+        for name in {session.owner.name for session in self._core.sessions.list()}:
+            self._spawn(self._watch_owner(name))
         self._dispatcher.start()
         self._spawn(self._look_for_updates())
 
@@ -81,6 +104,14 @@ class Service:
             unsubscribe()
         self._objects.close()
         await self._connection.drain()
+
+    async def _watch_owner(self, name: str) -> None:
+        """Have *name*, which owns a session from before our time, known, so that its leaving is noticed."""
+        try:
+            await self._callers.get(name)
+        except McpdError as error:
+            log.info("The owner %s of running servers is gone: %s", name, error.message)
+            await self._core.sessions.stop_owner(name)
 
     async def _look_for_updates(self) -> None:
         await self._core.look_for_updates()
@@ -114,6 +145,20 @@ class Service:
         if job.kind in _CATALOGUE_JOBS:
             self._catalog_changed()
         result = JobObject(job).result()
+        log.info(
+            "job %d: %s of %s for uid %d is %s",
+            job.number,
+            job.kind,
+            job.server_id or "all servers",
+            job.owner_uid,
+            ": ".join(filter(None, (result[0], result[2]))),
+            extra={
+                "MESSAGE_ID": JOB_FINISHED,
+                "MCP_JOB_ID": job.number,
+                "MCP_SERVER_ID": job.server_id,
+                "CALLER_UID": job.owner_uid,
+            },
+        )
         self._objects.emit(path, "Finished", *result)
         self._objects.emit(ROOT, "JobRemoved", path, *result)
 

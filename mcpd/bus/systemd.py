@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Transient units of the user's service manager (see :class:`mcpd.runtime.systemd_user.UnitManager`)."""
+"""The service manager: transient units (:class:`mcpd.runtime.systemd_user.UnitManager`), and what it does with us."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus.connection import Match, Signal
+from mcpd.bus.names import DBUS, DBUS_PATH, PROPERTIES
 from mcpd.bus.wire import Variant
 from mcpd.errors import McpdError, TimedOut
 
@@ -18,13 +22,22 @@ if TYPE_CHECKING:
 SYSTEMD: Final = "org.freedesktop.systemd1"
 MANAGER: Final = SYSTEMD + ".Manager"
 MANAGER_PATH: Final = "/org/freedesktop/systemd1"
+APPEAR_TIMEOUT: Final = 5.0
+"""Seconds for a running service manager to come to the bus."""
 START_TIMEOUT: Final = 30.0
 """Seconds for the job that starts a unit."""
+ASK_TIMEOUT: Final = 1.0
+"""Seconds for a question that the end of mcpd waits for."""
+
+log = logging.getLogger(__name__)
 
 
 async def unit_manager(connection: Connection) -> TransientUnits | None:
-    """The service manager on the bus of *connection*, ``None`` if there is none."""
-    if not await connection.call_bus("NameHasOwner", "s", SYSTEMD):
+    """The user's service manager on the bus of *connection*, ``None`` if there is none.
+
+    It may still be on its way to a bus that has just been started, and is waited for then.
+    """
+    if not await _is_there(connection):
         return None
     units = TransientUnits(connection)
     try:
@@ -32,6 +45,46 @@ async def unit_manager(connection: Connection) -> TransientUnits | None:
     except McpdError:
         return None
     return units
+
+
+async def is_restarting(connection: Connection) -> bool:
+    """Whether the service manager ends this process to start it again, as an upgrade does; False if it cannot say."""
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT):
+            unit = await _ask(connection, MANAGER_PATH, MANAGER, "GetUnitByPID", "u", os.getpid())
+            number, job = await _property(connection, unit, "Unit", "Job")
+            return bool(number) and await _property(connection, job, "Job", "JobType") in {"restart", "try-restart"}
+    except (McpdError, TimeoutError) as error:
+        log.debug("Whether this is a restart cannot be told: %s", error)
+        return False
+
+
+async def _property(connection: Connection, path: str, interface: str, name: str) -> Any:
+    return await _ask(connection, path, PROPERTIES, "Get", "ss", f"{SYSTEMD}.{interface}", name)
+
+
+async def _ask(connection: Connection, path: str, interface: str, member: str, signature: str, *args: object) -> Any:
+    with (reply := await connection.call(SYSTEMD, path, interface, member, signature, args)).fds:
+        return reply.values[0]
+
+
+async def _is_there(connection: Connection) -> bool:
+    appeared = asyncio.Event()
+    match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", SYSTEMD)
+    unsubscribe = await connection.subscribe(match, lambda _: appeared.set())
+    try:
+        if await connection.call_bus("NameHasOwner", "s", SYSTEMD):
+            return True
+        if not (Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere") / "systemd/private").is_socket():
+            return False
+        async with asyncio.timeout(APPEAR_TIMEOUT):
+            await appeared.wait()
+    except TimeoutError:
+        log.warning("The user's service manager runs, but it is not on this bus; servers become children of mcpd")
+        return False
+    finally:
+        unsubscribe()
+    return True
 
 
 class TransientUnits:

@@ -50,6 +50,7 @@ _SETTINGS: Final = (
     ("gc.auto", "0"),
     ("advice.detachedHead", "false"),
 )
+_TRUSTING: Final = "[safe]\n\tdirectory = *\n"
 _FETCH: Final = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-gc")
 _NEEDS_WHOLE: Final = ("shallow", "not our ref", "unadvertised", "does not support")
 
@@ -131,9 +132,15 @@ class GitRecipe:
         local = _local_repository(self._source.url)
         if local is not None:
             refuse_own(local, self._bench)
-        settings = [*_SETTINGS, *([("safe.directory", "*")] if local else []), *_credentials(self._source.url)]
+        settings = [*_SETTINGS, *_credentials(self._source.url)]
         host = git_config()
         environment = _ENVIRONMENT | host.env | {"GIT_CONFIG_COUNT": str(len(settings))}
+        if local is not None:
+            # Whoever owns it. The git that serves a local repository is started without the settings of this one, so
+            # it has to find them in a file.
+            trusting = self._bench.scratch / "gitconfig"
+            trusting.write_text(_TRUSTING)
+            environment["GIT_CONFIG_GLOBAL"] = str(trusting)
         for number, (key, value) in enumerate(settings):
             environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return await self._bench.run(

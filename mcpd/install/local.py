@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcpd.errors import InvalidManifest
+from mcpd.errors import InvalidManifest, SourceUnavailable
 from mcpd.install.copytree import LEFT_OUT, copy_tree, tree_bytes
 from mcpd.install.project import ProjectBuild
 from mcpd.install.threads import in_thread
+from mcpd.paths import Scope
 
 if TYPE_CHECKING:
     from mcpd.install.outcome import Outcome
@@ -37,12 +39,20 @@ class LocalRecipe:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         source = await in_thread(Path(self._source.path).resolve)
         refuse_own(source, self._bench)
+        if not await in_thread(os.access, source, os.R_OK | os.X_OK):
+            raise SourceUnavailable(_unreadable(source, self._bench.tools.scope))
         await copy_project(self._bench, source)
         await self._project.fetch()
 
     async def build(self) -> Outcome:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         return await self._project.build({"path": self._source.path})
+
+
+def _unreadable(source: Path, scope: Scope) -> str:
+    if scope is Scope.SYSTEM:
+        return f"{source} cannot be read by the system's mcpd, which sees no homes and no /tmp; copy it elsewhere"
+    return f"{source} cannot be read; see whether it exists, and who may read it"
 
 
 async def copy_project(bench: Workbench, source: Path) -> None:

@@ -24,6 +24,7 @@ from mcpd.install.hostconfig import pip_config
 from mcpd.install.outcome import LockedFile
 from mcpd.install.projectfiles import read_project_file
 from mcpd.install.threads import in_thread
+from mcpd.runtime.environment import CA_BUNDLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -152,7 +153,7 @@ class PythonEnvironment:
             command,
             doing=doing,
             network=network,
-            readable=(*_own_prefixes(), *(self._host.readable if network else ())),
+            readable=(*_own_prefixes(), *(self._host.readable if network else _certificates())),
             env=_STEADY | (self._host.env if network else {"PIP_CONFIG_FILE": "/dev/null"}),
             watch=self._bench.scratch if network else None,
             **options,
@@ -236,6 +237,11 @@ def _take(wheel: Path, target: Path) -> str:
     shutil.copyfile(wheel, target)
     with target.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _certificates() -> list[Path]:
+    """What distributions' pip does not start without, network or not."""
+    return [path for path in map(Path, CA_BUNDLES) if path.exists()]
 
 
 def _own_prefixes() -> tuple[Path, ...]:

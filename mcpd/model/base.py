@@ -7,6 +7,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final, Self
 
 from pydantic import (
@@ -14,9 +15,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
+    ModelWrapValidatorHandler,
     ValidationError,
-    model_serializer,
+    ValidationInfo,
+    model_validator,
 )
 from pydantic.alias_generators import to_camel
 
@@ -27,6 +29,8 @@ RESERVED_IDS: Final = frozenset({"meta", "sse"})
 """Taken by routes of the bridge (design §8)."""
 MAX_DEPTH: Final = 64
 """Levels of nesting in one entry, far above any real one and far below what a parser survives."""
+_FROM_OUTSIDE: Final[dict[str, Any]] = {"from": "outside"}
+"""The context of a validation that knows a field by its name on disk only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,7 @@ class Document(BaseModel):
     model_config = ConfigDict(
         extra="allow",
         alias_generator=to_camel,
-        validate_by_name=True,
-        validate_by_alias=True,
+        populate_by_name=True,
         coerce_numbers_to_str=True,
         defer_build=True,
     )
@@ -60,22 +63,31 @@ class Document(BaseModel):
         """
         try:
             check_json(data)
-            # By alias only: a field somebody else calls ``bug_url`` is not ours and stays as it is.
-            return cls.model_validate(data, by_alias=True, by_name=False)
+            return cls.model_validate(data, context=_FROM_OUTSIDE)
         except ValidationError as error:
             raise InvalidManifest(f"{origin}: {first_fault(error)}") from error
         except ValueError as error:
             raise InvalidManifest(f"{origin}: {error}") from error
 
-    @model_serializer(mode="wrap")
-    def _serialize(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = handler(self)
-        for name in (self.model_extra or {}).keys() & type(self).model_fields.keys():
-            # pydantic takes the field for set when somebody else's field has its Python name.
-            field = type(self).model_fields[name]
-            if field.alias and getattr(self, name) == field.get_default(call_default_factory=True, validated_data={}):
-                data.pop(field.alias, None)
-        return data
+    @model_validator(mode="wrap")
+    @classmethod
+    def _by_alias(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        """A field somebody else calls ``bug_url`` is not ours and stays as it is; our code uses the Python names."""
+        foreign: dict[str, Any] = {}
+        if info.context is _FROM_OUTSIDE and isinstance(data, dict):
+            foreign = {name: data[name] for name in cls._python_names() & data.keys()}
+            if foreign:
+                data = {key: value for key, value in data.items() if key not in foreign}
+        model = handler(data)
+        if foreign and model.model_extra is not None:
+            model.model_extra.update(foreign)
+        return model
+
+    @classmethod
+    @cache
+    def _python_names(cls) -> frozenset[str]:
+        """The fields that have another name on disk."""
+        return frozenset(name for name, field in cls.model_fields.items() if field.alias != name)
 
     def to_json(self) -> dict[str, Any]:
         """The object as it is written: names as on disk, fields that were never set left out."""

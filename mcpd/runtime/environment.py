@@ -15,12 +15,13 @@ PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 _LOCALE: Final = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|COLORTERM|NO_COLOR")
 _PROXY: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
-_CA_BUNDLES: Final = (
+CA_BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+"""Where distributions keep the certificates that the machine trusts, in one file."""
 _CA_VARIABLES: Final = (
     "SSL_CERT_FILE",
     "PIP_CERT",
@@ -65,7 +66,7 @@ def base(home: str, runtime_dir: str, search: tuple[str, ...] = ()) -> dict[str,
 def network() -> dict[str, str]:
     """What a process with network gets on top: the system's certificates, and the proxies mcpd itself would use."""
     found: dict[str, str] = {}
-    bundle = next((path for path in _CA_BUNDLES if Path(path).exists()), None)
+    bundle = next((path for path in CA_BUNDLES if Path(path).exists()), None)
     if bundle:
         found = dict.fromkeys(_CA_VARIABLES, bundle)
     for name in (*_PROXY, *(name.upper() for name in _PROXY)):

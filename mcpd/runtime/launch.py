@@ -234,7 +234,7 @@ class NobodysKeeper:
 
 
 class Leash:
-    """One started process tree. It dies with the leash: when this process ends, the kernel lets go of it."""
+    """One started process tree. It ends when the last copy of the leash is closed, which this process may hold."""
 
     def __init__(self, answers: _Answers, keeper: Keeper) -> None:
         self._answers = answers
@@ -285,7 +285,11 @@ class Leash:
 
     @classmethod
     async def adopt(cls, sock: socket.socket, pid: int, unit: str) -> Leash:
-        """Take over the leash *sock* of a tree that an earlier process of this instance started."""
+        """Take over the leash *sock* of a tree that an earlier process of this instance started.
+
+        What came over it meanwhile is read now. Raises :class:`OSError` if it cannot be used; *sock* is the
+        caller's then.
+        """
         answers = _Answers(asyncio.get_running_loop())
         answers.started.set_result({"pid": pid, "unit": unit})
         sock.setblocking(False)
@@ -326,6 +330,11 @@ class Leash:
     def abort(self) -> None:
         """Kill ``mcpd-exec`` itself, which takes the tree with it."""
         self._keeper.kill()
+        self.close()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Forget the tree without ending it: whoever else holds the leash, as the service manager may, keeps it."""
         if self._answers.transport is not None:
             self._answers.transport.abort()
 

@@ -175,8 +175,8 @@ def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:
         state.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             state.mkdir()
-            # In the system scope mcpd owns it and the servers' group writes there (tmpfiles.d sets group and setgid).
-            state.chmod(0o2770 if scope is Scope.SYSTEM else 0o700)
+            # In the system scope mcpd owns it and the servers' group, which it has from its parent, writes there.
+            state.chmod(0o770 if scope is Scope.SYSTEM else 0o700)
     except OSError as error:
         raise from_oserror(error, f"making the state directory {state}") from error
     return state.resolve()

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from mcpd.errors import (
     Disabled,
@@ -18,6 +18,7 @@ from mcpd.errors import (
     SpawnFailed,
     SystemInstanceOnly,
 )
+from mcpd.journal import SESSION_ENDED, SESSION_STARTED
 from mcpd.paths import Scope
 from mcpd.runtime.backoff import Backoff
 from mcpd.runtime.launch import Leash
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.paths import Paths
+    from mcpd.runtime.fdstore import SessionRecord
     from mcpd.runtime.launch import Exit, Launcher, LaunchSpec
     from mcpd.runtime.sandbox import McpSocket
     from mcpd.settings import Settings
     from mcpd.store import InstalledServer, LaunchManifest
+
+CLOSE_TIMEOUT: Final = 4.0
+"""Seconds for the end of all sessions when mcpd ends: a server has three until it is killed."""
 
 State: TypeAlias = Literal["running", "stopping", "exited"]
 StopReason: TypeAlias = Literal["", "asked", "owner-gone", "server-changed", "shutdown"]
@@ -86,19 +91,6 @@ class Session:
         """How it ended."""
         return await self.leash.wait()
 
-    def record(self) -> dict[str, Any]:
-        """What a later mcpd needs, beside the leash, to :meth:`Sessions.adopt` this session."""
-        return {
-            "number": self.number,
-            "server-id": self.server_id,
-            "generation": self.generation,
-            "pid": self.pid,
-            "unit": self.unit,
-            "owner-uid": self.owner.uid,
-            "owner-name": self.owner.name,
-            "started": self.started,
-        }
-
 
 @dataclass(slots=True)
 class _Pending:
@@ -107,6 +99,7 @@ class _Pending:
     server_id: str
     owner: Owner
     done: asyncio.Event
+    launching: asyncio.Task[Leash] | None = None
     stop_for: StopReason = ""
 
 
@@ -172,7 +165,7 @@ class Sessions:
         try:
             spec, generation = await asyncio.to_thread(self._spec, server_id, environment or {})
             self._backoff.check(server_id)
-            leash = await self._launcher.launch(spec, fds)
+            leash = await self._launch(pending, spec, fds)
             session = self._register(Session(self._last_number + 1, server_id, owner, leash, generation))
         finally:
             self._pending.remove(pending)
@@ -181,14 +174,29 @@ class Sessions:
             _begin_stop(session, pending.stop_for)
         return session
 
-    async def adopt(self, record: Mapping[str, Any], sock: socket.socket) -> Session:
-        """Take over a session that an earlier mcpd started: its :meth:`Session.record` and its leash."""
-        leash = await Leash.adopt(sock, int(record["pid"]), str(record["unit"]))
-        owner = Owner(int(record["owner-uid"]), str(record["owner-name"]))
-        generation = str(record["generation"])
-        session = Session(int(record["number"]), str(record["server-id"]), owner, leash, generation)
-        session.started = float(record["started"])
-        return self._register(session)
+    async def _launch(self, pending: _Pending, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
+        """Launch as a task of its own, which :meth:`close` can give up without giving up its caller."""
+        if self._closed:
+            raise SpawnFailed(f"{pending.server_id}: mcpd is stopping")
+        pending.launching = asyncio.create_task(self._launcher.launch(spec, fds))
+        try:
+            return await pending.launching
+        except asyncio.CancelledError:
+            pending.launching.cancel()
+            if pending.stop_for == "shutdown":
+                raise SpawnFailed(f"{pending.server_id}: mcpd is stopping") from None
+            raise
+
+    async def adopt(self, record: SessionRecord, owner: Owner, sock: socket.socket) -> Session:
+        """Take over the running session of *record*, which an earlier mcpd started, with its leash *sock*.
+
+        Raises :class:`OSError` if the leash cannot be used; *sock* is the caller's then.
+        """
+        leash = await Leash.adopt(sock, record.pid, record.unit)
+        session = Session(record.number, record.server_id, owner, leash, record.generation)
+        session.started = record.started
+        session.since -= max(0.0, time.time() - record.started)
+        return self._register(session, adopted=True)
 
     def list(self) -> list[Session]:
         """Every session that has not exited, the oldest first."""
@@ -237,15 +245,39 @@ class Sessions:
         """Let *server_id*, which was configured anew, start again at once."""
         self._backoff.forget(server_id)
 
+    @property
+    def starting(self) -> int:
+        """How many are being started."""
+        return len(self._pending)
+
     async def close(self) -> None:
-        """End all sessions, await that nothing of them is left, and start no more."""
+        """End all sessions within :data:`CLOSE_TIMEOUT`, await that nothing of them is left, and start no more."""
         self._closed = True
-        for pending in list(self._pending):
+        for pending in self._pending:
             pending.stop_for = "shutdown"
-            await pending.done.wait()
-        await self._stop(self.list(), "shutdown")
+            if pending.launching is not None:
+                pending.launching.cancel()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                for pending in list(self._pending):
+                    await pending.done.wait()
+                await self._stop(self.list(), "shutdown")
+        except TimeoutError:
+            for session in self.list():
+                log.warning("session %d: %s does not end and is let go", session.number, session.server_id)
+                session.leash.abort()
         while self._watchers:
             await asyncio.wait(self._watchers)
+
+    async def detach(self) -> None:
+        """Leave all sessions to the next mcpd, which adopts them, and start no more."""
+        self._closed = True
+        watchers = list(self._watchers)
+        for watcher in watchers:
+            watcher.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        for session in self.list():
+            session.leash.let_go()
 
     async def _stop(self, sessions: Iterable[Session], reason: StopReason) -> None:
         chosen = list(sessions)
@@ -253,18 +285,19 @@ class Sessions:
             _begin_stop(session, reason)
         await asyncio.gather(*(session.leash.stop() for session in chosen))
 
-    def _register(self, session: Session) -> Session:
+    def _register(self, session: Session, *, adopted: bool = False) -> Session:
         self._last_number = max(self._last_number, session.number)
         self._sessions[session.number] = session
         watcher = asyncio.create_task(self._watch(session), name=f"session-{session.number}")
         self._watchers.add(watcher)
         watcher.add_done_callback(self._watchers.discard)
         log.info(
-            "session %d: %s started for uid %d",
+            "session %d: %s %s for uid %d",
             session.number,
             session.server_id,
+            "taken over" if adopted else "started",
             session.owner.uid,
-            extra={"MCP_SERVER_ID": session.server_id, "CALLER_UID": session.owner.uid, "SESSION_UNIT": session.unit},
+            extra=_fields(session, SESSION_STARTED),
         )
         self._tell(SessionEvent("started", session))
         return session
@@ -287,7 +320,7 @@ class Sessions:
             ended.code,
             lived,
             f" ({session.stopped_for})" if session.stopped_for else "",
-            extra={"MCP_SERVER_ID": session.server_id, "CALLER_UID": session.owner.uid, "EXIT_STATUS": ended.code},
+            extra=_fields(session, SESSION_ENDED) | {"EXIT_STATUS": ended.code, "STOP_REASON": session.stopped_for},
         )
         self._tell(SessionEvent("exited", session))
 
@@ -327,3 +360,14 @@ def _begin_stop(session: Session, reason: StopReason) -> None:
     if session.state == "running":
         session.state, session.stopped_for = "stopping", reason
     session.leash.close()
+
+
+def _fields(session: Session, message_id: str) -> dict[str, str | int]:
+    """What the journal keeps of *session*."""
+    return {
+        "MESSAGE_ID": message_id,
+        "MCP_SERVER_ID": session.server_id,
+        "MCP_SESSION": session.number,
+        "SESSION_UNIT": session.unit,
+        "CALLER_UID": session.owner.uid,
+    }

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.launch import LaunchSpec
 
-    Property: TypeAlias = "str | bool | int | list[str] | list[tuple[str, list[str], bool]]"
+    Property: TypeAlias = (
+        "str | bool | int | list[str] | list[tuple[str, list[str], bool]] | tuple[list[int], list[int]]"
+    )
 
 SLICE: Final = "app-mcp.slice"
 """Below ``app.slice``, as the desktops' conventions want it for what is no session service."""
@@ -77,6 +79,9 @@ def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
         "Type": ("s", "exec"),
         "CollectMode": ("s", "inactive-or-failed"),
         "ExecStart": ("a(sasb)", [(command[0], command, False)]),
+        # What was wrong with a launch is told to mcpd.
+        "SuccessExitStatus": ("(aiai)", ([1], [])),
+        "LimitCORE": ("t", 0),
         # mcpd-exec stops its tree itself; what is left a little later is killed.
         "KillMode": ("s", "mixed"),
         "TimeoutStopUSec": ("t", int((STOP_GRACE + 2) * 1_000_000)),

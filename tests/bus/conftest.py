@@ -13,7 +13,8 @@ import pytest_asyncio
 from mcpd.bus.client import Client
 from mcpd.bus.connection import Connection
 from mcpd.paths import Scope
-from tests.bus.harness import Machine, PrivateBus, served, start_bus
+from tests.bus.harness import Machine, PrivateBus, start_bus
+from tests.bus.inside import served
 from tests.children import no_child_stays  # noqa: F401 -- for every module here
 
 if TYPE_CHECKING:

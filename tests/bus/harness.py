@@ -16,22 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mcpd.bus.caller import Credentials, ask_bus
 from mcpd.bus.connection import Connection, Match
-from mcpd.bus.core import Core
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, MANAGER, ROOT
-from mcpd.bus.polkit import OwnUser, Polkit
-from mcpd.bus.service import Service
-from mcpd.catalog import Catalog
-from mcpd.install.installer import Installer
 from mcpd.paths import Layout, Paths, Scope
-from mcpd.runtime.plain import PlainLauncher
-from mcpd.runtime.sessions import Sessions
-from mcpd.settings import load
-from mcpd.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
 DBUS_DIR = Path(__file__).parents[2] / "dbus"
 PATIENCE = 20.0
@@ -41,6 +31,7 @@ BUS_CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Config
 <busconfig>
   <type>session</type>
   <listen>unix:dir={directory}</listen>
+  {services}
   <auth>EXTERNAL</auth>
   <limit name="max_message_unix_fds">64</limit>
   <limit name="max_match_rules_per_connection">32</limit>
@@ -90,12 +81,18 @@ class PrivateBus:
             self.process.communicate()
 
 
-def start_bus(directory: Path, *, any_interface: bool = False) -> PrivateBus:
-    """Start a bus in *directory*; with *any_interface* it lets calls through that name no interface."""
+def start_bus(directory: Path, *, any_interface: bool = False, services: Path | None = None) -> PrivateBus:
+    """Start a bus in *directory*.
+
+    With *any_interface* it lets calls through that name no interface; *services* holds the files of what it may start.
+    """
     extra = '<allow send_destination="org.mcpd.Mcp1"/>' if any_interface else ""
     config = directory / "bus.conf"
     policy = DBUS_DIR / "org.mcpd.Mcp1.conf"
-    config.write_text(BUS_CONFIG.format(directory=directory, policy=policy, uid=os.getuid(), extra=extra))
+    started = f"<servicedir>{services}</servicedir>" if services else ""
+    config.write_text(
+        BUS_CONFIG.format(directory=directory, policy=policy, uid=os.getuid(), extra=extra, services=started)
+    )
     process = subprocess.Popen(
         ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address=1"],
         stdout=subprocess.PIPE,
@@ -357,38 +354,3 @@ def _fields(data: bytes) -> dict[int, Any]:
 def error_text(body: bytes) -> str:
     """The message of an error reply."""
     return body[4:-1].decode()
-
-
-@asynccontextmanager
-async def served(
-    machine: Machine,
-    *,
-    scope: Scope,
-    uids: Mapping[str, int],
-    only_uid: int | None = None,
-    bridge_uid: int | None = None,
-) -> AsyncIterator[Core]:
-    """mcpd in this process, so that the bus can be made to tell of other users: name of the sender to uid."""
-    layout = machine.paths
-    settings = load([], {"MCPD_RUNTIME_SANDBOX": "off"})
-
-    async def lookup(connection: Connection, sender: str) -> Credentials:
-        known = await ask_bus(connection, sender)
-        return known._replace(uid=uids.get(sender, known.uid))
-
-    async with await Connection.open(machine.bus.address) as connection:
-        store = Store(layout, scope)
-        sessions = Sessions(store, PlainLauncher(), layout, settings, scope)
-        catalog = Catalog(layout, scope, settings)
-        installer = Installer(store, catalog, sessions, PlainLauncher(), layout, settings, scope)
-        core = Core(scope, settings, store, catalog, sessions, installer, "plain", "1")
-        authority = OwnUser() if scope is Scope.USER else Polkit(connection)
-        service = Service(connection, core, authority, only_uid=only_uid, bridge_uid=bridge_uid, lookup=lookup)
-        assert await connection.request_name(BUS_NAME)
-        await service.start()
-        try:
-            yield core
-        finally:
-            await installer.close()
-            await sessions.close()
-            await service.close()

@@ -119,10 +119,13 @@ async def test_the_service_manager_hears_of_the_start_and_the_end(machine: Machi
         sock.bind(str(machine.root / "notify"))
         sock.settimeout(PATIENCE)
         machine.settings["NOTIFY_SOCKET"] = str(machine.root / "notify")
+        machine.install("x")
         daemon = await machine.serve()
-        assert await asyncio.to_thread(sock.recv, 100) == b"READY=1"
+        ready = b"READY=1\nSTATUS=1 server installed, 0 sessions, 0 jobs"
+        assert await asyncio.to_thread(sock.recv, 100) == ready
         assert await daemon.stop() == 0
-        assert await asyncio.to_thread(sock.recv, 100) == b"STOPPING=1"
+        while (said := await asyncio.to_thread(sock.recv, 100)) != b"STOPPING=1":
+            assert said.startswith(b"STATUS=")
 
 
 class FakeSystemd:
@@ -174,3 +177,19 @@ async def test_a_transient_unit_is_started_with_its_stdin(machine: Machine, resu
     assert systemd.stdin == [b"leash"]
     os.close(read)
     os.close(write)
+
+
+async def test_a_service_manager_on_its_way_to_the_bus_is_waited_for(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machine.root / "run/systemd").mkdir(parents=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(machine.root / "run"))
+    with socket.socket(socket.AF_UNIX) as private:
+        private.bind(str(machine.root / "run/systemd/private"))
+        async with connected(machine.bus) as theirs, connected(machine.bus) as ours:
+            looking = asyncio.create_task(unit_manager(ours))
+            await asyncio.wait([looking], timeout=0.3)
+            assert not looking.done()
+            FakeSystemd(theirs, "done")
+            assert await theirs.request_name(SYSTEMD)
+            assert isinstance(await looking, TransientUnits)

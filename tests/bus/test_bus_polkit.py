@@ -5,75 +5,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mcpd.bus.client import Client
-from mcpd.bus.connection import Connection, Match
-from mcpd.bus.names import DBUS, DBUS_PATH, OBJECT_MANAGER, PROPERTIES, ROOT
-from mcpd.bus.polkit import AUTHORITY, AUTHORITY_PATH, POLKIT
-from mcpd.errors import InteractionRequired, InvalidArgument, InvalidConfig, McpdError, NotAuthorized, NotFound
+from mcpd.bus.connection import Match
+from mcpd.bus.names import OBJECT_MANAGER, PROPERTIES, ROOT
+from mcpd.errors import (
+    InteractionRequired,
+    InvalidConfig,
+    McpdError,
+    NotAuthorized,
+    NotFound,
+)
+from mcpd.journal import POLKIT_DECISION
 from mcpd.paths import Scope
-from tests.bus.harness import PATIENCE, Machine, connected, served
+from tests.bus.inside import served
+from tests.bus.polkit_mock import SOMEBODY, TEMPLATE, people, polkitd
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
-MOCK = "org.freedesktop.DBus.Mock"
+    from tests.bus.harness import Machine
+
 SET_CONFIG = ("SetConfig", "sa{sv}a{sv}", ["x", {"level": "high"}, {}])
 CONFIGURE = "org.mcpd.mcp1.configure"
-SOMEBODY = 4711
-
-
-class Mock:
-    """The python-dbusmock that plays polkitd."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    async def call(self, member: str, signature: str = "", *args: object) -> Any:
-        reply = await self._connection.call(POLKIT, AUTHORITY_PATH, MOCK, member, signature, args)
-        return reply.values[0] if reply.values else None
-
-    async def answer(self, action: str, answer: str, subject: str = "") -> None:
-        await self.call("Answer", "sss", subject, action, answer)
-
-    async def calls(self, member: str = "CheckAuthorization") -> list[Any]:
-        return [args for _, args in await self.call("GetMethodCalls", "s", member)]
-
-    async def waiting(self, count: int) -> None:
-        """Return once *count* checks are unanswered."""
-        changed = asyncio.Event()
-        match = Match(path=AUTHORITY_PATH, interface=AUTHORITY, member="Changed")
-        unsubscribe = await self._connection.subscribe(match, lambda _: changed.set())
-        async with asyncio.timeout(PATIENCE):
-            while await self.call("Waiting") != count:
-                await changed.wait()
-                changed.clear()
-        unsubscribe()
-
-
-@asynccontextmanager
-async def polkitd(machine: Machine, connection: Connection, template: str) -> AsyncIterator[Mock]:
-    owned = asyncio.Event()
-    match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", POLKIT)
-    await connection.subscribe(match, lambda signal: owned.set() if signal.args[2] else None)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "dbusmock", "--template", template, env=machine.environ, stdout=subprocess.DEVNULL
-    )
-    try:
-        async with asyncio.timeout(PATIENCE):
-            await owned.wait()
-        yield Mock(connection)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 @pytest.fixture
@@ -85,17 +42,6 @@ def system(machine: Machine) -> Iterator[Machine]:
         configurableProperties=[{"key": "level"}, {"key": "k", "sensitive": True}],
     )
     return machine
-
-
-@asynccontextmanager
-async def people(machine: Machine) -> AsyncIterator[tuple[Client, Client, dict[str, int], Connection]]:
-    """Two clients that are not root, and who they are."""
-    async with connected(machine.bus) as one, connected(machine.bus) as two, connected(machine.bus) as third:
-        uids = {one.unique_name: SOMEBODY, two.unique_name: SOMEBODY + 1}
-        yield Client(one, system=True), Client(two, system=True), uids, third
-
-
-TEMPLATE = str(Path(__file__).with_name("polkit_template.py"))
 
 
 async def test_reading_asks_nobody_and_changing_asks_polkit(system: Machine) -> None:
@@ -312,26 +258,6 @@ async def test_sessions_and_jobs_of_others_are_not_shown(system: Machine) -> Non
             os.close(fd)
 
 
-async def test_only_the_bridge_names_another_caller(system: Machine) -> None:
-    async with (
-        people(system) as (bridge, user, uids, third),
-        served(system, scope=Scope.SYSTEM, uids=uids, bridge_uid=SOMEBODY) as core,
-        polkitd(system, third, TEMPLATE) as mock,
-    ):
-        await mock.answer("org.mcpd.mcp1.spawn", "yes", user.connection.unique_name)
-        with pytest.raises(NotAuthorized, match="caller-uid"):
-            await user.spawn("x", options={"caller-uid": 0})
-        for uid in (-1, 2**32 - 1, 2**40):
-            with pytest.raises(InvalidArgument, match="no user"):
-                await bridge.spawn("x", options={"caller-uid": uid})
-        _, ends = await bridge.spawn("x", options={"caller-uid": 1000})
-        assert [session.owner.uid for session in core.sessions.list()] == [1000]
-        assert len(await bridge.manager.call("ListSessions")) == 1
-        assert [call[0] for call in await mock.calls()] == [("system-bus-name", {"name": user.connection.unique_name})]
-        for fd in ends.values():
-            os.close(fd)
-
-
 async def test_the_session_instance_serves_its_own_user_and_asks_nobody(machine: Machine) -> None:
     machine.install("x", where=machine.paths.user.installed, configurableProperties=[{"key": "level"}])
     async with (
@@ -349,3 +275,25 @@ async def test_the_session_instance_serves_its_own_user_and_asks_nobody(machine:
             await me.manager.call("SetConfig", "sa{sv}a{sv}", ["x", {"unknown": 1}, {}])
         with pytest.raises(McpdError):
             await me.job("/org/mcpd/Mcp1/job/77").properties()
+
+
+async def test_every_decision_is_logged_with_fields(system: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "mcpd.bus.polkit")
+    async with (
+        people(system) as (one, _, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        with pytest.raises(NotAuthorized):
+            await one.manager.call(*SET_CONFIG)
+        await mock.answer(CONFIGURE, "yes")
+        await one.manager.call(*SET_CONFIG)
+    refused, granted = [vars(record) for record in caplog.records if record.name == "mcpd.bus.polkit"]
+    name, uid = one.connection.unique_name, uids[one.connection.unique_name]
+    assert [refused["message"], granted["message"]] == [
+        f"uid {uid} ({name}) may not {CONFIGURE}",
+        f"uid {uid} ({name}) may {CONFIGURE}",
+    ]
+    for entry in (refused, granted):
+        assert (entry["MESSAGE_ID"], entry["POLKIT_ACTION"]) == (POLKIT_DECISION, CONFIGURE)
+        assert (entry["CALLER_UID"], entry["MCP_SERVER_ID"]) == (uid, "x")

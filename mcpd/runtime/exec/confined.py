@@ -102,7 +102,14 @@ class Confined(Tree):
         args += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
         for kind, target, source in request.mounts:
             if kind in FD_BINDS:
-                args += [FD_BINDS[kind], str(self._pin(source)), target]
+                fd = self._pin(source)
+                if kind == "bind" and os.statvfs(fd).f_flag & os.ST_RDONLY:
+                    raise Failure(
+                        "SpawnFailed",
+                        f"{source} is to be written, but is read-only here; for a server of the system its unit has to"
+                        " have it in ReadWritePaths=, too",
+                    )
+                args += [FD_BINDS[kind], str(fd), target]
             elif kind == "file":
                 args += ["--perms", "0444", "--ro-bind-data", str(self._data("file", source.encode())), target]
             elif kind in {"tmpfs", "dir"}:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _ctypes
 import _signal  # type: ignore[import-not-found]
+import _socket
 import os
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -81,6 +82,18 @@ def unit() -> str:
     except OSError:
         return ""
     return last if last.endswith((".service", ".scope")) else ""
+
+
+def tell_status(text: str) -> None:
+    """Have ``systemctl status`` of our unit show *text* (sd_notify(3)); nobody need listen."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address[:1] in {"/", "@"}:
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
+        try:
+            sock.sendto(f"STATUS={text}".encode(), "\0" + address[1:] if address[0] == "@" else address)
+        except OSError:
+            pass
+        sock.close()
 
 
 def signal_pidfd(pidfd: int, number: int) -> None:

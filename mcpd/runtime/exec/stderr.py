@@ -15,6 +15,34 @@ TAIL: Final = 64 * 1024
 LINES_PER_SECOND: Final = 1000
 MAX_LOG_LINE: Final = 16 * 1024
 JOURNAL: Final = "/run/systemd/journal/socket"
+LEASH_REFUSED: Final = "d676dce6287345458a17dc9dd63df8bf"
+"""As in :mod:`mcpd.journal`."""
+
+
+def journal() -> _socket.socket | None:
+    """A connection to the journal that nothing can hold up; None where there is no journal."""
+    found = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+    try:
+        found.connect(JOURNAL)
+    except OSError:
+        found.close()
+        return None
+    found.setblocking(False)
+    return found
+
+
+def log_refusal(uid: int, message: str) -> None:
+    """Tell the administrator that the user *uid* was refused at the leash."""
+    text = " ".join(message.split())
+    fields = f"PRIORITY=4\nSYSLOG_IDENTIFIER=mcpd-exec\nMESSAGE_ID={LEASH_REFUSED}\nCALLER_UID={uid}\nMESSAGE={text}\n"
+    sock = journal()
+    try:
+        if sock is None:
+            os.write(2, f"mcpd-exec: {text}\n".encode())
+        else:
+            sock.send(fields.encode())
+    except OSError:
+        pass
 
 
 class Stderr:
@@ -27,13 +55,7 @@ class Stderr:
         self._second, self._lines, self._dropped = 0, 0, 0
         fields = f"PRIORITY=6\nSYSLOG_IDENTIFIER=mcp-server\nMCP_SERVER_ID={server_id}\nMESSAGE="
         self._head = fields.encode()
-        self._journal: _socket.socket | None = None
-        try:
-            self._journal = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
-            self._journal.connect(JOURNAL)
-            self._journal.setblocking(False)
-        except OSError:
-            self._journal = None
+        self._journal = journal()
 
     def pump(self) -> bool:
         """Take what is there; False once nobody holds the other end."""

@@ -19,10 +19,10 @@ import time
 from _json import encode_basestring_ascii
 
 from mcpd.runtime.exec.confined import Confined
-from mcpd.runtime.exec.proc import PR_SET_CHILD_SUBREAPER, SIGINT, SIGTERM, close_inherited, prctl, unit
-from mcpd.runtime.exec.stderr import Stderr
+from mcpd.runtime.exec.proc import PR_SET_CHILD_SUBREAPER, SIGINT, SIGTERM, close_inherited, prctl, tell_status, unit
+from mcpd.runtime.exec.stderr import Stderr, log_refusal
 from mcpd.runtime.exec.tree import Tree, Unconfined
-from mcpd.runtime.exec.wire import Failure, check_peer, receive
+from mcpd.runtime.exec.wire import Failure, Refusal, check_peer, peer_uid, receive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ class Supervisor:
     def _say_started(self) -> None:
         self._started = True
         say(self._leash, f'{{"started":{{"pid":{self._tree.pid},"unit":{encode_basestring_ascii(unit())}}}}}')
+        tell_status(f"{self._request.id}, process {self._tree.pid}")
 
     def _finish(self, stdin: int) -> None:
         code = self._tree.reap()
@@ -162,7 +163,7 @@ def say(leash: _socket.socket, line: str) -> None:
 
 
 def main() -> None:
-    """Run one launch; the exit status says only whether the protocol was kept."""
+    """Run one launch; the exit status says only whether the program was started."""
     close_inherited()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     # Our memory, and a server's, may hold secrets.
@@ -173,6 +174,8 @@ def main() -> None:
         check_peer(leash, sys.argv[1] if len(sys.argv) > 1 else "")
         Supervisor(leash, receive(leash)).run()
     except Failure as failure:
+        if isinstance(failure, Refusal):
+            log_refusal(peer_uid(leash), str(failure))
         name, message = encode_basestring_ascii(failure.name), encode_basestring_ascii(str(failure))
         say(leash, f'{{"error":{{"name":{name},"message":{message}}}}}')
         status = 1

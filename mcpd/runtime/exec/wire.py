@@ -6,6 +6,7 @@ from __future__ import annotations
 import _socket
 import os
 import sys
+import time
 from _json import make_scanner
 
 TYPE_CHECKING = False
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
 MAX_LINE: Final = 1024 * 1024
-MAX_FDS: Final = 16
+MAX_FDS: Final = 4
+"""0, 1, 2 and the private manifest."""
+LINE_TIMEOUT: Final = 10.0
+"""Seconds until the whole line must be there; mcpd sends it at once."""
 
 
 class Failure(Exception):
@@ -22,6 +26,13 @@ class Failure(Exception):
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
         self.name = name
+
+
+class Refusal(Failure):
+    """Whoever holds the leash is not mcpd, or does not keep to the protocol: the journal hears of it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("SpawnFailed", message)
 
 
 class JsonContext:
@@ -43,48 +54,102 @@ class Request:
     def __init__(self, line: dict[str, Any], fds: list[int]) -> None:
         if line["v"] != 1:
             raise Failure("SpawnFailed", f"launch protocol {line['v']!r} is not known to this mcpd-exec, only 1")
-        self.id: str = line["id"]
-        self.argv: list[str] = line["argv"]
-        self.cwd: str = line["cwd"]
-        self.env: dict[str, str] = line["env"]
-        self.permissions: list[str] = line["permissions"]
-        self.mounts: list[list[str]] = line["mounts"]
-        self.manifest: str | None = line["manifest"]
-        self.confined: bool = line["confined"]
-        self.bus: dict[str, str] = line.get("bus", {})
+        self.id = _text(line["id"])
+        if not self.id.isprintable():
+            raise ValueError("the id holds control characters")
+        self.argv = _texts(line["argv"])
+        self.cwd = _text(line["cwd"])
+        self.env = _fields(line["env"])
+        self.permissions = _texts(line["permissions"])
+        self.mounts: list[list[str]] = [_texts(mount, 3) for mount in _list(line["mounts"])]
+        self.manifest = None if line["manifest"] is None else _text(line["manifest"])
+        self.confined = line["confined"] is not False
+        self.bus = _fields(line.get("bus", {}))
         numbers = line["fds"]
-        if len(fds) != len(numbers) + (self.manifest is not None) or not set(numbers) <= {0, 1, 2} or not self.argv:
-            raise Failure("SpawnFailed", f"{self.id}: the launch line and its {len(fds)} descriptors do not agree")
+        if not self.argv:
+            raise ValueError("argv is empty")
+        wanted = len(set(numbers)) + (self.manifest is not None)
+        if not set(numbers) <= {0, 1, 2} or not wanted == len(numbers) + (self.manifest is not None) == len(fds):
+            raise ValueError(f"it and the {len(fds)} descriptors that came with it do not agree")
         self.fds: dict[int, int] = dict(zip(numbers, fds, strict=False))
         self.manifest_fd = fds[-1] if self.manifest is not None else -1
 
 
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("a list is missing")
+    return value
+
+
+def _text(value: Any) -> str:
+    """bubblewrap's arguments travel separated by NUL, so one in a text would begin another argument."""
+    if not isinstance(value, str) or "\0" in value:
+        raise TypeError("a text is none, or holds NUL")
+    return value
+
+
+def _texts(value: Any, length: int = -1) -> list[str]:
+    found = [_text(one) for one in _list(value)]
+    if length >= 0 and len(found) != length:
+        raise ValueError(f"a list has not {length} texts")
+    return found
+
+
+def _fields(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise TypeError("an object is missing")
+    return {_text(key): _text(one) for key, one in value.items()}
+
+
 def receive(leash: _socket.socket) -> Request:
-    """Read the launch line; the descriptors come with its first byte, so nothing but recvmsg may touch the socket."""
+    """Read the launch line; the descriptors come with its first byte, so nothing but recvmsg may touch the socket.
+
+    Raises :class:`Refusal` for anything else than one whole line in time.
+    """
     data, fds = bytearray(), []
+    deadline = time.monotonic() + LINE_TIMEOUT
     while b"\n" not in data[-65536:]:
-        chunk, ancillary, flags, _ = leash.recvmsg(65536, _socket.CMSG_SPACE(4 * MAX_FDS), _socket.MSG_CMSG_CLOEXEC)
+        leash.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            chunk, ancillary, flags, _ = leash.recvmsg(65536, _socket.CMSG_SPACE(4 * MAX_FDS), _socket.MSG_CMSG_CLOEXEC)
+        except TimeoutError:
+            raise Refusal(f"no whole launch line came over the leash within {LINE_TIMEOUT:.0f} s") from None
+        except OSError as error:
+            raise Refusal(f"the leash broke before a whole launch line came: {error.strerror}") from error
         for level, kind, payload in ancillary:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
                 fds += [int.from_bytes(payload[i : i + 4], sys.byteorder) for i in range(0, len(payload) - 3, 4)]
         data += chunk
-        if not chunk or len(data) > MAX_LINE or flags & _socket.MSG_CTRUNC:
-            raise Failure("SpawnFailed", f"no whole launch line of at most {MAX_LINE} bytes came over the leash")
+        if not chunk or len(data) > MAX_LINE:
+            raise Refusal(f"no whole launch line of at most {MAX_LINE} bytes came over the leash")
+        if flags & _socket.MSG_CTRUNC or len(fds) > MAX_FDS:
+            raise Refusal(f"more than {MAX_FDS} descriptors came over the leash")
+    leash.settimeout(None)
     try:
-        line = parse(data.decode())
-        return Request(line, fds)
-    except (StopIteration, ValueError, KeyError, TypeError) as error:
-        raise Failure("SpawnFailed", f"the launch line cannot be read: {error!r}") from error
+        return Request(parse(data.decode()), fds)
+    except UnicodeDecodeError as error:
+        # The error holds the line, and the line secrets.
+        raise Refusal("the launch line cannot be read: it is not UTF-8") from error
+    except (StopIteration, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise Refusal(f"the launch line cannot be read: {type(error).__name__}: {error}"[:500]) from error
+
+
+def peer_uid(leash: _socket.socket) -> int:
+    """Who connected the other end of *leash*."""
+    credentials = leash.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[4:8], sys.byteorder)
 
 
 def check_peer(leash: _socket.socket, user: str) -> None:
     """Refuse a leash that is not held by *user*; by our own if empty."""
-    credentials = leash.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-    peer = int.from_bytes(credentials[4:8], sys.byteorder)
+    peer = peer_uid(leash)
     expected = os.getuid()
     if user:
         import pwd  # noqa: PLC0415 - needed in the system's units only
 
-        expected = pwd.getpwnam(user).pw_uid
+        try:
+            expected = pwd.getpwnam(user).pw_uid
+        except KeyError:
+            raise Refusal(f"there is no user {user} that may hold the leash") from None
     if peer != expected:
-        raise Failure("SpawnFailed", f"the leash is held by uid {peer}, only mcpd (uid {expected}) may do that")
+        raise Refusal(f"the leash is held by uid {peer}, only mcpd (uid {expected}) may do that")

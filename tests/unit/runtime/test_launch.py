@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING
 import pytest
 from world import NOBODY, PYTHON, Client
 
-from mcpd.errors import LimitExceeded, NotSupported, SandboxUnavailable, SpawnFailed
+from mcpd.errors import LimitExceeded, SandboxUnavailable, SpawnFailed
 from mcpd.runtime import mounts
 from mcpd.runtime.exec import confined
 from mcpd.runtime.exec.wire import Failure, Request
 from mcpd.runtime.launch import Bus, LaunchSpec, Leash, Mount, MountKind, NobodysKeeper, Overlay
-from mcpd.runtime.launchers import launcher_for
 from mcpd.runtime.plain import EXEC_FILE, PlainLauncher, exec_command
-from mcpd.settings import RuntimeSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -282,19 +280,6 @@ async def test_leash_is_adopted_by_a_later_mcpd() -> None:
         assert ended.code == 143
         await asyncio.to_thread(process.wait)
     client.close()
-
-
-def test_launcher_is_chosen_by_the_settings() -> None:
-    class Units:
-        async def start_transient(self, name: str, properties: object, fd: int) -> None:
-            raise NotImplementedError
-
-    auto, plain = Settings(), Settings(runtime=RuntimeSettings(launcher="plain"))
-    assert launcher_for(auto).name == "plain"
-    assert launcher_for(auto, Units()).name == "systemd-user"
-    assert launcher_for(plain, Units()).name == "plain"
-    with pytest.raises(NotSupported, match="systemd"):
-        launcher_for(Settings(runtime=RuntimeSettings(launcher="systemd-user")))
 
 
 async def test_a_process_that_cannot_be_watched_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

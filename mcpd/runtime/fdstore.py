@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Leashes that outlive mcpd: kept by the service manager's FD store, described by a record each (design §6).
+
+A server ends when the last copy of its leash is closed. The service manager holds one, so that it runs on when mcpd
+is killed; the next mcpd gets the leash back and reads from the record whose it is. The records lie in a directory
+that only mcpd may enter, and are read as carefully as if anybody might.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import stat
+from typing import TYPE_CHECKING, Annotated, Final, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from mcpd.errors import InvalidManifest, McpdError
+from mcpd.model import check_id
+from mcpd.notify import remove_fd, store_fd
+from mcpd.runtime.sessions import Owner
+from mcpd.store.files import make_directory, read_file, write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from mcpd.runtime.sessions import Session, SessionEvent, Sessions
+
+MAX_RECORD: Final = 64 * 1024
+"""Bytes of a record."""
+MAX_NUMBER: Final = 2**31 - 1
+PREFIX: Final = "session-"
+_NAME: Final = re.compile(rf"{PREFIX}([1-9][0-9]{{0,9}})")
+_FILE: Final = re.compile(r"([1-9][0-9]{0,9})\.json")
+
+log = logging.getLogger(__name__)
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _server_id(value: str) -> str:
+    try:
+        return check_id(value)
+    except McpdError as error:
+        raise ValueError(error.message) from error
+
+
+class SessionRecord(BaseModel):
+    """What a later mcpd needs, beside the leash, to take over a session."""
+
+    model_config = ConfigDict(alias_generator=_kebab, populate_by_name=True, extra="forbid", strict=True, frozen=True)
+
+    number: Annotated[int, Field(ge=1, le=MAX_NUMBER)]
+    server_id: Annotated[str, AfterValidator(_server_id)]
+    generation: Annotated[str, Field(pattern=r"^/[^\x00]*$", max_length=4096)]
+    pid: Annotated[int, Field(ge=1, le=2**31 - 1)]
+    unit: Annotated[str, Field(pattern=r"^[A-Za-z0-9:_.@\\-]*$", max_length=255)]
+    owner_uid: Annotated[int, Field(ge=0, lt=2**32 - 1)]
+    owner_name: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=255)]
+    owner_bus: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=255)]
+    """The bus that the owner's name belongs to: after a restart of the bus it may be somebody else's."""
+    started: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+    @classmethod
+    def of(cls, session: Session, owner_bus: str) -> Self:
+        """The record of *session*."""
+        return cls(
+            number=session.number,
+            server_id=session.server_id,
+            generation=session.generation,
+            pid=session.pid,
+            unit=session.unit,
+            owner_uid=session.owner.uid,
+            owner_name=session.owner.name,
+            owner_bus=owner_bus,
+            started=session.started,
+        )
+
+    def owner(self, bus: str) -> Owner:
+        """Whose the session is, for an mcpd on *bus*."""
+        name = self.owner_name if self.owner_bus == bus else f"{self.owner_name} of an earlier bus"
+        return Owner(self.owner_uid, name)
+
+
+class LeashStore:
+    """Keeps the leash of every session with the service manager, from its start to its end."""
+
+    def __init__(self, directory: Path, bus: str) -> None:
+        """Records go to *directory*; *bus* is the id of the bus that the owners are on."""
+        self._directory = directory
+        self._bus = bus
+        self._kept: set[int] = set()
+
+    def keeps(self, session: Session) -> bool:
+        """Whether the service manager was given the leash of *session*."""
+        return session.number in self._kept
+
+    def on_session(self, event: SessionEvent) -> None:
+        """Keep the leash of what has started, let go of what has ended; a listener of :class:`Sessions`."""
+        if event.kind == "exited":
+            self._drop(event.session.number)
+        elif event.session.number not in self._kept:
+            self._keep(event.session)
+
+    async def adopt(self, sessions: Sessions, passed: Mapping[str, Sequence[int]]) -> None:
+        """Take over the sessions whose leashes *passed* (name → descriptors, ours from now on) and records are there.
+
+        A leash without a record is let go, which ends its server, and a record without a leash is removed.
+        """
+        records = self._read()
+        for name, fds in passed.items():
+            found = _NAME.fullmatch(name)
+            record = records.pop(int(found[1]), None) if found else None
+            problem = _problem(record, fds)
+            if record is None or problem:
+                log.warning("The stored descriptor %s is let go: %s", name, problem)
+                _let_go(name, fds)
+                if record is not None:
+                    self._unlink(record.number)
+                continue
+            self._kept.add(record.number)
+            sock = socket.socket(fileno=fds[0])
+            try:
+                await sessions.adopt(record, record.owner(self._bus), sock)
+            except OSError as error:
+                log.warning("Session %d of %s cannot be taken over: %s", record.number, record.server_id, error)
+                sock.close()
+                self._drop(record.number)
+        for number, record in records.items():
+            log.warning("Session %d of %s has ended while mcpd was away", number, record.server_id)
+            self._unlink(number)
+
+    def _keep(self, session: Session) -> None:
+        """The record comes first: without it the leash would be let go by the next mcpd."""
+        fd = session.leash.fileno()
+        if fd < 0 or not os.environ.get("NOTIFY_SOCKET"):
+            return
+        try:
+            make_directory(self._directory.parent, 0o700)
+            make_directory(self._directory, 0o700)
+            data = SessionRecord.of(session, self._bus).model_dump_json(by_alias=True).encode()
+            write_atomic(self._file(session.number), data, 0o600)
+        except (McpdError, ValidationError) as error:
+            log.warning("Session %d would not outlive mcpd: %s", session.number, error)
+            return
+        if store_fd(PREFIX + str(session.number), fd):
+            self._kept.add(session.number)
+        else:
+            self._unlink(session.number)
+
+    def _drop(self, number: int) -> None:
+        if number in self._kept:
+            self._kept.discard(number)
+            remove_fd(PREFIX + str(number))
+            self._unlink(number)
+
+    def _read(self) -> dict[int, SessionRecord]:
+        """The readable records by number; what else lies there is removed."""
+        found: dict[int, SessionRecord] = {}
+        try:
+            entries = list(self._directory.iterdir())
+        except FileNotFoundError:
+            return found
+        except OSError as error:
+            log.warning("The records of sessions in %s cannot be read: %s", self._directory, error.strerror)
+            return found
+        for path in entries:
+            name = _FILE.fullmatch(path.name)
+            try:
+                if name is None:
+                    raise ValueError("its name is none of ours")  # noqa: TRY301 -- told like the other faults
+                record = SessionRecord.model_validate_json(read_file(path, MAX_RECORD))
+                if record.number != int(name[1]):
+                    raise ValueError(f"it is about session {record.number}")  # noqa: TRY301
+            except (ValueError, InvalidManifest, OSError) as error:
+                log.warning("The record %s is removed: %s", path.name, _first(error))
+                _remove(path)
+            else:
+                found[record.number] = record
+        return found
+
+    def _file(self, number: int) -> Path:
+        return self._directory / f"{number}.json"
+
+    def _unlink(self, number: int) -> None:
+        _remove(self._file(number))
+
+
+def _first(error: Exception) -> str:
+    """A fault in one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("%s cannot be removed: %s", path, error.strerror)
+
+
+def _problem(record: SessionRecord | None, fds: Sequence[int]) -> str:
+    """Why *fds* are not the leash of *record*; empty if they are."""
+    if record is None:
+        return "there is no record of it"
+    if len(fds) != 1:
+        return f"there are {len(fds)} of that name"
+    if not stat.S_ISSOCK(os.fstat(fds[0]).st_mode):
+        return "it is no socket"
+    with socket.socket(fileno=os.dup(fds[0])) as sock:
+        if (sock.family, sock.type & ~socket.SOCK_NONBLOCK) != (socket.AF_UNIX, socket.SOCK_STREAM):
+            return "it is no unix stream socket"
+    return ""
+
+
+def _let_go(name: str, fds: Sequence[int]) -> None:
+    """Close *fds*, and the service manager's copies."""
+    for fd in fds:
+        os.close(fd)
+    try:
+        remove_fd(name)
+    except ValueError as error:
+        log.warning("The service manager keeps it: %s", error)
