@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.connection import Connection
     from mcpd.bridge.exchange import Headers
     from mcpd.bridge.seat import Parts
-    from mcpd.bridge.security import Gate
+    from mcpd.bridge.security import Gate, Peer
 
     Event = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Event]]
@@ -82,13 +82,16 @@ class Application:
                 raise _not_allowed(method, "GET, HEAD")
             await reply(send, 200, b'{"status":"ok"}', cors)
             return
+        connection: Connection = scope["state"]["connection"]
+        if path == "/token" and connection.peer.uid is not None:
+            await self._token(method, connection.peer, send)
+            return
         server = server_of(path)
         if not server:
             raise NotFound("there is nothing at this path: servers are at /mcp/NAME")
         if method == "OPTIONS":
             await reply(send, 204, b"", security.preflight(headers, cors))
             return
-        connection: Connection = scope["state"]["connection"]
         post = Post(
             server,
             self._gate.identify(headers, connection.peer),
@@ -104,6 +107,14 @@ class Application:
             await reply(send, 204, b"", cors)
         else:
             raise _not_allowed(method, _METHODS)
+
+    async def _token(self, method: str, peer: Peer, send: Send) -> None:
+        """Tell a user of the unix socket the token that TCP clients of that user need, a new one for POST."""
+        if method not in {"GET", "POST"} or peer.uid is None:
+            raise _not_allowed(method, "GET, POST")
+        caller = self._gate.identify({}, peer)
+        token = self._gate.admission.own_token(caller.uid, renew=method == "POST")
+        await reply(send, 200, jsonrpc.encode({"token": token}), ((b"cache-control", b"no-store"),))
 
     async def _post(
         self, post: Post, receive: Receive, send: Send, headers: HeaderMap, cors: Headers, connection: Connection

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from mcpd.bridge.callers import Caller
+
 log = logging.getLogger(__name__)
 
 EXIT_GRACE: Final = 1.0
@@ -134,8 +136,8 @@ class CommandSource:
         self._find(server)
         return ServerInfo(server)
 
-    async def start(self, server: str) -> Process:
-        """Start the command of *server*."""
+    async def start(self, server: str, _caller: Caller) -> Process:
+        """Start the command of *server*, whoever calls."""
         held = self._find(server)
         held.check()
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from mcpd.bridge.framing import Framing, Misframed, needs_strictness
 from mcpd.bridge.security import Peer
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ LINGER: Final = 3.0
 """Seconds in which the rest of a request may come that was answered already, so that its client reads the answer."""
 HEAD_LIMIT: Final = 65536
 """Bytes of a request's line and headers."""
+_IS_STRICT: Final = needs_strictness()
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -52,6 +54,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._head_size = 0
         self._unsent = 0
+        self._framing = Framing() if _IS_STRICT else None
 
     @property
     def has_whole_body(self) -> bool:
@@ -73,7 +76,10 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Hold clients to the limits on a request's head, which uvicorn does not have."""
-        super().data_received(data)
+        if self._framing is None:
+            super().data_received(data)
+        else:
+            self._parse_strictly(self._framing, data)
         if self._in_head:
             self._head_size += len(data)
             if self._head_size > HEAD_LIMIT:
@@ -83,6 +89,15 @@ class Connection(HttpToolsProtocol):
         elif self.timeout_keep_alive_task is None and self._is_idle:
             # Line breaks between requests are no request, but they end uvicorn's timer.
             self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+
+    def _parse_strictly(self, framing: Framing, data: bytes) -> None:
+        try:
+            for piece in framing.split(data):
+                super().data_received(piece)
+                if self.transport.is_closing():
+                    return
+        except Misframed as fault:
+            self.send_400_response(f"Invalid HTTP request received: {fault}.")
 
     @property
     def _is_idle(self) -> bool:
@@ -112,6 +127,9 @@ class Connection(HttpToolsProtocol):
         """The head of a request is there."""
         self._in_head = False
         self._heard()
+        if self._framing is not None:
+            # The parser makes an error of its own of what is raised here.
+            self._framing.body(self.headers)
         super().on_headers_complete()
         if self.parser.should_upgrade():
             # The parser takes no body then, and would read it as the next request.

@@ -23,6 +23,7 @@ from mcpd.errors import InvalidRequest, McpdError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from mcpd.bridge.callers import Caller
     from mcpd.bridge.exchange import Exchange
     from mcpd.bridge.seat import Parts
     from mcpd.bridge.sessions import Session
@@ -44,7 +45,7 @@ class Post:
     """What matters of a POST beside its body; empty strings stand for missing headers."""
 
     server: str
-    caller: str
+    caller: Caller
     session_id: str
     version: str
 

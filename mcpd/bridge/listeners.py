@@ -1,37 +1,32 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sockets the bridge listens on, and the token that TCP clients show."""
+"""Sockets the bridge listens on."""
 
 from __future__ import annotations
 
 import errno
+import grp
 import ipaddress
-import logging
 import os
-import secrets
 import socket
-import stat
-from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import Busy, InvalidConfig, McpdError, from_oserror
+from mcpd.notify import passed_fds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-log = logging.getLogger(__name__)
-
-FIRST_PASSED_FD: Final = 3
 BACKLOG: Final = 512
 
 
-def unix_listener(path: Path) -> socket.socket:
-    """A unix socket at *path*, mode 0600 from its first moment.
+def unix_listener(path: Path, group: str = "") -> socket.socket:
+    """A unix socket at *path*, mode 0600 from its first moment; then open to *group*, if one is given.
 
     Raises :class:`~mcpd.errors.Busy` if somebody serves there already; a dead socket is replaced.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists():
             _remove_dead(path)
         mask = os.umask(0o177)
@@ -39,6 +34,8 @@ def unix_listener(path: Path) -> socket.socket:
             listener.bind(str(path))
         finally:
             os.umask(mask)
+        if group:
+            _open_to(path, group)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
@@ -47,6 +44,17 @@ def unix_listener(path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _open_to(path: Path, group: str) -> None:
+    try:
+        gid = grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise InvalidConfig(
+            f"there is no group {group!r}, which may use {path}; make it: groupadd -r {group}"
+        ) from None
+    os.chown(path, -1, gid)
+    path.chmod(0o660)
 
 
 def _remove_dead(path: Path) -> None:
@@ -103,70 +111,39 @@ def is_loopback(host: str) -> bool:
 
 
 def passed_listeners() -> list[socket.socket]:
-    """The sockets systemd passed (sd_listen_fds(3)); empty if it passed none to this process."""
-    if os.environ.get("LISTEN_PID") != str(os.getpid()):
-        return []
-    count = int(os.environ.get("LISTEN_FDS", "0"))
-    for variable in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
-        os.environ.pop(variable, None)
-    listeners = []
-    for fd in range(FIRST_PASSED_FD, FIRST_PASSED_FD + count):
-        os.set_inheritable(fd, False)
-        listeners.append(socket.socket(fileno=fd))
+    """The sockets that the service manager passed; empty if it passed none to this process.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` for what is not a listening stream socket, on TCP one of loopback.
+    """
+    listeners: list[socket.socket] = []
+    try:
+        for name, fds in passed_fds().items():
+            listeners.extend(_listener(fd, name) for fd in fds)
+    except McpdError:
+        for listener in listeners:
+            listener.close()
+        raise
     return listeners
+
+
+def _listener(fd: int, name: str) -> socket.socket:
+    try:
+        found = socket.socket(fileno=fd)
+    except OSError as error:
+        raise InvalidConfig(f"the descriptor {fd} ({name}) that was passed is no socket: {error.strerror}") from error
+    if found.type != socket.SOCK_STREAM or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        fault = "does not listen for streams: its unit needs ListenStream= and Accept=no"
+    elif found.family not in {socket.AF_UNIX, socket.AF_INET, socket.AF_INET6}:
+        fault = f"is of the family {found.family}, which this bridge does not serve: use a path or an address"
+    elif found.family != socket.AF_UNIX and not is_loopback(found.getsockname()[0]):
+        fault = "is not on loopback: tokens would travel in the clear; use 127.0.0.1 or [::1] in ListenStream="
+    else:
+        return found
+    found.close()
+    raise InvalidConfig(f"the socket {name} that was passed {fault}")
 
 
 def url_of(listener: socket.socket) -> str:
     """The base URL of a TCP *listener*."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def load_token(path: Path) -> str:
-    """The token in *path*, created with mode 0600 if there is none, renewed if others could have read it."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return _create_token(path)
-    except OSError as error:
-        raise from_oserror(error, f"reading {path}") from error
-    if stat.S_IMODE(status.st_mode) & 0o077:
-        log.warning("%s could be read by others, so the token in it is replaced", path)
-        path.unlink()
-        return _create_token(path)
-    return read_token(path)
-
-
-def read_token(path: Path) -> str:
-    """The token in *path*.
-
-    Raises :class:`~mcpd.errors.InvalidConfig` if others can reach it, or there is none that fits into a header.
-    """
-    try:
-        with path.open(encoding="ascii") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            token = file.read().strip()
-    except UnicodeDecodeError:
-        token = ""
-    except OSError as error:
-        raise from_oserror(error, f"reading {path}") from error
-    if mode & 0o077:
-        raise InvalidConfig(f"{path} is open to others, who could use every server; run: chmod 600 {quote(str(path))}")
-    if not token or not token.isprintable() or " " in token:
-        raise InvalidConfig(f"{path} does not hold a token: one word of ASCII characters")
-    return token
-
-
-def _create_token(path: Path) -> str:
-    token = secrets.token_urlsafe(32)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        # Another bridge was quicker.
-        return read_token(path)
-    except OSError as error:
-        raise from_oserror(error, f"writing {path}") from error
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        file.write(token + "\n")
-    return token

@@ -8,39 +8,43 @@ import contextlib
 import logging
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mcpd import __version__
+from mcpd import __version__, journal
 from mcpd.bridge import listeners
+from mcpd.bridge.callers import Everybody, OneUser
 from mcpd.bridge.commands import CommandSource, from_arguments, from_file
 from mcpd.bridge.places import places
 from mcpd.bridge.seat import Options, Parts
 from mcpd.bridge.security import Gate
 from mcpd.bridge.tasks import Tasks
+from mcpd.bridge.tokens import TokenFile, Tokens, load_token, read_token
 from mcpd.errors import InvalidArgument, McpdError
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine, Sequence
 
+    from mcpd.bridge.callers import Admission
     from mcpd.bridge.places import Places
+    from mcpd.bridge.server import Service
+    from mcpd.settings import BridgeSettings
 
 log = logging.getLogger(__name__)
 
 OVERRIDES: Final = ("call_timeout", "idle_timeout", "max_line", "max_sessions")
 """Settings of the stand-alone form, which reads no mcpd.toml."""
+MAY_USE_SYSTEM: Final = "mcp"
+"""The group whose members may use the system's bridge."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the bridge; returns the exit code."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    logging.basicConfig(
-        level=logging.DEBUG if arguments.verbose else logging.INFO,
-        format="%(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    journal.configure("debug" if arguments.verbose else "info", identifier="mcpd-bridge")
     try:
         _run(arguments)
     except McpdError as error:
@@ -58,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", metavar="ADDR", help="HOST:PORT on loopback; port 0 takes a free one")
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
     user = parser.add_argument_group("servers of mcpd")
-    user.add_argument("--user", action="store_true", help="serve the user's servers (the default)")
+    scope = user.add_mutually_exclusive_group()
+    scope.add_argument("--user", action="store_true", help="serve the user's servers (the default)")
+    scope.add_argument("--system", action="store_true", help="serve those that the system runs, to its users")
     alone = parser.add_argument_group("alone, without mcpd")
     alone.add_argument("--server", metavar="NAME=COMMAND", action="append", default=[], help="serve this command")
     alone.add_argument("--config", metavar="FILE", type=Path, help='serve the "mcpServers" of a JSON file')
@@ -79,12 +85,12 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.server or arguments.config is not None:
         _run_alone(arguments)
     else:
-        _run_user(arguments)
+        _run_mcpd(arguments)
 
 
 def _run_alone(arguments: argparse.Namespace) -> None:
-    if arguments.user:
-        raise InvalidArgument("--user serves what mcpd runs: leave out --server and --config")
+    if arguments.user or arguments.system:
+        raise InvalidArgument("--user and --system serve what mcpd runs: leave out --server and --config")
     if arguments.auth is not None and arguments.token_file is not None:
         raise InvalidArgument("say who may come in: either --token-file FILE or --auth none, not both")
     missing = [] if arguments.listen else ["say where to listen: --listen 127.0.0.1:7411"]
@@ -102,9 +108,10 @@ def _run_alone(arguments: argparse.Namespace) -> None:
         name: value for name in OVERRIDES if (value := getattr(arguments, name)) is not None and _positive(name, value)
     }
     options = Options(strict_sessions=arguments.strict_sessions, **chosen)
+    if arguments.token_file is not None:
+        read_token(arguments.token_file)
     gate = Gate(
-        uid=os.getuid(),
-        token=None if arguments.token_file is None else listeners.read_token(arguments.token_file),
+        OneUser(os.getuid(), None if arguments.token_file is None else TokenFile(arguments.token_file)),
         allowed_origins=frozenset(arguments.allow_origin),
         allowed_hosts=frozenset(name.lower() for name in arguments.allow_host),
         any_address=arguments.allow_remote,
@@ -121,21 +128,67 @@ def _positive(name: str, value: float) -> bool:
     return True
 
 
-def _run_user(arguments: argparse.Namespace) -> None:
+def _run_mcpd(arguments: argparse.Namespace) -> None:
     for name in ("auth", "token_file", "allow_remote", "allow_host", "allow_origin", *OVERRIDES):
         if getattr(arguments, name):
             raise InvalidArgument(
                 f"--{name.replace('_', '-')} goes with --server or --config only; "
-                "the bridge of mcpd's servers always asks TCP clients for its token, and its settings are in mcpd.toml"
+                "the bridge of mcpd's servers always asks TCP clients for a token, and its settings are in mcpd.toml"
             )
     # Only this form needs the settings and D-Bus, which take their time to import.
     from mcpd import paths, settings  # noqa: PLC0415
     from mcpd.bridge.mcpd_source import McpdSource, warn_if_unreachable  # noqa: PLC0415
 
+    system: bool = arguments.system
     known = paths.from_environment()
-    chosen = settings.load([known.system.settings, known.user.settings]).bridge
-    files = places(known.user)
-    options = Options(
+    layout = known.system if system else known.user
+    files = places(layout)
+    layers = [known.system.settings] if system else [known.system.settings, known.user.settings]
+
+    def read() -> BridgeSettings:
+        return settings.load(layers).bridge
+
+    chosen = read()
+    parts = Parts(McpdSource(system=system), _options(chosen, arguments), Tasks())
+    gate = Gate(_admission(files, system=system), frozenset(chosen.allowed_origins))
+
+    def reload(service: Service) -> None:
+        fresh = read()
+        parts.options = _options(fresh, arguments)
+        gate.allowed_origins = frozenset(fresh.allowed_origins)
+        service.idle_exit = fresh.idle_exit if service.idle_exit else 0
+
+    with contextlib.ExitStack() as stack:
+        sockets = listeners.passed_listeners()
+        passed = len(sockets)
+        if not passed:
+            sockets.append(listeners.unix_listener(files.socket, MAY_USE_SYSTEM if system else ""))
+            stack.callback(files.socket.unlink, missing_ok=True)
+        # Each user needs another port, so that of mcpd.toml is for the bridges of users.
+        listen = arguments.listen or ("" if system else chosen.listen)
+        if listen:
+            sockets.append(listeners.tcp_listener(listen, remote=False))
+        holds_all = len(sockets) == passed
+        if not holds_all and not system:
+            stack.callback(files.url.unlink, missing_ok=True)
+        for each in sockets:
+            stack.callback(each.close)
+        _serve(
+            parts,
+            gate,
+            sockets,
+            _Run(
+                files,
+                system=system,
+                reload=reload,
+                idle_exit=chosen.idle_exit if holds_all else 0,
+                check=lambda: warn_if_unreachable(system=system),
+            ),
+        )
+
+
+def _options(chosen: BridgeSettings, arguments: argparse.Namespace) -> Options:
+    return Options(
         idle_timeout=chosen.idle_timeout,
         call_timeout=chosen.call_timeout,
         max_body=chosen.max_body,
@@ -143,36 +196,35 @@ def _run_user(arguments: argparse.Namespace) -> None:
         max_sessions=chosen.max_sessions,
         strict_sessions=arguments.strict_sessions or chosen.strict_sessions,
     )
-    gate = Gate(
-        uid=os.getuid(),
-        token=listeners.load_token(files.token),
-        allowed_origins=frozenset(chosen.allowed_origins),
-    )
-    with contextlib.ExitStack() as stack:
-        sockets = listeners.passed_listeners()
-        if not sockets:
-            sockets.append(listeners.unix_listener(files.socket))
-            stack.callback(files.socket.unlink, missing_ok=True)
-        if arguments.listen or chosen.listen:
-            sockets.append(listeners.tcp_listener(arguments.listen or chosen.listen, remote=False))
-        stack.callback(files.url.unlink, missing_ok=True)
-        _serve(Parts(McpdSource(system=False), options, Tasks()), gate, sockets, files, warn_if_unreachable)
 
 
-def _serve(
-    parts: Parts,
-    gate: Gate,
-    sockets: list[socket.socket],
-    files: Places | None = None,
-    check: Callable[[], Coroutine[object, object, None]] | None = None,
-) -> None:
-    """Serve until the end; *files* are those of the user's bridge, *check* runs beside the start."""
+def _admission(files: Places, *, system: bool) -> Admission:
+    if system:
+        return Everybody(Tokens(files.token))
+    load_token(files.token)
+    return OneUser(os.getuid(), TokenFile(files.token))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What the bridge of mcpd's servers does beside serving."""
+
+    files: Places
+    system: bool
+    reload: Callable[[Service], None]
+    idle_exit: float
+    check: Callable[[], Coroutine[object, object, None]]
+    """Runs beside the start."""
+
+
+def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | None = None) -> None:
+    """Serve until the end."""
     import asyncio  # noqa: PLC0415
     import socket as socket_module  # noqa: PLC0415
 
     import uvloop  # noqa: PLC0415
 
-    from mcpd.bridge.server import serve  # noqa: PLC0415
+    from mcpd.bridge.server import Service, serve  # noqa: PLC0415
 
     urls = [listeners.url_of(each) for each in sockets if each.family != socket_module.AF_UNIX]
     own = [each.getsockname() for each in sockets if each.family == socket_module.AF_UNIX]
@@ -180,16 +232,19 @@ def _serve(
     def ready() -> None:
         for url in urls:
             log.info("listening on %s/mcp/NAME", url)
+        whom = "for this user only" if run is None or not run.system else "for those who may open it"
         for path in own:
-            log.info("listening on the unix socket %s, for this user only", path)
-        if files is not None and urls:
-            files.url.write_text(urls[0] + "\n", encoding="ascii")
-            log.info("clients of the URL send the token in %s", files.token)
+            log.info("listening on the unix socket %s, %s", path, whom)
+        if run is not None and urls and not run.system:
+            run.files.url.write_text(urls[0] + "\n", encoding="ascii")
+            log.info("clients of the URL send the token in %s", run.files.token)
 
-    async def run() -> None:
-        checking = [] if check is None else [asyncio.create_task(check())]
+    service = Service(ready) if run is None else Service(ready, run.reload, run.idle_exit)
+
+    async def main() -> None:
+        checking = [] if run is None else [asyncio.create_task(run.check())]
         try:
-            await serve(parts, gate, sockets, ready)
+            await serve(parts, gate, sockets, service)
         finally:
             for task in checking:
                 task.cancel()
@@ -198,7 +253,7 @@ def _serve(
                     log.error("the check at the start failed", exc_info=fault)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run())
+        runner.run(main())
 
 
 if __name__ == "__main__":

@@ -6,22 +6,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bridge.upstream import Ends, ServerInfo
-from mcpd.bus.client import connect
-from mcpd.errors import Disabled, McpdError, NotFound, ServiceUnavailable, UnknownObject
+from mcpd.bus.client import connect, variant
+from mcpd.errors import (
+    Disabled,
+    McpdError,
+    NotAuthorized,
+    NotFound,
+    NotSupported,
+    ServiceUnavailable,
+    SystemInstanceOnly,
+    UnknownObject,
+)
 
 if TYPE_CHECKING:
+    from mcpd.bridge.callers import Caller
     from mcpd.bus.client import Client
 
 log = logging.getLogger(__name__)
 
 
-async def warn_if_unreachable() -> None:
-    """Log a warning if the user's mcpd does not answer. It may be started at any later time."""
+STOP_TIMEOUT: Final = 4.0
+"""Seconds in which mcpd ends a server, with what it takes to kill one."""
+
+
+async def warn_if_unreachable(*, system: bool) -> None:
+    """Log a warning if mcpd does not answer. It may be started at any later time."""
     try:
-        async with connect(system=False) as client:
+        async with connect(system=system) as client:
             await client.manager.properties()
     except McpdError as error:
         log.warning("mcpd cannot be reached, and requests fail until it can: %s", error.message)
@@ -43,7 +57,7 @@ class McpdServer:
         """Have mcpd stop it. A session that has ended, or a mcpd that is gone, is no fault."""
         self._ends.close()
         try:
-            await self._client.session(self._path).call("Stop", "a{sv}", [{}])
+            await self._client.session(self._path).call("Stop", "a{sv}", [{}], timeout=STOP_TIMEOUT)
         except (UnknownObject, ServiceUnavailable) as error:
             log.debug("stopping %s: %s", self._path, error.message)
         except McpdError as error:
@@ -69,12 +83,30 @@ class McpdSource:
             raise NotFound(f"no server {server!r} is installed; see: mcpctl list") from None
         if keys.get("state") == "disabled":
             raise Disabled(f"server {server} is disabled")
+        runs_as_system = keys.get("run-as") == "system"
+        if runs_as_system and not self._system:
+            raise SystemInstanceOnly(
+                f"server {server} is run by the system: call it through the system's bridge, at /run/mcp/bridge.sock"
+            )
+        if self._system and not runs_as_system:
+            raise NotSupported(
+                f"server {server} runs as the user who calls it, which the system's bridge cannot do: "
+                "call it through your own, at $XDG_RUNTIME_DIR/mcp/bridge.sock "
+                "(systemctl --user enable --now mcpd-bridge.socket)"
+            )
         return ServerInfo(server, _seconds(keys, "call-timeout"), _seconds(keys, "idle-timeout"))
 
-    async def start(self, server: str) -> McpdServer:
-        """Have mcpd start *server*."""
+    async def start(self, server: str, caller: Caller) -> McpdServer:
+        """Have mcpd start *server*, the system's for *caller* and if polkit agrees."""
         client = await self._connected()
-        path, fds = await client.spawn(server)
+        options = {"caller-uid": variant(caller.uid, "u")} if self._system else {}
+        try:
+            path, fds = await client.spawn(server, options=options)
+        except NotAuthorized as error:
+            raise NotAuthorized(
+                f"uid {caller.uid} may not start server {server}: members of the group mcp may, and whom an "
+                f"administrator allows it in polkit's rules ({error.message})"
+            ) from error
         return McpdServer(client, path, Ends(fds[0], fds[1]))
 
     async def close(self) -> None:

@@ -14,13 +14,16 @@ MOST_CONNECTIONS: Final = 4096
 class Room:
     """Counts the connections of one kind of listener; *limit* may be there at once."""
 
-    __slots__ = ("_free",)
+    __slots__ = ("_free", "entered")
 
     def __init__(self, limit: int) -> None:
         self._free = limit
+        self.entered = 0
+        """How many there were."""
 
     def enter(self) -> bool:
         """Take a place; false if there is none."""
+        self.entered += 1
         if self._free <= 0:
             return False
         self._free -= 1

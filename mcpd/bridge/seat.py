@@ -15,6 +15,7 @@ from mcpd.errors import ServiceUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcpd.bridge.callers import Caller
     from mcpd.bridge.child import Peer, Sink
     from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.tasks import Tasks
@@ -36,26 +37,34 @@ class Options:
     """Refuse requests without a session id instead of serving them from the pool."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parts:
     """What sessions and pool share."""
 
     source: ServerSource
     options: Options
+    """Replaced when the settings are read again; what has started keeps its time-outs."""
     tasks: Tasks
 
 
 class Seat:
-    """At most one process of *info*'s server at a time, for *peer*.
+    """At most one process of *info*'s server at a time, for *peer*, which *caller* uses.
 
     *greeting* are the ``initialize`` params with which the bridge starts it by itself; empty as long as that is not
     known. *on_idle* is called once no call was made for the idle time-out.
     """
 
     def __init__(
-        self, info: ServerInfo, parts: Parts, peer: Peer, greeting: bytes, on_idle: Callable[[], None]
+        self,
+        info: ServerInfo,
+        caller: Caller,
+        parts: Parts,
+        peer: Peer,
+        greeting: bytes,
+        on_idle: Callable[[], None],
     ) -> None:
         self.server = info.id
+        self._caller = caller
         self.greeting = greeting
         self.child: Child | None = None
         self._parts = parts
@@ -99,7 +108,7 @@ class Seat:
 
     async def launch(self) -> Child:
         """Start a process, which has to be greeted before it takes the seat."""
-        upstream = await self._parts.source.start(self.server)
+        upstream = await self._parts.source.start(self.server, self._caller)
         if self._closed:
             await upstream.stop()
             raise ServiceUnavailable(f"the session with server {self.server} has ended")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import re
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from mcpd.errors import McpdError, NotAuthorized, Unauthenticated
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mcpd.bridge.callers import Admission, Caller
     from mcpd.bridge.exchange import Headers
 
 _AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@?#\s]+)(?::\d{1,5})?", re.IGNORECASE)
@@ -41,26 +41,18 @@ class Peer:
     uid: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Gate:
-    """The rules of one bridge.
+    """The rules of one bridge."""
 
-    *token* is the bearer token that TCP clients must show; ``None`` lets everybody in (``--auth none``). *uid* is the
-    only one allowed on unix sockets, and all who get in are its one caller.
-    """
-
-    uid: int
-    token: str | None
+    admission: Admission
     allowed_origins: frozenset[str] = frozenset()
+    """Web origins beside those of loopback; may be replaced at any time."""
     allowed_hosts: frozenset[str] = frozenset()
     """Names beside those of loopback."""
     any_address: bool = False
     """Accept every literal address as Host: no name was resolved, so none was rebound."""
-    _expected: bytes = field(init=False, default=b"")
     _known_hosts: set[bytes] = field(init=False, default_factory=set)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_expected", b"Bearer " + (self.token or "").encode())
 
     def check_host(self, headers: Mapping[bytes, bytes], peer: Peer) -> bool:
         """Whether the Host header is one of ours; a unix socket has no name to be rebound."""
@@ -93,22 +85,16 @@ class Gate:
             return ((b"access-control-allow-origin", origin), *_EXPOSED)
         raise NotAuthorized(f"pages of the origin {text[:200]!r} may not use this bridge; see bridge.allowed_origins")
 
-    def identify(self, headers: Mapping[bytes, bytes], peer: Peer) -> str:
+    def identify(self, headers: Mapping[bytes, bytes], peer: Peer) -> Caller:
         """The caller, to whom sessions are bound.
 
-        Raises :class:`~mcpd.errors.NotAuthorized` for another user's uid and
+        Raises :class:`~mcpd.errors.NotAuthorized` for a uid that may not come in and
         :class:`~mcpd.errors.Unauthenticated` for a missing or wrong token.
         """
         if peer.uid is not None:
-            if peer.uid != self.uid:
-                raise NotAuthorized(f"this bridge serves uid {self.uid} only, and you are uid {peer.uid}")
-        elif self.token is not None:
-            given = headers.get(b"authorization", b"")
-            if given[:7].lower() == b"bearer ":
-                given = b"Bearer " + given[7:].strip()
-            if not hmac.compare_digest(given, self._expected):
-                raise Unauthenticated("send the bridge's token in the header 'Authorization: Bearer TOKEN'")
-        return f"uid:{self.uid}"
+            return self.admission.by_uid(peer.uid)
+        given = headers.get(b"authorization", b"")
+        return self.admission.by_token(given[7:].strip() if given[:7].lower() == b"bearer " else b"")
 
 
 def challenge(fault: McpdError) -> Headers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs the application on its listeners until it is told to stop."""
+"""Runs the application on its listeners until it is told to stop, or has been of no use for long enough."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -17,74 +19,181 @@ from uvicorn.server import ServerState
 from mcpd.bridge.app import Application
 from mcpd.bridge.connection import KEEP_ALIVE, Connection
 from mcpd.bridge.room import Room, connection_limit
-from mcpd.notify import notify
+from mcpd.errors import McpdError
+from mcpd.notify import notify, reloading, watchdog_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from mcpd.bridge.seat import Parts
     from mcpd.bridge.security import Gate
 
 FLUSH_TIMEOUT: Final = 2.0
 """Seconds in which clients may read their last replies when the bridge stops."""
+_KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""The socket's file stays when a server closes: others made it, or it is opened again."""
+LONGEST_LOOK: Final = 15.0
+"""Seconds between two looks whether the bridge is of use."""
+
+log = logging.getLogger(__name__)
 
 
-async def serve(parts: Parts, gate: Gate, listeners: Sequence[socket.socket], ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then end every session and server. *ready* is called when clients may come."""
+@dataclass(slots=True)
+class Service:
+    """What a bridge is to its service manager. Times in seconds."""
+
+    ready: Callable[[], None]
+    """Called when clients may come."""
+    reload: Callable[[Service], None] | None = None
+    """Takes new settings over at SIGHUP; raises the :class:`~mcpd.errors.McpdError` that forbids to."""
+    idle_exit: float = 0
+    """Without connection, session and process for that long it ends; 0: never. Others must hold its sockets then."""
+
+
+class Front:
+    """The listeners of a bridge, and who came in by them."""
+
+    def __init__(self, app: Application, listeners: Sequence[socket.socket]) -> None:
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+        )
+        # What it says of broken requests would let anybody who can connect fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        config.load()
+        self._config = config
+        self._listeners = listeners
+        self._servers: list[asyncio.Server] = []
+        limit = connection_limit()
+        self._rooms = {is_unix: Room(limit) for is_unix in (True, False)}
+        self.state = ServerState()
+
+    @property
+    def seen(self) -> int:
+        """How many connections there were."""
+        return sum(room.entered for room in self._rooms.values())
+
+    async def open(self) -> None:
+        """Accept connections."""
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            listener.setblocking(False)
+            is_unix = listener.family == socket.AF_UNIX
+            start: Callable[..., Awaitable[asyncio.Server]] = loop.create_server
+            if is_unix:
+                start = partial(loop.create_unix_server, **_KEEP_FILE)
+            make = partial(Connection, self._config, self.state, {}, loop, self._rooms[is_unix])
+            # Its own copy, as it closes that with itself.
+            self._servers.append(await start(make, sock=listener.dup()))
+
+    def close(self) -> None:
+        """Accept none any more; those that come wait at the sockets."""
+        while self._servers:
+            self._servers.pop().close()
+
+    async def close_if_unused(self) -> bool:
+        """Close, or stay open and return false if somebody came in the same moment."""
+        before = self.seen
+        self.close()
+        for _ in range(3):
+            # What was accepted already shows up in the next rounds of the loop.
+            await asyncio.sleep(0)
+        if self.seen == before and not self.state.connections:
+            return True
+        await self.open()
+        return False
+
+    async def end_connections(self) -> None:
+        """Let clients read what they were answered, then close their connections."""
+        for connection in list(self.state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_TIMEOUT):
+                while self.state.tasks:
+                    await asyncio.wait(self.state.tasks)
+        for connection in list(self.state.connections):
+            connection.transport.abort()
+        for task in list(self.state.tasks):
+            task.cancel()
+        # Let the transports close before the loop does.
+        await asyncio.sleep(0)
+
+
+async def serve(parts: Parts, gate: Gate, listeners: Sequence[socket.socket], service: Service) -> None:
+    """Serve until SIGTERM or SIGINT, or until nobody needs it; then end every session and server."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if service.reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, _reload, service)
     app = Application(parts, gate)
-    config = uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
-    )
-    # What it says of broken requests would let anybody who can connect fill the log.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    config.load()
-    state = ServerState()
-
-    limit = connection_limit()
-    rooms = {is_unix: Room(limit) for is_unix in (True, False)}
-    servers = []
-    for listener in listeners:
-        listener.setblocking(False)
-        is_unix = listener.family == socket.AF_UNIX
-        start = loop.create_unix_server if is_unix else loop.create_server
-        servers.append(await start(partial(Connection, config, state, {}, loop, rooms[is_unix]), sock=listener))
+    front = Front(app, listeners)
+    await front.open()
+    helpers = [loop.create_task(_heartbeat(front, app)), loop.create_task(_until_unused(front, app, service, stop))]
     try:
         notify("READY=1")
-        ready()
+        service.ready()
         await stop.wait()
-        notify("STOPPING=1")
     finally:
-        for server in servers:
-            server.close()
-        await app.handshake.sessions.close()
+        notify("STOPPING=1", "STATUS=Ending sessions and their servers")
+        for helper in helpers:
+            helper.cancel()
+        front.close()
+        ending = loop.create_task(app.handshake.sessions.close())
+        # Answers are given at once, to be read while the servers end.
+        await front.end_connections()
+        await ending
         await parts.source.close()
-        await _close_connections(state)
+        for fault in await asyncio.gather(*helpers, return_exceptions=True):
+            if isinstance(fault, Exception):
+                log.error("internal error in the bridge", exc_info=fault)
 
 
-async def _close_connections(state: ServerState) -> None:
-    for connection in list(state.connections):
-        connection.shutdown()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(FLUSH_TIMEOUT):
-            while state.tasks:
-                await asyncio.wait(state.tasks)
-    for connection in list(state.connections):
-        connection.transport.abort()
-    for task in list(state.tasks):
-        task.cancel()
-    # Let the transports close before the loop does.
-    await asyncio.sleep(0)
+def _reload(service: Service) -> None:
+    reloading()
+    try:
+        if service.reload is not None:
+            service.reload(service)
+    except McpdError as error:
+        log.warning("the settings stay as they were: %s", error.message)
+    else:
+        log.info("the settings were read again")
+    notify("READY=1")
+
+
+async def _heartbeat(front: Front, app: Application) -> None:
+    """Tell the service manager that the loop runs, and what it does."""
+    interval = watchdog_interval()
+    told = ""
+    while True:
+        status = f"STATUS={len(app.handshake.sessions)} sessions, {len(front.state.connections)} connections"
+        if status != told:
+            told = status
+            notify(status)
+        if interval is not None:
+            notify("WATCHDOG=1")
+        await asyncio.sleep(min(interval or LONGEST_LOOK, LONGEST_LOOK))
+
+
+async def _until_unused(front: Front, app: Application, service: Service, stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    since, seen = loop.time(), front.seen
+    while True:
+        limit = service.idle_exit
+        await asyncio.sleep(min(limit / 4 or LONGEST_LOOK, LONGEST_LOOK))
+        if not limit or front.state.connections or not app.handshake.sessions.idle or front.seen != seen:
+            since, seen = loop.time(), front.seen
+        elif loop.time() - since >= limit and await front.close_if_unused():
+            log.info("nobody has used the bridge for %g s", limit)
+            stop.set()
+            return

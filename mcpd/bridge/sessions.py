@@ -17,6 +17,7 @@ from mcpd.errors import InvalidRequest, LimitExceeded, NotFound, ServiceUnavaila
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcpd.bridge.callers import Caller
     from mcpd.bridge.child import Child
     from mcpd.bridge.exchange import Headers
     from mcpd.bridge.seat import Parts
@@ -37,7 +38,7 @@ Greeted = tuple[bytes, str]
 class Session:
     """One client's handshake with one server, which gets a process of its own."""
 
-    def __init__(self, info: ServerInfo, caller: str, parts: Parts, params: bytes, table: Sessions) -> None:
+    def __init__(self, info: ServerInfo, caller: Caller, parts: Parts, params: bytes, table: Sessions) -> None:
         self.id = secrets.token_urlsafe(24)
         self.server = info.id
         self.caller = caller
@@ -46,7 +47,7 @@ class Session:
         """The negotiated protocol revision."""
         self.result = b""
         """The InitializeResult, as the server wrote it."""
-        self.seat = Seat(info, parts, self, params, lambda: table.end(self, "it was idle"))
+        self.seat = Seat(info, caller, parts, self, params, lambda: table.end(self, "it was idle"))
         self._stream: EventQueue | None = None
         self._outbox: deque[bytes] = deque(maxlen=OUTBOX_MESSAGES)
         self._asked: dict[bytes, tuple[Child, bytes]] = {}
@@ -167,8 +168,10 @@ class Session:
 class Pooled:
     """A process for all requests of one caller that come without a session; it knows no client to ask."""
 
-    def __init__(self, info: ServerInfo, parts: Parts, greeting: bytes, on_idle: Callable[[], None]) -> None:
-        self.seat = Seat(info, parts, self, greeting, on_idle)
+    def __init__(
+        self, info: ServerInfo, caller: Caller, parts: Parts, greeting: bytes, on_idle: Callable[[], None]
+    ) -> None:
+        self.seat = Seat(info, caller, parts, self, greeting, on_idle)
 
     def server_request(self, child: Child, method: str, message: Message) -> None:
         """Answer ``ping``, refuse everything else: the handshake declared no capability."""
@@ -195,21 +198,26 @@ class Sessions:
         self._parts = parts
         self._greeting = greeting
         self._sessions: dict[str, Session] = {}
-        self._per_caller: dict[str, int] = {}
-        self._pool: dict[tuple[str, str], Pooled] = {}
+        self._per_caller: dict[Caller, int] = {}
+        self._pool: dict[tuple[str, Caller], Pooled] = {}
         self._closing = False
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def get(self, session_id: str, server: str, caller: str) -> Session:
+    @property
+    def idle(self) -> bool:
+        """Whether there is no session, no process, and nothing on its way to become or end one."""
+        return not self._sessions and not self._pool and not self._parts.tasks
+
+    def get(self, session_id: str, server: str, caller: Caller) -> Session:
         """The session; raises :class:`~mcpd.errors.NotFound` also for one of another caller or server."""
         session = self._sessions.get(session_id)
         if session is None or session.server != server or session.caller != caller:
             raise NotFound("there is no such session (any more): send initialize without Mcp-Session-Id to open one")
         return session
 
-    def create(self, info: ServerInfo, caller: str, params: bytes) -> Session:
+    def create(self, info: ServerInfo, caller: Caller, params: bytes) -> Session:
         """A new session; raises :class:`~mcpd.errors.LimitExceeded` if *caller* has too many."""
         self._check_open()
         limit = self._parts.options.max_sessions
@@ -235,20 +243,21 @@ class Sessions:
         log.debug("session with server %s ended: %s", session.server, reason)
         self._parts.tasks.spawn(session.close(reason))
 
-    def pooled(self, server: str, caller: str) -> Pooled | None:
+    def pooled(self, server: str, caller: Caller) -> Pooled | None:
         """The seat for requests of *caller* without a session, if it was opened."""
         return self._pool.get((server, caller))
 
-    def open_pooled(self, info: ServerInfo, caller: str) -> Pooled:
+    def open_pooled(self, info: ServerInfo, caller: Caller) -> Pooled:
         """The same, opened now if need be."""
         self._check_open()
         key = (info.id, caller)
         found = self._pool.get(key)
         if found is None:
-            found = self._pool[key] = Pooled(info, self._parts, self._greeting, lambda: self._close_pooled(key))
+            found = Pooled(info, caller, self._parts, self._greeting, lambda: self._close_pooled(key))
+            self._pool[key] = found
         return found
 
-    def _close_pooled(self, key: tuple[str, str]) -> None:
+    def _close_pooled(self, key: tuple[str, Caller]) -> None:
         found = self._pool.pop(key, None)
         if found is not None:
             self._parts.tasks.spawn(found.seat.close("it was idle"))

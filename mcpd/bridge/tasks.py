@@ -25,6 +25,9 @@ class Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        return len(self._running)
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run *work*."""
         task = asyncio.get_running_loop().create_task(work)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mcpd.errors import SpawnFailed
+
+if TYPE_CHECKING:
+    from mcpd.bridge.callers import Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,8 @@ class ServerSource(Protocol):
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled` or what else forbids to use it.
         """
 
-    async def start(self, server: str) -> Upstream:
-        """Start *server*. Raises the :class:`~mcpd.errors.McpdError` that tells why it cannot."""
+    async def start(self, server: str, caller: Caller) -> Upstream:
+        """Start *server* for *caller*. Raises the :class:`~mcpd.errors.McpdError` that tells why it cannot."""
 
     async def close(self) -> None:
         """Let go of everything, after all servers were stopped."""

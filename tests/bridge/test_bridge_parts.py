@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.callers import Caller
 from mcpd.bridge.commands import Command, CommandSource
 from mcpd.bridge.exchange import QUEUE_LIMIT, EventQueue, Exchange, event
 from mcpd.bridge.handshake import Handshake, Post
@@ -218,7 +219,7 @@ class FaultySource:
     async def describe(self, server: str) -> ServerInfo:
         return ServerInfo(server)
 
-    async def start(self, server: str) -> Any:
+    async def start(self, server: str, caller: Caller) -> Any:
         raise RuntimeError(f"secret of {server}")
 
     async def close(self) -> None:
@@ -231,7 +232,7 @@ async def test_a_fault_of_the_bridge_is_answered_and_logged(method: str, caplog:
     body = json.dumps({"jsonrpc": "2.0", "id": "i", "method": method, "params": {}}).encode()
     for _ in range(3):
         exchange = Exchange(takes_json=True, takes_events=True)
-        handshake.post(Post("s", "uid:1", "", ""), body, exchange)
+        handshake.post(Post("s", Caller(1), "", ""), body, exchange)
         async with asyncio.timeout(20):
             await exchange.wait()
         answer = json.loads(exchange.body)
@@ -253,6 +254,6 @@ async def test_without_descriptors_a_command_is_not_started_and_nothing_leaks(
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     monkeypatch.setattr(os, missing, full)
     with pytest.raises(SpawnFailed, match="starting '/bin/cat' for server s: Too many open files"):
-        await source.start("s")
+        await source.start("s", Caller(1))
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
     assert not descendants(os.getpid())
