@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-.PHONY: all demo check lint test bench clean install
+.PHONY: all demo check check-system lint test bench clean install install-files deb docs man completions
 
 all: check
 
@@ -22,19 +22,49 @@ lint:
 test:
 	.venv/bin/python -m pytest
 
+# The packages on a booted Debian, which takes root: "make test" skips this without.
+check-system:
+	@packaging/setup.sh check
+	MCPD_REQUIRE_SYSTEM=1 .venv/bin/python -m pytest tests/system
+
 # Measure; kept in bench/results.md.
 bench:
 	@packaging/setup.sh check
 	@.venv/bin/python -m bench
 
+# Man pages and completions, in build/; "make install" takes them along.
+docs: man completions
+
+man:
+	@PYTHONPATH=. $(docs_python) packaging/gen-man.py build/man
+
+completions:
+	@$(docs_python) packaging/gen-completions.py build/completions
+
+docs_python = $(firstword $(wildcard .venv/bin/python) python3)
+
 # Where everything goes; a package sets DESTDIR.
 prefix = /usr
 libexecdir = $(prefix)/libexec
 pythondir = $(prefix)/lib/python3/dist-packages
+docdir = $(prefix)/share/doc/mcpd
+zshcompletiondir = $(prefix)/share/zsh/site-functions
 python = /usr/bin/python3
+# Whose members may do everyday things to the system's servers without a password: wheel, or sudo on Debian.
+privileged_group = wheel
+install_map = DESTDIR='$(DESTDIR)' prefix='$(prefix)' libexecdir='$(libexecdir)' pythondir='$(pythondir)' \
+	docdir='$(docdir)' zshcompletiondir='$(zshcompletiondir)' python='$(python)' privileged_group='$(privileged_group)' packaging/install.sh
 
 install:
-	@DESTDIR='$(DESTDIR)' prefix='$(prefix)' libexecdir='$(libexecdir)' pythondir='$(pythondir)' python='$(python)' packaging/install.sh
+	@$(install_map) python files
+
+# Without the Python package, for what installs that by itself.
+install-files:
+	@$(install_map) files
+
+# The Debian packages, built in a Debian trixie of their own: build/deb/*.deb. Needs root.
+deb:
+	@packaging/debian/build.sh
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

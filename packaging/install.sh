@@ -1,45 +1,93 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# Put everything at its place below DESTDIR (make install).
+# Put everything at its place below DESTDIR: the only map of what lies where. The Makefile sets the variables.
+#   packaging/install.sh python   the package mcpd, where nothing else (pip, pybuild) has put it
+#   packaging/install.sh files    everything else
 set -eu
 cd "$(dirname "$0")/.."
 root=$DESTDIR
+share=$prefix/share
 
 put() { # put MODE SOURCE TARGET; a .in is filled in
     case $2 in
     *.in)
         mkdir -p "$(dirname "$root$3")"
-        sed -e "s|@libexecdir@|$libexecdir|g" -e "s|@pythondir@|$pythondir|g" -e "s|@python@|$python|g" "$2" >"$root$3"
+        sed -e "s|@libexecdir@|$libexecdir|g" -e "s|@pythondir@|$pythondir|g" -e "s|@python@|$python|g" \
+            -e "s|@bindir@|$prefix/bin|g" -e "s|@privileged_group@|$privileged_group|g" "$2" >"$root$3"
         chmod "$1" "$root$3"
         ;;
     *) install -D -m "$1" "$2" "$root$3" ;;
     esac
 }
 
-mkdir -p "$root$pythondir"
-cp -R mcpd "$root$pythondir/"
-mkdir -p "$root$pythondir/mcpd/bus/interfaces"
-cp dbus/*.xml "$root$pythondir/mcpd/bus/interfaces/"
+put_all() { # put_all DIRECTORY FILE…; a pattern that matches nothing is no file
+    directory=$1
+    shift
+    for file; do
+        [ ! -f "$file" ] || put 644 "$file" "$directory/$(basename "$file" .in)"
+    done
+}
+
 script() { # script TARGET MODULE
     mkdir -p "$(dirname "$root$1")"
     printf '#!%s -I\nimport sys\n\nfrom %s import main\n\nsys.exit(main())\n' "$python" "$2" >"$root$1"
     chmod 755 "$root$1"
 }
-script "$libexecdir/mcpd" mcpd.daemon
-script "$prefix/bin/mcpctl" mcpd.cli.main
-script "$prefix/bin/mcpd-bridge" mcpd.bridge.main
-for scope in system user; do
-    for unit in systemd/$scope/*; do
-        [ -e "$unit" ] || continue
-        put 644 "$unit" "$prefix/lib/systemd/$scope/$(basename "$unit" .in)"
+
+install_python() {
+    mkdir -p "$root$pythondir"
+    cp -R mcpd "$root$pythondir/"
+    find "$root$pythondir/mcpd" -name __pycache__ -prune -exec rm -rf {} +
+    put_all "$pythondir/mcpd/bus/interfaces" dbus/*.xml
+}
+
+install_files() {
+    script "$libexecdir/mcpd" mcpd.daemon
+    script "$prefix/bin/mcpctl" mcpd.cli.main
+    script "$prefix/bin/mcpd-bridge" mcpd.bridge.main
+
+    for scope in system user; do
+        for unit in systemd/"$scope"/*; do
+            case $unit in
+            *.preset) put 644 "$unit" "$prefix/lib/systemd/$scope-preset/90-mcpd.preset" ;;
+            *) put_all "$prefix/lib/systemd/$scope" "$unit" ;;
+            esac
+        done
     done
+    put_all "$prefix/lib/systemd/catalog" systemd/*.catalog
+    put 644 systemd/sysusers.conf "$prefix/lib/sysusers.d/mcpd.conf"
+    put 644 systemd/tmpfiles.conf "$prefix/lib/tmpfiles.d/mcpd.conf"
+    put 644 systemd/mcpd.catalog "$prefix/lib/systemd/catalog/mcpd.catalog"
+
+    put_all "$share/dbus-1/interfaces" dbus/org.mcpd.*.xml
+    put_all "$share/dbus-1/system.d" dbus/org.mcpd.*.conf
+    put_all "$share/dbus-1/system-services" dbus/system-services/*.service
+    put_all "$share/dbus-1/services" dbus/services/*.service
+    put_all "$share/polkit-1/actions" dbus/*.policy
+    put_all "$share/polkit-1/rules.d" dbus/rules.d/*.rules.in
+    put_all "$share/metainfo" data/*.metainfo.xml
+
+    # The state is below /var; the path that other readers of the format know stays valid (docs/adr/0004).
+    mkdir -p "$root$share/mcp/servers"
+    ln -sfn /var/lib/mcp/installed "$root$share/mcp/installed"
+    put 644 data/registry.json "$share/mcp/registry.json"
+
+    # Made by "make docs".
+    for section in 1 5 8; do put_all "$share/man/man$section" build/man/*."$section"; done
+    put_all "$share/bash-completion/completions" build/completions/mcpctl
+    put_all "$zshcompletiondir" build/completions/_mcpctl
+    put_all "$share/fish/vendor_completions.d" build/completions/mcpctl.fish
+
+    put_all "$docdir" README.md CHANGELOG.md docs/*.md
+    put_all "$docdir/adr" docs/adr/*.md
+}
+
+for part; do
+    case $part in
+    python | files) "install_$part" ;;
+    *)
+        echo "usage: packaging/install.sh [python] [files]" >&2
+        exit 2
+        ;;
+    esac
 done
-put 644 systemd/sysusers.conf "$prefix/lib/sysusers.d/mcpd.conf"
-put 644 systemd/tmpfiles.conf "$prefix/lib/tmpfiles.d/mcpd.conf"
-for interface in dbus/*.xml; do put 644 "$interface" "$prefix/share/dbus-1/interfaces/$(basename "$interface")"; done
-put 644 dbus/org.mcpd.Mcp1.conf "$prefix/share/dbus-1/system.d/org.mcpd.Mcp1.conf"
-put 644 dbus/system-services/org.mcpd.Mcp1.service "$prefix/share/dbus-1/system-services/org.mcpd.Mcp1.service"
-put 644 dbus/services/org.mcpd.Mcp1.service "$prefix/share/dbus-1/services/org.mcpd.Mcp1.service"
-put 644 dbus/org.mcpd.mcp1.policy "$prefix/share/polkit-1/actions/org.mcpd.mcp1.policy"
-mkdir -p "$root$prefix/share/mcp"
-ln -sfn /var/lib/mcp/installed "$root$prefix/share/mcp/installed"

@@ -42,6 +42,16 @@ if [ "$purpose" = check ]; then
     want_command xdg-dbus-proxy xdg-dbus-proxy
     want_command util-linux setpriv
     want_command procps ps
+    # The packages, and the machines they are tested on.
+    want_command debootstrap debootstrap
+    want debian-archive-keyring /usr/share/keyrings/debian-archive-keyring.gpg
+    want_command systemd-container systemd-nspawn
+    # The manual pages and what reads them, and the shells that complete.
+    want_command scdoc scdoc
+    want_command man-db man
+    want_command mandoc mandoc
+    want_command fish fish
+    want_command zsh zsh
 fi
 
 if [ -n "$missing" ]; then

@@ -8,6 +8,7 @@ import select
 import shutil
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd.cli.prompt import terminal
@@ -15,6 +16,8 @@ from mcpd.cli.prompt import terminal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_CGROUP: Final = Path("/proc/self/cgroup")
+_USERS: Final = Path("/run/systemd/users")
 _READY_TIMEOUT: Final = 5.0
 _STOP_TIMEOUT: Final = 5.0
 
@@ -23,7 +26,7 @@ _STOP_TIMEOUT: Final = 5.0
 def password_agent() -> Iterator[None]:
     """Run ``pkttyagent`` for this process if somebody sits at a terminal.
 
-    With ``--fallback`` it leaves a desktop's own agent the precedence. Root is never asked for a password.
+    A session may have an agent of its own, a desktop's, which gets the precedence. Root is never asked for a password.
     """
     program = shutil.which("pkttyagent") if os.geteuid() != 0 and terminal() else None
     if program is None:
@@ -32,8 +35,10 @@ def password_agent() -> Iterator[None]:
     ready, notify = os.pipe()
     with os.fdopen(ready, "rb"):
         try:
+            # polkit looks for agents that stand back only after it has found a session.
+            behind = ["--fallback"] if _in_session() else []
             agent = subprocess.Popen(
-                [program, "--process", str(os.getpid()), "--fallback", "--notify-fd", str(notify)], pass_fds=[notify]
+                [program, "--process", str(os.getpid()), *behind, "--notify-fd", str(notify)], pass_fds=[notify]
             )
         finally:
             os.close(notify)
@@ -47,3 +52,14 @@ def password_agent() -> Iterator[None]:
         except subprocess.TimeoutExpired:
             agent.kill()
             agent.wait()
+
+
+def _in_session() -> bool:
+    """Whether logind knows a session for this process: its own, or the display of its user."""
+    try:
+        cgroup = _CGROUP.read_text()
+        if "/session-" in cgroup:
+            return True
+        return "/user.slice/" in cgroup and "\nDISPLAY=" in (_USERS / str(os.getuid())).read_text()
+    except OSError:
+        return False

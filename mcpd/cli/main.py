@@ -30,7 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     fill_closed()
     try:
-        code = _run(build_parser().parse_args(argv))
+        parser = build_parser()
+        if "_ARGCOMPLETE" in os.environ:
+            from mcpd.cli.completion import complete  # noqa: PLC0415 - only a shell that completes needs it
+
+            complete(parser)
+        code = _run(parser.parse_args(argv))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone. Nothing is left to flush into, nor anybody to tell.

@@ -200,7 +200,9 @@ def _changes(add: _Adder) -> None:
     source = add.group("source", "manage the registries")
     source("list", "sources:list_sources", "list the registries", json=True)
     for name, handler in (("add", "add_source"), ("remove", "remove_source")):
-        source(name, f"sources:{handler}", f"{name} a registry").add_argument("url", metavar="URL")
+        source(name, f"sources:{handler}", f"{name} a registry").add_argument(
+            "url", metavar="URL", help="an https: or file: URL of a registry"
+        )
 
 
 def _configuration(add: _Adder) -> None:
@@ -210,10 +212,16 @@ def _configuration(add: _Adder) -> None:
     get.add_argument("key", metavar="KEY", nargs="?", help="only this property")
     setter = config("set", "config:set_values", "set properties")
     _id(setter)
-    setter.add_argument("pairs", metavar="KEY=VALUE", nargs="+", type=_pair)
+    setter.add_argument(
+        "pairs",
+        metavar="KEY=VALUE",
+        nargs="+",
+        type=_pair,
+        help="a property and its value, which is JSON where it reads as JSON, unless the property is known to be text",
+    )
     unset = config("unset", "config:unset_values", "return properties to their defaults")
     _id(unset)
-    unset.add_argument("keys", metavar="KEY", nargs="+")
+    unset.add_argument("keys", metavar="KEY", nargs="+", help="the property")
     secret = add.group("secret", "set and remove the secrets of a server")
     for name, handler, summary in (
         ("set", "set_secret", "set a sensitive property, read from the terminal or standard input"),
@@ -221,7 +229,7 @@ def _configuration(add: _Adder) -> None:
     ):
         command = secret(name, f"config:{handler}", summary)
         _id(command)
-        command.add_argument("key", metavar="KEY")
+        command.add_argument("key", metavar="KEY", help="the property")
 
 
 def _running(add: _Adder) -> None:
@@ -229,15 +237,16 @@ def _running(add: _Adder) -> None:
     add("ps", "sessions:ps", "list the running servers", json=True)
     stop = add("stop", "sessions:stop", "stop a running server")
     stop.add_argument("session", metavar="SESSION|ID", help="number of a session, or the id of a server: all of its")
-    logs = add("logs", "sessions:logs", "show what a server wrote to its standard error")
+    logs = add("logs", "logs:logs", "show what a server wrote to its standard error, and what mcpd wrote about it")
     _id(logs)
     logs.add_argument("-f", "--follow", action="store_true", help="wait for more")
     logs.add_argument("-n", "--lines", type=_positive, metavar="N", help="only the last N lines")
+    logs.add_argument("--since", metavar="TIME", help="only from TIME on, as journalctl takes it: today, '1h ago'")
     tools = add("tools", "tools:tools", "list the tools of a server, optional arguments in brackets", json=True)
     _id(tools)
     call = add("call", "tools:call", "call a tool of a server", json=True)
     _id(call)
-    call.add_argument("tool", metavar="TOOL")
+    call.add_argument("tool", metavar="TOOL", help="name of the tool, as 'mcpctl tools' lists it")
     call.add_argument(
         "arguments",
         metavar="JSON|KEY=VALUE",
@@ -248,6 +257,8 @@ def _running(add: _Adder) -> None:
         command.add_argument(
             "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="give up after SECONDS (300)"
         )
+    token = add("token", "token:token", "print the token that HTTP clients show to the bridge over TCP")
+    token.add_argument("--renew", action="store_true", help="make a new one; the old one is refused from then on")
 
 
 def _diagnosis(add: _Adder) -> None:

@@ -85,6 +85,7 @@ class FakeMcpd:
         self.jobs: list[Job] = []
         self.on_job: Callable[[Job], None] = lambda job: job.end()
         self.program: list[str] = []
+        self.features = ["spawn", "sandbox"]
         self.processes: dict[str, asyncio.subprocess.Process] = {}
         self.spawned = asyncio.Event()
         self.job_started = asyncio.Event()
@@ -146,7 +147,7 @@ class FakeMcpd:
             return next(job for job in self.jobs if job.path == path).properties
         if interface == SESSION:
             return {"Pid": wire.Variant("u", self.processes[path].pid)}
-        return {"Version": "1.2.3", "Scope": "user", "Features": ["spawn"]}
+        return {"Version": "1.2.3", "Scope": "user", "Features": self.features}
 
     def _server(self, server_id: str) -> dict[str, Any]:
         if server_id not in self.servers:

@@ -96,6 +96,17 @@ async def test_doctor_finds_broken_servers_and_open_secrets(mcpctl: Mcpctl, mcpd
     assert _named(checks, "secrets")["message"] == f"readable by others: {secrets}/calculator.json"
 
 
+async def test_doctor_fails_if_mcpd_found_that_it_cannot_confine(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    assert _named((await _checks(mcpctl))[1], "confinement")["result"] == "ok"
+    mcpd.features = ["spawn"]
+    code, checks = await _checks(mcpctl)
+    assert (code, _named(checks, "confinement")["result"]) == (1, "fail")
+    settings = Path(mcpctl.environ["HOME"]) / ".config/mcp/mcpd.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text('[runtime]\nsandbox = "off"\n')
+    assert "confinement" not in [check["name"] for check in (await _checks(mcpctl))[1]]
+
+
 async def test_doctor_builds_a_sandbox(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     _, checks = await _checks(mcpctl)
     if _named(checks, "namespaces")["result"] == "ok":

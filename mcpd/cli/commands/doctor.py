@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING
 from mcpd import __version__
 from mcpd.cli.checks import Check, local_checks
 from mcpd.cli.output import clean, paint, write, write_json
+from mcpd.cli.overrides import unit_checks
 from mcpd.cli.session import open_bus
+from mcpd.cli.system_checks import installed, name_check, service_checks
+from mcpd.cli.units import BOOTED
 from mcpd.errors import EXIT_FAILED, McpdError
 from mcpd.paths import Scope, from_environment
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from mcpd.bus.client import Client
+    from mcpd.paths import Paths
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -25,8 +30,9 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 async def doctor(args: argparse.Namespace) -> int:
     """``mcpctl doctor``; 1 if something fails. JSON: ``{"checks": [{name, result, message, advice}]}``."""
     scope = Scope.SYSTEM if args.system else Scope.USER
-    checks = await asyncio.to_thread(lambda: list(local_checks(from_environment(), scope)))
-    checks += await _bus_checks(args)
+    paths = from_environment()
+    checks = await asyncio.to_thread(lambda: [*local_checks(paths, scope), *_unit_checks(paths, scope)])
+    checks += await _bus_checks(args, off=any(check.name == "sandbox" and check.result == "warn" for check in checks))
     if args.json:
         write_json({"checks": [asdict(check) for check in checks]})
     else:
@@ -35,20 +41,31 @@ async def doctor(args: argparse.Namespace) -> int:
     return EXIT_FAILED if any(check.result == "fail" for check in checks) else 0
 
 
-async def _bus_checks(args: argparse.Namespace) -> list[Check]:
+def _unit_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
+    """What systemd has to say, where it manages the machine."""
+    system = scope is Scope.SYSTEM
+    if system and installed(paths.system):
+        yield from service_checks(paths.system)
+    if BOOTED.is_dir():
+        yield from unit_checks(system=system)
+
+
+async def _bus_checks(args: argparse.Namespace, *, off: bool) -> list[Check]:
     name = "system bus" if args.system else "session bus"
     try:
         async with open_bus(args) as bus:
-            return [Check(name, "ok", "reachable"), *await _mcpd_checks(bus)]
+            return [Check(name, "ok", "reachable"), *await _mcpd_checks(bus, off=off)]
     except McpdError as error:
         return [Check(name, "fail", error.message, "start D-Bus, or run mcpctl inside the session it belongs to")]
 
 
-async def _mcpd_checks(bus: Client) -> list[Check]:
+async def _mcpd_checks(bus: Client, *, off: bool) -> list[Check]:
+    """What mcpd says of itself and its servers; *off*: the settings want no sandbox."""
     unit = "systemctl status mcpd" if bus.system else "systemctl --user status mcpd"
     try:
         properties = await bus.manager.properties()
         servers = await bus.manager.call("ListServers", "a{sv}", [{}])
+        named = [await name_check(bus)] if bus.system else []
     except McpdError as error:
         return [Check("mcpd", "fail", error.message, f"see '{unit}'")]
     running, own = properties.get("Version", ""), __version__
@@ -57,6 +74,12 @@ async def _mcpd_checks(bus: Client) -> list[Check]:
     else:
         advice = unit.replace("status", "restart")
         checks = [Check("mcpd", "warn", f"version {running} answers, mcpctl is version {own}", f"run '{advice}'")]
+    checks += named
+    if "sandbox" in properties.get("Features", ()):
+        checks.append(Check("confinement", "ok", "mcpd confines the servers it starts"))
+    elif not off:
+        message = "mcpd cannot confine servers, and starts none"
+        checks.append(Check("confinement", "fail", message, f"'{unit}' says why; then restart it"))
     for server in servers:
         if server["state"] == "broken":
             message = f"{server['id']}: {server.get('problem', '')}"

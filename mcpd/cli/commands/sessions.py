@@ -1,33 +1,38 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl ps``, ``stop`` and ``logs``."""
+"""``mcpctl ps`` and ``stop``."""
 
 from __future__ import annotations
 
-import os
-import shutil
+import asyncio
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus.names import SESSIONS
 from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.session import open_bus
-from mcpd.errors import NotFound, NotSupported, ServiceUnavailable
+from mcpd.cli.units import figures
+from mcpd.errors import NotFound
 
 if TYPE_CHECKING:
     import argparse
 
-_JOURNAL: Final = Path("/run/systemd/journal/socket")
+_HEADINGS: Final = ("SESSION", "SERVER", "PID", "UID", "STATE", "STARTED", "MEMORY", "CPU", "TASKS", "UNIT")
 
 
 async def ps(args: argparse.Namespace) -> int:
-    """``mcpctl ps``. JSON: ``{"sessions": [{session, path, server-id, unit, state, pid, owner-uid, started}]}``."""
+    """``mcpctl ps``.
+
+    JSON: ``{"sessions": [{session, path, server-id, unit, state, pid, owner-uid, started, memory, cpu, tasks}]}``; the
+    last three (bytes, seconds, number) as far as the unit's control group counts them.
+    """
     async with open_bus(args) as bus:
         sessions = [_numbered(session) for session in await bus.manager.call("ListSessions")]
+    used = await asyncio.to_thread(figures, sessions, system=args.system)
+    sessions = [session | figure for session, figure in zip(sessions, used, strict=True)]
     if args.json:
         write_json({"sessions": sessions})
     elif sessions:
-        table(("SESSION", "SERVER", "PID", "UID", "STATE", "STARTED", "UNIT"), [_row(session) for session in sessions])
+        table(_HEADINGS, [_row(session) for session in sessions])
     else:
         note("No servers are running.")
     return 0
@@ -49,34 +54,13 @@ async def stop(args: argparse.Namespace) -> int:
     return 0
 
 
-async def logs(args: argparse.Namespace) -> int:
-    """``mcpctl logs``: becomes journalctl. What a directly run server wrote went to its client instead."""
-    unasked = False
-    try:
-        async with open_bus(args) as bus:
-            await bus.manager.call("GetServer", "s", [args.id])
-    except ServiceUnavailable:
-        unasked = True
-    program = shutil.which("journalctl")
-    if program is None or not _JOURNAL.exists():
-        raise NotSupported(
-            "this system has no journal, so mcpd's own output holds what servers wrote; see where mcpd was started"
-        )
-    if unasked:
-        note("mcpd does not answer; the journal is shown nevertheless.")
-    argv = [program, *_follow(args), f"MCP_SERVER_ID={args.id}"]
-    os.execv(program, argv)  # noqa: S606 - argv of our own, and no shell is wanted
-
-
-def _follow(args: argparse.Namespace) -> list[str]:
-    return [*(["-n", str(args.lines)] if args.lines else []), *(["-f"] if args.follow else [])]
-
-
 def _numbered(session: dict[str, Any]) -> dict[str, Any]:
     return {"session": int(session["path"].removeprefix(SESSIONS + "/")), **session}
 
 
 def _row(session: dict[str, Any]) -> list[object]:
     started = datetime.fromtimestamp(session["started"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    return [*(session.get(key, "") for key in ("session", "server-id", "pid", "owner-uid", "state")), started,
-            session.get("unit", "")]  # fmt: skip
+    memory = f"{session['memory'] / 2**20:.1f}M" if "memory" in session else ""
+    cpu = f"{session['cpu']:.2f}s" if "cpu" in session else ""
+    return [*(session.get(key, "") for key in ("session", "server-id", "pid", "owner-uid", "state")), started, memory,
+            cpu, session.get("tasks", ""), session.get("unit", "")]  # fmt: skip

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl logs``.
+
+Anybody may send the journal an entry that says ``MCP_SERVER_ID``, so entries count only if they come from the users
+that mcpd and its servers run as; who sent an entry is what the journal itself notes.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mcpd.cli.output import note
+from mcpd.cli.session import open_bus
+from mcpd.cli.system_checks import USERS
+from mcpd.errors import NotAuthorized, NotFound, NotSupported, ServiceUnavailable
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+_JOURNALS: Final = (Path("/var/log/journal"), Path("/run/log/journal"))
+_MACHINE_ID: Final = Path("/etc/machine-id")
+
+
+async def logs(args: argparse.Namespace) -> int:
+    """``mcpctl logs``: becomes journalctl. What a directly run server wrote went to its client instead."""
+    program = shutil.which("journalctl")
+    if program is None or not any(place.is_dir() for place in _JOURNALS):
+        raise NotSupported(
+            "this system has no journal, so mcpd's own output holds what servers wrote; see where mcpd was started"
+        )
+    users = list(_users(system=args.system))
+    _check_readable(system=args.system)
+    argv = [program, "--quiet", *(f"_UID={uid}" for uid in users), f"MCP_SERVER_ID={args.id}"]
+    try:
+        async with open_bus(args) as bus:
+            await bus.manager.call("GetServer", "s", [args.id])
+    except ServiceUnavailable:
+        note("mcpd does not answer; the journal is shown nevertheless.")
+    except NotFound as error:
+        if not _any(argv):
+            raise NotFound(f"{error.message}, and the journal has nothing of one") from error
+        note(f"There is no server {args.id} any more; this is what the journal has of it.")
+    os.execv(program, [*argv, *_chosen(args)])  # noqa: S606 - argv of our own, and no shell is wanted
+
+
+def _users(*, system: bool) -> Iterator[int]:
+    """The users whose word is taken."""
+    if not system:
+        yield os.getuid()
+        return
+    for name in USERS:
+        try:
+            yield pwd.getpwnam(name).pw_uid
+        except KeyError:
+            continue
+
+
+def _check_readable(*, system: bool) -> None:
+    """Raise :class:`~mcpd.errors.NotAuthorized` if the journal is there and closed to us."""
+    machine = _MACHINE_ID.read_text(encoding="ascii").strip() if _MACHINE_ID.exists() else ""
+    own = () if system else (f"user-{os.getuid()}.journal",)
+    files = [place / machine / name for place in _JOURNALS for name in ("system.journal", *own)]
+    there = [file for file in files if file.exists()]
+    if there and not any(os.access(file, os.R_OK) for file in there):
+        raise NotAuthorized(
+            "the journal may be read by root and by members of the groups systemd-journal and adm only; "
+            "an administrator adds you with: usermod -aG systemd-journal USER"
+            + ("" if system else ". Your own entries are in a journal of their own once /var/log/journal exists")
+        )
+
+
+def _any(argv: Sequence[str]) -> bool:
+    """Whether the journal has at least one such entry."""
+    found = subprocess.run([*argv, "-n", "1", "-o", "cat"], capture_output=True, check=False)
+    return bool(found.stdout)
+
+
+def _chosen(args: argparse.Namespace) -> list[str]:
+    return [
+        *(["-n", str(args.lines)] if args.lines else []),
+        *(["-f"] if args.follow else []),
+        *([f"--since={args.since}"] if args.since else []),
+    ]

@@ -1,0 +1,29 @@
+#!/bin/sh
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# Make the private Python environment of the bundled servers below DESTDIR, from the wheels of servers.lock in a directory.
+#   DESTDIR=… packaging/servers.sh WHEELS
+# It asks no registry. Its programs are found by python -m, so nothing in it names the place it was made in.
+set -eu
+wheels=$(cd "$1" && pwd)
+cd "$(dirname "$0")/.."
+python=${python:-/usr/bin/python3}
+prefix=${prefix:-/usr}
+pythondir=${pythondir:-$prefix/lib/python3/dist-packages}
+
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+root=$DESTDIR$prefix/lib/mcpd-servers
+site=$root/lib/python$version/site-packages
+mkdir -p "$root/bin" "$site"
+"$python" -m pip install --quiet --no-index --find-links "$wheels" --require-hashes --no-deps --only-binary :all: \
+    --no-compile --no-warn-script-location --target "$site" --requirement packaging/servers.lock
+rm -rf "$site/bin"
+ln -sfn "/usr/bin/python$version" "$root/bin/python"
+ln -sfn python "$root/bin/python3"
+printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "$version" >"$root/pyvenv.cfg"
+# The bundled servers use mcpd's models; the rest of the system's Python packages stay out.
+ln -sfn "$pythondir/mcpd" "$site/mcpd"
+
+for manifest in mcpd/servers/*/manifest.json; do
+    [ -e "$manifest" ] || continue
+    install -D -m 644 "$manifest" "$DESTDIR$prefix/share/mcp/servers/$(basename "$(dirname "$manifest")")/manifest.json"
+done
