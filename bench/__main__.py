@@ -7,10 +7,11 @@ import asyncio
 import os
 import sys
 
-from bench import bridge, daemon
+from bench import bridge, daemon, system
 from bench.figures import Report
 from bench.servers import put_many
 from tests.rig import Rig
+from tests.system.machine import unable
 
 
 def main() -> int:
@@ -26,6 +27,10 @@ def main() -> int:
         asyncio.run(daemon.spawns(pid, report))
         rig.start_bridge()
         asyncio.run(bridge.same_ids(rig, report))
+    if why := unable():
+        print(f"The service on a booted machine is not measured: {why}")
+    else:
+        system.measure(report)
     report.write()
     return report.exit_code
 
