@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
+from tests.system.cgroup import ControlGroup
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -29,8 +31,7 @@ SUITE: Final = "trixie"
 MIRROR: Final = os.environ.get("MCPD_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 BOOTSTRAP: Final = ("systemd", "systemd-sysv", "dbus", "polkitd", "python3", "libpam-systemd", "ca-certificates")
 TOOLS: Final = (
-    "apparmor", "dbus-user-session", "git", "libglib2.0-bin", "man-db", "procps", "python3-dbus-next", "python3-gi",
-    "python3-pip", "sudo",
+    "dbus-user-session", "git", "libglib2.0-bin", "man-db", "procps", "python3-dbus-next", "python3-pip", "sudo",
 )  # fmt: skip
 """What the tests themselves use inside."""
 PACKAGE_NEEDS: Final = (
@@ -214,7 +215,8 @@ def run_in(root: Path, *argv: str, network: bool = False, stdin: str = "") -> st
         options = [f"--bind-ro={file}" for file in ("/etc/resolv.conf", "/etc/hosts")]
         bundle = Path("/etc/ssl/certs/ca-certificates.crt")
         options += [f"--bind-ro={bundle}"] if bundle.exists() and (root / bundle.relative_to("/")).exists() else []
-    return _run([*NSPAWN, "--pipe", *options, "-D", str(root), *argv], stdin=stdin)
+    with ControlGroup() as group:
+        return _run(group.entering([*NSPAWN, "--pipe", *options, "-D", str(root), *argv]), stdin=stdin)
 
 
 def _field(deb: Path, name: str) -> str:

@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
+from tests.system.cgroup import ControlGroup, hierarchy
+from tests.system.cgroup import clean_up_after_others as end_machines_of_others
 from tests.system.image import NSPAWN, NSPAWN_ENVIRONMENT
 from tests.system.terminal import Terminal
 
@@ -112,6 +114,7 @@ class Machine:
         self._programs: list[Inside] = []
         self._users: dict[str, tuple[int, str]] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._running = contextlib.ExitStack()
         self._leader = 0
         self.name = f"mcpd-{secrets.token_hex(6)}"
         self.console = overlay.root.parent / "console"
@@ -131,11 +134,12 @@ class Machine:
         """Start it and wait until everything runs. Raises :class:`BootFailed`."""
         (self.image / "etc/machine-id").write_text("")
         (self.image / "etc/hostname").write_text("machine\n")
-        argv = ["setpriv", "--pdeathsig", "KILL", *NSPAWN, "--boot", f"--directory={self.image}",
-                f"--machine={self.name}", "--private-network", "--console=pipe", "--link-journal=no"]  # fmt: skip
+        argv = [*NSPAWN, "--boot", f"--directory={self.image}", f"--machine={self.name}", "--private-network",
+                "--console=pipe", "--link-journal=no"]  # fmt: skip
+        group = self._running.enter_context(ControlGroup())
         with self.console.open("ab") as console:
             self._process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
+                group.entering(argv), stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
                 env=os.environ | NSPAWN_ENVIRONMENT,
             )  # fmt: skip
         give_up = time.monotonic() + BOOT_PATIENCE
@@ -162,15 +166,9 @@ class Machine:
                     with contextlib.suppress(BrokenPipeError):
                         stream.close()
         self._programs.clear()
-        if self._process is None:
-            return
-        for pid in (self._leader, self._process.pid):
-            if pid:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(5)
-        self._process.wait()
+        self._running.close()
+        if self._process is not None:
+            self._process.wait()
         self._process, self._leader = None, 0
 
     def restart(self) -> None:
@@ -285,6 +283,7 @@ class Machine:
 
 def clean_up_after_others() -> None:
     """Remove what sessions left that were killed."""
+    end_machines_of_others()
     for directory in _PLACE.glob(f"{_PREFIX}*"):
         owner = re.match(rf"{_PREFIX}(\d+)-", directory.name)
         if owner and not Path(f"/proc/{owner[1]}").exists():
@@ -336,5 +335,10 @@ def unable() -> str:
     if os.geteuid():
         return f"{pwd.getpwuid(os.geteuid()).pw_name} cannot boot a machine, only root can"
     needed = {"debootstrap": "debootstrap", "systemd-nspawn": "systemd-container", "nsenter": "util-linux"}
-    missing = [package for program, package in needed.items() if shutil.which(program) is None]
-    return f"install {' '.join(missing)}" if missing else ""
+    if missing := [package for program, package in needed.items() if shutil.which(program) is None]:
+        return f"install {' '.join(missing)}"
+    try:
+        hierarchy()
+    except OSError as error:
+        return f"no machine has control groups here: {error}"
+    return ""
