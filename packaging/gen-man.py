@@ -292,8 +292,7 @@ def _tidy(page: str) -> str:
     """*page* with paragraphs where mandoc(1), too, sees them: not before the end of an indented block, nor doubled."""
     for pattern, better in _PARAGRAPHS:
         page = re.sub(pattern, better, page, flags=re.MULTILINE)
-    # The first line tells man(1) that tbl(1) is needed.
-    return f"'\\\" t\n{page}" if "\n.TS\n" in page else page
+    return page
 
 
 _PARAGRAPHS = (

@@ -57,7 +57,6 @@ install_files() {
     put_all "$prefix/lib/systemd/catalog" systemd/*.catalog
     put 644 systemd/sysusers.conf "$prefix/lib/sysusers.d/mcpd.conf"
     put 644 systemd/tmpfiles.conf "$prefix/lib/tmpfiles.d/mcpd.conf"
-    put 644 systemd/mcpd.catalog "$prefix/lib/systemd/catalog/mcpd.catalog"
 
     put_all "$share/dbus-1/interfaces" dbus/org.mcpd.*.xml
     put_all "$share/dbus-1/system.d" dbus/org.mcpd.*.conf
@@ -72,7 +71,8 @@ install_files() {
     ln -sfn /var/lib/mcp/installed "$root$share/mcp/installed"
     put 644 data/registry.json "$share/mcp/registry.json"
 
-    # Made by "make docs".
+    [ -d build/man ] && [ -d build/completions ] ||
+        echo 'install: without manual pages and completions, which "make docs" makes first' >&2
     for section in 1 5 8; do put_all "$share/man/man$section" build/man/*."$section"; done
     put_all "$share/bash-completion/completions" build/completions/mcpctl
     put_all "$zshcompletiondir" build/completions/_mcpctl

@@ -113,7 +113,7 @@ class Application:
         if method not in {"GET", "POST"} or peer.uid is None:
             raise _not_allowed(method, "GET, POST")
         caller = self._gate.identify({}, peer)
-        token = self._gate.admission.own_token(caller.uid, renew=method == "POST")
+        token = await asyncio.to_thread(self._gate.admission.own_token, caller.uid, renew=method == "POST")
         await reply(send, 200, jsonrpc.encode({"token": token}), ((b"cache-control", b"no-store"),))
 
     async def _post(

@@ -24,6 +24,10 @@ class Caller(NamedTuple):
 class Admission(Protocol):
     """Turns what a connection shows into its caller."""
 
+    @property
+    def parts(self) -> int:
+        """Into how many parts the connections of the unix socket are divided, of which a uid may take one."""
+
     def by_uid(self, uid: int) -> Caller:
         """The caller behind a unix socket. Raises :class:`~mcpd.errors.NotAuthorized`."""
 
@@ -36,6 +40,8 @@ class Admission(Protocol):
 
 class OneUser:
     """The only caller is *uid*; on TCP everybody who knows the token, or without one (``--auth none``) everybody."""
+
+    parts: Final = 1
 
     def __init__(self, uid: int, token: TokenFile | None) -> None:
         self._caller = Caller(uid)
@@ -60,6 +66,8 @@ class OneUser:
 
 class Everybody:
     """Each uid is a caller of its own. The mode of the system's socket decides who comes this far."""
+
+    parts: Final = 8
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens

@@ -62,16 +62,16 @@ class Connection(HttpToolsProtocol):
         return not self.cycle.more_body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Look up the peer."""
+        """Look up the peer, and whether there is room for it."""
         super().connection_made(transport)
-        if self._room is not None and not self._room.enter():
-            self._room = None
-            transport.abort()
-            return
         connected = transport.get_extra_info("socket")
         if connected.family == socket.AF_UNIX:
             raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             self.peer = Peer(_CREDENTIALS.unpack(raw)[1])
+        if self._room is not None and not self._room.enter(self.peer.uid):
+            self._room = None
+            transport.abort()
+            return
         self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
 
     def data_received(self, data: bytes) -> None:
@@ -117,7 +117,7 @@ class Connection(HttpToolsProtocol):
         self._heard()
         self._end_lingering()
         if self._room is not None:
-            self._room.leave()
+            self._room.leave(self.peer.uid)
             self._room = None
         if self.waiting is not None:
             self.waiting.hang_up()

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 LONGEST_LINE: Final = 65536
 """Bytes of one line."""
+SPARE_LINES: Final = 1024
+"""Lines between requests, and before the chunks of one; beyond them there has to be data."""
+DATA_FOR_LINE: Final = 64
+"""Bytes of a body that allow one line more: each takes its time, and a body of tiny chunks would take everybody's."""
 _REQUEST: Final = re.compile(rb"[!-~]+ [!-~\x80-\xff]+ HTTP/1\.[01]\r\n")
 _HEADER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*\r\n")
 _SIZE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t -~\x80-\xff]*)?\r\n")
@@ -54,6 +58,8 @@ class Framing:
         self._line = bytearray()
         self._left = 0
         """Bytes of the body, or of its chunk, that are to come."""
+        self._spare = SPARE_LINES * DATA_FOR_LINE
+        """Bytes of data that lines may still stand for."""
 
     def split(self, data: bytes) -> Iterator[bytes]:
         """The pieces of *data*, each to be parsed before the next one is asked for; raises :class:`Misframed`."""
@@ -93,19 +99,29 @@ class Framing:
         """Go on by one *line*."""
         if self._at is _At.REQUEST:
             # Line breaks between requests are allowed.
-            if line != _BLANK:
+            if line == _BLANK:
+                self._spend(0)
+            else:
                 _must_match(_REQUEST, line)
                 self._at = _At.HEADERS
+                self._spare = SPARE_LINES * DATA_FOR_LINE
         elif self._at is _At.HEADERS:
             if line != _BLANK:
                 _must_match(_HEADER, line)
         elif self._at is _At.SIZE:
             self._left = int(_must_match(_SIZE, line).group(1), 16)
+            self._spend(self._left)
             self._at = _At.CHUNK_END if self._left else _At.END
         elif line != _BLANK:
             raise Misframed("a chunk is longer than it says, or there are trailers")
         else:
             self._at = _At.SIZE if self._at is _At.CHUNK_END else _At.REQUEST
+
+    def _spend(self, data: int) -> None:
+        """One line more, before *data* bytes."""
+        self._spare += data - DATA_FOR_LINE
+        if self._spare < 0:
+            raise Misframed("there are many lines and little data")
 
 
 def _must_match(pattern: re.Pattern[bytes], line: bytes) -> re.Match[bytes]:

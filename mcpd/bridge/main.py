@@ -156,7 +156,7 @@ def _run_mcpd(arguments: argparse.Namespace) -> None:
         fresh = read()
         parts.options = _options(fresh, arguments)
         gate.allowed_origins = frozenset(fresh.allowed_origins)
-        service.idle_exit = fresh.idle_exit if service.idle_exit else 0
+        service.idle_exit = fresh.idle_exit if holds_all else 0
 
     with contextlib.ExitStack() as stack:
         sockets = listeners.passed_listeners()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from typing import Final
 
 MOST_DESCRIPTORS: Final = 32768
@@ -12,26 +13,32 @@ MOST_CONNECTIONS: Final = 4096
 
 
 class Room:
-    """Counts the connections of one kind of listener; *limit* may be there at once."""
+    """Counts the connections of one kind of listener; *limit* may be there at once, *share* of them of one uid."""
 
-    __slots__ = ("_free", "entered")
+    __slots__ = ("_free", "_of_uid", "_share", "entered")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, share: int) -> None:
         self._free = limit
+        self._share = share
+        self._of_uid = Counter[int]()
         self.entered = 0
         """How many there were."""
 
-    def enter(self) -> bool:
-        """Take a place; false if there is none."""
+    def enter(self, uid: int | None) -> bool:
+        """Take a place for *uid*, ``None`` where it is not known; false if there is none."""
         self.entered += 1
-        if self._free <= 0:
+        if self._free <= 0 or (uid is not None and self._of_uid[uid] >= self._share):
             return False
         self._free -= 1
+        if uid is not None:
+            self._of_uid[uid] += 1
         return True
 
-    def leave(self) -> None:
-        """Give a place back."""
+    def leave(self, uid: int | None) -> None:
+        """Give the place of *uid* back."""
         self._free += 1
+        if uid is not None:
+            self._of_uid[uid] -= 1
 
 
 def connection_limit() -> int:

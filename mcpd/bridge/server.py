@@ -51,9 +51,9 @@ class Service:
 
 
 class Front:
-    """The listeners of a bridge, and who came in by them."""
+    """The listeners of a bridge, and who came in by them; a uid may take one of *parts* of the room."""
 
-    def __init__(self, app: Application, listeners: Sequence[socket.socket]) -> None:
+    def __init__(self, app: Application, listeners: Sequence[socket.socket], parts: int) -> None:
         config = uvicorn.Config(
             app,
             http=Connection,
@@ -74,7 +74,7 @@ class Front:
         self._listeners = listeners
         self._servers: list[asyncio.Server] = []
         limit = connection_limit()
-        self._rooms = {is_unix: Room(limit) for is_unix in (True, False)}
+        self._rooms = {is_unix: Room(limit, max(limit // parts, 1)) for is_unix in (True, False)}
         self.state = ServerState()
 
     @property
@@ -137,7 +137,7 @@ async def serve(parts: Parts, gate: Gate, listeners: Sequence[socket.socket], se
     if service.reload is not None:
         loop.add_signal_handler(signal.SIGHUP, _reload, service)
     app = Application(parts, gate)
-    front = Front(app, listeners)
+    front = Front(app, listeners, gate.admission.parts)
     await front.open()
     helpers = [loop.create_task(_heartbeat(front, app)), loop.create_task(_until_unused(front, app, service, stop))]
     try:

@@ -13,12 +13,14 @@ import os
 import re
 import secrets
 import stat
+from contextlib import suppress
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidConfig, McpdError, from_oserror
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -93,13 +95,20 @@ def load_token(path: Path, *, prefix: str = "") -> str:
     try:
         status = path.stat()
     except FileNotFoundError:
-        return _create_token(path, prefix)
+        _put(path, prefix, lambda fresh: _link_unless_there(fresh, path))
+        return read_token(path)
     except OSError as error:
         raise from_oserror(error, f"reading {path}") from error
     if stat.S_IMODE(status.st_mode) & 0o077:
         log.warning("%s could be read by others, so the token in it is replaced", path)
         return write_token(path, prefix=prefix)
     return read_token(path)
+
+
+def _link_unless_there(fresh: Path, path: Path) -> None:
+    # Another bridge, or mcpctl, may be quicker.
+    with suppress(FileExistsError):
+        path.hardlink_to(fresh)
 
 
 def read_token(path: Path) -> str:
@@ -124,32 +133,24 @@ def read_token(path: Path) -> str:
 
 def write_token(path: Path, *, prefix: str = "") -> str:
     """Put a new token, which begins with *prefix*, in the place of the one in *path*; whoever shows that is refused."""
+    return _put(path, prefix, lambda fresh: fresh.replace(path))
+
+
+def _put(path: Path, prefix: str, place: Callable[[Path], object]) -> str:
+    """Have a new token put at *path* by *place*, which gets a file that holds it whole, also after a power cut."""
     token = prefix + secrets.token_urlsafe(32)
     fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(fresh, token)
-        fresh.replace(path)
-    except OSError as error:
-        fresh.unlink(missing_ok=True)
-        raise from_oserror(error, f"writing {path}") from error
-    return token
-
-
-def _create_token(path: Path, prefix: str) -> str:
-    token = prefix + secrets.token_urlsafe(32)
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(path, token)
-    except FileExistsError:
-        # Another bridge, or mcpctl, was quicker.
-        return read_token(path)
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+            file.flush()
+            os.fsync(fd)
+        place(fresh)
     except OSError as error:
         raise from_oserror(error, f"writing {path}") from error
+    finally:
+        with suppress(OSError):
+            fresh.unlink()
     return token
-
-
-def _write(path: Path, token: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w", encoding="ascii") as file:
-        file.write(token + "\n")

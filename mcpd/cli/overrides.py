@@ -61,18 +61,19 @@ def _filtered(wanted: str, found: str) -> bool:
 
 
 def _command(wanted: str, found: str) -> bool:
-    running = re.search(r"argv\[\]=(.*?) ; ignore_errors=", found)
-    return running is not None and found.count("argv[]=") == 1 and running[1].split() == wanted.split()
+    """Whether it is the same program; a flag would run it beside the confinement ("+") or as root ("!")."""
+    running = re.search(r"argv\[\]=(.*?) ; flags= ; ", found)
+    return running is not None and running[1].split() == wanted.split()
 
 
 _COMPARISONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     **dict.fromkeys(
         (
             "User", "NoNewPrivileges", "ProtectSystem", "ProtectHome", "ProtectProc", "ProcSubset", "PrivateTmp",
-            "PrivateDevices", "PrivateNetwork", "PrivateIPC", "DevicePolicy", "ProtectHostname", "ProtectClock",
-            "ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs", "ProtectControlGroups",
-            "RestrictRealtime", "RestrictSUIDSGID", "LockPersonality", "MemoryDenyWriteExecute", "RemoveIPC",
-            "KeyringMode", "UMask", "StandardInput",
+            "PrivateDevices", "PrivateNetwork", "PrivateIPC", "PrivateUsers", "DevicePolicy", "ProtectHostname",
+            "ProtectClock", "ProtectKernelTunables", "ProtectKernelModules", "ProtectKernelLogs",
+            "ProtectControlGroups", "RestrictRealtime", "RestrictSUIDSGID", "LockPersonality",
+            "MemoryDenyWriteExecute", "RemoveIPC", "KeyringMode", "UMask", "StandardInput",
         ),
         _same,
     ),
@@ -85,8 +86,14 @@ _COMPARISONS: Final[Mapping[str, Callable[[str, str], bool]]] = {
     "SystemCallFilter": _filtered,
     "ExecStart": _command,
 }  # fmt: skip
-_ADDED: Final = ("ExecStartPre", "ExecStartPost", "AmbientCapabilities", "RootDirectory", "RootImage", "BindPaths")
+_PROGRAMS: Final = ("ExecCondition", "ExecStartPre", "ExecStartPost", "ExecReload", "ExecStop", "ExecStopPost")
+_ADDED: Final = (
+    *_PROGRAMS, "Group", "SupplementaryGroups", "AmbientCapabilities", "ReadWritePaths", "RootDirectory", "RootImage",
+    "BindPaths", "BindReadOnlyPaths",
+)  # fmt: skip
 """What a drop-in may bring in that the package's unit does not have."""
+_PROPERTIES: Final = {"ExecStart": "ExecStartEx"}
+"""Where systemd tells all of a directive under another name."""
 _ALWAYS: Final = ("LoadState", "FragmentPath", "DropInPaths", "NeedDaemonReload", "Environment")
 _SANDBOX_OFF: Final = re.compile(r"(?:^|\s)\"?MCPD_RUNTIME_SANDBOX=\S*")
 
@@ -103,7 +110,7 @@ def unit_checks(*, system: bool, vendor: tuple[Path, ...] = VENDOR) -> Iterator[
 def _check(name: str, shipped: Path, *, system: bool) -> Check:
     wanted = directives(shipped)
     instance = name.replace("@.", f"@{_INSTANCE}.")
-    properties = [*_ALWAYS, *_ADDED, *(key for key in wanted if key in _COMPARISONS)]
+    properties = [*_ALWAYS, *_ADDED, *(_PROPERTIES.get(key, key) for key in wanted if key in _COMPARISONS)]
     shown = show([instance], dict.fromkeys(properties), system=system)
     if not shown:
         return Check(name, "warn", "systemd does not answer, so nobody knows how it is confined", "see 'systemctl'")
@@ -116,7 +123,8 @@ def _check(name: str, shipped: Path, *, system: bool) -> Check:
     drop_ins = [Path(path) for path in found.get("DropInPaths", "").split()]
     replaced = bool(fragment) and Path(fragment).resolve() != shipped.resolve()
     sources = [Path(fragment), *drop_ins] if replaced else drop_ins
-    weaker = dict.fromkeys([*_weaker(wanted, found), *_more_calls(wanted, drop_ins)])
+    in_force = Path(fragment) if replaced else shipped
+    weaker = dict.fromkeys([*_weaker(wanted, found), *_more_calls(shipped, in_force, drop_ins)])
     weakened = [_describe(key, wanted.get(key, ""), found, sources) for key in weaker]
     if weakened:
         return Check(
@@ -134,24 +142,31 @@ def _check(name: str, shipped: Path, *, system: bool) -> Check:
 def _weaker(wanted: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
     for key, text in wanted.items():
         compare = _COMPARISONS.get(key)
-        if compare is not None and key in found and not compare(text, found[key]):
+        now = found.get(_PROPERTIES.get(key, key))
+        if compare is not None and now is not None and not compare(text, now):
             yield key
     yield from (key for key in _ADDED if key not in wanted and found.get(key, "").strip())
     if _SANDBOX_OFF.search(found.get("Environment", "")):
         yield "Environment"
 
 
-def _more_calls(wanted: Mapping[str, str], drop_ins: Iterable[Path]) -> Iterator[str]:
-    """systemd shows system calls one by one, so what a drop-in adds to them is read from the drop-in."""
+def _more_calls(shipped: Path, fragment: Path, drop_ins: Iterable[Path]) -> Iterator[str]:
+    """systemd shows system calls one by one, so what is added to them is read from the files."""
     key = "SystemCallFilter"
-    if key in wanted and any(not directives(path).get(key, "~").startswith("~") for path in drop_ins):
+    allowed = _values(shipped, key)
+    added = (value for path in drop_ins for value in _values(path, key) if not value.startswith("~"))
+    if allowed and (_values(fragment, key) != allowed or any(True for _ in added)):
         yield key
+
+
+def _values(file: Path, wanted: str) -> list[str]:
+    return [value for key, value in _lines(file) if key == wanted]
 
 
 def _describe(key: str, wanted: str, found: Mapping[str, str], sources: list[Path]) -> str:
     culprit = next((path for path in reversed(sources) if key in directives(path)), None)
     where = f" ({culprit})" if culprit else ""
-    if key in {"ExecStart", "ExecStartPre", "ExecStartPost", "SystemCallFilter"}:
+    if key in {"ExecStart", "SystemCallFilter", *_PROGRAMS}:
         return f"{key} is not what was shipped{where}"
     instead = f" instead of {wanted or 'nothing'}" if key != "Environment" else ""
     value = found.get(key, "")
@@ -163,15 +178,18 @@ def directives(file: Path) -> dict[str, str]:
 
     Empty if it cannot be read.
     """
+    found: dict[str, str] = {}
+    for key, value in _lines(file):
+        found[key] = f"{found[key]} {value}" if value and found.get(key) else value
+    return found
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return {}
-    found: dict[str, str] = {}
-    for line in re.sub(r"\\\n", " ", text).splitlines():
+        return
+    for line in text.replace("\\\n", " ").splitlines():
         key, separator, value = line.strip().partition("=")
-        if not separator or key.startswith(("#", ";", "[")):
-            continue
-        key, value = key.strip(), value.strip()
-        found[key] = f"{found[key]} {value}" if value and found.get(key) else value
-    return found
+        if separator and not key.startswith(("#", ";", "[")):
+            yield key.strip(), value.strip()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import grp
-import os
 import pwd
 import re
 import shutil
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.bus.names import BUS_NAME
 from mcpd.bus.polkit import ACTION_PREFIX
+from mcpd.bus.users import look_up
 from mcpd.cli.checks import Check
 from mcpd.cli.units import BOOTED, show
 
@@ -75,7 +75,7 @@ def _users() -> Check:
     missing += [f"group {name}" for name in (GROUP, SHARED_GROUP) if not _exists(grp.getgrnam, name)]
     if missing:
         return Check("users", "fail", f"missing: {', '.join(missing)}", _SYSUSERS)
-    if SHARED_GROUP not in _groups(USER):
+    if SHARED_GROUP not in look_up(pwd.getpwnam(USER).pw_uid).groups:
         return Check("users", "fail", f"{USER} is not a member of the group {SHARED_GROUP}", _SYSUSERS)
     root = [name for name in USERS if pwd.getpwnam(name).pw_uid == 0]
     if root:
@@ -89,17 +89,6 @@ def _exists(look_up: Callable[[str], object], name: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def _groups(user: str) -> set[str]:
-    entry = pwd.getpwnam(user)
-    found = set()
-    for gid in os.getgrouplist(user, entry.pw_gid):
-        try:
-            found.add(grp.getgrgid(gid).gr_name)
-        except KeyError:
-            continue
-    return found
 
 
 def _socket(path: Path, unit: str, owner: str, group: str, mode: int) -> Check:

@@ -107,7 +107,7 @@ inside dpkg-buildpackage --build=binary --no-sign >"$output/build.log" 2>&1 || {
     die "the build failed"
 }
 echo "make deb: lintian"
-inside sh -c 'lintian --pedantic --tag-display-limit 0 --fail-on error /build/*.changes' || die "lintian found errors"
+inside sh -c 'lintian --pedantic --tag-display-limit 0 --fail-on error,warning /build/*.changes' || die "lintian found faults"
 
 rm -f "$output"/*.deb "$output"/*.changes "$output"/*.buildinfo
 for file in "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo; do

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,6 +101,22 @@ def test_a_token_file_that_cannot_be_trusted_opens_nothing(tmp_path: Path, spoil
         gate.identify(bearer(token), Peer(None))
     with pytest.raises(Unauthenticated):
         gate.identify(bearer(""), Peer(None))
+
+
+def test_whoever_makes_the_token_at_the_same_time_gets_the_same_one(tmp_path: Path) -> None:
+    for number in range(20):
+        path = tmp_path / str(number)
+        together = threading.Barrier(4)
+
+        def make(path: Path = path, together: threading.Barrier = together) -> str:
+            together.wait()
+            return load_token(path)
+
+        with ThreadPoolExecutor(4) as threads:
+            found = [made.result() for made in [threads.submit(make) for _ in range(4)]]
+        assert len(set(found)) == 1
+        assert path.read_text() == f"{found[0]}\n"
+    assert len(list(tmp_path.iterdir())) == 20
 
 
 # ---------------------------------------------------------------------------------------- passed sockets

@@ -150,3 +150,14 @@ def test_a_line_without_end_is_refused() -> None:
     assert list(framing.split(b"x" * 65_000)) == [b"x" * 65_000]
     with pytest.raises(Misframed, match="too long"):
         list(framing.split(b"x" * 1000))
+
+
+def test_lines_without_data_are_bounded() -> None:
+    tiny = b"1\r\nx\r\n"
+    found = Lenient()
+    found.feed(HEAD + CHUNKED + b"\r\n" + tiny * 1000 + b"0\r\n\r\n" + NEXT)
+    found.feed(HEAD + CHUNKED + b"\r\n" + (b"100\r\n" + b"x" * 256 + b"\r\n") * 5000 + tiny * 1000 + b"0\r\n\r\n")
+    assert [len(body) for body in found.bodies] == [1000, 0, 256 * 5000 + 1000]
+    for lines in (HEAD + CHUNKED + b"\r\n" + tiny * 1100, b"\r\n" * 1100):
+        with pytest.raises(Misframed, match="little data"):
+            Lenient().feed(lines)

@@ -200,6 +200,21 @@ def test_sighup_takes_new_settings_over_and_drops_nobody(
     assert f"{settings}: bridge.max_body" in bridge.said()
 
 
+def test_the_time_until_it_leaves_can_be_set_while_it_runs(
+    start: Callable[..., Program], passed: socket.socket, tmp_path: Path
+) -> None:
+    settings = tmp_path / "CONFIG_HOME/mcp/mcpd.toml"
+    settings.parent.mkdir()
+    settings.write_text("[bridge]\nidle_exit = 8\n")
+    bridge = start(*BRIDGE, sockets=[passed])
+    bridge.hear("READY=1")
+    for seconds in (0, 0.2):
+        settings.write_text(f"[bridge]\nidle_exit = {seconds}\n")
+        bridge.process.send_signal(signal.SIGHUP)
+        bridge.hear("READY=1")
+    assert bridge.process.wait(PATIENCE) == 0
+
+
 # ---------------------------------------------------------------------------------------- the system's bridge
 
 
@@ -358,3 +373,33 @@ def test_users_share_no_server_no_session_and_no_limit(start: Callable[..., Prog
         assert int(text_of(reply.json())) == pooled[0]
         assert bridge.end() == 0
         eventually(lambda: not any(map(is_alive, [own, *pooled])), "the servers ended with the bridge")
+
+
+CROWD = """
+import socket, sys
+crowd = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+for each in crowd:
+    each.connect(sys.argv[1])
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_root
+def test_one_user_cannot_take_all_connections(start: Callable[..., Program]) -> None:
+    import tempfile  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        path = Path(place) / "bridge.sock"
+        # A quarter of the descriptors is for such connections: 128.
+        bridge = start(*SHARED, str(path), f"{place}/tokens", COMMAND, "512", WATCHDOG_USEC="200000")
+        bridge.hear("READY=1")
+        argv = ["setpriv", "--reuid=2001", "--regid=2001", "--clear-groups", "/usr/bin/python3", "-c", CROWD, str(path)]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/") as crowd:
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == b"there\n"
+            assert [status for status, _, _ in ask_as(2002, path, ("GET", "/health", None, {}))] == [200]
+            bridge.hear("STATUS=0 sessions, 16 connections")
+            crowd.communicate()
+        assert [status for status, _, _ in ask_as(2001, path, ("GET", "/health", None, {}))] == [200]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.errors import ConfigMissing, NotAuthorized, SystemInstanceOnly
+from mcpd.cli.commands import logs
+from mcpd.errors import ConfigMissing, NotAuthorized, NotSupported, SystemInstanceOnly
 from tests.cli.fake import fake_mcpd
 
 if TYPE_CHECKING:
@@ -196,6 +197,12 @@ async def test_logs_becomes_journalctl(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path:
     program.write_text("#!/bin/sh\necho something\n")
     ended = await mcpctl("logs", "nope", environ={"PATH": path})
     assert (ended.code, ended.out, "no server nope any more" in ended.err) == (0, "something\n", True)
+
+
+def test_logs_believes_nobody_where_mcpd_has_no_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "_WRITERS", ("root", "no-such-user"))
+    with pytest.raises(NotSupported, match="no user 'no-such-user'"):
+        list(logs._users(system=True))
 
 
 async def test_run_says_that_a_server_was_not_stopped(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

@@ -36,7 +36,7 @@ IN_FORCE = {
     "DropInPaths": "",
     "NeedDaemonReload": "no",
     "Environment": "",
-    "ExecStart": "{ path=/usr/libexec/mcpd ; argv[]=/usr/libexec/mcpd --system ; ignore_errors=no ; pid=0 }",
+    "ExecStartEx": "{ path=/usr/libexec/mcpd ; argv[]=/usr/libexec/mcpd --system ; flags= ; pid=0 }",
     "User": "mcpd",
     "NoNewPrivileges": "yes",
     "ProtectSystem": "strict",
@@ -98,9 +98,10 @@ def test_a_unit_as_shipped_is_fine(checked: Callable[..., tuple[str, str]]) -> N
         ("RestrictAddressFamilies", "AF_INET AF_PACKET AF_UNIX"),
         ("InaccessiblePaths", ""),
         ("SystemCallFilter", "~"),
-        ("ExecStart", "{ path=/bin/sh ; argv[]=/bin/sh ; ignore_errors=no ; pid=0 }"),
-        ("ExecStart", ""),
         ("ExecStartPre", "{ path=/bin/sh ; argv[]=/bin/sh ; ignore_errors=no ; pid=0 }"),
+        ("ExecStopPost", "{ path=/bin/sh ; argv[]=/bin/sh ; ignore_errors=no ; pid=0 }"),
+        ("ReadWritePaths", "/etc"),
+        ("SupplementaryGroups", "shadow"),
         ("AmbientCapabilities", "cap_sys_admin"),
         ("Environment", "A=b MCPD_RUNTIME_SANDBOX=off"),
     ],
@@ -113,6 +114,23 @@ def test_less_than_shipped_fails(checked: Callable[..., tuple[str, str]], tmp_pa
     assert message.startswith("confined less than as shipped: ")
     assert key in message
     assert f"({drop_in})" in message
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "{ path=/bin/sh ; argv[]=/bin/sh ; flags= ; pid=0 }",
+        "{ path=/usr/libexec/mcpd ; argv[]=/usr/libexec/mcpd --system ; flags=privileged ; pid=0 }",
+        "",
+    ],
+)
+def test_another_program_or_one_beside_the_confinement_fails(
+    checked: Callable[..., tuple[str, str]], tmp_path: Path, command: str
+) -> None:
+    drop_in = tmp_path / "weaker.conf"
+    drop_in.write_text("[Service]\nExecStart=\nExecStart=+/usr/libexec/mcpd --system\n")
+    message = f"confined less than as shipped: ExecStart is not what was shipped ({drop_in})"
+    assert checked(ExecStartEx=command, DropInPaths=str(drop_in)) == ("fail", message)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +157,8 @@ def test_system_calls_that_a_drop_in_adds(checked: Callable[..., tuple[str, str]
     drop_in = tmp_path / "calls.conf"
     drop_in.write_text("[Service]\nSystemCallFilter=@raw-io\n")
     assert checked(DropInPaths=str(drop_in))[0] == "fail"
+    drop_in.write_text("[Service]\nSystemCallFilter=~@resources\nSystemCallFilter=@mount\n")
+    assert checked(DropInPaths=str(drop_in))[0] == "fail"
     drop_in.write_text("[Service]\nSystemCallFilter=~@resources\n")
     assert checked(DropInPaths=str(drop_in))[0] == "ok"
 
@@ -148,6 +168,10 @@ def test_a_unit_that_was_replaced_or_masked(checked: Callable[..., tuple[str, st
     other.write_text("[Service]\nUser=root\n")
     result, message = checked(FragmentPath=str(other), User="root")
     assert (result, f"({other})" in message) == ("fail", True)
+    other.write_text(SHIPPED)
+    assert checked(FragmentPath=str(other)) == ("ok", f"changed by {other}, and confined as shipped")
+    other.write_text(SHIPPED.replace("@system-service", "@system-service @mount"))
+    assert "SystemCallFilter" in checked(FragmentPath=str(other))[1]
     assert checked(LoadState="masked") == ("fail", "masked")
     assert checked(NeedDaemonReload="yes")[0] == "warn"
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.cli.output import note
 from mcpd.cli.session import open_bus
-from mcpd.cli.system_checks import USERS
 from mcpd.errors import NotAuthorized, NotFound, NotSupported, ServiceUnavailable
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+_WRITERS: Final = ("mcpd", "mcp-server")
+"""The users that the system's mcpd and its servers run as."""
 _JOURNALS: Final = (Path("/var/log/journal"), Path("/run/log/journal"))
 _MACHINE_ID: Final = Path("/etc/machine-id")
 
@@ -50,15 +51,18 @@ async def logs(args: argparse.Namespace) -> int:
 
 
 def _users(*, system: bool) -> Iterator[int]:
-    """The users whose word is taken."""
+    """The users whose word is taken. Raises :class:`~mcpd.errors.NotSupported` if one of them does not exist."""
     if not system:
         yield os.getuid()
         return
-    for name in USERS:
+    for name in _WRITERS:
         try:
             yield pwd.getpwnam(name).pw_uid
         except KeyError:
-            continue
+            raise NotSupported(
+                f"there is no user {name!r}, so the system service is not set up here: reinstall mcpd, "
+                "or run systemd-sysusers"
+            ) from None
 
 
 def _check_readable(*, system: bool) -> None:
