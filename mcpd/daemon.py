@@ -13,8 +13,6 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
-from pydantic import ConfigDict
-
 from mcpd import __version__
 from mcpd import paths as locations
 from mcpd import settings as configuration
@@ -41,7 +39,6 @@ from mcpd.runtime.launchers import launchers_for
 from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.selfcheck import verify_sandbox
 from mcpd.runtime.sessions import Sessions
-from mcpd.settings import Settings
 from mcpd.store import Store
 
 if TYPE_CHECKING:
@@ -52,25 +49,12 @@ if TYPE_CHECKING:
     from mcpd.runtime.launch import Launcher
     from mcpd.runtime.launchers import Launchers
     from mcpd.runtime.sessions import SessionEvent
+    from mcpd.settings import Settings
 
 BRIDGE_USER: Final = "mcpd-bridge"
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 log = logging.getLogger(__name__)
-
-
-class LiveSettings(Settings):
-    """Settings that every part looks at when it needs them, so that a reload reaches them all.
-
-    Only the launcher and the number of generations kept are chosen at the start.
-    """
-
-    model_config = ConfigDict(frozen=False)
-
-    def replace(self, new: Settings) -> None:
-        """Take over the values of *new*."""
-        for name in Settings.model_fields:
-            setattr(self, name, getattr(new, name))
 
 
 class Daemon:
@@ -80,7 +64,7 @@ class Daemon:
         self._scope = scope
         self._paths = paths
         self._log_switch = log_switch
-        self._settings = LiveSettings.model_validate(self._load().model_dump())
+        self._settings = self._load()
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -107,11 +91,12 @@ class Daemon:
         gates = self._gates(found)
         core = self._core(gates[0], gates[-1])
         records = self._paths.layout(self._scope).runtime / "sessions"
-        leashes = LeashStore(records, str(await connection.call_bus("GetId")))
+        outlive = core.launcher_name != PlainLauncher.name
+        leashes = LeashStore(records, str(await connection.call_bus("GetId")), outlive=outlive)
         service = _service(connection, core, self._log_switch)
         jobs = core.installer.jobs
         status = StatusLine(core, service.installed)
-        duties = Duties(core.sessions, jobs, leashes, gates, own_children=core.launcher_name == PlainLauncher.name)
+        duties = Duties(core.sessions, jobs, leashes, gates)
         idle = IdleExit(connection, service.activity, duties, lambda: self._settings.daemon.idle_exit)
 
         def on_event(_event: SessionEvent | JobEvent) -> None:
@@ -144,7 +129,7 @@ class Daemon:
             check_sandboxes()
             log.info("mcpd %s serves the %s scope", core.version, self._scope)
             left = await self._until_the_end(connection, idle)
-            handed_over = duties.can_hand_over() and (left or await is_restarting(connection))
+            handed_over = (left or await is_restarting(connection)) and duties.can_hand_over()
         finally:
             notify("STOPPING=1")
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _no_reload)
@@ -197,12 +182,12 @@ class Daemon:
         files = [self._paths.system.settings]
         if self._scope is Scope.USER:
             files.append(self._paths.user.settings)
-        return configuration.load(files)
+        return configuration.load(files, only_files_unconfine=self._scope is Scope.SYSTEM)
 
     def _reload(self, status: StatusLine) -> None:
         reloading()
         try:
-            self._settings.replace(self._load())
+            self._settings.take_over(self._load())
         except McpdError as error:
             log.warning("The settings stay as they were: %s", error.message)
             status.problem = f"The settings stay as they were: {error.message}"

@@ -76,15 +76,11 @@ class Duties:
         jobs: Jobs,
         leashes: LeashStore,
         gates: Sequence[GatedLauncher],
-        *,
-        own_children: bool,
     ) -> None:
-        """*own_children*: servers are children of this process, and end with its unit."""
         self._gates = gates
         self._sessions = sessions
         self._jobs = jobs
         self._leashes = leashes
-        self._own_children = own_children
 
     def busy(self) -> bool:
         """Whether a server runs or starts, a job is listed, or a sandbox is checked."""
@@ -102,7 +98,6 @@ class Duties:
         room = os.environ.get("FDSTORE", "")
         return (
             bool(sessions)
-            and not self._own_children
             and room.isascii()
             and room.isdigit()
             and int(room) >= len(sessions)

@@ -92,7 +92,13 @@ class BridgeSettings(_Section):
 
 
 class Settings(_Section):
-    """All of ``mcpd.toml``."""
+    """All of ``mcpd.toml``.
+
+    mcpd has one, at which every part looks when it needs it, so that a reload reaches them all; only the launcher and
+    the number of generations kept are chosen at its start.
+    """
+
+    model_config = ConfigDict(frozen=False)
 
     daemon: DaemonSettings = DaemonSettings()
     runtime: RuntimeSettings = RuntimeSettings()
@@ -100,16 +106,32 @@ class Settings(_Section):
     catalog: CatalogSettings = CatalogSettings()
     bridge: BridgeSettings = BridgeSettings()
 
+    def take_over(self, new: Settings) -> None:
+        """Have the values of *new*."""
+        for name in type(self).model_fields:
+            setattr(self, name, getattr(new, name))
 
-def load(files: Iterable[Path], environ: Mapping[str, str] | None = None) -> Settings:
+
+def load(
+    files: Iterable[Path], environ: Mapping[str, str] | None = None, *, only_files_unconfine: bool = False
+) -> Settings:
     """Read *files* in order of rising precedence (a missing one is empty), then *environ*.
+
+    With *only_files_unconfine* the environment, which is easily set by accident and seen by nobody, cannot turn the
+    sandbox off.
 
     Raises :class:`~mcpd.errors.InvalidConfig` that names the file or variable and the key.
     """
     merged: dict[str, dict[str, Any]] = {}
     for file in files:
         _merge(merged, _read(file), str(file))
-    _merge(merged, _from_environment(os.environ if environ is None else environ), _ENVIRONMENT)
+    variables = _from_environment(os.environ if environ is None else environ)
+    if only_files_unconfine and variables.get("runtime", {}).get("sandbox") == "off":
+        raise InvalidConfig(
+            f"{_variable('runtime', 'sandbox')}=off: the sandbox of the system's servers is not turned off by the"
+            ' environment; remove the variable, or write sandbox = "off" below [runtime] in mcpd.toml'
+        )
+    _merge(merged, variables, _ENVIRONMENT)
     return Settings.model_validate(merged)
 
 

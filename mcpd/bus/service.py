@@ -17,7 +17,6 @@ from mcpd.bus.objects import Objects
 from mcpd.bus.servers import Servers
 from mcpd.bus.sessions import SessionObject
 from mcpd.errors import McpdError
-from mcpd.journal import JOB_FINISHED
 from mcpd.runtime.sessions import Owner
 
 if TYPE_CHECKING:
@@ -145,20 +144,6 @@ class Service:
         if job.kind in _CATALOGUE_JOBS:
             self._catalog_changed()
         result = JobObject(job).result()
-        log.info(
-            "job %d: %s of %s for uid %d is %s",
-            job.number,
-            job.kind,
-            job.server_id or "all servers",
-            job.owner_uid,
-            ": ".join(filter(None, (result[0], result[2]))),
-            extra={
-                "MESSAGE_ID": JOB_FINISHED,
-                "MCP_JOB_ID": job.number,
-                "MCP_SERVER_ID": job.server_id,
-                "CALLER_UID": job.owner_uid,
-            },
-        )
         self._objects.emit(path, "Finished", *result)
         self._objects.emit(ROOT, "JobRemoved", path, *result)
 

@@ -15,8 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import git_config
-from mcpd.install.local import copy_project, refuse_own
+from mcpd.install.local import check_readable, copy_project, refuse_own
 from mcpd.install.project import ProjectBuild
+from mcpd.install.threads import in_thread
 from mcpd.install.workbench import program, strip_credentials
 from mcpd.model import check_git_url
 
@@ -132,6 +133,7 @@ class GitRecipe:
         local = _local_repository(self._source.url)
         if local is not None:
             refuse_own(local, self._bench)
+            await in_thread(check_readable, local, self._bench.tools.scope)
         settings = [*_SETTINGS, *_credentials(self._source.url)]
         host = git_config()
         environment = _ENVIRONMENT | host.env | {"GIT_CONFIG_COUNT": str(len(settings))}

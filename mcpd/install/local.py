@@ -7,7 +7,7 @@ import asyncio
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, SourceUnavailable
 from mcpd.install.copytree import LEFT_OUT, copy_tree, tree_bytes
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from mcpd.install.outcome import Outcome
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, Source
+
+
+UNSEEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - only named
+"""What ``ProtectHome=`` and ``PrivateTmp=`` of the system's unit hide."""
 
 
 class LocalRecipe:
@@ -39,8 +43,7 @@ class LocalRecipe:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         source = await in_thread(Path(self._source.path).resolve)
         refuse_own(source, self._bench)
-        if not await in_thread(os.access, source, os.R_OK | os.X_OK):
-            raise SourceUnavailable(_unreadable(source, self._bench.tools.scope))
+        await in_thread(check_readable, source, self._bench.tools.scope)
         await copy_project(self._bench, source)
         await self._project.fetch()
 
@@ -49,10 +52,17 @@ class LocalRecipe:
         return await self._project.build({"path": self._source.path})
 
 
-def _unreadable(source: Path, scope: Scope) -> str:
-    if scope is Scope.SYSTEM:
-        return f"{source} cannot be read by the system's mcpd, which sees no homes and no /tmp; copy it elsewhere"
-    return f"{source} cannot be read; see whether it exists, and who may read it"
+def check_readable(source: Path, scope: Scope) -> None:
+    """Raise :class:`~mcpd.errors.SourceUnavailable` if mcpd cannot read *source*, which says why and what to do."""
+    if os.access(source, os.R_OK | (os.X_OK if source.is_dir() else 0)):
+        return
+    if scope is Scope.SYSTEM and any(source.is_relative_to(place) for place in UNSEEN):
+        raise SourceUnavailable(
+            f"{source} cannot be read by the system's mcpd, whose service sees neither homes nor /tmp; copy it"
+            " elsewhere, for example to /srv, or install it for yourself (mcpctl --user)"
+        )
+    whose = "the system's mcpd (user mcpd)" if scope is Scope.SYSTEM else "you"
+    raise SourceUnavailable(f"{source} cannot be read by {whose}; see whether it exists, and who may read it")
 
 
 async def copy_project(bench: Workbench, source: Path) -> None:

@@ -53,7 +53,9 @@ def _server_id(value: str) -> str:
 class SessionRecord(BaseModel):
     """What a later mcpd needs, beside the leash, to take over a session."""
 
-    model_config = ConfigDict(alias_generator=_kebab, populate_by_name=True, extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(
+        alias_generator=_kebab, populate_by_name=True, extra="forbid", strict=True, frozen=True, defer_build=True
+    )
 
     number: Annotated[int, Field(ge=1, le=MAX_NUMBER)]
     server_id: Annotated[str, AfterValidator(_server_id)]
@@ -90,10 +92,15 @@ class SessionRecord(BaseModel):
 class LeashStore:
     """Keeps the leash of every session with the service manager, from its start to its end."""
 
-    def __init__(self, directory: Path, bus: str) -> None:
-        """Records go to *directory*; *bus* is the id of the bus that the owners are on."""
+    def __init__(self, directory: Path, bus: str, *, outlive: bool = True) -> None:
+        """Records go to *directory*; *bus* is the id of the bus that the owners are on.
+
+        *outlive* is false where servers end with this process whoever holds their leashes: none is kept then, for
+        ``mcpd-exec`` would wait for somebody who hears its last word.
+        """
         self._directory = directory
         self._bus = bus
+        self._outlive = outlive
         self._kept: set[int] = set()
 
     def keeps(self, session: Session) -> bool:
@@ -104,7 +111,7 @@ class LeashStore:
         """Keep the leash of what has started, let go of what has ended; a listener of :class:`Sessions`."""
         if event.kind == "exited":
             self._drop(event.session.number)
-        elif event.session.number not in self._kept:
+        elif self._outlive and event.session.number not in self._kept:
             self._keep(event.session)
 
     async def adopt(self, sessions: Sessions, passed: Mapping[str, Sequence[int]]) -> None:

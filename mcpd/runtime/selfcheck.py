@@ -79,6 +79,8 @@ def _spec(hidden: tuple[str, ...], paths: Paths, scope: Scope) -> LaunchSpec:
     runtime_dir = f"/run/user/{os.getuid()}" if scope is Scope.USER else f"/run/{mounts.SYSTEM_USER}"
     shown = mounts.base(network=False, home=HOME, runtime_dir=runtime_dir, system=scope is Scope.SYSTEM)
     if not PROBE.is_relative_to("/usr"):
+        # A checkout is in somebody's home, which must not show.
+        probe = mounts.bind(PROBE, Path("/tmp/probe.py"))  # noqa: S108 - inside the sandbox, private
         shown.append(probe)
     # A directory of the sandbox's own stands where the runtime directory of the session would show.
     looked_for = tuple(path for path in hidden if not Path(runtime_dir).is_relative_to(path))

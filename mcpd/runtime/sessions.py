@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
@@ -252,15 +253,9 @@ class Sessions:
 
     async def close(self) -> None:
         """End all sessions within :data:`CLOSE_TIMEOUT`, await that nothing of them is left, and start no more."""
-        self._closed = True
-        for pending in self._pending:
-            pending.stop_for = "shutdown"
-            if pending.launching is not None:
-                pending.launching.cancel()
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
-                for pending in list(self._pending):
-                    await pending.done.wait()
+                await self._start_no_more()
                 await self._stop(self.list(), "shutdown")
         except TimeoutError:
             for session in self.list():
@@ -271,13 +266,25 @@ class Sessions:
 
     async def detach(self) -> None:
         """Leave all sessions to the next mcpd, which adopts them, and start no more."""
-        self._closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await self._start_no_more()
         watchers = list(self._watchers)
         for watcher in watchers:
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
         for session in self.list():
             session.leash.let_go()
+
+    async def _start_no_more(self) -> None:
+        """Give up what is being started; its callers are told."""
+        self._closed = True
+        for pending in self._pending:
+            pending.stop_for = "shutdown"
+            if pending.launching is not None:
+                pending.launching.cancel()
+        for pending in list(self._pending):
+            await pending.done.wait()
 
     async def _stop(self, sessions: Iterable[Session], reason: StopReason) -> None:
         chosen = list(sessions)

@@ -61,6 +61,13 @@ async def test_wrong_settings_are_named(machine: Machine) -> None:
     assert "Traceback" not in daemon.log()
 
 
+async def test_the_environment_cannot_take_the_sandbox_of_the_system_away(machine: Machine) -> None:
+    machine.settings["MCPD_RUNTIME_SANDBOX"] = "off"
+    daemon = await machine.start("--system")
+    assert await ended(daemon) == 1
+    assert "mcpd: MCPD_RUNTIME_SANDBOX=off: " in daemon.log()
+
+
 async def test_the_system_instance_serves_the_system_scope(machine: Machine, client: Client) -> None:
     daemon = await machine.serve("--system")
     assert (await client.manager.properties())["Scope"] == "system"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.system.image import base, furnish, packages_under_test
-from tests.system.machine import CommandFailed, Machine, Overlay, clean_up_after_others, unable
+from tests.system.image import PASSWORDS, base, furnish, packages_under_test
+from tests.system.machine import CommandFailed, Machine, Overlay, clean_up_after_others, remains, unable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 LOGS = HERE.parents[1] / "build/system-logs"
 """Console and journal of the machines of failed tests."""
+REQUIRED = bool(os.environ.get("MCPD_REQUIRE_SYSTEM"))
+SETTINGS = ("etc/mcp/*.toml", "etc/mcp/keys.d/*", "etc/systemd/**/*", "etc/polkit-1/**/*", "etc/dbus-1/**/*",
+            "usr/share/mcp/servers/*", "usr/share/polkit-1/**/*")  # fmt: skip
 MACHINES = pytest.StashKey[list[Machine]]()
 
 
@@ -31,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not item.path.is_relative_to(HERE):
             continue
         item.add_marker(pytest.mark.timeout(180, func_only=True))
-        if why and not os.environ.get("MCPD_REQUIRE_SYSTEM"):
+        if why and not REQUIRED:
             item.add_marker(pytest.mark.skip(reason=why))
 
 
@@ -45,13 +48,7 @@ def layers() -> Iterator[list[Path]]:
     with base(packages) as debian, Overlay([debian]) as layer:
         furnish(layer.root, packages)
         yield [layer.finish(), debian]
-
-
-@pytest.fixture(scope="session")
-def bare_layers() -> Iterator[list[Path]]:
-    """The Debian alone, with all that the packages depend on and without them."""
-    with base(packages_under_test()) as debian:
-        yield [debian]
+    assert remains() == []
 
 
 @pytest.fixture(scope="session")
@@ -66,19 +63,36 @@ def _shared(layers: list[Path]) -> Iterator[Machine]:
 
 
 @pytest.fixture
-def machine(_shared: Machine, request: pytest.FixtureRequest) -> Machine:
-    """The machine that tests share: leave it as you found it."""
+def machine(_shared: Machine, request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """The machine that tests share. Servers installed in it go after the test; all else is left as it was found."""
     request.node.stash.setdefault(MACHINES, []).append(_shared)
-    return _shared
+    servers, settings = _servers(_shared), _settings(_shared)
+    yield _shared
+    for user, server in _servers(_shared) - servers - {("root", "echo")}:
+        _shared.mcpctl("remove", server, user=user)
+    assert _settings(_shared) == settings
+
+
+def _servers(machine: Machine) -> set[tuple[str, str]]:
+    """The servers that are installed there, and who has them; root those of the system."""
+    places = {user: machine.image / f"home/{user}/.local/share/mcp/installed" for user in PASSWORDS}
+    places["root"] = machine.image / "var/lib/mcp/installed"
+    return {(user, path.name) for user, place in places.items() for path in place.glob("*") if path.is_symlink()}
+
+
+def _settings(machine: Machine) -> set[Path]:
+    """The files there that change how mcpd and its surroundings behave, but for sources: an empty list stays."""
+    found = {path for pattern in SETTINGS for path in machine.image.glob(pattern)}
+    return found | set((machine.root / "run/systemd/system").glob("*.d/*"))
 
 
 @pytest.fixture
-def fresh_machine(layers: list[Path], request: pytest.FixtureRequest) -> Iterator[Callable[..., Machine]]:
-    """Boots a machine of the test's own; ``lower=`` the layers to boot from (default: with the packages)."""
+def fresh_machine(layers: list[Path], request: pytest.FixtureRequest) -> Iterator[Callable[[], Machine]]:
+    """Boots a machine of the test's own."""
     with ExitStack() as stack:
 
-        def fresh(lower: list[Path] | None = None) -> Machine:
-            machine = Machine(stack.enter_context(Overlay(lower or layers)))
+        def fresh() -> Machine:
+            machine = Machine(stack.enter_context(Overlay(layers)))
             request.node.stash.setdefault(MACHINES, []).append(machine)
             stack.callback(machine.shut)
             machine.boot()
@@ -97,7 +111,12 @@ def echo(_shared: Machine) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, object, object]:
     report = yield
-    if isinstance(report, pytest.TestReport) and report.failed:
+    if not isinstance(report, pytest.TestReport):
+        return report
+    if report.skipped and REQUIRED:
+        report.outcome = "failed"
+        report.longrepr = f"MCPD_REQUIRE_SYSTEM is set, but this was skipped: {report.longrepr}"
+    if report.failed:
         for machine in item.stash.get(MACHINES, []):
             _keep(report, machine, item.nodeid.rpartition("/")[2].replace("::", "."), call.start)
     return report

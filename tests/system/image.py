@@ -45,7 +45,7 @@ NSPAWN_ENVIRONMENT: Final = {"SYSTEMD_NSPAWN_API_VFS_WRITABLE": "yes", "SYSTEMD_
 """Without a writable /proc no sandbox in the machine may have one of its own."""
 PASSWORDS: Final = {"alice": "alice", "bob": "bob", "admin": "admin", "carol": "carol"}
 GROUPS: Final = {"admin": "sudo", "carol": "mcp"}
-_RECIPE: Final = 1
+_RECIPE: Final = 2
 """Goes up when the way a base is made changes."""
 
 
@@ -127,6 +127,8 @@ def _make_base(root: Path, packages: Packages) -> None:
     run_in(making, *apt, "satisfy", *packages.needs(), network=True)
     run_in(making, "apt-get", "clean")
     (making / "usr/sbin/policy-rc.d").unlink()
+    # No index of manual pages is made whenever packages come and go.
+    (making / "var/lib/man-db/auto-update").unlink(missing_ok=True)
     making.rename(root)
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import pwd
 import re
-import secrets
 import shutil
 import signal
 import subprocess
@@ -17,8 +16,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from tests.system.cgroup import ControlGroup, hierarchy
-from tests.system.cgroup import clean_up_after_others as end_machines_of_others
+from tests.system.cgroup import PREFIX, ControlGroup, hierarchy, owned
+from tests.system.cgroup import remove as remove_group
 from tests.system.image import NSPAWN, NSPAWN_ENVIRONMENT
 from tests.system.terminal import Terminal
 
@@ -31,7 +30,8 @@ PATIENCE: Final = 30.0
 """Seconds that anything may take to come true."""
 BOOT_PATIENCE: Final = 90.0
 _PLACE: Final = Path("/var/tmp")
-_PREFIX: Final = "mcpd-machine-"
+_PROPAGATE: Final = Path("/run/systemd/nspawn/propagate")
+"""Where systemd-nspawn makes a directory for each machine."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -89,7 +89,7 @@ class Overlay:
         return self._directory / "upper"
 
     def __enter__(self) -> Self:
-        self._directory = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_PLACE))
+        self._directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=_PLACE))
         try:
             _command("mount", "-t", "tmpfs", "-o", "mode=0755,size=2g", "tmpfs", str(self._directory))
             for name in ("upper", "work", "root"):
@@ -116,7 +116,6 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         self._running = contextlib.ExitStack()
         self._leader = 0
-        self.name = f"mcpd-{secrets.token_hex(6)}"
         self.console = overlay.root.parent / "console"
         """What it wrote on its console."""
 
@@ -134,9 +133,9 @@ class Machine:
         """Start it and wait until everything runs. Raises :class:`BootFailed`."""
         (self.image / "etc/machine-id").write_text("")
         (self.image / "etc/hostname").write_text("machine\n")
-        argv = [*NSPAWN, "--boot", f"--directory={self.image}", f"--machine={self.name}", "--private-network",
-                "--console=pipe", "--link-journal=no"]  # fmt: skip
         group = self._running.enter_context(ControlGroup())
+        argv = [*NSPAWN, "--boot", f"--directory={self.image}", f"--machine={group.name}", "--private-network",
+                "--console=pipe", "--link-journal=no"]  # fmt: skip
         with self.console.open("ab") as console:
             self._process = subprocess.Popen(
                 group.entering(argv), stdin=subprocess.DEVNULL, stdout=console, stderr=console, start_new_session=True,
@@ -166,6 +165,12 @@ class Machine:
                     with contextlib.suppress(BrokenPipeError):
                         stream.close()
         self._programs.clear()
+        if self._process is not None and self._leader:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._leader, signal.SIGKILL)
+            # Left alone, systemd-nspawn takes away what it made.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
         self._running.close()
         if self._process is not None:
             self._process.wait()
@@ -282,12 +287,28 @@ class Machine:
 
 
 def clean_up_after_others() -> None:
-    """Remove what sessions left that were killed."""
-    end_machines_of_others()
-    for directory in _PLACE.glob(f"{_PREFIX}*"):
-        owner = re.match(rf"{_PREFIX}(\d+)-", directory.name)
-        if owner and not Path(f"/proc/{owner[1]}").exists():
-            _remove(directory)
+    """End and remove what processes left that were killed."""
+    for group in owned(hierarchy().iterdir(), by_the_dead=True):
+        (group / "cgroup.kill").write_text("1")
+        remove_group(group)
+    for directory in owned([*_PLACE.iterdir(), *_listed(_PROPAGATE)], by_the_dead=True):
+        _remove(directory)
+
+
+def remains() -> list[str]:
+    """Everything outside that was made for machines of this process and is there yet."""
+    found = list(map(str, owned([*hierarchy().iterdir(), *_PLACE.iterdir(), *_listed(_PROPAGATE)])))
+    ours = f"{PREFIX}{os.getpid()}-"
+    found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if ours in line]
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if ours in (command := process.read_text().replace("\0", " ")):
+                found.append(f"{process}: {command}")
+    return found
+
+
+def _listed(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.is_dir() else []
 
 
 def _remove(directory: Path) -> None:
@@ -341,4 +362,16 @@ def unable() -> str:
         hierarchy()
     except OSError as error:
         return f"no machine has control groups here: {error}"
-    return ""
+    held = int(re.findall(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.MULTILINE)[0], 16)
+    if missing := [name for name, number in _CAPABILITIES.items() if not held >> number & 1]:
+        return f"no machine can be booted without {' and '.join(missing)}"
+    tried = subprocess.run(["unshare", "--mount", "sh", "-ec", _MOUNTS], check=False, capture_output=True, text=True)
+    return f"nothing can be mounted here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+_CAPABILITIES: Final = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+_MOUNTS: Final = """
+mount -t tmpfs tmpfs /mnt
+mkdir /mnt/lower /mnt/upper /mnt/work /mnt/root
+mount -t overlay -o lowerdir=/mnt/lower,upperdir=/mnt/upper,workdir=/mnt/work overlay /mnt/root
+"""

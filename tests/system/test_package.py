@@ -123,7 +123,8 @@ def bumped(deb: Path, directory: Path) -> Path:
     assert count == 1
     control.write_text(text)
     made = directory / f"{deb.stem}-next.deb"
-    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", str(tree), str(made)], check=True, capture_output=True)
+    pack = ("dpkg-deb", "--build", "--root-owner-group", "-Znone")
+    subprocess.run([*pack, str(tree), str(made)], check=True, capture_output=True)
     return made
 
 
@@ -191,7 +192,7 @@ def test_units_are_confined(machine: Machine, unit: str, threshold: int) -> None
     machine.run("systemd-analyze", "security", "--no-pager", f"--threshold={threshold}", unit)
 
 
-def test_bundled_environment_runs_a_server_with_the_sdk(fresh_machine: Callable[..., Machine]) -> None:
+def test_bundled_environment_runs_a_server_with_the_sdk(fresh_machine: Callable[[], Machine]) -> None:
     machine = fresh_machine()
     machine.write("/usr/share/mcp/servers/sdk/server.py", SERVER)
     machine.write("/usr/share/mcp/servers/sdk/manifest.json", MANIFEST)
@@ -216,7 +217,7 @@ def test_smoke_test_of_the_packages_passes(machine: Machine) -> None:
 
 
 def test_upgrade_keeps_everything_and_interrupts_no_server(
-    fresh_machine: Callable[..., Machine], tmp_path: Path
+    fresh_machine: Callable[[], Machine], tmp_path: Path
 ) -> None:
     machine = fresh_machine()
     machine.mcpctl("install", "git+file:///srv/git/echo", "--id", "echo", "--yes", timeout=120)
@@ -244,7 +245,7 @@ def test_upgrade_keeps_everything_and_interrupts_no_server(
     assert machine.run("stat", "--format=%U %a", secret).stdout == "mcpd 600\n"
 
 
-def test_removal_keeps_what_is_the_administrators_and_purge_does_not(fresh_machine: Callable[..., Machine]) -> None:
+def test_removal_keeps_what_is_the_administrators_and_purge_does_not(fresh_machine: Callable[[], Machine]) -> None:
     machine = fresh_machine()
     machine.mcpctl("install", "git+file:///srv/git/echo", "--id", "echo", "--yes", timeout=120)
     machine.write("/etc/mcp/mcpd.toml", "# the administrator's\n")
@@ -272,7 +273,7 @@ def test_removal_keeps_what_is_the_administrators_and_purge_does_not(fresh_machi
         assert not (machine.root / path).exists()
 
 
-def test_usr_may_be_read_only(fresh_machine: Callable[..., Machine]) -> None:
+def test_usr_may_be_read_only(fresh_machine: Callable[[], Machine]) -> None:
     machine = fresh_machine()
     machine.run("sh", "-c", "mount --bind /usr /usr && mount -o remount,bind,ro /usr")
     assert machine.run("touch", "/usr/share/mcp/x", check=False).returncode == 1

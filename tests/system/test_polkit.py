@@ -68,7 +68,7 @@ def restart_polkit(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("command", "action"),
     [
-        (("install", "git+file:///srv/git/echo", "--id", "other"), "install-untrusted"),
+        (("install", "git+file:///srv/git/echo", "--id", "by-bob"), "install-untrusted"),
         (("remove", "echo"), "uninstall"),
         (("config", "set", "echo", "key=value"), "configure"),
         (("secret", "set", "echo", "key"), "set-secret"),
@@ -82,7 +82,7 @@ def test_a_user_without_rights_is_refused(machine: Machine, echo: str, command: 
     assert done.returncode == 3
     assert f"{ACTION}{action} needs authentication" in done.stderr
     assert echo in machine.mcpctl("list", user="root").stdout
-    assert "other" not in machine.mcpctl("list").stdout
+    assert "by-bob" not in machine.mcpctl("list").stdout
 
 
 def test_nobody_is_asked_if_that_is_not_wanted(machine: Machine, echo: str) -> None:

@@ -97,25 +97,24 @@ def test_what_mcpd_stays_for(
     monkeypatch.setenv("FDSTORE", "10")
     leashes: Any = SimpleNamespace(keeps=lambda _: True)
     gates: Any = [SimpleNamespace(checking=checking)]
-    duties = Duties(listing(*sessions, starting=starting), listing(*jobs), leashes, gates, own_children=False)
+    duties = Duties(listing(*sessions, starting=starting), listing(*jobs), leashes, gates)
     assert (duties.busy(), duties.unfinished()) == (busy, unfinished)
 
 
 @pytest.mark.parametrize(
-    ("room", "kept", "own_children", "lost"),
+    ("room", "kept", "lost"),
     [
-        ("2", [1, 2], False, False),
-        ("1", [1, 2], False, True),
-        ("", [1, 2], False, True),
-        ("many", [1, 2], False, True),
-        ("2", [1], False, True),
-        ("2", [1, 2], True, True),
+        ("2", [1, 2], False),
+        ("1", [1, 2], True),
+        ("", [1, 2], True),
+        ("many", [1, 2], True),
+        ("2", [1], True),
     ],
 )
 def test_a_server_that_the_next_mcpd_could_not_take_over_is_not_left(
-    monkeypatch: pytest.MonkeyPatch, room: str, kept: list[int], own_children: bool, lost: bool
+    monkeypatch: pytest.MonkeyPatch, room: str, kept: list[int], lost: bool
 ) -> None:
     monkeypatch.setenv("FDSTORE", room)
     leashes: Any = SimpleNamespace(keeps=kept.__contains__)
-    duties = Duties(listing(1, 2, starting=0), listing(), leashes, [], own_children=own_children)
+    duties = Duties(listing(1, 2, starting=0), listing(), leashes, [])
     assert duties.unfinished() == lost

@@ -46,6 +46,17 @@ def test_the_environment_wins(files: tuple[Path, Path]) -> None:
     assert settings.bridge.listen == "127.0.0.1:0"
 
 
+def test_the_environment_cannot_unconfine_where_only_files_may(files: tuple[Path, Path]) -> None:
+    off = {"MCPD_RUNTIME_SANDBOX": "off"}
+    assert load(files, off).runtime.sandbox == "off"
+    with pytest.raises(InvalidConfig, match=r'MCPD_RUNTIME_SANDBOX=off.*write sandbox = "off"'):
+        load(files, off, only_files_unconfine=True)
+    files[0].write_text('[runtime]\nsandbox = "off"\n')
+    assert load(files, {}, only_files_unconfine=True).runtime.sandbox == "off"
+    on = {"MCPD_RUNTIME_SANDBOX": "on"}
+    assert load(files, on, only_files_unconfine=True).runtime.sandbox == "on"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -65,12 +65,10 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """All living processes below *pid*."""
+    """All processes below *pid*; one whose state is Z may still have threads that run."""
     found: list[int] = []
     for child in children_of(pid):
-        if stat_of(child)[:1] not in ([], ["Z"]):
-            found.append(child)
-        found += descendants_of(child)
+        found += [child, *descendants_of(child)]
     return found
 
 

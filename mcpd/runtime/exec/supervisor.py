@@ -154,9 +154,9 @@ def _hung_up(stdin: int) -> bool:
 
 
 def say(leash: _socket.socket, line: str) -> None:
-    """Write one line of answer; nobody need be there to read it."""
+    """Write one line of answer; nobody need be there to read it, though the service manager may hold the other end."""
     try:
-        leash.setblocking(True)
+        leash.settimeout(GRACE)
         leash.sendall(line.encode() + b"\n")
     except OSError:
         pass

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import zipfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceU
 from mcpd.install.commands import settle
 from mcpd.install.copytree import leads_outside
 from mcpd.install.hostconfig import npm_config, pip_config
+from mcpd.install.local import check_readable
 from mcpd.install.npm import declared_commands, parse_lock
 from mcpd.install.outcome import Outcome
 from mcpd.install.project import required_by
@@ -21,9 +23,6 @@ from mcpd.install.requirements import PythonProject, check_line
 from mcpd.install.seal import seal
 from mcpd.model import Entry
 from mcpd.paths import Scope
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHA = "0" * 64
 
@@ -270,3 +269,27 @@ def test_several_scripts_are_named(tmp_path: Path) -> None:
         settle(entry, Outcome(package="srv", scripts=("one", "two")), tmp_path)
     with pytest.raises(InvalidManifest, match="no command"):
         settle(entry, Outcome(package="srv"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "scope", "words"),
+    [
+        (
+            "/home/nobody/x",
+            Scope.SYSTEM,
+            "the system's mcpd, whose service sees neither homes nor /tmp; copy it elsewhere.*mcpctl --user",
+        ),
+        ("/srv/there/is/none", Scope.SYSTEM, r"the system's mcpd \(user mcpd\); see whether it exists"),
+        ("/home/nobody/x", Scope.USER, "you; see whether it exists, and who may read it"),
+    ],
+)
+def test_a_source_that_cannot_be_read_says_why(path: str, scope: Scope, words: str) -> None:
+    with pytest.raises(SourceUnavailable, match=f"^{path} cannot be read by {words}"):
+        check_readable(Path(path), scope)
+
+
+def test_files_and_directories_are_sources(tmp_path: Path) -> None:
+    (tmp_path / "bundle").write_text("")
+    for scope in Scope:
+        check_readable(tmp_path, scope)
+        check_readable(tmp_path / "bundle", scope)

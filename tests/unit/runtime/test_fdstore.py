@@ -38,10 +38,10 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FdKeeper
 class Mcpd:
     """The part of one mcpd process that is looked at here."""
 
-    def __init__(self, world: World, bus: str = BUS) -> None:
+    def __init__(self, world: World, bus: str = BUS, *, outlive: bool = True) -> None:
         self.directory = world.root / "run/mcp/sessions"
         self.sessions: Sessions = world.sessions()
-        self.leashes = LeashStore(self.directory, bus)
+        self.leashes = LeashStore(self.directory, bus, outlive=outlive)
         self.ended: list[tuple[int, int]] = []
         self.sessions.subscribe(self.leashes.on_session)
         self.sessions.subscribe(self._on_session)
@@ -106,6 +106,16 @@ async def test_without_a_service_manager_nothing_is_written(
     mcpd = Mcpd(world)
     session = await mcpd.spawn(client)
     assert (mcpd.leashes.keeps(session), mcpd.files()) == (False, [])
+    await mcpd.sessions.close()
+
+
+async def test_the_leash_of_a_server_that_cannot_outlive_mcpd_is_not_kept(
+    world: World, keeper: FdKeeper, client: Client
+) -> None:
+    world.install("server", ECHO)
+    mcpd = Mcpd(world, outlive=False)
+    session = await mcpd.spawn(client)
+    assert (keeper.names(), mcpd.leashes.keeps(session), mcpd.files()) == ([], False, [])
     await mcpd.sessions.close()
 
 

@@ -282,6 +282,36 @@ async def test_leash_is_adopted_by_a_later_mcpd() -> None:
     client.close()
 
 
+def test_last_words_that_nobody_reads_keep_nothing_running() -> None:
+    ours, theirs = socket.socketpair()
+    # Escaped, 64 KiB of it are more than a socket holds.
+    program = spec("/usr/bin/python3", "-c", "import sys; sys.stderr.write('\\x01' * 65536)")
+    with subprocess.Popen(exec_command(), stdin=theirs) as process, ours:
+        theirs.close()
+        ours.sendall(program.to_line(()))
+        assert process.wait(30) == 0
+
+
+THREADED = """
+import ctypes, os, threading, time
+def child():
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    ctypes.CDLL(None).pthread_exit(None)
+if os.fork() == 0:
+    child()
+time.sleep(0.5)
+"""
+
+
+async def test_a_process_whose_first_thread_has_ended_is_ended_too() -> None:
+    launched = replace(spec("/usr/bin/python3", "-c", THREADED), confined=False, mounts=())
+    client = Client()
+    leash = await PlainLauncher().launch(launched, client.fds)
+    async with asyncio.timeout(20):
+        assert (await leash.wait()).code == 0
+    client.close()
+
+
 async def test_a_process_that_cannot_be_watched_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")

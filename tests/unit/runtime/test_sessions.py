@@ -5,6 +5,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -177,6 +178,24 @@ async def test_close_ends_all_and_starts_no_more(world: World) -> None:
         await starting
     with pytest.raises(SpawnFailed, match="stopping"):
         await start(sessions, clients[3])
+    for client in clients:
+        client.close()
+
+
+async def test_what_is_starting_when_mcpd_is_replaced_is_given_up(world: World) -> None:
+    world.install("server", WAIT)
+    sessions, clients = world.sessions(), [Client() for _ in range(2)]
+    left = await start(sessions, clients[0])
+    starting = asyncio.create_task(start(sessions, clients[1]))
+    await asyncio.sleep(0)
+    held = os.dup(left.leash.fileno())
+    await sessions.detach()
+    assert starting.done()
+    with pytest.raises(SpawnFailed, match="stopping"):
+        await starting
+    assert sessions.list() == [left]
+    assert Path(f"/proc/{left.pid}").exists()
+    os.close(held)
     for client in clients:
         client.close()
 
