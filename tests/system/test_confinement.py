@@ -94,6 +94,54 @@ def test_state_is_the_servers_own_and_stays(machine: Machine, echo: str) -> None
     assert machine.run("ls", "/var/lib/mcp/state", user="alice", check=False).returncode != 0
 
 
+PLANT = """
+import os, sys
+for minor in range(9, 20):
+    site = os.path.expanduser(f"~/.local/lib/python3.{minor}/site-packages")
+    os.makedirs(site)
+    with open(site + "/usercustomize.py", "w") as file:
+        file.write("import os; open(os.path.expanduser('~/leak'), 'a').write(os.environ.get('TOKEN', 'nothing'))")
+os.makedirs(os.path.expanduser("~/closed/inner"))
+os.chmod(os.path.expanduser("~/closed/inner"), 0o500)
+os.chmod(os.path.expanduser("~/closed"), 0)
+os.symlink("/var/lib/mcp/state", os.path.expanduser("~/way-out"))
+"""
+
+
+@pytest.mark.parametrize(("user", "state"), [("root", "/var/lib/mcp/state"), ("alice", "/home/alice/.local/state/mcp")])
+@pytest.mark.parametrize("keep", [False, True])
+def test_code_of_a_removed_server_does_not_get_the_secrets_of_the_next(
+    machine: Machine, user: str, state: str, keep: bool
+) -> None:
+    install(machine, "vault", user)
+    with running(machine, "vault", user) as server:
+        server.python(PLANT)
+    machine.mcpctl("remove", "vault", *(["--keep-config"] if keep else []), user=user)
+    left = machine.run("find", state, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f ").stdout.split()
+    assert sorted(name for name in left if "vault" in name) == ([".vault~kept", "vault"] if keep else [])
+    install_vault(machine, user)
+    with running(machine, "vault", user) as server:
+        found = server.python("import os; print(os.environ['TOKEN'], sorted(os.listdir(os.path.expanduser('~'))))")
+    assert found.startswith(SECRETS["TOKEN"])
+    assert ("closed" in found) == keep
+    assert "leak" not in found
+
+
+def test_server_cannot_take_all_memory_or_processes(machine: Machine, echo: str) -> None:
+    with running(machine, echo):
+        unit = sessions(machine)[0]["unit"]
+        limits = {name: int(machine.property(unit, name)) for name in ("MemoryMax", "MemorySwapMax", "TasksMax")}
+    assert limits == {"MemoryMax": 4 << 30, "MemorySwapMax": 1 << 30, "TasksMax": 512}
+
+
+def test_temporary_files_of_a_server_have_a_limit(machine: Machine, echo: str) -> None:
+    look = (
+        "import os; print([s.f_blocks * s.f_frsize for s in map(os.statvfs, ('/tmp', '/var/tmp', '/run/mcp-server'))])"
+    )
+    with running(machine, echo) as server:
+        assert json.loads(server.python(look)) == [1 << 30] * 3
+
+
 def test_network_is_there_where_it_is_granted(machine: Machine) -> None:
     install(machine, "online", permissions=["network"])
     with running(machine, "online") as server:

@@ -64,6 +64,7 @@ PLACES: Final = """
 /etc/mcp/sources.list.d mcpd:mcpd 755
 /etc/mcp/keys.d mcpd:mcpd 755
 /var/cache/mcp mcpd:mcpd 755
+/var/lib/mcp root:root 755
 /var/lib/mcp/installed mcpd:mcpd 755
 /var/lib/mcp/generations mcpd:mcpd 755
 /var/lib/mcp/secrets mcpd:mcpd 700

@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What holds for all tests."""
+
+from __future__ import annotations
+
+import signal
+
+
+def pytest_configure() -> None:
+    """Let tests interrupt what they start: jobs in the background of a shell inherit that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
