@@ -169,7 +169,10 @@ def _missing(server: str, needs: Sequence[Mapping[str, Any]]) -> str:
         f"--secret-file {clean(need['key'])}=FILE" if need.get("sensitive") else f"--set {clean(need['key'])}=VALUE"
         for need in needs
     ]
-    return f"{server} needs a value for {keys}; give it with {' '.join(ways)}"
+    return (
+        f"{server} needs a value for {keys}; give it with {' '.join(ways)} when it is installed, "
+        "or with 'mcpctl secret set' and 'mcpctl config set' when it is there"
+    )
 
 
 def _describe(need: Mapping[str, Any]) -> str:

@@ -165,6 +165,12 @@ def _changes(add: _Adder) -> None:
         help="environment variable, repeatable (not for servers of the catalogue)",
     )
     install.add_argument(
+        "--run-as",
+        choices=("user", "system"),
+        help="whether it runs as whoever starts it, or as mcp-server for everybody, which is for the system's servers "
+        "(not for servers of the catalogue)",
+    )
+    install.add_argument(
         "--set",
         dest="settings",
         action="append",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _GONE: Final = 1
 """Exit code of a server of whose end nobody could tell us more."""
+_TOLD: Final = 2.0
+"""Seconds for another mcpd than the one that started the server to tell how it ended."""
 
 
 class Spawned:
@@ -49,8 +51,12 @@ class Spawned:
                 return exited.result()
             lost.result()
             if pidfd is not None:
-                await _readable(pidfd)
-            return _GONE
+                gone = asyncio.ensure_future(_readable(pidfd))
+                await asyncio.wait([gone, exited], return_when=asyncio.FIRST_COMPLETED)
+                gone.cancel()
+                # The next mcpd, if it has taken the server over, tells how it ended.
+                await asyncio.wait([exited], timeout=_TOLD)
+            return exited.result() if exited.done() else _GONE
         finally:
             lost.cancel()
             exited.cancel()

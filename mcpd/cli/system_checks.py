@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.bus.names import BUS_NAME
 from mcpd.bus.polkit import ACTION_PREFIX
-from mcpd.bus.users import look_up
 from mcpd.cli.checks import Check
 from mcpd.cli.units import BOOTED, show
 
@@ -75,8 +74,6 @@ def _users() -> Check:
     missing += [f"group {name}" for name in (GROUP, SHARED_GROUP) if not _exists(grp.getgrnam, name)]
     if missing:
         return Check("users", "fail", f"missing: {', '.join(missing)}", _SYSUSERS)
-    if SHARED_GROUP not in look_up(pwd.getpwnam(USER).pw_uid).groups:
-        return Check("users", "fail", f"{USER} is not a member of the group {SHARED_GROUP}", _SYSUSERS)
     root = [name for name in USERS if pwd.getpwnam(name).pw_uid == 0]
     if root:
         return Check("users", "fail", f"has the uid of root: {', '.join(root)}", "give it a uid of its own")

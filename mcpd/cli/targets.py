@@ -33,6 +33,8 @@ class Wishes:
     secrets: Sequence[str] = ()
     """Names of environment variables that the user is asked a value for."""
     env: Sequence[tuple[str, str]] = ()
+    run_as: str = ""
+    """``system``: as the machine's own, for everybody; ``user``: as whoever starts it."""
 
 
 def manifest_of(target: str, wishes: Wishes) -> dict[str, Any] | None:
@@ -67,7 +69,7 @@ def _unwished(target: str, wishes: Wishes) -> dict[str, Any] | None:
     if wishes != Wishes():
         raise InvalidArgument(
             f"{target!r} is an id of the catalogue, whose entry says how it is called and started and what it needs; "
-            "leave out --id, --command, --arg, --permission, --secret and --env"
+            "leave out --id, --command, --arg, --permission, --secret, --env and --run-as"
         )
     return None
 
@@ -82,11 +84,13 @@ def _not_a_target(target: str, scheme: str, rest: str) -> str:
 
 
 def _with_wishes(manifest: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
-    """*manifest* with the permissions, variables and secrets of the command line beside its own."""
+    """*manifest* with the permissions, variables, secrets and account of the command line beside its own."""
     if wishes.permissions:
         manifest["permissions"] = list(dict.fromkeys([*_field(manifest, "permissions", list), *wishes.permissions]))
     if wishes.env:
         manifest["env"] = _field(manifest, "env", dict) | dict(wishes.env)
+    if wishes.run_as:
+        manifest["runtime"] = _field(manifest, "runtime", dict) | {"runAs": wishes.run_as}
     if wishes.secrets:
         others = _field(manifest, "configurableProperties", list)
         others = [known for known in others if not (isinstance(known, dict) and known.get("key") in wishes.secrets)]

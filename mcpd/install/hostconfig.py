@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from mcpd.errors import from_oserror
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def npm_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = Non
         env["NPM_CONFIG_USERCONFIG"] = str(user_file)
         readable.append(user_file)
         # A token is usually written as ${NPM_TOKEN}.
-        for name in re.findall(r"\$\{(\w+)\??\}", user_file.read_text(errors="replace")):
+        for name in re.findall(r"\$\{(\w+)\??\}", _text(user_file)):
             if name in environ:
                 env[name] = environ[name]
     env |= _given(environ, "NODE_EXTRA_CA_CERTS")
@@ -111,6 +112,13 @@ def git_config(environ: Mapping[str, str] | None = None) -> HostConfig:
     """The certificates that git is to trust, if others than the system's."""
     env = _given(os.environ if environ is None else environ, "GIT_SSL_CAINFO")
     return HostConfig(env, tuple(path for path in map(Path, env.values()) if path.exists()))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError as error:
+        raise from_oserror(error, f"reading {file}, the configuration of npm") from error
 
 
 def _given(environ: Mapping[str, str], *names: str) -> dict[str, str]:

@@ -79,6 +79,12 @@ def test_nobody_but_the_bridge_is_believed_whom_it_calls_for() -> None:
     assert decide(*[(spawn(0, " mcp sudo "), each) for each in others]) == ["default"] * len(others)
 
 
+def test_members_of_the_group_start_servers_without_a_session() -> None:
+    people = [subject("carol", "users", "mcp", active=False, local=False), subject("carol", "users", active=False)]
+    assert decide(*[(action("spawn", id="x"), each) for each in people]) == ["yes", "default"]
+    assert decide((action("install-untrusted", id="x"), people[0])) == ["default"]
+
+
 def test_the_bridge_may_nothing_else() -> None:
     others = [each for each in ACTIONS if each != PREFIX + "spawn"]
     asked = [{**spawn(0, " mcp sudo "), "id": each} for each in [*others, PREFIX + "spawn2", "org.example.spawn"]]

@@ -132,6 +132,17 @@ async def test_wishes_join_what_a_manifest_says(mcpctl: Mcpctl, mcpd: FakeMcpd, 
     assert (wrong.code, wrong.err) == (1, "mcpctl: x: permissions is not a list\n")
 
 
+async def test_the_account_joins_what_a_manifest_says(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"id": "calculator", "runtime": {"idleTimeout": 5, "runAs": "user"}}')
+    assert (await mcpctl("install", str(tmp_path), "--run-as", "system")).code == 0
+    assert (await mcpctl("install", "pypi:calculator", "--run-as", "system")).code == 0
+    sent = [json.loads(manifest)["runtime"] for manifest in mcpd.received]
+    assert sent == [{"idleTimeout": 5, "runAs": "system"}, {"runAs": "system"}]
+    refused = await mcpctl("install", "calculator", "--run-as", "system")
+    assert refused.code == 2
+    assert "--run-as" in refused.err
+
+
 async def test_a_program_is_no_manifest(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text("import sys\n")
     ended = await mcpctl("install", f"{tmp_path}/server.py")

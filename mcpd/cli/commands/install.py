@@ -31,6 +31,7 @@ async def install(args: argparse.Namespace) -> int:
         permissions=tuple(args.permissions),
         secrets=tuple(args.secrets),
         env=tuple(args.env),
+        run_as=args.run_as or "",
     )
     manifest = manifest_of(args.target, wishes)
     secrets = {key: prompt.read_secret(name) for key, name in args.secret_files}

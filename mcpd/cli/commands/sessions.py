@@ -16,7 +16,7 @@ from mcpd.errors import NotFound
 if TYPE_CHECKING:
     import argparse
 
-_HEADINGS: Final = ("SESSION", "SERVER", "PID", "UID", "STATE", "STARTED", "MEMORY", "CPU", "TASKS", "UNIT")
+_HEADINGS: Final = ("SESSION", "SERVER", "PID", "CALLER", "STATE", "STARTED", "MEMORY", "CPU", "TASKS", "UNIT")
 
 
 async def ps(args: argparse.Namespace) -> int:

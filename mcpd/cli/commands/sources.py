@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.session import open_bus
 
 if TYPE_CHECKING:
     import argparse
+
+SHIPPED: Final = Path("/usr/share/mcp/registry.json")
+"""The registry that comes with mcpd."""
 
 
 async def list_sources(args: argparse.Namespace) -> int:
@@ -25,6 +29,8 @@ async def list_sources(args: argparse.Namespace) -> int:
         )
     else:
         note("There are no registries. 'mcpctl source add URL' adds one.")
+        if SHIPPED.exists():
+            note(f"{SHIPPED} has a few servers to begin with: mcpctl source add file://{SHIPPED}")
     return 0
 
 
