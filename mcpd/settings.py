@@ -46,6 +46,8 @@ class RuntimeSettings(_Section):
     """What starts servers: the sockets of systemd, the user's systemd, or mcpd itself; ``auto`` takes what is there."""
     max_sessions: Annotated[int, Field(ge=1, le=100_000)] = 512
     """Running servers at once, over all callers."""
+    max_sessions_per_user: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """The same for one user of the system's mcpd, except root; 0 for a quarter of ``max_sessions``."""
 
 
 class InstallSettings(_Section):
@@ -81,6 +83,8 @@ class BridgeSettings(_Section):
     """Bytes of one HTTP request."""
     max_line: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     """Bytes of one message from a server."""
+    max_buffered: Annotated[int, Field(ge=1 << 20)] = 256 * 1024 * 1024
+    """Bytes of incomplete and unread messages kept in memory; one caller of the system's bridge may take a quarter."""
     max_sessions: Annotated[int, Field(ge=1)] = 256
     """Sessions of one caller at once."""
     strict_sessions: bool = False
@@ -175,6 +179,7 @@ def _merge(into: dict[str, dict[str, Any]], layer: dict[str, Any], origin: str) 
         first = error.errors(include_url=False, include_input=False)[0]
         place = first["loc"]
         named = _variable(*place[:2]) if origin == _ENVIRONMENT else f"{origin}: {'.'.join(map(str, place))}"
-        raise InvalidConfig(f"{named}: {first['msg']}") from error
+        what = "there is no such setting" if first["type"] == "extra_forbidden" else first["msg"]
+        raise InvalidConfig(f"{named}: {what}") from error
     for section, values in layer.items():
         into.setdefault(section, {}).update(values)

@@ -11,11 +11,12 @@ from mcpd.bridge.exchange import Exchange
 from mcpd.bridge.handshake import Handshake, Post
 from mcpd.bridge.routing import server_of
 from mcpd.bridge.streams import reply, stream
-from mcpd.errors import InvalidRequest, McpdError, NotFound, TimedOut, TooLarge
+from mcpd.errors import InvalidRequest, LimitExceeded, McpdError, NotFound, TimedOut, TooLarge
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 
+    from mcpd.bridge.budget import Holding
     from mcpd.bridge.connection import Connection
     from mcpd.bridge.exchange import Headers
     from mcpd.bridge.seat import Parts
@@ -120,31 +121,48 @@ class Application:
         self, post: Post, receive: Receive, send: Send, headers: HeaderMap, cors: Headers, connection: Connection
     ) -> None:
         exchange = _exchange_for(headers)
-        body = await self._body(receive, headers, connection)
-        if body is None:
+        exchange.charge(self._parts.budget, post.caller, connection.transport.abort)
+        if not await self._hand_on(post, receive, headers, exchange, connection):
             return
-        connection.waiting = exchange
-        self.handshake.post(post, body, exchange)
-        await exchange.wait()
-        if exchange.gone:
-            return
-        if exchange.streaming:
-            await stream(send, exchange, (*cors, *exchange.headers), connection)
-        else:
-            await reply(send, exchange.status, exchange.body, (*cors, *exchange.headers))
+        try:
+            await exchange.wait()
+            if exchange.gone:
+                return
+            if exchange.streaming:
+                await stream(send, exchange, (*cors, *exchange.headers), connection)
+            else:
+                await reply(send, exchange.status, exchange.body, (*cors, *exchange.headers))
+        finally:
+            connection.until_read(exchange)
+
+    async def _hand_on(
+        self, post: Post, receive: Receive, headers: HeaderMap, exchange: Exchange, connection: Connection
+    ) -> bool:
+        """Read the body, which nobody keeps afterwards; false if the client left in the middle of it."""
+        try:
+            body = await self._body(post, receive, headers, connection)
+            if body is None:
+                return False
+            connection.waiting = exchange
+            self.handshake.post(post, body, exchange)
+        finally:
+            post.release()
+        return True
 
     async def _get(self, post: Post, send: Send, headers: HeaderMap, cors: Headers, connection: Connection) -> None:
         if "text/event-stream" not in _accepted(headers.get(b"accept", b"")):
             raise Refused(406, "GET opens the event stream of a session: send 'Accept: text/event-stream'")
         session = self.handshake.session_for_stream(post)
         queue = connection.waiting = session.open_stream()
+        queue.charge(self._parts.budget, post.caller, connection.transport.abort)
         try:
             await stream(send, queue, (*cors, *session.headers), connection)
         finally:
             session.close_stream(queue)
+            connection.until_read(queue)
 
-    async def _body(self, receive: Receive, headers: HeaderMap, connection: Connection) -> bytes | None:
-        """The body, or ``None`` if the client left in the middle of it."""
+    async def _body(self, post: Post, receive: Receive, headers: HeaderMap, connection: Connection) -> bytes | None:
+        """The body, counted in *post*, or ``None`` if the client left in the middle of it."""
         limit = self._parts.options.max_body
         length = headers.get(b"content-length")
         if length is not None and int(length) > limit:
@@ -152,10 +170,21 @@ class Application:
         if connection.has_whole_body:
             body: bytes = (await receive()).get("body", b"")
         else:
+            cuts: list[LimitExceeded] = []
             try:
-                async with asyncio.timeout(BODY_TIMEOUT):
-                    body = await _pieces(receive, limit)
+                async with asyncio.timeout(BODY_TIMEOUT) as deadline:
+
+                    def cut(fault: LimitExceeded) -> None:
+                        if not cuts:
+                            cuts.append(fault)
+                            deadline.reschedule(0)
+
+                    post.held = self._parts.budget.holding(post.caller, cut)
+                    body = await _pieces(receive, limit, post.held)
+                post.held.cut = _too_late
             except TimeoutError:
+                if cuts:
+                    raise cuts[0] from None
                 raise TimedOut(f"the body did not come within {BODY_TIMEOUT:g} s") from None
             except ConnectionError:
                 return None
@@ -164,8 +193,15 @@ class Application:
         return body
 
 
-async def _pieces(receive: Receive, limit: int) -> bytes:
-    """A body that comes in pieces, up to a little over *limit*. Raises ConnectionError if the client leaves."""
+def _too_late(_fault: LimitExceeded) -> None:
+    """A whole body is handed on in a moment, so there is nothing to cut."""
+
+
+async def _pieces(receive: Receive, limit: int, held: Holding) -> bytes:
+    """A body that comes in pieces, kept in *held*, up to a little over *limit*.
+
+    Raises ConnectionError if the client leaves, and :class:`~mcpd.errors.LimitExceeded` if there is no room.
+    """
     parts: list[bytes] = []
     size, more = 0, True
     while more and size <= limit:
@@ -174,6 +210,8 @@ async def _pieces(receive: Receive, limit: int) -> bytes:
             raise ConnectionResetError
         parts.append(piece["body"])
         size += len(parts[-1])
+        if not held.hold(size):
+            raise held.fault()
         more = piece.get("more_body", False)
     return b"".join(parts)
 

@@ -21,6 +21,8 @@ from mcpd.errors import LimitExceeded, McpdError, ParseError, SpawnFailed, Timed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcpd.bridge.budget import Budget
+    from mcpd.bridge.callers import Caller
     from mcpd.bridge.tasks import Tasks
     from mcpd.bridge.upstream import Upstream
 
@@ -38,8 +40,6 @@ MAX_ID: Final = 1024
 """Bytes of the id of a server's own request."""
 MOST_BROKEN: Final = 10_000
 """Lines that are no JSON after which a server is stopped, if no other line comes between."""
-BACKLOG_LIMIT: Final = 64 << 20
-"""Bytes that may wait for a server which does not read."""
 
 
 class Sink(Protocol):
@@ -105,10 +105,19 @@ class _Answer:
 
 
 class Child:
-    """A server that runs. *timeout* is in seconds, *max_line* in bytes."""
+    """A server that runs for *caller*. *timeout* is in seconds, *max_line* in bytes."""
 
     def __init__(
-        self, name: str, upstream: Upstream, peer: Peer, tasks: Tasks, *, timeout: float, max_line: int
+        self,
+        name: str,
+        upstream: Upstream,
+        peer: Peer,
+        tasks: Tasks,
+        *,
+        timeout: float,
+        max_line: int,
+        budget: Budget,
+        caller: Caller,
     ) -> None:
         self.name = name
         self.calls: dict[bytes, Call] = {}
@@ -131,8 +140,8 @@ class Child:
         self._died = False
         self._broken = 0
         self._warn = LimitedLog(name)
-        reader = LineReader(self._line, self._oversized, max_line)
-        self._pipe = Pipe(*upstream.take(), reader, self._ended)
+        reader = LineReader(self._line, self._oversized, max_line, budget.holding(caller, self._cut))
+        self._pipe = Pipe(*upstream.take(), reader, self._ended, budget.holding(caller, self._cut))
 
     @property
     def stopping(self) -> bool:
@@ -146,14 +155,15 @@ class Child:
 
         Returns false if the server turns out to be gone, so that it certainly has not seen the request.
         """
-        if self._pipe.backlog > BACKLOG_LIMIT:
-            sink.refuse(LimitExceeded(f"server {self.name} does not read its input; try again later"), identity)
-            return True
         self._number += 1
         own = b"%d" % self._number
         upstream = {**message, "id": Raw(own)}
         token = jsonrpc.take_token(upstream, own, always=method in LONG_METHODS)
-        if not self._pipe.write(jsonrpc.to_line(upstream)):
+        line = jsonrpc.to_line(upstream)
+        if not self._pipe.has_room(len(line)):
+            sink.refuse(LimitExceeded(f"server {self.name} does not read its input; try again later"), identity)
+            return True
+        if not self._pipe.write(line):
             self._ended()
             self._close("")
             return False
@@ -187,8 +197,7 @@ class Child:
 
     def notify(self, message: Message, then: Callable[[], None] | None = None) -> None:
         """Send a notification; *then* is called when the server has taken all that was sent to it."""
-        if self._pipe.backlog <= BACKLOG_LIMIT:
-            self._pipe.write(jsonrpc.to_line(message))
+        self._send(message)
         if then is not None:
             self._pipe.when_drained(then)
 
@@ -201,8 +210,11 @@ class Child:
         for call in self.calls.values():
             call.touched = now
         message["id"] = Raw(identity)
-        if self._pipe.backlog <= BACKLOG_LIMIT:
-            self._pipe.write(jsonrpc.to_line(message))
+        self._send(message)
+
+    def _send(self, message: Message) -> None:
+        if self._pipe.has_room(len(line := jsonrpc.to_line(message))):
+            self._pipe.write(line)
 
     def reply_error(self, identity: bytes, code: int, text: str) -> None:
         """Refuse the server's request *identity*."""
@@ -344,6 +356,13 @@ class Child:
         if self._stopping is None:
             self._died = True
             log.info("server %s ended", self.name)
+        self._stop_soon()
+
+    def _cut(self, fault: McpdError) -> None:
+        """Free what is kept for it at once."""
+        log.warning("server %s is stopped: %s", self.name, fault.message)
+        self._pipe.close()
+        self._close(f"server {self.name} was stopped: {fault.message}")
         self._stop_soon()
 
     def _stop_soon(self) -> None:

@@ -54,6 +54,8 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._head_size = 0
         self._unsent = 0
+        self._unread: list[EventQueue] = []
+        self._lost = False
         self._framing = Framing() if _IS_STRICT else None
 
     @property
@@ -112,7 +114,9 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request that nobody waits for it any more."""
+        self._lost = True
         super().connection_lost(exc)
+        self._release()
         self._unset_keepalive_if_required()
         self._heard()
         self._end_lingering()
@@ -122,6 +126,23 @@ class Connection(HttpToolsProtocol):
         if self.waiting is not None:
             self.waiting.hang_up()
             self.waiting = None
+
+    def until_read(self, queue: EventQueue) -> None:
+        """All of *queue* was written: it is counted until the client has read it."""
+        if queue.counted and self.flow.write_paused and not self._lost:
+            self._unread.append(queue)
+        else:
+            queue.release()
+
+    def resume_writing(self) -> None:
+        """The client has read what was written."""
+        super().resume_writing()
+        self._release()
+
+    def _release(self) -> None:
+        read, self._unread = self._unread, []
+        for queue in read:
+            queue.release()
 
     def on_headers_complete(self) -> None:
         """The head of a request is there."""

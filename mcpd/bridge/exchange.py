@@ -11,11 +11,14 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.budget import COUNTED_FROM
 from mcpd.errors import Cancelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcpd.bridge.budget import Budget, Holding
+    from mcpd.bridge.callers import Caller
     from mcpd.errors import McpdError
 
 QUEUE_LIMIT: Final = 1 << 20
@@ -41,19 +44,44 @@ def event(message: bytes) -> bytes:
 class EventQueue:
     """Server-sent events on their way to a client that may be slow."""
 
-    __slots__ = ("_events", "_size", "_waiter", "ended", "gone")
+    __slots__ = ("_abort", "_budget", "_caller", "_events", "_held", "_sending", "_size", "_waiter", "ended", "gone")
 
     def __init__(self) -> None:
         self._events: list[bytes] = []
         self._size = 0
+        self._sending = 0
+        self._budget: Budget | None = None
+        self._caller: Caller | None = None
+        self._abort: Callable[[], None] | None = None
+        self._held: Holding | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.ended = False
         self.gone = False
         """The client hung up."""
 
+    def charge(self, budget: Budget, caller: Caller, abort: Callable[[], None]) -> None:
+        """Count what waits as of *caller*, whose client *abort* cuts off."""
+        self._budget, self._caller, self._abort = budget, caller, abort
+
+    @property
+    def counted(self) -> bool:
+        """Whether so much waits for the client that it is counted."""
+        return self._held is not None and self._held.size > 0
+
+    def sent(self) -> None:
+        """The client has read all that was taken."""
+        self._sending = 0
+        if self._held is not None:
+            self._held.hold(self._size)
+
+    def release(self) -> None:
+        """Nothing waits any more."""
+        if self._held is not None:
+            self._held.close()
+
     def push(self, message: bytes) -> bool:
         """Queue *message*; false if the stream has ended or too much waits already."""
-        if self.ended or self._size > QUEUE_LIMIT:
+        if self.ended or self._size > QUEUE_LIMIT or not self._fits(message):
             return False
         self._add(message)
         return True
@@ -66,6 +94,8 @@ class EventQueue:
     def hang_up(self) -> None:
         """The client is gone: whatever still comes is dropped."""
         self.gone = True
+        self._events.clear()
+        self.release()
         self.end()
 
     async def wait(self) -> None:
@@ -81,8 +111,22 @@ class EventQueue:
         """All events that wait, as one piece of the stream."""
         taken = b"".join(self._events)
         self._events.clear()
+        self._sending += self._size
         self._size = 0
         return taken
+
+    def _fits(self, message: bytes) -> bool:
+        size = self._size + self._sending + len(message)
+        if self._held is None:
+            if size <= COUNTED_FROM or self._budget is None or self._caller is None:
+                return True
+            self._held = self._budget.holding(self._caller, self._cut)
+        return self._held.hold(size)
+
+    def _cut(self, _fault: McpdError) -> None:
+        # What the client does not read cannot be replaced by an error that it would read.
+        if self._abort is not None:
+            self._abort()
 
     def _add(self, message: bytes) -> None:
         self._events.append(event(message))
@@ -127,11 +171,17 @@ class Exchange(EventQueue):
     def answer(self, response: bytes) -> None:
         """One of the expected responses."""
         self._expected -= 1
+        if self.gone:
+            return
+        if not self._fits(response) and self._held is not None:
+            identity = bytes(jsonrpc.members(jsonrpc.Raw(response)).get("id", b""))
+            response = jsonrpc.failure(identity, self._held.fault())
         if self.streaming:
             if not self.ended:
                 self._add(response)
         else:
             self._answers.append(response)
+            self._size += len(response)
         if self._expected <= 0:
             self._complete()
 
@@ -175,11 +225,14 @@ class Exchange(EventQueue):
     def hang_up(self) -> None:
         """The client is gone: whatever still comes is dropped."""
         super().hang_up()
+        self._answers.clear()
+        self.body = b""
         if self.on_gone is not None:
             self.on_gone()
 
     def _stream(self) -> None:
         self.streaming = True
+        self._size = 0
         for response in self._answers:
             self._add(response)
         self._answers.clear()

@@ -23,6 +23,7 @@ from mcpd.errors import InvalidRequest, McpdError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from mcpd.bridge.budget import Holding
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.exchange import Exchange
     from mcpd.bridge.seat import Parts
@@ -48,6 +49,13 @@ class Post:
     caller: Caller
     session_id: str
     version: str
+    held: Holding | None = None
+    """What counts its body, until that was handed on."""
+
+    def release(self) -> None:
+        """Its body was handed on, or is gone."""
+        if self.held is not None:
+            self.held.close()
 
 
 class Handshake:
@@ -114,7 +122,7 @@ class Handshake:
             exchange.answer(jsonrpc.result(identity, session.result))
         else:
             params = bytes(message.get("params", b"{}"))
-            self._later(self._open(post, identity, params, exchange), exchange, identity)
+            self._later(post, self._open(post, identity, params, exchange), exchange, identity)
 
     def _request(self, post: Post, session: Session | None, request: Request, exchange: Exchange) -> None:
         identity, method, message = request
@@ -126,7 +134,7 @@ class Handshake:
             return
         pooled = self.sessions.pooled(post.server, post.caller)
         if pooled is None:
-            self._later(self._open_pool(post, request, exchange), exchange, identity)
+            self._later(post, self._open_pool(post, request, exchange), exchange, identity)
         else:
             exchange.on_gone = lambda: pooled.seat.abandon(exchange)
             pooled.seat.request(exchange, identity, method, message)
@@ -173,7 +181,9 @@ class Handshake:
 
     # ------------------------------------------------------------------------------------ new processes
 
-    def _later(self, work: Coroutine[Any, Any, None], exchange: Exchange, identity: bytes) -> None:
+    def _later(self, post: Post, work: Coroutine[Any, Any, None], exchange: Exchange, identity: bytes) -> None:
+        held, post.held = post.held, None
+
         async def guarded() -> None:
             # The boundary: whatever went wrong, the client waits for an answer.
             try:
@@ -181,6 +191,9 @@ class Handshake:
             except Exception as error:  # noqa: BLE001 -- logged by fault_of
                 fault = fault_of(error)
                 exchange.refuse(fault, identity, RETRY_AFTER if fault.http_status in {429, 503} else ())
+            finally:
+                if held is not None:
+                    held.close()
 
         self._parts.tasks.spawn(guarded())
 
@@ -194,10 +207,10 @@ class Handshake:
                 exchange.answer(jsonrpc.encode({**response, "id": Raw(identity)}))
                 self.sessions.end(session, "initialize failed")
                 return
+            session.greeted(response["result"])
         except BaseException:
             self.sessions.end(session, "it could not be opened")
             raise
-        session.greeted(response["result"])
         session.seat.take(child)
         if exchange.gone:
             self.sessions.end(session, "its client is gone")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd import __version__, journal
 from mcpd.bridge import listeners
+from mcpd.bridge.budget import DEFAULT_TOTAL, SHARES, Budget
 from mcpd.bridge.callers import Everybody, OneUser
 from mcpd.bridge.commands import CommandSource, from_arguments, from_file
 from mcpd.bridge.places import places
@@ -119,7 +120,9 @@ def _run_alone(arguments: argparse.Namespace) -> None:
     listener = listeners.tcp_listener(arguments.listen, remote=arguments.allow_remote)
     if arguments.auth == "none":
         log.warning("WITHOUT AUTHENTICATION: every user and program of this machine can use these servers")
-    _serve(Parts(CommandSource(commands), options, Tasks()), gate, [listener])
+    _serve(
+        Parts(CommandSource(commands), options, Tasks(), Budget(max(DEFAULT_TOTAL, options.max_line))), gate, [listener]
+    )
 
 
 def _positive(name: str, value: float) -> bool:
@@ -149,12 +152,14 @@ def _run_mcpd(arguments: argparse.Namespace) -> None:
         return settings.load(layers).bridge
 
     chosen = read()
-    parts = Parts(McpdSource(system=system), _options(chosen, arguments), Tasks())
+    budget = Budget(chosen.max_buffered, SHARES if system else 1)
+    parts = Parts(McpdSource(system=system), _options(chosen, arguments), Tasks(), budget)
     gate = Gate(_admission(files, system=system), frozenset(chosen.allowed_origins))
 
     def reload(service: Service) -> None:
         fresh = read()
         parts.options = _options(fresh, arguments)
+        budget.total = fresh.max_buffered
         gate.allowed_origins = frozenset(fresh.allowed_origins)
         service.idle_exit = fresh.idle_exit if holds_all else 0
 

@@ -9,8 +9,12 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from mcpd.bridge.budget import COUNTED_FROM
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mcpd.bridge.budget import Holding
 
 log = logging.getLogger(__name__)
 
@@ -21,23 +25,31 @@ READS_AT_ONCE: Final = 4
 LINES_AT_ONCE: Final = 500
 """Lines of one read before other connections get their turn."""
 KEPT_OF_OVERSIZED: Final = 256
+BACKLOG_LIMIT: Final = 64 << 20
+"""Bytes that may wait for a server which does not read."""
 
 
 class LineReader:
     """Splits what it is fed into lines. Each byte is looked at and copied a constant number of times.
 
     A line longer than *limit* bytes (without its line break) is dropped; *on_oversized* then gets its beginning and
-    its end, *on_line* every other line that is not empty.
+    its end, *on_line* every other line that is not empty. The beginning of a line is kept in *held*.
     """
 
-    __slots__ = ("_head", "_limit", "_on_line", "_on_oversized", "_parts", "_rest", "_size")
+    __slots__ = ("_closed", "_head", "_held", "_limit", "_on_line", "_on_oversized", "_parts", "_rest", "_size")
 
     def __init__(
-        self, on_line: Callable[[bytes], None], on_oversized: Callable[[bytes, bytes], None], limit: int
+        self,
+        on_line: Callable[[bytes], None],
+        on_oversized: Callable[[bytes, bytes], None],
+        limit: int,
+        held: Holding | None = None,
     ) -> None:
         self._on_line = on_line
         self._on_oversized = on_oversized
         self._limit = limit
+        self._held = held
+        self._closed = False
         self._parts: list[bytes] = []
         self._size = 0
         self._head: bytes | None = None
@@ -71,7 +83,17 @@ class LineReader:
         rest, self._rest = self._rest, b""
         return not rest or self.feed(rest)
 
+    def close(self) -> None:
+        """Forget the line that has begun; none begins any more."""
+        self._closed = True
+        self._parts = []
+        self._rest = b""
+        if self._held is not None:
+            self._held.close()
+
     def _keep(self, data: bytes) -> None:
+        if self._closed:
+            return
         self._size += len(data)
         self._parts.append(data)
         if self._size > self._limit:
@@ -79,6 +101,10 @@ class LineReader:
             if self._head is None:
                 self._head = whole[:KEPT_OF_OVERSIZED]
             self._parts = [whole[-KEPT_OF_OVERSIZED:]]
+        if self._held is not None and (self._size > COUNTED_FROM or self._held.size):
+            kept = self._size if self._head is None else len(self._parts[0])
+            if not self._held.hold(kept):
+                self._held.cut(self._held.fault())
 
     def _finish(self, data: bytes) -> None:
         if self._parts or len(data) > self._limit:
@@ -87,6 +113,8 @@ class LineReader:
         head, self._head = self._head, None
         self._parts = []
         self._size = 0
+        if self._held is not None and self._held.size:
+            self._held.hold(0)
         if head is not None:
             self._on_oversized(head, data[-KEPT_OF_OVERSIZED:])
         elif data:
@@ -96,7 +124,8 @@ class LineReader:
 class Pipe:
     """The bridge's ends of a server's stdin and stdout; owns both descriptors.
 
-    *reader* gets what the server wrote, *on_closed* is called once when it closed its stdout or either end broke.
+    *reader* gets what the server wrote, *on_closed* is called once when it closed its stdout or either end broke. What
+    the server does not take is kept in *held*.
     """
 
     def __init__(
@@ -105,8 +134,10 @@ class Pipe:
         stdout: int,
         reader: LineReader,
         on_closed: Callable[[], None],
+        held: Holding | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._held = held
         self._stdin = stdin
         self._stdout = stdout
         self._reader = reader
@@ -133,11 +164,19 @@ class Pipe:
                 self._broken(error)
                 return False
             if sent == len(data):
+                self._count()
                 return True
             self._loop.add_writer(self._stdin, self._writable)
         self._backlog.append(memoryview(data)[sent:])
         self.backlog += len(data) - sent
         return True
+
+    def has_room(self, size: int) -> bool:
+        """Whether *size* bytes may be written, even if they have to wait; then they are to be written at once."""
+        if self.backlog > BACKLOG_LIMIT:
+            return False
+        size += self.backlog
+        return size <= COUNTED_FROM or self._held is None or self._held.hold(size)
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call *callback* once the server has taken everything, or is gone."""
@@ -154,12 +193,15 @@ class Pipe:
             self._stdin = -1
         self._backlog.clear()
         self.backlog = 0
+        if self._held is not None:
+            self._held.close()
         self._tell_drained()
 
     def close(self) -> None:
         """Close both ends without calling *on_closed*."""
         self._on_closed = None
         self.close_stdin()
+        self._reader.close()
         if self._stdout >= 0:
             self._loop.remove_reader(self._stdout)
             os.close(self._stdout)
@@ -204,12 +246,17 @@ class Pipe:
                 self._broken(error)
                 return
             self.backlog -= sent
+            self._count()
             if sent < len(head):
                 self._backlog[0] = head[sent:]
                 return
             self._backlog.popleft()
         self._loop.remove_writer(self._stdin)
         self._tell_drained()
+
+    def _count(self) -> None:
+        if self._held is not None and self._held.size > self.backlog:
+            self._held.hold(self.backlog)
 
     def _tell_drained(self) -> None:
         waiting, self._drained = self._drained, []

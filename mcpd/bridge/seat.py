@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mcpd.bridge.budget import Budget
 from mcpd.bridge.child import Child
 from mcpd.bridge.tasks import fault_of
 from mcpd.errors import ServiceUnavailable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.tasks import Tasks
     from mcpd.bridge.upstream import ServerInfo, ServerSource
+    from mcpd.errors import McpdError
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Parts:
     options: Options
     """Replaced when the settings are read again; what has started keeps its time-outs."""
     tasks: Tasks
+    budget: Budget = field(default_factory=Budget)
 
 
 class Seat:
@@ -75,6 +78,8 @@ class Seat:
         self._loop = asyncio.get_running_loop()
         self._used = self._loop.time()
         self._waiting: list[tuple[Sink, bytes, str, Message]] = []
+        self._waiting_size = 0
+        self._held = parts.budget.holding(caller, self._refuse_waiting)
         self._starting: asyncio.Task[None] | None = None
         self._children: set[Child] = set()
         self._closed = False
@@ -87,7 +92,12 @@ class Seat:
             return
         if self._closed:
             sink.refuse(ServiceUnavailable(f"the session with server {self.server} has ended"), identity)
+            return
+        size = self._waiting_size + sum(len(memoryview(raw)) for raw in message.values())
+        if not self._held.hold(size):
+            sink.refuse(self._held.fault(), identity)
         else:
+            self._waiting_size = size
             self._used = self._loop.time()
             self._waiting.append((sink, identity, method, message))
             if self._starting is None:
@@ -119,6 +129,8 @@ class Seat:
             self._parts.tasks,
             timeout=self._call_timeout,
             max_line=self._parts.options.max_line,
+            budget=self._parts.budget,
+            caller=self._caller,
         )
         self._children.add(child)
         return child
@@ -137,9 +149,8 @@ class Seat:
         """Stop the process for good; calls in flight fail with *reason*."""
         self._closed = True
         self._timer.cancel()
-        waiting, self._waiting = self._waiting, []
-        for sink, identity, _, _ in waiting:
-            sink.refuse(ServiceUnavailable(reason), identity)
+        self._held.close()
+        self._refuse_waiting(ServiceUnavailable(reason))
         for child in list(self._children):
             await child.stop(reason)
         self._children.clear()
@@ -157,16 +168,23 @@ class Seat:
             fault = fault_of(error)
             log.warning("server %s was not started: %s", self.server, fault.message)
             self._starting = None
-            waiting, self._waiting = self._waiting, []
-            for sink, identity, _, _ in waiting:
-                sink.refuse(fault, identity)
+            self._refuse_waiting(fault)
             return
         self._starting = None
         self._children = {old for old in self._children if not old.stopping}
         self.take(child)
-        waiting, self._waiting = self._waiting, []
-        for sink, identity, method, message in waiting:
+        for sink, identity, method, message in self._take_waiting():
             self.request(sink, identity, method, message)
+
+    def _take_waiting(self) -> list[tuple[Sink, bytes, str, Message]]:
+        waiting, self._waiting = self._waiting, []
+        self._waiting_size = 0
+        self._held.hold(0)
+        return waiting
+
+    def _refuse_waiting(self, fault: McpdError) -> None:
+        for sink, identity, _, _ in self._take_waiting():
+            sink.refuse(fault, identity)
 
     def _check_idle(self) -> None:
         child = self.child

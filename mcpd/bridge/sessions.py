@@ -45,6 +45,9 @@ class Session:
         self.headers: Headers = ((b"mcp-session-id", self.id.encode()),)
         self.version = ""
         """The negotiated protocol revision."""
+        self._held = parts.budget.holding(caller, lambda fault: table.end(self, fault.message))
+        if not self._held.hold(len(params)):
+            raise self._held.fault()
         self.result = b""
         """The InitializeResult, as the server wrote it."""
         self.seat = Seat(info, caller, parts, self, params, lambda: table.end(self, "it was idle"))
@@ -54,7 +57,9 @@ class Session:
         self._number = 0
 
     def greeted(self, result: Raw) -> None:
-        """Remember what the server answered to ``initialize``."""
+        """Remember what the server answered to ``initialize``; LimitExceeded if that is too much."""
+        if not self._held.hold(len(self.seat.greeting) + len(memoryview(result))):
+            raise self._held.fault()
         self.result = bytes(result)
         version = bytes(jsonrpc.members(result).get("protocolVersion", b""))
         self.version = version.strip(b'"').decode("ascii", "replace")
@@ -85,6 +90,7 @@ class Session:
         stream = self._stream = EventQueue()
         while self._outbox:
             stream.push(self._outbox.popleft())
+        self._held.hold(len(self.seat.greeting) + len(self.result))
         return stream
 
     def close_stream(self, stream: EventQueue) -> None:
@@ -98,6 +104,8 @@ class Session:
         if self._stream is not None:
             self._stream.end()
         self._asked.clear()
+        self._outbox.clear()
+        self._held.close()
         await self.seat.close(f"the session with server {self.server} ended: {reason}")
 
     def _cancel(self, message: Message) -> None:
@@ -157,9 +165,10 @@ class Session:
             return True
         if self._stream is not None:
             return self._stream.push(message)
-        if sum(map(len, self._outbox)) + len(message) > OUTBOX_BYTES:
+        size = sum(map(len, self._outbox)) + len(message)
+        if size > OUTBOX_BYTES or (len(self._outbox) == OUTBOX_MESSAGES and of_call):
             return False
-        if len(self._outbox) == OUTBOX_MESSAGES and of_call:
+        if not self._held.hold(len(self.seat.greeting) + len(self.result) + size):
             return False
         self._outbox.append(message)
         return True

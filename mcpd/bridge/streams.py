@@ -46,6 +46,10 @@ async def stream(send: Send, queue: EventQueue, headers: Headers, connection: Co
             if piece:
                 async with asyncio.timeout(SLOWEST_READ):
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    if queue.counted:
+                        del piece
+                        await connection.flow.drain()
+                queue.sent()
             elif queue.ended:
                 break
             else:
