@@ -35,19 +35,18 @@ from mcpd.notify import notify, passed_fds, reloading
 from mcpd.paths import Paths, Scope
 from mcpd.runtime.fdstore import LeashStore
 from mcpd.runtime.gate import GatedLauncher
-from mcpd.runtime.launchers import launchers_for
+from mcpd.runtime.launchers import Launchers, launchers_for
 from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.selfcheck import verify_sandbox
 from mcpd.runtime.sessions import Sessions
 from mcpd.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mcpd.install.job import JobEvent
     from mcpd.journal import LevelSwitch
     from mcpd.runtime.launch import Launcher
-    from mcpd.runtime.launchers import Launchers
     from mcpd.runtime.sessions import SessionEvent
     from mcpd.settings import Settings
 
@@ -64,7 +63,13 @@ class Daemon:
         self._scope = scope
         self._paths = paths
         self._log_switch = log_switch
-        self._settings = self._load()
+        self._fault: McpdError | None = None
+        """What is wrong with the settings that mcpd started with: then it starts nothing, and says why to who asks."""
+        try:
+            self._settings = self._load()
+        except McpdError as error:
+            log.error("Nothing will be started: %s", error.message)  # noqa: TRY400 -- the message is all there is to it
+            self._settings, self._fault = configuration.Settings(), error
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -146,8 +151,10 @@ class Daemon:
     def _gates(self, launchers: Launchers) -> list[GatedLauncher]:
         """What starts servers and what starts builds, which may be the same, behind checks of their sandboxes."""
 
-        def verify(launcher: Launcher) -> Awaitable[None]:
-            return verify_sandbox(launcher, self._paths, self._scope, self._settings)
+        async def verify(launcher: Launcher) -> None:
+            if self._fault is not None:
+                raise self._fault
+            await verify_sandbox(launcher, self._paths, self._scope, self._settings)
 
         distinct = {id(launcher): launcher for launcher in (launchers.servers, launchers.builds)}
         return [GatedLauncher(launcher, verify) for launcher in distinct.values()]
@@ -158,7 +165,7 @@ class Daemon:
         store.recover()
         sessions = Sessions(store, servers, paths, settings, scope)
         catalog = Catalog(paths, scope, settings)
-        installer = Installer(store, catalog, sessions, builds, paths, settings, scope)
+        installer = Installer(store, catalog, sessions, Launchers(servers, builds), paths, settings, scope)
         return Core(scope, settings, store, catalog, sessions, installer, servers.name, __version__)
 
     async def _until_the_end(self, connection: Connection, idle: IdleExit) -> bool:
@@ -193,7 +200,7 @@ class Daemon:
             status.problem = f"The settings stay as they were: {error.message}"
         else:
             log.info("The settings were read again")
-            status.problem = ""
+            self._fault, status.problem = None, ""
         notify("READY=1", f"STATUS={status.text()}")
 
 
@@ -201,7 +208,9 @@ def _service(connection: Connection, core: Core, log_switch: LevelSwitch) -> Ser
     control = LogControl(log_switch)
     if core.scope is Scope.USER:
         return Service(connection, core, OwnUser(), only_uid=os.getuid(), log_control=control)
-    return Service(connection, core, Polkit(connection), bridge_uid=_bridge_uid(), log_control=control)
+    bridge_uid = _bridge_uid()
+    authority = Polkit(connection, bridge_uid=bridge_uid)
+    return Service(connection, core, authority, bridge_uid=bridge_uid, log_control=control)
 
 
 def _no_reload() -> None:

@@ -192,7 +192,7 @@ def _changes(add: _Adder) -> None:
     _yes(install)
     remove = add("remove", "install:remove", "remove servers", aliases=["uninstall"])
     _id(remove, nargs="+")
-    remove.add_argument("--keep-config", action="store_true", help="keep the configuration and the secrets")
+    remove.add_argument("--keep-config", action="store_true", help="keep the configuration, the secrets and the state")
     update = add("update", "install:update", "update servers", json=True)
     _id(update, nargs="*")
     update.add_argument("--check", action="store_true", help="only look which servers have an update")

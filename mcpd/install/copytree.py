@@ -8,14 +8,15 @@ import stat
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import InvalidManifest, SourceUnavailable, from_oserror
-from mcpd.install.walk import open_root, readable, walk
+from mcpd.errors import InvalidManifest, from_oserror
+from mcpd.install.walk import readable, walk
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
+    from mcpd.install.pinned import Pinned
     from mcpd.install.walk import Found
 
 _CHUNK: Final = 1024 * 1024
@@ -30,7 +31,7 @@ class Stopped(Exception):
 
 
 def copy_tree(
-    source: Path,
+    source: Pinned,
     target: Path,
     *,
     stop: threading.Event,
@@ -42,41 +43,28 @@ def copy_tree(
     *progress* hears how many bytes are done; *stop* ends the copy with :class:`Stopped`.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads outside, for sockets, pipes and devices and for a
-    source over the limits, :class:`~mcpd.errors.SourceUnavailable` for a source that cannot be read, and
-    :class:`~mcpd.errors.NoSpace` for a full disk.
+    source over the limits, :class:`~mcpd.errors.NoSpace` for a full disk, and another
+    :class:`~mcpd.errors.McpdError` for what cannot be read or changes too much meanwhile.
     """
-    root = _open(source)
     try:
-        with closing(walk(root, str(source), left_out)) as found:
-            _Copy(source, target, stop, progress).take(found)
+        with closing(walk(source.fd, str(source.path), left_out)) as found:
+            _Copy(source.path, target, stop, progress).take(found)
     except OSError as error:
-        raise from_oserror(error, f"copying {source} to {target}") from error
-    finally:
-        os.close(root)
+        raise from_oserror(error, f"copying {source.path} to {target}") from error
 
 
-def tree_bytes(source: Path, left_out: Collection[str] = LEFT_OUT) -> int:
+def tree_bytes(source: Pinned, left_out: Collection[str] = LEFT_OUT) -> int:
     """Bytes that :func:`copy_tree` would copy; raises what it raises, as far as that can be told beforehand."""
     total = 0
-    root = _open(source)
     try:
-        with closing(walk(root, str(source), left_out)) as found:
+        with closing(walk(source.fd, str(source.path), left_out)) as found:
             for item in found:
                 if stat.S_ISREG(item.status.st_mode):
                     total += item.status.st_size
-                    _check_size(source, total)
+                    _check_size(source.path, total)
     except OSError as error:
-        raise from_oserror(error, f"reading {source}") from error
-    finally:
-        os.close(root)
+        raise from_oserror(error, f"reading {source.path}") from error
     return total
-
-
-def _open(source: Path) -> int:
-    try:
-        return open_root(source)
-    except OSError as error:
-        raise SourceUnavailable(f"{source}: {error.strerror}") from error
 
 
 def _check_size(source: Path, total: int) -> None:

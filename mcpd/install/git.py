@@ -8,6 +8,7 @@ configuration of the host is not read. Objects are checked as they arrive; ``.gi
 from __future__ import annotations
 
 import base64
+import os
 import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import git_config
 from mcpd.install.local import check_readable, copy_project, refuse_own
+from mcpd.install.pinned import pin, pinning
 from mcpd.install.project import ProjectBuild
 from mcpd.install.threads import in_thread
 from mcpd.install.workbench import program, strip_credentials
@@ -65,6 +67,7 @@ class GitRecipe:
         self._project = ProjectBuild(bench)
         self._repository = bench.scratch / "repository"
         self._commit = ""
+        self._local: Path | None = None
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
@@ -83,6 +86,7 @@ class GitRecipe:
 
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""
+        self._local = await in_thread(_local_repository, self._source.url)
         self._repository.mkdir()
         await self._git(["init", "--quiet", "--template="], doing="preparing", network=False)
         fetched = await self._fetch_revision()
@@ -99,7 +103,8 @@ class GitRecipe:
             network=False,
         )
         self._bench.stage(30, 40)
-        await copy_project(self._bench, self._root())
+        async with pinning(lambda: pin(self._root())) as root:
+            await copy_project(self._bench, root)
         await self._project.fetch()
 
     async def build(self) -> Outcome:
@@ -124,15 +129,21 @@ class GitRecipe:
 
     async def _fetch(self, options: Sequence[str], wanted: str) -> None:
         await self._git(
-            [*_FETCH, *options, "--", strip_credentials(self._source.url), wanted],
+            [
+                *_FETCH,
+                *options,
+                "--",
+                self._local.as_uri() if self._local else strip_credentials(self._source.url),
+                wanted,
+            ],
             doing=f"fetching {self._name()}",
             network=True,
         )
 
     async def _git(self, arguments: Sequence[str], *, doing: str, network: bool) -> bytes:
-        local = _local_repository(self._source.url)
+        local = self._local
         if local is not None:
-            refuse_own(local, self._bench)
+            await in_thread(refuse_own, local, self._bench)
             await in_thread(check_readable, local, self._bench.tools.scope)
         settings = [*_SETTINGS, *_credentials(self._source.url)]
         host = git_config()
@@ -151,7 +162,8 @@ class GitRecipe:
             network=network,
             cwd=self._repository,
             env=environment,
-            readable=(*host.readable, *([local] if local else [])),
+            readable=host.readable,
+            pinned=local,
             watch=self._repository if network else None,
         )
 
@@ -196,4 +208,4 @@ def _credentials(url: str) -> list[tuple[str, str]]:
 
 def _local_repository(url: str) -> Path | None:
     parts = urlsplit(url)
-    return Path(unquote(parts.path)).resolve() if parts.scheme == "file" else None
+    return Path(os.path.realpath(unquote(parts.path))) if parts.scheme == "file" else None

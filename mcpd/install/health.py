@@ -68,7 +68,7 @@ class HealthCheck:
         """*timeout* is in seconds, for the start and all answers of the handshake era."""
         self._sessions = sessions
         self._server_id = server_id
-        self._owner = Owner(owner_uid, OWNER_NAME)
+        self._owner = Owner(owner_uid, OWNER_NAME, is_mcpd=True)
         self._timeout = timeout
 
     async def run(self) -> Health:

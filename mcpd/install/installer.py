@@ -18,6 +18,7 @@ from mcpd.install.threads import in_thread
 from mcpd.install.updates import is_from, is_same_version, is_update, recorded_registry
 from mcpd.install.workbench import Tools
 from mcpd.model import Entry, check_id, load_json
+from mcpd.runtime.states import States
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from mcpd.install.plan import Plan
     from mcpd.model import Manifest
     from mcpd.paths import Paths, Scope
-    from mcpd.runtime.launch import Launcher
+    from mcpd.runtime.launchers import Launchers
     from mcpd.runtime.sessions import Sessions
     from mcpd.settings import Settings
     from mcpd.store import InstalledServer, Store
@@ -48,7 +49,7 @@ class Installer:
         store: Store,
         catalog: Catalog,
         sessions: Sessions,
-        launcher: Launcher,
+        launchers: Launchers,
         paths: Paths,
         settings: Settings,
         scope: Scope,
@@ -59,7 +60,8 @@ class Installer:
         self._sessions = sessions
         self._settings = settings
         self._scope = scope
-        self._pipeline = Pipeline(store, sessions, Tools(launcher, paths, settings, scope))
+        self._states = States(launchers.servers, paths, scope, settings)
+        self._pipeline = Pipeline(store, sessions, Tools(launchers.builds, paths, settings, scope), self._states)
 
     async def install(self, server_id: str, options: InstallOptions, owner_uid: int) -> Job:
         """Install *server_id* as a registry describes it.
@@ -116,11 +118,18 @@ class Installer:
         return self.jobs.start(JobKind.ROLLBACK, [server_id], owner_uid, work)
 
     def uninstall(self, server_id: str, owner_uid: int, *, keep_config: bool = False) -> Job:
-        """Stop *server_id* and remove it, its configuration too unless *keep_config*. Errors as :meth:`update`."""
+        """Stop *server_id* and remove it, its configuration and state too unless *keep_config*.
+
+        Errors as :meth:`update`.
+        """
         self._own(server_id)
 
         async def work(job: Job) -> None:
+            if keep_config:
+                await self._states.keep(server_id)
             await self._change(job, server_id, partial(self._store.remove, server_id, keep_config=keep_config))
+            if not keep_config:
+                await self._forget_state(server_id)
 
         return self.jobs.start(JobKind.UNINSTALL, [server_id], owner_uid, work)
 
@@ -171,6 +180,13 @@ class Installer:
         await self._sessions.stop_server(server_id)
         await in_thread(change)
         await self._sessions.stop_server(server_id)
+
+    async def _forget_state(self, server_id: str) -> None:
+        """The server is removed already, so this fails nothing; the next of its id looks again."""
+        try:
+            await self._states.drop(server_id)
+        except McpdError as error:
+            log.warning("%s: %s", server_id, error.message)
 
     def _refuse_installed(self, entry: Entry, registry: str, options: InstallOptions) -> None:
         """Raise :class:`~mcpd.errors.AlreadyInstalled` unless this changes the version, or replacing was asked for."""

@@ -5,20 +5,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, SourceUnavailable
 from mcpd.install.copytree import LEFT_OUT, copy_tree, tree_bytes
+from mcpd.install.pinned import overlap, pin, pinning
 from mcpd.install.project import ProjectBuild
-from mcpd.install.threads import in_thread
+from mcpd.install.threads import ended, in_thread
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from mcpd.install.outcome import Outcome
+    from mcpd.install.pinned import Identity, Pinned
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, Source
+    from mcpd.paths import Paths
 
 
 UNSEEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - only named
@@ -41,35 +48,51 @@ class LocalRecipe:
 
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""
-        source = await in_thread(Path(self._source.path).resolve)
-        refuse_own(source, self._bench)
-        await in_thread(check_readable, source, self._bench.tools.scope)
-        await copy_project(self._bench, source)
+        async with pinning(self._pin) as source:
+            await copy_project(self._bench, source)
         await self._project.fetch()
 
     async def build(self) -> Outcome:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         return await self._project.build({"path": self._source.path})
 
+    def _pin(self) -> Pinned:
+        path, scope = Path(os.path.realpath(self._source.path)), self._bench.tools.scope
+        try:
+            source = pin(path)
+        except (PermissionError, FileNotFoundError) as error:
+            raise unreadable(path, scope) from error
+        except OSError as error:
+            raise SourceUnavailable(f"{path}: {error.strerror}") from error
+        with ExitStack() as unless_refused:
+            unless_refused.callback(os.close, source.fd)
+            refuse_own(source.path, self._bench, source.way)
+            unless_refused.pop_all()
+        return source
+
 
 def check_readable(source: Path, scope: Scope) -> None:
     """Raise :class:`~mcpd.errors.SourceUnavailable` if mcpd cannot read *source*, which says why and what to do."""
-    if os.access(source, os.R_OK | (os.X_OK if source.is_dir() else 0)):
-        return
+    if not os.access(source, os.R_OK) or (source.is_dir() and not os.access(source, os.X_OK)):
+        raise unreadable(source, scope)
+
+
+def unreadable(source: Path, scope: Scope) -> SourceUnavailable:
+    """Why *source* cannot be read, and what to do."""
     if scope is Scope.SYSTEM and any(source.is_relative_to(place) for place in UNSEEN):
-        raise SourceUnavailable(
+        return SourceUnavailable(
             f"{source} cannot be read by the system's mcpd, whose service sees neither homes nor /tmp; copy it"
             " elsewhere, for example to /srv, or install it for yourself (mcpctl --user)"
         )
     whose = "the system's mcpd (user mcpd)" if scope is Scope.SYSTEM else "you"
-    raise SourceUnavailable(f"{source} cannot be read by {whose}; see whether it exists, and who may read it")
+    return SourceUnavailable(f"{source} cannot be read by {whose}; see whether it exists, and who may read it")
 
 
-async def copy_project(bench: Workbench, source: Path) -> None:
+async def copy_project(bench: Workbench, source: Pinned) -> None:
     """Copy *source* into the generation, reporting bytes; stops when the task is cancelled."""
     loop = asyncio.get_running_loop()
     # A node project gets the modules that its lock file names, not those that happen to lie there.
-    left_out = LEFT_OUT | ({"node_modules"} if (source / "package.json").is_file() else frozenset())
+    left_out = LEFT_OUT | ({"node_modules"} if await in_thread(_holds_file, source, "package.json") else frozenset())
     total = await in_thread(tree_bytes, source, left_out)
     stop = threading.Event()
 
@@ -83,7 +106,7 @@ async def copy_project(bench: Workbench, source: Path) -> None:
         await asyncio.shield(copying)
     except asyncio.CancelledError:
         stop.set()
-        await asyncio.wait([copying])
+        await ended(copying)
         copying.exception()
         raise
 
@@ -93,10 +116,23 @@ def _report(bench: Workbench, done: int, total: int) -> None:
     bench.progress(done / total if total else 1)
 
 
-def refuse_own(path: Path, bench: Workbench) -> None:
-    """Raise :class:`~mcpd.errors.InvalidManifest` for a source that would take mcpd's own files along."""
-    layout = bench.tools.paths.layout(bench.tools.scope)
-    for own in (layout.secrets, layout.overlay, layout.generations, layout.runtime, layout.state):
-        mine = own.resolve()
-        if path.is_relative_to(mine) or mine.is_relative_to(path):
-            raise InvalidManifest(f"{path} holds mcpd's own files ({own}) and cannot be the source of a server")
+def _holds_file(source: Pinned, name: str) -> bool:
+    with suppress(OSError):
+        return stat.S_ISREG(os.stat(name, dir_fd=source.fd, follow_symlinks=False).st_mode)
+    return False
+
+
+def refuse_own(path: Path, bench: Workbench, way: Sequence[Identity] = ()) -> None:
+    """Raise :class:`~mcpd.errors.InvalidManifest` for a source that would take mcpd's own files along.
+
+    *way* is what a pinned source has; *path* alone serves where its name is all that will be used.
+    """
+    own = overlap(path, way, _own_directories(bench.tools.paths))
+    if own is not None:
+        raise InvalidManifest(f"{path} holds mcpd's own files ({own}) and cannot be the source of a server")
+
+
+def _own_directories(paths: Paths) -> Iterator[Path]:
+    for layout in (paths.system, paths.user):
+        yield from (layout.secrets.parent, layout.secrets, layout.overlay, layout.state, layout.runtime, layout.cache)
+        yield from (layout.installed, layout.generations, layout.settings.parent)

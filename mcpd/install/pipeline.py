@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mcpd.install.workbench import Tools
     from mcpd.model import JsonValue, Manifest
     from mcpd.runtime.sessions import Sessions
+    from mcpd.runtime.states import States
     from mcpd.store import Generation, Store
 
 PARALLEL: Final = 2
@@ -45,15 +46,18 @@ class _Before:
     other_layer: bool
     """Whether a server of another layer had the id."""
     values: dict[str, JsonValue] = field(repr=False)
+    nothing: bool = False
+    """Whether no server had the id."""
 
 
 class Pipeline:
     """Carries out plans."""
 
-    def __init__(self, store: Store, sessions: Sessions, tools: Tools) -> None:
+    def __init__(self, store: Store, sessions: Sessions, tools: Tools, states: States) -> None:
         self._store = store
         self._sessions = sessions
         self._tools = tools
+        self._states = states
         self._slots = asyncio.Semaphore(PARALLEL)
 
     async def install(self, job: Job, plan: Plan) -> None:
@@ -100,6 +104,8 @@ class Pipeline:
         before = await in_thread(self._remember, plan)
         job.enter(JobState.ACTIVATING)
         try:
+            if before.nothing:
+                await self._states.drop_unless_kept(manifest.id)
             await in_thread(self._store.activate, generation, manifest)
             if not plan.remote:
                 await self._check_health(job, generation, manifest)
@@ -109,6 +115,7 @@ class Pipeline:
             if isinstance(error, Unhealthy) and before.generation is not None:
                 raise Unhealthy(f"{error.message}\nThe previous version is in use again.") from error
             raise
+        await self._states.settle(manifest.id)
         try:
             await in_thread(self._store.prune, manifest.id)
         except McpdError as error:
@@ -129,7 +136,7 @@ class Pipeline:
             installed = self._store.get(server_id)
             values = self._store.values(server_id)
         except NotFound:
-            return _Before(None, other_layer=False, values={})
+            return _Before(None, other_layer=False, values={}, nothing=True)
         except McpdError:
             values = {}  # broken: there is nothing to go back to
         return _Before(generation, not installed.writable, values)
@@ -142,6 +149,8 @@ class Pipeline:
             # Whoever starts it from now on gets what was restored.
             await self._sessions.stop_generation(server_id, generation.path)
             await in_thread(self._store.discard, generation)
+            if before.nothing:
+                await self._states.drop_unless_kept(server_id)
         except (McpdError, OSError):
             log.exception("%s: the previous version could not be restored", server_id)
 

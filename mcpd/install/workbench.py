@@ -93,6 +93,7 @@ class Workbench:
         network: bool,
         writable: Sequence[Path] = (),
         readable: Sequence[Path] = (),
+        pinned: Path | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         on_line: Callable[[str], None] | None = None,
@@ -101,8 +102,8 @@ class Workbench:
         """Run *argv* in the build sandbox and return its stdout.
 
         *writable* defaults to the whole generation; package code gets less, so that it cannot lay traps for the steps
-        after it. *doing* is a phrase for messages (``"downloading time-server"``). The size of *watch* is reported
-        while the command runs.
+        after it. *pinned* is shown like *readable*, unless a link took its place since it was resolved. *doing* is a
+        phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the command runs.
 
         Raises :class:`~mcpd.errors.SourceUnavailable` (with network) or :class:`~mcpd.errors.BuildFailed` if the
         command fails, :class:`~mcpd.errors.IntegrityMismatch` if it says that a hash is wrong,
@@ -114,13 +115,15 @@ class Workbench:
             tuple(argv),
             cwd=cwd or self.scratch / "cwd",
             writable=tuple(writable) or (self.root,),
-            readable=(self.root, *readable) if writable else tuple(readable),
+            readable=(*([self.root] if writable else ()), *readable, *([pinned] if pinned else ())),
             network=network,
             paths=self.tools.paths,
             scope=self.tools.scope,
             confined=self.tools.settings.runtime.sandbox == "on",
             env={"HOME": str(home), "TMPDIR": str(home.with_name("tmp")), "LANG": "C.UTF-8", **(env or {})},
         )
+        if pinned and spec.confined and str(pinned) not in {mount.source for mount in spec.mounts}:
+            raise SourceUnavailable(f"{pinned} was replaced by a link while it was used; install it again")
         log.debug("%s: %s: %s", self.entry.id, doing, strip_credentials(" ".join(argv)))
         async with self._watching(watch):
             completed = await run(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
+FIXED: Final = {"PYTHONNOUSERSITE": "1"}
+"""What nothing changes: no Python runs what somebody left in ``~/.local``, which is a server's state or a build's."""
+
 _LOCALE: Final = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|COLORTERM|NO_COLOR")
 _PROXY: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 CA_BUNDLES: Final = (
@@ -60,7 +63,14 @@ STEERING: Final = re.compile(
 def base(home: str, runtime_dir: str, search: tuple[str, ...] = ()) -> dict[str, str]:
     """What every process gets; *search* comes before the usual ``PATH``."""
     own = {name: value for name, value in os.environ.items() if _LOCALE.fullmatch(name)}
-    return {"LANG": "C.UTF-8", **own, "PATH": ":".join((*search, PATH)), "HOME": home, "XDG_RUNTIME_DIR": runtime_dir}
+    return {
+        "LANG": "C.UTF-8",
+        **own,
+        **FIXED,
+        "PATH": ":".join((*search, PATH)),
+        "HOME": home,
+        "XDG_RUNTIME_DIR": runtime_dir,
+    }
 
 
 def network() -> dict[str, str]:

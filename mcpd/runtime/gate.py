@@ -25,8 +25,12 @@ class GatedLauncher:
         self._launcher = launcher
         self._verify = verify
         self._check: asyncio.Task[None] | None = None
-        self.problem = ""
+        self._fault: McpdError | None = None
+
+    @property
+    def problem(self) -> str:
         """What the last check found; empty if nothing, or before."""
+        return self._fault.message if self._fault else ""
 
     @property
     def name(self) -> str:
@@ -41,13 +45,13 @@ class GatedLauncher:
     async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
         """See :meth:`mcpd.runtime.launch.Launcher.launch`; waits for a check that is under way.
 
-        Raises :class:`~mcpd.errors.SandboxUnavailable` also for what the check found, and without one.
+        Raises what the check raised, too, and :class:`~mcpd.errors.SandboxUnavailable` without one.
         """
         await self._checked()
         if self._check is None or self._check.cancelled():
             raise SandboxUnavailable(f"{spec.id} is not started: the sandbox was not checked")
-        if self.problem:
-            raise SandboxUnavailable(f"{spec.id} is not started: {self.problem}")
+        if self._fault is not None:
+            raise type(self._fault)(f"{spec.id} is not started: {self._fault.message}")
         return await self._launcher.launch(spec, fds)
 
     def check(self, told: Callable[[], None]) -> None:
@@ -68,14 +72,14 @@ class GatedLauncher:
             await asyncio.gather(self._check, return_exceptions=True)
 
     async def _look(self, told: Callable[[], None]) -> None:
-        problem = ""
+        fault: McpdError | None = None
         try:
             await self._verify(self._launcher)
         except McpdError as error:
-            problem = error.message
-            log.error("No server is started with the launcher %s: %s", self.name, problem)  # noqa: TRY400 -- expected
+            fault = error
+            log.error("No server is started with the launcher %s: %s", self.name, error.message)  # noqa: TRY400 -- expected
         except Exception:
-            problem = "the check of the sandbox met a fault of mcpd's own; see its log"
+            fault = SandboxUnavailable("the check of the sandbox met a fault of mcpd's own; see its log")
             log.exception("The check of the sandbox of the launcher %s failed", self.name)
-        self.problem = problem
+        self._fault = fault
         told()

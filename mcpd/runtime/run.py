@@ -14,9 +14,11 @@ from mcpd.runtime.launch import memory_file
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcpd.runtime.launch import Launcher, LaunchSpec, Leash
+    from mcpd.runtime.launch import Exit, Launcher, LaunchSpec, Leash
 
 _CHUNK: Final = 64 * 1024
+DRAIN: Final = 2.0
+"""Seconds for what the pipe still holds once the tree has ended, should somebody outside hold its other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +61,35 @@ async def run(
         os.close(write)
         if given >= 0:
             os.close(given)
+    output = _Output(spec.id, on_line, limit)
     try:
         async with asyncio.timeout(timeout):
-            stdout = await _collect(read, spec.id, on_line, limit)
-            ended = await leash.wait()
+            ended = await _until_the_end(leash, read, output)
     except TimeoutError:
         raise TimedOut(f"{spec.id}: {spec.argv[0]} did not end within {timeout:g} s and was stopped") from None
     finally:
         await _end(leash)
-    return Completed(ended.code, stdout, ended.stderr_tail)
+    return Completed(ended.code, bytes(output.collected), ended.stderr_tail)
+
+
+async def _until_the_end(leash: Leash, read: int, output: _Output) -> Exit:
+    """How the tree ended, with *output* all that it wrote to the pipe *read*, which is closed."""
+    collecting = asyncio.create_task(output.collect(read))
+    ending = asyncio.create_task(leash.wait())
+    try:
+        await asyncio.wait([collecting, ending], return_when=asyncio.FIRST_COMPLETED)
+        if collecting.done():
+            collecting.result()
+        ended = await ending
+        await asyncio.wait([collecting], timeout=DRAIN)
+        if collecting.done():
+            collecting.result()
+    finally:
+        for task in (collecting, ending):
+            task.cancel()
+        await asyncio.wait([collecting, ending])
+    output.finish()
+    return ended
 
 
 async def _end(leash: Leash) -> None:
@@ -80,23 +102,36 @@ async def _end(leash: Leash) -> None:
         raise
 
 
-async def _collect(fd: int, spec_id: str, on_line: Callable[[str], None] | None, limit: int) -> bytes:
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
-    )
-    collected, partial = bytearray(), b""
-    try:
-        while chunk := await reader.read(_CHUNK):
-            collected += chunk
-            if len(collected) > limit:
-                raise LimitExceeded(f"{spec_id}: the command wrote more than {limit} bytes to its stdout")
-            if on_line is not None:
-                *lines, partial = (partial + chunk).split(b"\n")
-                for line in lines:
-                    on_line(line.decode(errors="replace"))
-        if on_line is not None and partial:
-            on_line(partial.decode(errors="replace"))
-    finally:
-        transport.close()
-    return bytes(collected)
+class _Output:
+    """What a command writes to its stdout."""
+
+    def __init__(self, spec_id: str, on_line: Callable[[str], None] | None, limit: int) -> None:
+        self.collected = bytearray()
+        self._partial = b""
+        self._spec_id, self._on_line, self._limit = spec_id, on_line, limit
+
+    async def collect(self, fd: int) -> None:
+        """Read *fd*, which this closes, to its end."""
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
+        )
+        try:
+            while chunk := await reader.read(_CHUNK):
+                self._take(chunk)
+        finally:
+            transport.close()
+
+    def _take(self, chunk: bytes) -> None:
+        self.collected += chunk
+        if len(self.collected) > self._limit:
+            raise LimitExceeded(f"{self._spec_id}: the command wrote more than {self._limit} bytes to its stdout")
+        if self._on_line is not None:
+            *lines, self._partial = (self._partial + chunk).split(b"\n")
+            for line in lines:
+                self._on_line(line.decode(errors="replace"))
+
+    def finish(self) -> None:
+        """There is no more: what no newline ended is a line, too."""
+        if self._on_line is not None and self._partial:
+            self._on_line(self._partial.decode(errors="replace"))

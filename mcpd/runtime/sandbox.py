@@ -71,7 +71,7 @@ def server_spec(
     env = environment.base(str(state), runtime_dir, search)
     if scope is Scope.USER:
         env |= environment.inherited(caller_environment or {})
-    env |= _configured_environment(manifest, launch.values)
+    env |= _configured_environment(manifest, launch.values) | environment.FIXED
     if granted.network:
         env |= environment.network()
     argv = (transport.command, *_arguments(manifest, transport, launch.values))
@@ -144,6 +144,7 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
     home = "/tmp/home"  # noqa: S108 - inside the sandbox, private
     runtime_dir = "/run/build"
     merged = {**environment.base(home, runtime_dir), **(environment.network() if network else {}), **env}
+    merged |= environment.FIXED
     spec_id = f"build:{server_id}"
     if not confined:
         del merged["XDG_RUNTIME_DIR"]

@@ -14,7 +14,6 @@ from mcpd.errors import (
     Disabled,
     InvalidArgument,
     InvalidManifest,
-    LimitExceeded,
     NotFound,
     SpawnFailed,
     SystemInstanceOnly,
@@ -23,6 +22,7 @@ from mcpd.journal import SESSION_ENDED, SESSION_STARTED
 from mcpd.paths import Scope
 from mcpd.runtime.backoff import Backoff
 from mcpd.runtime.launch import Leash
+from mcpd.runtime.room import check_room
 from mcpd.runtime.sandbox import server_spec
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Owner:
     uid: int
     name: str
     """Unique name on the bus, or any other word that ends with the client."""
+    is_mcpd: bool = False
+    """Whether mcpd itself runs it, on behalf of :attr:`uid`."""
 
 
 class Session:
@@ -154,11 +156,9 @@ class Sessions:
         """
         if not set(fds) <= {0, 1, 2}:
             raise InvalidArgument(f"{server_id}: only the descriptors 0, 1 and 2 can be given, not {sorted(fds)}")
-        limit = self._settings.runtime.max_sessions
-        if len(self._sessions) + len(self._pending) >= limit:
-            raise LimitExceeded(
-                f"{server_id}: {limit} servers run already, more are not allowed (max_sessions); stop one first"
-            )
+        running = [session.owner for session in self._sessions.values()]
+        running += [pending.owner for pending in self._pending]
+        check_room(server_id, owner, running, self._settings.runtime, self._scope)
         if self._closed:
             raise SpawnFailed(f"{server_id}: mcpd is stopping")
         pending = _Pending(server_id, owner, asyncio.Event())

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         "str | bool | int | list[str] | list[tuple[str, list[str], bool]] | tuple[list[int], list[int]]"
     )
 
+GIB: Final = 1 << 30
 SLICE: Final = "app-mcp.slice"
 """Below ``app.slice``, as the desktops' conventions want it for what is no session service."""
 
@@ -74,6 +75,7 @@ def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
     No environment and no credential is set here: a unit's properties and its file can be read by everybody.
     """
     command = list(exec_command())
+    build = spec_id.startswith("build:")
     return {
         "Description": ("s", f"MCP server {spec_id}"),
         "Type": ("s", "exec"),
@@ -91,5 +93,8 @@ def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
         "StandardOutput": ("s", "null"),
         "StandardError": ("s", "journal"),
         "OOMPolicy": ("s", "kill"),
-        "TasksMax": ("t", 4096),
+        # As mcpd-spawn@.service and mcpd-build@.service have it.
+        "TasksMax": ("t", 1024 if build else 512),
+        "MemoryMax": ("t", (8 if build else 4) * GIB),
+        "MemorySwapMax": ("t", (2 if build else 1) * GIB),
     }

@@ -40,6 +40,7 @@ class Lifecycle:
         if manifest.id != generation.server_id:
             raise InvalidManifest(f"the manifest of {generation.server_id!r} names {manifest.id!r}")
         replaced = self._tree.active(generation.server_id)
+        self._tree.publish(generation.server_id, generation.number)
         self._switch(generation.server_id, generation.number, manifest.to_json(), manifest, manifest.config)
         self._tree.finish(generation.server_id, generation.number)
         self._tree.prune(generation.server_id, replaced)

@@ -74,7 +74,7 @@ class Tree:
         return int(target.name) if own and target.name.isdecimal() else None
 
     def create(self, server_id: str) -> Generation:
-        """An empty directory for a new generation, marked as unfinished and locked."""
+        """An empty directory for a new generation, marked as unfinished and locked; nobody else sees it be filled."""
         for directory in (self.installed.resolve(), self._layout.generations, self._layout.generations / server_id):
             make_directory(directory)
         taken = self._numbers(server_id)
@@ -88,13 +88,21 @@ class Tree:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._building[server_id, number] = descriptor
             path = self.directory(server_id, number)
-            path.mkdir()
-            path.chmod(0o755)
+            path.mkdir(mode=0o700)
+            path.chmod(0o700)
             sync_directory(path.parent)
         except OSError as error:
             self.finish(server_id, number)
             raise from_oserror(error, f"making a generation of {server_id}") from error
         return Generation(server_id, number, path)
+
+    def publish(self, server_id: str, number: int) -> None:
+        """Let everybody read the generation: another account may run the server."""
+        path = self.directory(server_id, number)
+        try:
+            path.chmod(0o755)
+        except OSError as error:
+            raise from_oserror(error, f"opening {path} for its readers") from error
 
     def finish(self, server_id: str, number: int) -> None:
         """The generation is complete, or gone: its mark goes."""

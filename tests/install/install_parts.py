@@ -22,6 +22,7 @@ from mcpd.errors import NotFound
 from mcpd.install import Installer, InstallOptions, Job, JobEvent, JobState
 from mcpd.model import Entry
 from mcpd.paths import Paths, Scope, from_environment
+from mcpd.runtime.launchers import Launchers
 from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.sessions import Sessions
 from mcpd.settings import InstallSettings, Settings
@@ -185,7 +186,8 @@ async def make_world(scope: Scope = Scope.USER, **install: Any) -> AsyncIterator
     store = Store(paths, scope, keep_generations=settings.install.keep_generations)
     launcher, shelf = PlainLauncher(), Shelf()
     sessions = Sessions(store, launcher, paths, settings, scope)
-    installer = Installer(store, shelf, sessions, launcher, paths, settings, scope)  # type: ignore[arg-type]
+    launchers = Launchers(launcher, launcher)
+    installer = Installer(store, shelf, sessions, launchers, paths, settings, scope)  # type: ignore[arg-type]
     world = World(paths, store, shelf, sessions, installer)
 
     def note(event: JobEvent) -> None:

@@ -68,6 +68,8 @@ def install(machine: Machine, server_id: str, user: str = "root", **manifest: An
         **manifest,
     }
     path = f"/tmp/{server_id}.{user}.json"
+    # Nobody opens another's file in /tmp to write it anew (fs.protected_regular).
+    machine.run("rm", "-f", path)
     machine.write(path, json.dumps(document), owner=user)
     if server_id not in {
         one["id"] for one in json.loads(machine.mcpctl("list", "--json", user=user).stdout)["servers"]

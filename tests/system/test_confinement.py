@@ -135,9 +135,8 @@ def test_server_cannot_take_all_memory_or_processes(machine: Machine, echo: str)
 
 
 def test_temporary_files_of_a_server_have_a_limit(machine: Machine, echo: str) -> None:
-    look = (
-        "import os; print([s.f_blocks * s.f_frsize for s in map(os.statvfs, ('/tmp', '/var/tmp', '/run/mcp-server'))])"
-    )
+    places = ["/tmp", "/var/tmp", "/run/mcp-server"]
+    look = f"import os; print([s.f_blocks * s.f_frsize for s in map(os.statvfs, {places})])"
     with running(machine, echo) as server:
         assert json.loads(server.python(look)) == [1 << 30] * 3
 

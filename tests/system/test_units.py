@@ -31,22 +31,16 @@ for place in sys.argv[1:]:
 
 def test_mcpd_itself_writes_its_own_files_only(machine: Machine) -> None:
     machine.mcpctl("list")
-    own = ["/etc/mcp/sources.list.d", "/etc/mcp/keys.d", "/var/lib/mcp/installed", "/var/lib/mcp/generations",
-           "/var/lib/mcp/secrets", "/var/lib/mcp/state", "/var/lib/mcp/overlay", "/var/cache/mcp", "/run/mcp/sessions"]  # fmt: skip
-    others = [
-        "/var/lib/mcp",
-        "/etc/mcp",
-        "/etc",
-        "/usr/share/mcp",
-        "/run/mcp",
-        "/run",
-        "/var/lib",
-        "/home",
-        "/var/lib/mcp/tokens",
-    ]
+    own = ["/etc/mcp/sources.list.d", "/etc/mcp/keys.d", "/var/cache/mcp", "/run/mcp/sessions"]
+    own += [f"/var/lib/mcp/{name}" for name in ("installed", "generations", "secrets", "state", "overlay")]
+    others = ["/etc/mcp", "/etc", "/usr/share/mcp", "/run/mcp", "/run", "/var/lib", "/home"]
+    others += ["/var/lib/mcp", "/var/lib/mcp/tokens"]
     pid = machine.property("mcpd.service", "MainPID")
     place = ("nsenter", "-t", pid, "-m", "setpriv", "--reuid=mcpd", "--regid=mcpd", "--init-groups")
     assert machine.run(*place, "/usr/bin/python3", "-c", WRITES, *own, *others).stdout.splitlines() == own
+    groups = machine.run("grep", "^Groups:", f"/proc/{pid}/status").stdout.split()
+    assert machine.run("id", "-g", "mcp-server").stdout.strip() in groups
+    assert machine.run("id", "-nG", "mcpd").stdout == "mcpd\n"
     replaced = machine.run(*place, "mv", "/var/lib/mcp/tokens", "/var/lib/mcp/state/tokens", check=False)
     assert replaced.returncode != 0
     assert machine.run("stat", "-c", "%U %a", "/var/lib/mcp/secrets").stdout == "mcpd 700\n"

@@ -32,6 +32,8 @@ UNSHARE: Final = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare
 ALWAYS: Final = ("--disable-userns", "--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session")
 PROXY_TIMEOUT: Final = 10
 """Seconds that xdg-dbus-proxy may take until it listens."""
+TMPFS_SIZE: Final = 1 << 30
+"""Bytes that each of the sandbox's own writable directories holds."""
 FD_BINDS: Final = {"ro-bind": "--ro-bind-fd", "bind": "--bind-fd"}
 
 
@@ -113,6 +115,7 @@ class Confined(Tree):
             elif kind == "file":
                 args += ["--perms", "0444", "--ro-bind-data", str(self._data("file", source.encode())), target]
             elif kind in {"tmpfs", "dir"}:
+                args += ["--size", str(TMPFS_SIZE)] if kind == "tmpfs" else []
                 args += ["--perms", "1777" if target == "/tmp" else "0700", "--" + kind, target]  # noqa: S108 - inside
             else:
                 args += ["--" + kind, source, target]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 TAIL: Final = 64 * 1024
 LINES_PER_SECOND: Final = 1000
+BYTES_PER_SECOND: Final = 1024 * 1024
 MAX_LOG_LINE: Final = 16 * 1024
 JOURNAL: Final = "/run/systemd/journal/socket"
 LEASH_REFUSED: Final = "d676dce6287345458a17dc9dd63df8bf"
@@ -52,7 +53,7 @@ class Stderr:
         self.fd, self.writer = os.pipe()
         os.set_blocking(self.fd, False)
         self._tail, self._partial = bytearray(), b""
-        self._second, self._lines, self._dropped = 0, 0, 0
+        self._second, self._lines, self._bytes, self._dropped = 0, 0, 0, 0
         fields = f"PRIORITY=6\nSYSLOG_IDENTIFIER=mcp-server\nMCP_SERVER_ID={server_id}\nMESSAGE="
         self._head = fields.encode()
         self._journal = journal()
@@ -80,11 +81,13 @@ class Stderr:
     def _log(self, line: bytes) -> None:
         second = int(time.monotonic())
         if second != self._second:
-            dropped, self._second, self._lines, self._dropped = self._dropped, second, 0, 0
+            dropped, self._second, self._lines, self._bytes, self._dropped = self._dropped, second, 0, 0, 0
             if dropped:
                 self._send(b"mcpd-exec: %d lines of stderr were dropped, the server writes too many" % dropped)
         self._lines += 1
-        if not line or self._lines > LINES_PER_SECOND or not self._send(line):
+        self._bytes += len(line)
+        flood = self._lines > LINES_PER_SECOND or self._bytes > BYTES_PER_SECOND
+        if not line or flood or not self._send(line):
             self._dropped += bool(line)
 
     def _send(self, line: bytes) -> bool:

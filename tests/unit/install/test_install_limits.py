@@ -9,6 +9,7 @@ import resource
 import subprocess
 import threading
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from mcpd.install.commands import settle
 from mcpd.install.copytree import copy_tree, tree_bytes
 from mcpd.install.npm import declared_commands, parse_lock
 from mcpd.install.outcome import Outcome
+from mcpd.install.pinned import Pinned, pin
 from mcpd.install.project import required_by
 from mcpd.install.projectfiles import read_project_file
 from mcpd.install.requirements import PythonProject
@@ -66,17 +68,32 @@ def nest(root: Path, depth: int) -> None:
     os.close(current)
 
 
+@contextmanager
+def pinned(source: Path) -> Iterator[Pinned]:
+    found = pin(source)
+    try:
+        yield found
+    finally:
+        os.close(found.fd)
+
+
+def size(source: Path) -> int:
+    with pinned(source) as one:
+        return tree_bytes(one)
+
+
 def copy(source: Path) -> Path:
     target = source.with_name("target")
     target.mkdir()
-    copy_tree(source, target, stop=threading.Event(), progress=lambda _: None)
+    with pinned(source) as one:
+        copy_tree(one, target, stop=threading.Event(), progress=lambda _: None)
     return target
 
 
 @pytest.mark.parametrize("depth", [walk.MAX_DEPTH + 1, 1500])
 def test_a_tree_that_is_too_deep_is_refused(tmp_path: Path, depth: int) -> None:
     nest(tmp_path / "src", depth)
-    for check in (tree_bytes, copy, seal):
+    for check in (size, copy, seal):
         with pytest.raises(InvalidManifest, match="128 directories in each other"):
             check(tmp_path / "src")
 
@@ -85,7 +102,7 @@ def test_a_tree_may_be_as_deep_as_the_limit(tmp_path: Path) -> None:
     nest(tmp_path / "src", walk.MAX_DEPTH)
     deepest = tmp_path / "src" / "/".join("a" * walk.MAX_DEPTH)
     (deepest / "file").write_text("x")
-    assert tree_bytes(tmp_path / "src") == 1
+    assert size(tmp_path / "src") == 1
     target = copy(tmp_path / "src")
     assert (target / deepest.relative_to(tmp_path / "src") / "file").read_text() == "x"
     seal(target)
@@ -99,9 +116,9 @@ def test_a_tree_of_too_many_entries_is_refused(tmp_path: Path, monkeypatch: pyte
     for number in range(8):
         (source / f"two/{number}").touch()
         (source / f"one/.git/{number}").touch()
-    assert tree_bytes(source) == 0
+    assert size(source) == 0
     (source / "three").touch()
-    for check in (tree_bytes, copy, seal):
+    for check in (size, copy, seal):
         with pytest.raises(InvalidManifest, match="more than 10 files"):
             check(source)
 
@@ -109,11 +126,11 @@ def test_a_tree_of_too_many_entries_is_refused(tmp_path: Path, monkeypatch: pyte
 def test_the_holes_of_a_file_count(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     sparse(tmp_path / "src/1")
-    assert tree_bytes(tmp_path / "src") == 3 * GIB
+    assert size(tmp_path / "src") == 3 * GIB
     sparse(tmp_path / "src/0", GIB + 1)
     sparse(tmp_path / "src/2", 5 * GIB)
     with pytest.raises(InvalidManifest, match="larger than 4 GiB"):
-        tree_bytes(tmp_path / "src")
+        size(tmp_path / "src")
     (tmp_path / "src/0").unlink()
     (tmp_path / "src/1").unlink()
     with pytest.raises(InvalidManifest, match="larger than 4 GiB"):

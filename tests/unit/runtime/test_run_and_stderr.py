@@ -46,6 +46,30 @@ async def test_run_without_stdin_reads_its_end_at_once(spec) -> None:  # type: i
     assert (await run(PlainLauncher(), spec("cat"), timeout=30)).code == 0
 
 
+async def test_run_ends_with_its_program_and_takes_along_what_that_leaves(spec) -> None:  # type: ignore[no-untyped-def]
+    left = "import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('done', flush=True)"
+    done = await run(PlainLauncher(), spec("python3", "-c", left), timeout=30)
+    assert (done.code, done.stdout) == (0, b"done\n")
+
+
+async def test_run_ends_though_a_process_outside_has_its_output(spec, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    give = (
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect('outside'); socket.send_fds(s, [b'.'], [1])"
+        "; print('given', flush=True); s.recv(1)"
+    )
+    with socket.socket(socket.AF_UNIX) as outside:
+        outside.bind(str(tmp_path / "outside"))
+        outside.listen()
+        running = asyncio.create_task(run(PlainLauncher(), spec("python3", "-c", give), timeout=30))
+        peer, _ = await asyncio.to_thread(outside.accept)
+        with peer:
+            _, fds, _, _ = socket.recv_fds(peer, 1, 1)
+            peer.send(b".")
+            done = await running
+    os.close(fds[0])
+    assert (done.code, done.stdout) == (0, b"given\n")
+
+
 async def test_run_that_takes_too_long_is_stopped(spec) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(TimedOut, match=r"build:x: sleep did not end within 0.2 s"):
         await run(PlainLauncher(), spec("sleep", "600"), timeout=0.2)
@@ -108,6 +132,24 @@ def test_journal_is_spared_a_flood(journal: socket.socket, monkeypatch: pytest.M
     told, after = _drain(journal)
     assert b"2000 lines of stderr were dropped" in told
     assert after.endswith(b"MESSAGE=after\n")
+    os.close(given.writer)
+    given.close()
+
+
+def test_journal_is_spared_long_lines_too(journal: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(stderr.time, "monotonic", lambda: now[0])
+    given = stderr.Stderr("s")
+    received: list[bytes] = []
+    for _ in range(100):
+        os.write(given.writer, b"x" * 16_000 + b"\n")
+        assert given.pump()
+        received += _drain(journal)
+    assert len(received) == 1024 * 1024 // 16_000
+    now[0] += 1
+    os.write(given.writer, b"after\n")
+    given.pump()
+    assert b"35 lines of stderr were dropped" in _drain(journal)[0]
     os.close(given.writer)
     given.close()
 

@@ -77,6 +77,16 @@ async def test_S28_cwd_is_the_install_directory_and_state_is_home(world: World) 
     assert not {"shadow", "machine-id", "resolv.conf", "ssl", "ssh"} & set(found["seen"]["/etc"])
 
 
+async def test_python_runs_nothing_that_lies_in_the_state_directory(world: World) -> None:
+    site = world.paths.user.state / f"server/.local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    site.mkdir(parents=True)
+    (site / "usercustomize.py").write_text("import os; os.environ['PLANTED'] = 'ran'")
+    found = await report(world, env={"PYTHONNOUSERSITE": ""}, environment={"PYTHONNOUSERSITE": ""})
+    assert "PLANTED" not in found["env"]
+    built = build_spec("x", ["true"], world.paths.home, [], [], False, {"PYTHONNOUSERSITE": ""}, paths=world.paths)
+    assert built.env["PYTHONNOUSERSITE"] == "1"
+
+
 async def test_S22_private_manifest_has_the_values(world: World) -> None:
     server = world.install("server")
     found = await report(world, look=[server.generation / "manifest.json"], values={"key": "s3cr3t"})

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,52 @@ async def test_limit_counts_sessions_that_are_starting(world: World) -> None:
     await sessions.close()
     for client in clients:
         client.close()
+
+
+async def outcomes(sessions: Sessions, client: Client, *owners: Owner) -> list[str]:
+    """For each of *owners* in turn nothing, or why no server was started for it."""
+    found = []
+    for owner in owners:
+        try:
+            await sessions.spawn("server", client.fds, owner=owner)
+        except LimitExceeded as error:
+            found.append(error.message)
+        else:
+            found.append("")
+    return found
+
+
+async def test_each_user_has_a_share_and_root_and_mcpd_a_reserve(world: World) -> None:
+    world.install("server", WAIT, scope=Scope.SYSTEM)
+    sessions, client = world.sessions(scope=Scope.SYSTEM, max_sessions=8), Client()
+    one, again, check = Owner(1000, ":1.1"), Owner(1000, ":1.2"), Owner(1000, "mcpd.install", is_mcpd=True)
+    told = await outcomes(sessions, client, check, one, again, again)
+    assert told[:3] == ["", "", ""]
+    assert re.search(r"uid 1000 runs 2 servers already.*runtime\.max_sessions_per_user", told[3])
+    others = [Owner(1000 + number // 2, ":1.3") for number in range(2, 6)]
+    told = await outcomes(sessions, client, *others, Owner(2000, ":1.4"), Owner(0, ":1.5"), Owner(0, ":1.5"), check)
+    assert told[:4] == [""] * 4
+    assert re.search(r"runtime\.max_sessions, of 8: the others are kept for root", told[4])
+    assert told[5] == ""
+    assert all("runtime.max_sessions)" in refusal for refusal in told[6:])
+    await sessions.stop(sessions.list()[0].number)
+    await asyncio.sleep(0)
+    assert await outcomes(sessions, client, Owner(2000, ":1.4"), check) == [told[4], ""]
+    await sessions.close()
+    client.close()
+
+
+async def test_the_share_is_a_setting_and_a_user_instance_has_none(world: World) -> None:
+    world.install("server", WAIT, scope=Scope.SYSTEM)
+    client, owner = Client(), Owner(1000, ":1.1")
+    shared = world.sessions(scope=Scope.SYSTEM, max_sessions=8, max_sessions_per_user=3)
+    assert [bool(text) for text in await outcomes(shared, client, *[owner] * 4)] == [False, False, False, True]
+    await shared.close()
+    world.install("server", WAIT)
+    own = world.sessions(max_sessions=8, max_sessions_per_user=3)
+    assert await outcomes(own, client, *[owner] * 8) == [""] * 8
+    await own.close()
+    client.close()
 
 
 async def test_client_that_vanishes_loses_its_sessions_only(world: World) -> None:
@@ -337,7 +384,9 @@ def test_unit_properties_hold_nothing_private() -> None:
         "SuccessExitStatus": ([1], []),
         "LimitCORE": 0,
         "OOMPolicy": "kill",
-        "TasksMax": 4096,
+        "TasksMax": 1024,
+        "MemoryMax": 8 << 30,
+        "MemorySwapMax": 2 << 30,
     }
     assert unit_name("build:x").startswith("mcp-build_x-")
     assert unit_name("a") != unit_name("a")

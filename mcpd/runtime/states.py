@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The state directories of servers: what the next installation of an id finds there (docs/permissions.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import McpdError, SpawnFailed
+from mcpd.paths import Scope
+from mcpd.runtime import environment, mounts
+from mcpd.runtime.launch import LaunchSpec, MountKind
+from mcpd.runtime.run import run
+from mcpd.runtime.selfcheck import INTERPRETER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.paths import Paths
+    from mcpd.runtime.launch import Launcher
+    from mcpd.settings import Settings
+
+TIMEOUT: Final = 120.0
+"""Seconds that emptying one directory may take."""
+REMOVED: Final = "~removed"
+"""Ends the name of a directory that nobody uses any more."""
+KEPT: Final = "~kept"
+"""Ends the name of the file that says that a state without a server was kept on purpose."""
+HOME: Final = "/tmp/home"  # noqa: S108 - inside the sandbox, private
+
+EMPTY: Final = """
+import itertools, os, sys
+
+# Directories move up before they are looked into, so that no depth is too deep.
+os.chdir(sys.argv[1])
+fresh = map((os.urandom(8).hex() + "-{}").format, itertools.count())
+while found := os.listdir():
+    for name in found:
+        if os.path.islink(name) or not os.path.isdir(name):
+            os.unlink(name)
+            continue
+        os.chmod(name, 0o700)
+        for inner in os.listdir(name):
+            path = os.path.join(name, inner)
+            if os.path.islink(path) or not os.path.isdir(path):
+                os.unlink(path)
+            else:
+                os.chmod(path, 0o700)
+                os.rename(path, next(fresh))
+        os.rmdir(name)
+"""
+
+log = logging.getLogger(__name__)
+
+
+class States:
+    """Removes what servers have left, as the user that they ran as.
+
+    What mcpd may not read, in the system scope, it gives a name that no server gets, and lets a confined process with
+    the servers' user and nothing else to write empty it.
+    """
+
+    def __init__(self, launcher: Launcher, paths: Paths, scope: Scope, settings: Settings) -> None:
+        """*launcher* is that of servers."""
+        self._launcher = launcher
+        self._directory = paths.layout(scope).state
+        self._scope = scope
+        self._settings = settings
+        self._clearing = asyncio.Lock()
+
+    async def keep(self, server_id: str) -> None:
+        """The next installation of *server_id*, which is being removed, shall find the state."""
+        await asyncio.to_thread(self._mark, server_id)
+
+    async def drop(self, server_id: str) -> None:
+        """Remove the state of *server_id*, which does not run.
+
+        What cannot be removed is logged and no server's any more; :class:`~mcpd.errors.SpawnFailed` if it still is.
+        """
+        if await asyncio.to_thread(self._set_aside, server_id):
+            await self._clear()
+
+    async def drop_unless_kept(self, server_id: str) -> None:
+        """As :meth:`drop`, for a server that was not installed: its first installation begins, or has failed."""
+        if not await asyncio.to_thread(self._marker(server_id).exists):
+            await self.drop(server_id)
+
+    async def settle(self, server_id: str) -> None:
+        """The state is that of an installed server again, and no longer kept for one."""
+        await asyncio.to_thread(self._unmark, server_id)
+
+    def _mark(self, server_id: str) -> None:
+        if (self._directory / server_id).is_dir():
+            try:
+                self._marker(server_id).touch(mode=0o600)
+            except OSError as error:
+                log.warning("%s: its state will not be found again: %s", server_id, error)
+
+    def _unmark(self, server_id: str) -> None:
+        with suppress(OSError):
+            self._marker(server_id).unlink()
+
+    def _marker(self, server_id: str) -> Path:
+        return self._directory / f".{server_id}{KEPT}"
+
+    def _set_aside(self, server_id: str) -> bool:
+        """Take the name from the directory in one step; whether there was one.
+
+        Raises :class:`~mcpd.errors.SpawnFailed` if it cannot be done: a state that nobody kept is given to no server.
+        """
+        self._unmark(server_id)
+        place = self._directory / server_id
+        try:
+            place.rename(place.with_name(f".{server_id}.{secrets.token_hex(6)}{REMOVED}"))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise SpawnFailed(f"{place}, which an earlier server has left, cannot be set aside: {error}") from error
+        return True
+
+    async def _clear(self) -> None:
+        """Remove everything that was set aside, also what an earlier attempt could not."""
+        async with self._clearing:
+            for path in await asyncio.to_thread(self._aside):
+                try:
+                    await self._remove(path)
+                except (McpdError, OSError) as error:
+                    log.warning("%s could not be removed, and stays: %s", path, error)
+
+    def _aside(self) -> list[Path]:
+        try:
+            return sorted(path for path in self._directory.iterdir() if path.name.endswith(REMOVED))
+        except OSError:
+            return []
+
+    async def _remove(self, path: Path) -> None:
+        if await asyncio.to_thread(_removed_at_once, path):
+            return
+        ended = await run(self._launcher, self._spec(path), timeout=TIMEOUT)
+        if ended.code:
+            raise SpawnFailed(ended.stderr_tail.strip().rpartition("\n")[2] or f"status {ended.code}")
+        await asyncio.to_thread(path.rmdir)
+
+    def _spec(self, path: Path) -> LaunchSpec:
+        system = self._scope is Scope.SYSTEM
+        confined = self._settings.runtime.sandbox == "on"
+        runtime_dir = f"/run/{mounts.SYSTEM_USER}" if system else f"/run/user/{os.getuid()}"
+        state = mounts.bind(path, kind=MountKind.BIND)
+        shown = [*mounts.base(network=False, home=HOME, runtime_dir=runtime_dir, system=system), state]
+        return LaunchSpec(
+            id="mcpd-state",
+            argv=(INTERPRETER, "-IS", "-c", EMPTY, state.target),
+            cwd="/",
+            env=environment.base(HOME, runtime_dir),
+            mounts=tuple(shown) if confined else (),
+            network=False,
+            manifest=None,
+            confined=confined,
+        )
+
+
+def _removed_at_once(path: Path) -> bool:
+    """Whether it was nothing that has to be emptied first."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink()
+        return True
+    try:
+        path.rmdir()
+    except OSError:
+        return False
+    return True
