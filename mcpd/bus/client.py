@@ -33,7 +33,8 @@ __all__ = ["Client", "Handle", "JobResult", "Remote", "Signal", "Variant", "conn
 
 CALL_TIMEOUT: Final = 30.0
 """Seconds that a call may take, unless the caller may be asked for a password."""
-INTERACTIVE_TIMEOUT: Final = 300.0
+INTERACTIVE_TIMEOUT: Final = 330.0
+"""The same where the caller may be asked; mcpd gives up a prompt before that, and says so."""
 
 
 class JobResult(NamedTuple):

@@ -11,8 +11,8 @@ import inspect
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -21,6 +21,7 @@ from mcpd.bus.caller import Call, Caller, Callers
 from mcpd.bus.fds import Fds
 from mcpd.bus.idle import Activity
 from mcpd.bus.objects import STANDARD, Objects, Target
+from mcpd.bus.shares import Shares
 from mcpd.bus.transport import ALLOW_INTERACTIVE, Frame
 from mcpd.errors import (
     InvalidArgument,
@@ -38,7 +39,15 @@ if TYPE_CHECKING:
     from mcpd.bus.polkit import Authority
 
 MAX_IN_FLIGHT: Final = 128
-"""Calls of one sender that may be unanswered at once."""
+"""Calls of one sender that may be unanswered at once; as many as the bus itself allows."""
+CALLS_EACH: Final = 64
+"""The same for one user, where there are several; root and the system's bridge may have :data:`MAX_IN_FLIGHT`."""
+CALLS: Final = 512
+"""The same for all users without such a reserve."""
+FDS_EACH: Final = 256
+"""File descriptors that came with the unanswered calls of one user, where there are several."""
+FDS: Final = 1024
+"""The same for all users without a reserve."""
 MAX_CALL: Final = 512 * 1024
 """Bytes of one call."""
 MAX_CALL_FDS: Final = 16
@@ -72,7 +81,9 @@ class Dispatcher:
         authority: Authority,
         *,
         only_uid: int | None = None,
+        bridge_uid: int | None = None,
     ) -> None:
+        """With *only_uid* nobody else is served; *bridge_uid*, which calls for many users, has a reserve."""
         self._connection = connection
         self._objects = objects
         self._table = table
@@ -82,6 +93,9 @@ class Dispatcher:
         self.activity = Activity()
         """The calls under way."""
         self._in_flight: Counter[str] = Counter()
+        reserved = {0} if bridge_uid is None else {0, bridge_uid}
+        self._calls = Shares(CALLS_EACH, CALLS, dict.fromkeys(reserved, MAX_IN_FLIGHT))
+        self._fds = Shares(FDS_EACH, FDS, dict.fromkeys(reserved, MAX_IN_FLIGHT * MAX_CALL_FDS))
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -147,9 +161,9 @@ class Dispatcher:
     async def _serve(self, frame: Frame, method: Method, target: Target | None) -> None:
         """Answer one call. The boundary where faults of mcpd are logged, and hidden from the caller."""
         try:
-            with Fds() as ends:
-                caller = await self._callers.get(frame.sender)
-                self._check_user(caller)
+            caller = await self._callers.get(frame.sender)
+            self._check_user(caller)
+            with Fds() as ends, self._counted(caller.uid, len(frame.fds)):
                 args = _arguments(frame, method)
                 call = Call(caller, _interactive(frame, method, args), frame.fds, ends)
                 result = await self._run(call, frame.path, method, target, args)
@@ -174,6 +188,26 @@ class Dispatcher:
             details = await _done(row.details(target, call, *args)) if row.details else {}
             await self._authority.check(call, action, details)
         return await _done(row.handler(target, call, *args))
+
+    @contextmanager
+    def _counted(self, uid: int, fds: int) -> Iterator[None]:
+        """Count a call of *uid* that came with so many *fds*. Raises :class:`~mcpd.errors.LimitExceeded`."""
+        if self._only_uid is not None:
+            yield
+            return
+        if not self._calls.take(uid):
+            raise LimitExceeded(f"uid {uid} has too many calls unanswered, {self._calls.held(uid)}; wait for some")
+        try:
+            if not self._fds.take(uid, fds):
+                raise LimitExceeded(
+                    f"uid {uid} has too many file descriptors in unanswered calls, {self._fds.held(uid)}; wait for some"
+                )
+            try:
+                yield
+            finally:
+                self._fds.give_back(uid, fds)
+        finally:
+            self._calls.give_back(uid)
 
     def _check_user(self, caller: Caller) -> None:
         if self._only_uid is not None and caller.uid != self._only_uid:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Asking polkit whether a caller may do something (design §5). The session instance asks nobody."""
+"""Asking polkit whether a caller may do something (design §5). The session instance asks nobody.
+
+The bus lets mcpd wait for 128 answers at once. Everybody's questions share them, so nobody gets more than a few: what
+polkit can decide by itself waits for its turn, and few authentication prompts may be open.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,47 @@ import asyncio
 import itertools
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from mcpd.errors import InteractionRequired, McpdError, NotAuthorized, ServiceUnavailable
+from mcpd.bus.shares import Seldom, Shares, Turns
+from mcpd.errors import (
+    InteractionRequired,
+    LimitExceeded,
+    McpdError,
+    NotAuthorized,
+    ServiceUnavailable,
+    TimedOut,
+)
 from mcpd.journal import POLKIT_DECISION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from mcpd.bus.caller import Call
-    from mcpd.bus.connection import Connection
+    from mcpd.bus.connection import Connection, Reply
 
 ACTION_PREFIX: Final = "org.mcpd.mcp1."
 POLKIT: Final = "org.freedesktop.PolicyKit1"
 AUTHORITY: Final = POLKIT + ".Authority"
 AUTHORITY_PATH: Final = "/org/freedesktop/PolicyKit1/Authority"
 _ALLOW_INTERACTION: Final = 1
+
+PROMPT_TIMEOUT: Final = 300.0
+"""Seconds in which a prompt must be answered."""
+PROMPTS_EACH: Final = 4
+"""Prompts that one user may have open."""
+PROMPTS: Final = 32
+"""Prompts that may be open, besides those of root."""
+CHECK_TIMEOUT: Final = 25.0
+"""Seconds in which polkit must decide where nobody is asked."""
+_ROOTS_TIMEOUT: Final = 5.0
+"""The same for root, who does not depend on the answer."""
+_CANCEL_TIMEOUT: Final = 25.0
+"""Seconds for polkit to confirm that it gave up; its answer counts on the bus until then."""
+_CHECKS, _CHECKS_EACH = 32, 4
+_CHECKS_OF_ROOT: Final = 8
+_CHECKS_OF_BRIDGE: Final = 16
 
 log = logging.getLogger(__name__)
 
@@ -45,76 +74,177 @@ class OwnUser:
         """Every call that gets here is the user's own."""
 
 
+class _Question(NamedTuple):
+    call: Call
+    action_id: str
+    details: Mapping[str, str]
+
+
+class _Decision(NamedTuple):
+    authorized: bool
+    challenge: bool = False
+    details: Mapping[str, str] = {}
+
+
 class Polkit:
     """polkitd on the system bus."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(
+        self, connection: Connection, *, bridge_uid: int | None = None, prompt_timeout: float = PROMPT_TIMEOUT
+    ) -> None:
+        """*bridge_uid* asks for many users; *prompt_timeout* is in seconds."""
         self._connection = connection
+        self._bridge_uid = bridge_uid
+        self._prompt_timeout = prompt_timeout
         self._numbers = itertools.count(1)
+        self._prompts = Shares(PROMPTS_EACH, PROMPTS, {0: PROMPTS_EACH})
+        self._checks = Turns(_CHECKS, _CHECKS_EACH)
+        self._roots_checks = Turns(_CHECKS_OF_ROOT, _CHECKS_OF_ROOT)
+        self._bridges_checks = Turns(_CHECKS_OF_BRIDGE, _CHECKS_EACH)
+        self._asking: set[asyncio.Task[Reply]] = set()
+        """Until polkit answers, or its connection is lost."""
+        self._seldom = Seldom(log)
 
     async def check(self, call: Call, action: str, details: Mapping[str, str]) -> None:
-        """See :class:`Authority`. A prompt that stays open holds up this call only, and ends with the caller."""
-        action_id = ACTION_PREFIX + action
-        asking = asyncio.create_task(self._ask(call, action_id, details), name=f"polkit {action_id} for {call.sender}")
-        leaving = asyncio.create_task(call.caller.gone.wait())
-        try:
-            await asyncio.wait([asking, leaving], return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                raise ServiceUnavailable(f"{call.sender} has left the message bus")
-            authorized, challenge, told = asking.result()
-        finally:
-            asking.cancel()
-            leaving.cancel()
-            await asyncio.gather(asking, leaving, return_exceptions=True)
+        """See :class:`Authority`. A prompt that stays open holds up this call only, and ends with the caller.
+
+        Raises also :class:`~mcpd.errors.LimitExceeded` and :class:`~mcpd.errors.TimedOut`, and
+        :class:`~mcpd.errors.ServiceUnavailable` if the caller has left. Root may do what polkit is not able to decide.
+        """
+        question = _Question(call, ACTION_PREFIX + action, details)
+        decision = await self._decide(question)
+        if decision.challenge and not decision.authorized and call.interactive:
+            decision = await self._prompt(question)
         log.info(
             "uid %d (%s) may %s%s",
             call.uid,
             call.sender,
-            "" if authorized else "not ",
-            action_id,
+            "" if decision.authorized else "not ",
+            question.action_id,
             extra={
                 "MESSAGE_ID": POLKIT_DECISION,
-                "POLKIT_ACTION": action_id,
+                "POLKIT_ACTION": question.action_id,
                 "CALLER_UID": call.uid,
                 "MCP_SERVER_ID": details.get("id"),
             },
         )
-        if authorized:
-            return
-        raise _refusal(action_id, call.interactive, challenge=challenge, details=told)
+        if not decision.authorized:
+            raise _refusal(question, decision)
 
-    async def _ask(self, call: Call, action_id: str, details: Mapping[str, str]) -> tuple[bool, bool, dict[str, str]]:
+    async def _decide(self, question: _Question) -> _Decision:
+        """What polkit says without asking anybody."""
+        call, action_id = question.call, question.action_id
+        turns, whose = self._turns(question)
+        limit = _ROOTS_TIMEOUT if call.uid == 0 else CHECK_TIMEOUT
+        try:
+            try:
+                async with asyncio.timeout(limit):
+                    await turns.enter(whose)
+            except TimeoutError:
+                raise LimitExceeded("too many decisions are waited for") from None
+            return await self._ask(question, 0, limit, partial(turns.leave, whose))
+        except (ServiceUnavailable, LimitExceeded, TimedOut) as error:
+            if call.caller.gone.is_set():
+                raise
+            self._seldom.warning("polkit does not decide (%s): only root may do what needs it", error.message)
+            if call.uid == 0:
+                return _Decision(authorized=True)
+            if isinstance(error, ServiceUnavailable):
+                raise NotAuthorized(f"{action_id}: polkit is not there, and only root may do this without") from error
+            raise type(error)(f"{action_id}: polkit has too much to decide; try again in a moment") from error
+
+    def _turns(self, question: _Question) -> tuple[Turns, int]:
+        """Where the question waits, and whose it is."""
+        uid = question.call.uid
+        if uid == 0:
+            return self._roots_checks, uid
+        if uid == self._bridge_uid:
+            return self._bridges_checks, int(question.details.get("caller-uid", uid))
+        return self._checks, uid
+
+    async def _prompt(self, question: _Question) -> _Decision:
+        """What polkit says after it asked the caller, or whoever may authenticate."""
+        call, action_id = question.call, question.action_id
+        if not self._prompts.take(call.uid):
+            if self._prompts.held(call.uid):
+                raise LimitExceeded(
+                    f"{action_id} needs authentication, and a prompt is open already for uid {call.uid} "
+                    f"({PROMPTS_EACH} at most); answer or dismiss it first"
+                )
+            raise LimitExceeded(f"{action_id} needs authentication, and {PROMPTS} prompts are open; try again later")
+        give_back = partial(self._prompts.give_back, call.uid)
+        try:
+            return await self._ask(question, _ALLOW_INTERACTION, self._prompt_timeout, give_back)
+        except TimedOut as error:
+            raise NotAuthorized(
+                f"{action_id}: nobody answered the authentication prompt in {self._prompt_timeout:.0f} s; try again"
+            ) from error
+        except (ServiceUnavailable, LimitExceeded) as error:
+            if call.caller.gone.is_set():
+                raise
+            raise NotAuthorized(f"{action_id}: polkit could not ask: {error.message}") from error
+
+    async def _ask(self, question: _Question, flags: int, limit: float, done: Callable[[], None]) -> _Decision:
+        """Ask polkit, for *limit* seconds or until the caller leaves. *done* is called once polkit has answered."""
+        call, action_id, details = question
+        if call.caller.gone.is_set():
+            done()
+            raise _left(call)
         cancellation = f"mcpd-{os.getpid()}-{next(self._numbers)}"
         subject = ("system-bus-name", {"name": call.sender})
-        flags = _ALLOW_INTERACTION if call.interactive else 0
+        request = self._connection.call(
+            POLKIT, AUTHORITY_PATH, AUTHORITY, "CheckAuthorization", "(sa{sv})sa{ss}us",
+            [subject, action_id, details, flags, cancellation], timeout=limit + _CANCEL_TIMEOUT,
+        )  # fmt: skip
+        asking = asyncio.create_task(request, name=f"polkit {action_id} for {call.sender}")
+        self._asking.add(asking)
+        asking.add_done_callback(partial(self._answered, done))
+        leaving = asyncio.create_task(call.caller.gone.wait())
         try:
-            reply = await self._connection.call(
-                POLKIT, AUTHORITY_PATH, AUTHORITY, "CheckAuthorization", "(sa{sv})sa{ss}us",
-                [subject, action_id, details, flags, cancellation], timeout=None,
-            )  # fmt: skip
-        except asyncio.CancelledError:
-            self._connection.post(POLKIT, AUTHORITY_PATH, AUTHORITY, "CancelCheckAuthorization", "s", [cancellation])
+            await asyncio.wait([asking, leaving], timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return self._read(asking, action_id)
+            if call.caller.gone.is_set():
+                raise _left(call)
+            raise TimedOut(f"no answer within {limit:.0f} s")
+        finally:
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            if not asking.done():
+                self._connection.post(
+                    POLKIT, AUTHORITY_PATH, AUTHORITY, "CancelCheckAuthorization", "s", [cancellation]
+                )
+
+    def _answered(self, done: Callable[[], None], asking: asyncio.Task[Reply]) -> None:
+        self._asking.discard(asking)
+        done()
+        if not asking.cancelled() and asking.exception() is None:
+            asking.result().fds.close()
+
+    def _read(self, asking: asyncio.Task[Reply], action_id: str) -> _Decision:
+        try:
+            return _Decision(*asking.result().values[0])
+        except (ServiceUnavailable, LimitExceeded, TimedOut):
             raise
-        except ServiceUnavailable as error:
-            log.warning("polkit is not there (%s): only root may %s", error.message, action_id)
-            return call.uid == 0, False, {}
         except McpdError as error:
-            log.exception("polkit did not decide on %s", action_id)
+            self._seldom.warning("polkit did not decide on %s: %s", action_id, error.message)
             raise NotAuthorized(f"polkit did not decide on {action_id}: {error.message}") from error
-        with reply.fds:
-            decision: tuple[bool, bool, dict[str, str]] = reply.values[0]
-            return decision
 
 
-def _refusal(action_id: str, interactive: bool, *, challenge: bool, details: Mapping[str, Any]) -> NotAuthorized:
+def _left(call: Call) -> ServiceUnavailable:
+    return ServiceUnavailable(f"{call.sender} has left the message bus")
+
+
+def _refusal(question: _Question, decision: _Decision) -> NotAuthorized:
+    action_id, details = question.action_id, decision.details
     if details.get("polkit.dismissed"):
         return NotAuthorized(f"{action_id}: the authentication was dismissed; try again to be asked again")
-    if challenge and not interactive:
+    if decision.challenge and not question.call.interactive:
         return InteractionRequired(
             f"{action_id} needs authentication, and the call does not allow to ask for it; "
             "allow interactive authorization, or call as root"
         )
-    if challenge:
+    if decision.challenge:
         return NotAuthorized(
             f"{action_id} needs authentication, and no polkit agent is there to ask; see pkttyagent(1)"
         )

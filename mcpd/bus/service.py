@@ -61,7 +61,9 @@ class Service:
         self._objects.add(ROOT, Manager(core, self._servers, self._catalog_changed, bridge_uid))
         if log_control is not None:
             self._objects.add(LOG_CONTROL_PATH, log_control)
-        self._dispatcher = Dispatcher(connection, self._objects, TABLE, self._callers, authority, only_uid=only_uid)
+        self._dispatcher = Dispatcher(
+            connection, self._objects, TABLE, self._callers, authority, only_uid=only_uid, bridge_uid=bridge_uid
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unsubscribe: list[Callable[[], None]] = []
 

@@ -16,6 +16,7 @@ from mcpd.bus.service import Service
 from mcpd.catalog import Catalog
 from mcpd.install.installer import Installer
 from mcpd.paths import Scope
+from mcpd.runtime.launchers import Launchers
 from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.sessions import Sessions
 from mcpd.settings import load
@@ -71,9 +72,10 @@ async def serving(
         store = Store(layout, scope)
         sessions = Sessions(store, PlainLauncher(), layout, settings, scope)
         catalog = Catalog(layout, scope, settings)
-        installer = Installer(store, catalog, sessions, PlainLauncher(), layout, settings, scope)
+        launchers = Launchers(PlainLauncher(), PlainLauncher())
+        installer = Installer(store, catalog, sessions, launchers, layout, settings, scope)
         core = Core(scope, settings, store, catalog, sessions, installer, "plain", "1")
-        authority = OwnUser() if scope is Scope.USER else Polkit(connection)
+        authority = OwnUser() if scope is Scope.USER else Polkit(connection, bridge_uid=bridge_uid)
         service = Service(connection, core, authority, only_uid=only_uid, bridge_uid=bridge_uid, lookup=lookup)
         assert await connection.request_name(BUS_NAME)
         await service.start()

@@ -25,20 +25,24 @@ def load(mock, _parameters):
 @dbus.service.method(
     MAIN_IFACE, in_signature="(sa{sv})sa{ss}us", out_signature="(bba{ss})", async_callbacks=("ok_cb", "err_cb")
 )
-def CheckAuthorization(self, subject, action_id, _details, _flags, cancellation_id, ok_cb, err_cb):
+def CheckAuthorization(self, subject, action_id, _details, flags, cancellation_id, ok_cb, err_cb):
     kind, fields = subject
     assert kind == "system-bus-name"
     answer = self.answers.get((str(fields["name"]), str(action_id))) or self.answers.get(("", str(action_id)), "no")
-    if answer == "hang":
-        self.waiting[str(cancellation_id)] = err_cb
+    if answer == "hang" or (answer == "prompt" and flags):
+        self.waiting[str(cancellation_id)] = (ok_cb, err_cb)
         self.EmitSignal(MAIN_IFACE, "Changed", "", [])
+    elif answer == "prompt":
+        ok_cb(ANSWERS["challenge"])
+    elif answer == "overloaded":
+        err_cb(dbus.exceptions.DBusException("too many", name="org.freedesktop.DBus.Error.LimitsExceeded"))
     else:
         ok_cb(ANSWERS[answer])
 
 
 @dbus.service.method(MAIN_IFACE, in_signature="s")
 def CancelCheckAuthorization(self, cancellation_id):
-    self.waiting.pop(str(cancellation_id))(
+    self.waiting.pop(str(cancellation_id))[1](
         dbus.exceptions.DBusException("cancelled", name="org.freedesktop.PolicyKit1.Error.Cancelled")
     )
     self.EmitSignal(MAIN_IFACE, "Changed", "", [])
@@ -46,7 +50,10 @@ def CancelCheckAuthorization(self, cancellation_id):
 
 @dbus.service.method(MOCK_IFACE, in_signature="sss")
 def Answer(self, subject, action_id, answer):
-    """How CheckAuthorization answers for *action_id* and *subject* (empty: everybody)."""
+    """How CheckAuthorization answers for *action_id* and *subject* (empty: everybody).
+
+    "hang" is no answer; "prompt" is none once the user may be asked.
+    """
     self.answers[(str(subject), str(action_id))] = str(answer)
 
 
@@ -54,3 +61,10 @@ def Answer(self, subject, action_id, answer):
 def Waiting(self):
     """How many checks are not answered."""
     return len(self.waiting)
+
+
+@dbus.service.method(MOCK_IFACE)
+def Release(self):
+    """Answer the check that waits longest: yes."""
+    self.waiting.pop(next(iter(self.waiting)))[0](ANSWERS["yes"])
+    self.EmitSignal(MAIN_IFACE, "Changed", "", [])

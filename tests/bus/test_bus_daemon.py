@@ -53,19 +53,36 @@ async def test_without_a_bus_there_is_no_mcpd(machine: Machine) -> None:
     assert "cannot connect to the message bus" in daemon.log()
 
 
-async def test_wrong_settings_are_named(machine: Machine) -> None:
-    machine.settings["MCPD_RUNTIME_SANDBOX"] = "perhaps"
-    daemon = await machine.start()
-    assert await ended(daemon) == 1
-    assert "mcpd: MCPD_RUNTIME_SANDBOX" in daemon.log()
+async def test_with_wrong_settings_nothing_is_started_until_they_are_mended(machine: Machine, client: Client) -> None:
+    file = machine.root / "home/.config/mcp/mcpd.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[runtime]\nsandbocks = 'on'\n")
+    machine.install("x")
+    daemon = await machine.serve()
+    told = r"x is not started: .*/mcp/mcpd\.toml: runtime\.sandbocks: there is no such setting"
+    with pytest.raises(errors.InvalidConfig, match=told):
+        await client.spawn("x")
+    assert [server["id"] for server in await client.manager.call("ListServers", "a{sv}", [{}])] == ["x"]
+    assert "sandbox" not in (await client.manager.properties())["Features"]
+    file.write_text("")
+    daemon.process.send_signal(signal.SIGHUP)
+    async with asyncio.timeout(PATIENCE):
+        while "sandbox" not in (await client.manager.properties())["Features"]:
+            await asyncio.sleep(0.01)
+    _, ends = await client.spawn("x")
+    for fd in ends.values():
+        os.close(fd)
+    assert await daemon.stop() == 0
     assert "Traceback" not in daemon.log()
 
 
-async def test_the_environment_cannot_take_the_sandbox_of_the_system_away(machine: Machine) -> None:
+async def test_the_environment_cannot_take_the_sandbox_of_the_system_away(machine: Machine, client: Client) -> None:
     machine.settings["MCPD_RUNTIME_SANDBOX"] = "off"
-    daemon = await machine.start("--system")
-    assert await ended(daemon) == 1
-    assert "mcpd: MCPD_RUNTIME_SANDBOX=off: " in daemon.log()
+    daemon = await machine.serve("--system")
+    async with asyncio.timeout(PATIENCE):
+        while "No server is started with the launcher plain: MCPD_RUNTIME_SANDBOX=off: " not in daemon.log():
+            await client.manager.call("ListServers", "a{sv}", [{}])
+    assert "sandbox" not in (await client.manager.properties())["Features"]
 
 
 async def test_the_system_instance_serves_the_system_scope(machine: Machine, client: Client) -> None:
