@@ -113,7 +113,8 @@ class Polkit:
         """
         question = _Question(call, ACTION_PREFIX + action, details)
         decision = await self._decide(question)
-        if decision.challenge and not decision.authorized and call.interactive:
+        asked = decision.challenge and not decision.authorized and call.interactive
+        if asked:
             decision = await self._prompt(question)
         log.info(
             "uid %d (%s) may %s%s",
@@ -129,7 +130,7 @@ class Polkit:
             },
         )
         if not decision.authorized:
-            raise _refusal(question, decision)
+            raise _refusal(question, decision, asked=asked)
 
     async def _decide(self, question: _Question) -> _Decision:
         """What polkit says without asking anybody."""
@@ -235,7 +236,7 @@ def _left(call: Call) -> ServiceUnavailable:
     return ServiceUnavailable(f"{call.sender} has left the message bus")
 
 
-def _refusal(question: _Question, decision: _Decision) -> NotAuthorized:
+def _refusal(question: _Question, decision: _Decision, *, asked: bool) -> NotAuthorized:
     action_id, details = question.action_id, decision.details
     if details.get("polkit.dismissed"):
         return NotAuthorized(f"{action_id}: the authentication was dismissed; try again to be asked again")
@@ -248,4 +249,6 @@ def _refusal(question: _Question, decision: _Decision) -> NotAuthorized:
         return NotAuthorized(
             f"{action_id} needs authentication, and no polkit agent is there to ask; see pkttyagent(1)"
         )
+    if asked:
+        return NotAuthorized(f"{action_id}: the authentication failed; try again to be asked again")
     return NotAuthorized(f"{action_id} is not allowed to this user; an administrator can grant it in polkit's rules")

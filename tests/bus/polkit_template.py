@@ -32,12 +32,12 @@ def CheckAuthorization(self, subject, action_id, _details, flags, cancellation_i
     if answer == "hang" or (answer == "prompt" and flags):
         self.waiting[str(cancellation_id)] = (ok_cb, err_cb)
         self.EmitSignal(MAIN_IFACE, "Changed", "", [])
-    elif answer == "prompt":
+    elif answer == "prompt" or (answer == "wrong password" and not flags):
         ok_cb(ANSWERS["challenge"])
     elif answer == "overloaded":
         err_cb(dbus.exceptions.DBusException("too many", name="org.freedesktop.DBus.Error.LimitsExceeded"))
     else:
-        ok_cb(ANSWERS[answer])
+        ok_cb(ANSWERS["no" if answer == "wrong password" else answer])
 
 
 @dbus.service.method(MAIN_IFACE, in_signature="s")

@@ -95,6 +95,19 @@ async def test_a_dismissed_prompt_is_a_refusal(system: Machine) -> None:
             await one.manager.call(*SET_CONFIG)
 
 
+async def test_a_wrong_password_is_told_from_a_prohibition(system: Machine) -> None:
+    async with (
+        people(system) as (one, _, uids, third),
+        served(system, scope=Scope.SYSTEM, uids=uids),
+        polkitd(system, third, TEMPLATE) as mock,
+    ):
+        one.interactive = True
+        for answer, told in (("wrong password", "authentication failed"), ("no", "not allowed to this user")):
+            await mock.answer(CONFIGURE, answer)
+            with pytest.raises(NotAuthorized, match=told):
+                await one.manager.call(*SET_CONFIG)
+
+
 async def test_an_answer_is_for_its_subject_only(system: Machine) -> None:
     async with (
         people(system) as (one, two, uids, third),

@@ -68,9 +68,7 @@ class Confined(Tree):
                 setsigdef=(SIGPIPE, SIGXFSZ, SIGTERM, SIGINT),
             )
         except FileNotFoundError as error:
-            raise Failure(
-                "SandboxUnavailable", 'bubblewrap is missing: install it, or set sandbox = "off" in mcpd.toml'
-            ) from error
+            raise Failure("SandboxUnavailable", "bubblewrap is missing: install the package bubblewrap") from error
         finally:
             while self._keep:
                 os.close(self._keep.pop())
