@@ -7,5 +7,7 @@ import signal
 
 
 def pytest_configure() -> None:
-    """Let tests interrupt what they start: jobs in the background of a shell inherit that SIGINT is ignored."""
+    """Let tests interrupt what they start: jobs in the background, or under nohup, pass on that signals are ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
