@@ -117,6 +117,8 @@ class Client:
         self.system = system
         self.interactive = interactive
         self.manager = Remote(self, ROOT, MANAGER)
+        self._mcpd = ""
+        """The unique name of mcpd, followed when another takes its place; empty until somebody listens to it."""
 
     def job(self, path: str) -> Remote:
         """The job at *path*."""
@@ -178,12 +180,16 @@ class Client:
     async def subscribe(
         self, listener: Callable[[Signal], None], *, path: str = "", interface: str = "", member: str = ""
     ) -> Callable[[], None]:
-        """Call *listener* for matching signals of mcpd; returns what ends that."""
-        owner = await self._owner()
+        """Call *listener* for matching signals of mcpd, also of one that takes its place; returns what ends that."""
+        if not self._mcpd:
+            followed = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", BUS_NAME)
+            await self.connection.subscribe(followed, self._on_owner)
+            owner = await self._owner()
+            self._mcpd = self._mcpd or owner
 
         def from_mcpd(signal: Signal) -> None:
             # The bus delivers a signal addressed to us from anybody.
-            if signal.sender == owner:
+            if signal.sender == self._mcpd:
                 listener(signal)
 
         return await self.connection.subscribe(Match(BUS_NAME, path, interface, member), from_mcpd)
@@ -245,6 +251,9 @@ class Client:
                     on_change(job, properties)
                 elif signal.member == "JobRemoved" and signal.args[0] == path:
                     return JobResult(*signal.args[1:4])
+
+    def _on_owner(self, signal: Signal) -> None:
+        self._mcpd = str(signal.args[2]) or self._mcpd
 
     async def _owner(self) -> str:
         """The unique name of mcpd, started if need be."""

@@ -30,6 +30,8 @@ MACHINES = pytest.StashKey[list[Machine]]()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     why = unable()
+    # Last: the machine that they share is a child of this process, and other tests count those.
+    items.sort(key=lambda item: item.path.is_relative_to(HERE))
     for item in items:
         if not item.path.is_relative_to(HERE):
             continue
