@@ -87,6 +87,14 @@ class BridgeSettings(_Section):
     """Bytes of incomplete and unread messages kept in memory; one caller of the system's bridge may take a quarter."""
     max_sessions: Annotated[int, Field(ge=1)] = 256
     """Sessions of one caller at once."""
+    max_children: Annotated[int, Field(ge=1)] = 64
+    """Processes of one caller at once."""
+    keepalive: Seconds = 30
+    """Seconds after which a silent event stream carries a comment."""
+    rate: Annotated[float, Field(gt=0)] = 50_000
+    """Calls a second that one caller may make of one server, on average."""
+    burst: Annotated[int, Field(ge=1)] = 10_000
+    """Calls of one caller to one server that may come at once."""
     strict_sessions: bool = False
     """Refuse requests without a session, instead of serving them from a child shared by the caller."""
     allowed_origins: tuple[str, ...] = ()

@@ -10,21 +10,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.call import Answer, Call
 from mcpd.bridge.jsonrpc import Message, Raw
 from mcpd.bridge.pipes import LineReader, Pipe
 from mcpd.bridge.tasks import LimitedLog
+from mcpd.bridge.watch import Outcome
 from mcpd.errors import LimitExceeded, McpdError, ParseError, SpawnFailed, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcpd.bridge.budget import Budget
+    from mcpd.bridge.call import Peer, Shape, Sink
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.tasks import Tasks
     from mcpd.bridge.upstream import Upstream
+    from mcpd.bridge.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -42,83 +47,24 @@ MOST_BROKEN: Final = 10_000
 """Lines that are no JSON after which a server is stopped, if no other line comes between."""
 
 
-class Sink(Protocol):
-    """Where the answer to a call goes."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms a server runs."""
 
-    def answer(self, response: bytes) -> None:
-        """Take the response, with the caller's id."""
-
-    def refuse(self, fault: McpdError, identity: bytes = b"") -> None:
-        """Take *fault* instead of a response, because no server saw the request."""
-
-    def push(self, message: bytes) -> bool:
-        """Take a message that belongs to the call; false if it cannot."""
-
-    def cancelled(self, identity: bytes) -> None:
-        """Learn that no response will come, because the caller cancelled."""
-
-
-class Peer(Protocol):
-    """The side a server talks to by itself: a session, or nobody in the pool."""
-
-    def server_request(self, child: Child, method: str, message: Message) -> None:
-        """Answer, or have answered, the server's request through :meth:`Child.reply`."""
-
-    def server_notification(self, child: Child, method: str, message: Message) -> None:
-        """Take a notification other than progress."""
-
-    def child_ended(self, child: Child) -> None:
-        """Send no more calls to *child*: it is gone, or about to be stopped."""
-
-
-class Call:
-    """A request on its way."""
-
-    __slots__ = ("id", "sink", "started", "timeout", "token", "touched")
-
-    def __init__(self, sink: Sink, identity: bytes, token: bytes, now: float, timeout: float) -> None:
-        self.sink = sink
-        self.id = identity
-        self.token = token
-        self.started = self.touched = now
-        self.timeout = timeout
-
-
-class _Answer:
-    """The sink of a call that the bridge itself makes."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-    def answer(self, response: bytes) -> None:
-        if not self.future.done():
-            self.future.set_result(jsonrpc.parse_line(response)[0])
-
-    def refuse(self, fault: McpdError, identity: bytes = b"") -> None:
-        self.answer(jsonrpc.failure(identity, fault))
-
-    def push(self, message: bytes) -> bool:
-        return False
-
-    def cancelled(self, identity: bytes) -> None:
-        self.answer(jsonrpc.failure(identity, McpdError("cancelled")))
+    timeout: float
+    """Seconds that a call may take without an answer or progress."""
+    max_line: int
+    """Bytes of one message of it."""
+    caller: Caller
+    """For whom its messages are kept in memory."""
+    budget: Budget
+    watch: Watch
 
 
 class Child:
-    """A server that runs for *caller*. *timeout* is in seconds, *max_line* in bytes."""
+    """A server that runs."""
 
-    def __init__(
-        self,
-        name: str,
-        upstream: Upstream,
-        peer: Peer,
-        tasks: Tasks,
-        *,
-        timeout: float,
-        max_line: int,
-        budget: Budget,
-        caller: Caller,
-    ) -> None:
+    def __init__(self, name: str, upstream: Upstream, peer: Peer, tasks: Tasks, terms: Terms) -> None:
         self.name = name
         self.calls: dict[bytes, Call] = {}
         """Requests in flight, oldest first, by their upstream id."""
@@ -131,17 +77,19 @@ class Child:
         self._upstream = upstream
         self._peer = peer
         self._tasks = tasks
-        self._timeout = timeout
+        self._timeout = terms.timeout
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         self._drain: asyncio.TimerHandle | None = None
+        self._watch = terms.watch
         self._stopping: asyncio.Task[None] | None = None
         self._died = False
         self._broken = 0
         self._warn = LimitedLog(name)
-        reader = LineReader(self._line, self._oversized, max_line, budget.holding(caller, self._cut))
-        self._pipe = Pipe(*upstream.take(), reader, self._ended, budget.holding(caller, self._cut))
+        held = [terms.budget.holding(terms.caller, self._cut) for _ in range(2)]
+        reader = LineReader(self._line, self._oversized, terms.max_line, held[0])
+        self._pipe = Pipe(*upstream.take(), reader, self._ended, held[1])
 
     @property
     def stopping(self) -> bool:
@@ -150,8 +98,17 @@ class Child:
 
     # ------------------------------------------------------------------------------------ from the client
 
-    def request(self, sink: Sink, identity: bytes, method: str, message: Message, timeout: float = 0.0) -> bool:
-        """Send the request *message*; its answer goes to *sink* under *identity*.
+    def request(
+        self,
+        sink: Sink,
+        identity: bytes,
+        method: str,
+        message: Message,
+        *,
+        timeout: float = 0.0,
+        shape: Shape | None = None,
+    ) -> bool:
+        """Send the request *message*; its answer, edited by *shape*, goes to *sink* under *identity*.
 
         Returns false if the server turns out to be gone, so that it certainly has not seen the request.
         """
@@ -169,7 +126,7 @@ class Child:
             return False
         self.used = now = self._loop.time()
         timeout = timeout or self._timeout
-        self.calls[own] = Call(sink, identity, token, now, timeout)
+        self.calls[own] = Call(sink, identity, method, message.get("params"), token, now, timeout, shape)
         if now + timeout < self._due:
             self._arm(now + timeout)
         return True
@@ -179,8 +136,8 @@ class Child:
 
         Raises :class:`~mcpd.errors.SpawnFailed` if the server ends instead.
         """
-        sink = _Answer()
-        if not self.request(sink, b"0", method, jsonrpc.request(b"0", method, params), timeout):
+        sink = Answer()
+        if not self.request(sink, b"0", method, jsonrpc.request(b"0", method, params), timeout=timeout):
             raise SpawnFailed(f"server {self.name} ended while it started; see its log")
         response = await sink.future
         if not self.open:
@@ -225,13 +182,14 @@ class Child:
         call = self.calls.pop(own, None)
         if call is not None:
             self.notify(jsonrpc.with_param(message, "requestId", own))
+            self._watch.ended(self.name, call, Outcome.CANCELLED, 0)
             call.sink.cancelled(call.id)
             self._maybe_drained()
 
     def abandon(self, sink: Sink) -> None:
         """Cancel the calls of *sink*, whose client went away and cannot come back for the answers."""
         for own in [own for own, call in self.calls.items() if call.sink is sink]:
-            del self.calls[own]
+            self._watch.ended(self.name, self.calls.pop(own), Outcome.CANCELLED, 0)
             self._tell_cancelled(own, "the client went away")
         self._maybe_drained()
 
@@ -259,7 +217,11 @@ class Child:
             return
         self.used = self._loop.time()
         message["id"] = Raw(call.id)
-        call.sink.answer(jsonrpc.encode(message))
+        if call.shape is not None:
+            call.shape(message)
+        response = jsonrpc.encode(message)
+        self._watch.ended(self.name, call, Outcome.ERROR if "error" in message else Outcome.RESULT, len(response))
+        call.sink.answer(response)
         if not self.open:
             self._maybe_drained()
 
@@ -296,8 +258,7 @@ class Child:
         self._warn.warning("a line on stdout %s: %r", fault, head[:80])
         call = self.calls.pop(jsonrpc.id_of_broken(head) or jsonrpc.id_of_broken(tail), None)
         if call is not None:
-            text = f"the answer of server {self.name} {fault}"
-            call.sink.answer(jsonrpc.failure(call.id, McpdError(text)))
+            self._fail(call, Outcome.BROKEN, McpdError(f"the answer of server {self.name} {fault}"))
             self._maybe_drained()
         self._broken += 1
         if self._broken == MOST_BROKEN:
@@ -328,7 +289,7 @@ class Child:
             del self.calls[own]
             self._tell_cancelled(own, "timeout")
             seconds = LONGEST_CALL if call.started + LONGEST_CALL <= now else call.timeout
-            call.sink.answer(jsonrpc.failure(call.id, TimedOut(f"Tool execution timeout after {seconds:g} s")))
+            self._fail(call, Outcome.TIMED_OUT, TimedOut(f"Tool execution timeout after {seconds:g} s"))
         if self.calls:
             soonest = min(min(c.touched + c.timeout, c.started + LONGEST_CALL) for c in self.calls.values())
             self._arm(max(soonest, now + 0.001))
@@ -395,5 +356,10 @@ class Child:
         fault = McpdError(reason or f"server {self.name} ended before it answered; the next call starts it again")
         calls, self.calls = self.calls, {}
         for call in calls.values():
-            call.sink.answer(jsonrpc.failure(call.id, fault))
+            self._fail(call, Outcome.BROKEN, fault)
         self.asks.clear()
+
+    def _fail(self, call: Call, outcome: Outcome, fault: McpdError) -> None:
+        """Answer *call* with *fault*, as the server will not."""
+        self._watch.ended(self.name, call, outcome, 0)
+        call.sink.answer(jsonrpc.failure(call.id, fault))

@@ -44,14 +44,15 @@ def event(message: bytes) -> bytes:
 class EventQueue:
     """Server-sent events on their way to a client that may be slow."""
 
-    __slots__ = ("_abort", "_budget", "_caller", "_events", "_held", "_sending", "_size", "_waiter", "ended", "gone")
+    __slots__ = ("_abort", "_budget", "_events", "_held", "_sending", "_size", "_waiter", "caller", "ended", "gone")
 
     def __init__(self) -> None:
         self._events: list[bytes] = []
         self._size = 0
         self._sending = 0
         self._budget: Budget | None = None
-        self._caller: Caller | None = None
+        self.caller: Caller | None = None
+        """Whose client it is."""
         self._abort: Callable[[], None] | None = None
         self._held: Holding | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -61,7 +62,7 @@ class EventQueue:
 
     def charge(self, budget: Budget, caller: Caller, abort: Callable[[], None]) -> None:
         """Count what waits as of *caller*, whose client *abort* cuts off."""
-        self._budget, self._caller, self._abort = budget, caller, abort
+        self._budget, self.caller, self._abort = budget, caller, abort
 
     @property
     def counted(self) -> bool:
@@ -118,9 +119,9 @@ class EventQueue:
     def _fits(self, message: bytes) -> bool:
         size = self._size + self._sending + len(message)
         if self._held is None:
-            if size <= COUNTED_FROM or self._budget is None or self._caller is None:
+            if size <= COUNTED_FROM or self._budget is None or self.caller is None:
                 return True
-            self._held = self._budget.holding(self._caller, self._cut)
+            self._held = self._budget.holding(self.caller, self._cut)
         return self._held.hold(size)
 
     def _cut(self, _fault: McpdError) -> None:

@@ -199,6 +199,10 @@ def _options(chosen: BridgeSettings, arguments: argparse.Namespace) -> Options:
         max_body=chosen.max_body,
         max_line=chosen.max_line,
         max_sessions=chosen.max_sessions,
+        max_children=chosen.max_children,
+        keepalive=chosen.keepalive,
+        rate=chosen.rate,
+        burst=chosen.burst,
         strict_sessions=arguments.strict_sessions or chosen.strict_sessions,
     )
 

@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcpd.bridge.budget import Budget
-from mcpd.bridge.child import Child
+from mcpd.bridge.child import Child, Terms
 from mcpd.bridge.tasks import fault_of
+from mcpd.bridge.watch import Nobody
 from mcpd.errors import ServiceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcpd.bridge.call import Peer, Sink
     from mcpd.bridge.callers import Caller
-    from mcpd.bridge.child import Peer, Sink
     from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.tasks import Tasks
     from mcpd.bridge.upstream import ServerInfo, ServerSource
+    from mcpd.bridge.watch import Watch
     from mcpd.errors import McpdError
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,16 @@ class Options:
     max_sessions: int = 256
     strict_sessions: bool = False
     """Refuse requests without a session id instead of serving them from the pool."""
+    sharing: str = "session"
+    """``session`` or ``caller``, for servers that do not say it."""
+    max_children: int = 64
+    """Processes of one caller at once."""
+    keepalive: float = 30
+    """Seconds after which a silent stream carries a comment (V-27)."""
+    rate: float = 50_000
+    """Calls a second that one caller may make of one server, on average."""
+    burst: int = 10_000
+    """Calls that may come at once."""
 
 
 @dataclass(slots=True)
@@ -48,6 +60,7 @@ class Parts:
     """Replaced when the settings are read again; what has started keeps its time-outs."""
     tasks: Tasks
     budget: Budget = field(default_factory=Budget)
+    watch: Watch = field(default_factory=Nobody)
 
 
 class Seat:
@@ -122,16 +135,9 @@ class Seat:
         if self._closed:
             await upstream.stop()
             raise ServiceUnavailable(f"the session with server {self.server} has ended")
-        child = Child(
-            self.server,
-            upstream,
-            self._peer,
-            self._parts.tasks,
-            timeout=self._call_timeout,
-            max_line=self._parts.options.max_line,
-            budget=self._parts.budget,
-            caller=self._caller,
-        )
+        options = self._parts.options
+        terms = Terms(self._call_timeout, options.max_line, self._caller, self._parts.budget, self._parts.watch)
+        child = Child(self.server, upstream, self._peer, self._parts.tasks, terms)
         self._children.add(child)
         return child
 

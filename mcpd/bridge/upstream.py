@@ -11,6 +11,7 @@ from mcpd.errors import SpawnFailed
 
 if TYPE_CHECKING:
     from mcpd.bridge.callers import Caller
+    from mcpd.bridge.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,16 @@ class ServerInfo:
     """Seconds a call may take without an answer or progress."""
     idle_timeout: float | None = None
     """Seconds without a call after which the server is stopped."""
+    sharing: str | None = None
+    """``session``, ``caller`` or ``all``: who may share a process."""
+    state: str = ""
+    """Changes with the installed generation, its configuration and its ``mcps`` entry."""
+    handshake: bool | None = None
+    """Whether it speaks the revisions with ``initialize``; ``None`` if nobody has found out yet."""
+    modern: bool | None = None
+    """The same for 2026-07-28."""
+    policy: Policy | None = None
+    """What its ``mcps`` entry changes, if it has one."""
 
 
 class Ends:
