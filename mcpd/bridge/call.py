@@ -7,7 +7,6 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mcpd.bridge import jsonrpc
-from mcpd.bridge.jsonrpc import Message, Raw
 from mcpd.errors import McpdError
 
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.child import Child
+    from mcpd.bridge.jsonrpc import Message, Raw
 
 
 class Sink(Protocol):
@@ -89,14 +89,18 @@ class Answer:
         self.future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def answer(self, response: bytes) -> None:
+        """Take the response."""
         if not self.future.done():
             self.future.set_result(jsonrpc.parse_line(response)[0])
 
     def refuse(self, fault: McpdError, identity: bytes = b"") -> None:
+        """Take the fault as a response."""
         self.answer(jsonrpc.failure(identity, fault))
 
     def push(self, message: bytes) -> bool:
+        """Take nothing else."""
         return False
 
     def cancelled(self, identity: bytes) -> None:
+        """Take it as a response."""
         self.answer(jsonrpc.failure(identity, McpdError("cancelled")))
