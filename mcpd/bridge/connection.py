@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One HTTP connection: uvicorn's protocol class, which learns who is at the other end and when it is gone."""
+"""One HTTP connection: uvicorn's protocol class, which learns who is at the other end and when it is gone.
+
+POSTs to servers do not take uvicorn's way through a task and ASGI, see :mod:`.cycle`.
+"""
 
 from __future__ import annotations
 
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from mcpd.bridge.cycle import Cycle
+from mcpd.bridge.endpoint import target_of
 from mcpd.bridge.framing import Framing, Misframed, needs_strictness
 from mcpd.bridge.security import Peer
 
@@ -16,8 +21,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from uvicorn.config import Config
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
+    from mcpd.bridge.endpoint import Endpoint
     from mcpd.bridge.exchange import EventQueue
     from mcpd.bridge.room import Room
 
@@ -43,12 +50,18 @@ class Connection(HttpToolsProtocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         room: Room | None = None,
+        endpoint: Endpoint | None = None,
     ) -> None:
         super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
         self.peer = Peer(None)
         self.waiting: EventQueue | None = None
         """What the client waits for: the answer to a POST, or the stream of a session."""
         self._room = room
+        self._endpoint = endpoint
+        self._cycle: Cycle | None = None
+        """The newest request, if it is a POST to a server."""
+        self._idle: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
         self._waiting_head: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._in_head = False
@@ -88,9 +101,8 @@ class Connection(HttpToolsProtocol):
                 self.send_400_response("The headers are too large.")
             elif self._waiting_head is None:
                 self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
-        elif self.timeout_keep_alive_task is None and self._is_idle:
-            # Line breaks between requests are no request, but they end uvicorn's timer.
-            self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+        elif self._cycle is not None and self._cycle.more_body:
+            self._cycle.wait_for_body()
 
     def _parse_strictly(self, framing: Framing, data: bytes) -> None:
         try:
@@ -104,7 +116,7 @@ class Connection(HttpToolsProtocol):
     @property
     def _is_idle(self) -> bool:
         answered = self.cycle is not None and self.cycle.response_complete
-        return answered and self._lingering is None and not self.transport.is_closing()
+        return answered and not self._in_head and self._lingering is None and not self.transport.is_closing()
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -117,9 +129,13 @@ class Connection(HttpToolsProtocol):
         self._lost = True
         super().connection_lost(exc)
         self._release()
-        self._unset_keepalive_if_required()
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
         self._heard()
         self._end_lingering()
+        if self._cycle is not None:
+            self._cycle.hang_up()
         if self._room is not None:
             self._room.leave(self.peer.uid)
             self._room = None
@@ -151,33 +167,73 @@ class Connection(HttpToolsProtocol):
         if self._framing is not None:
             # The parser makes an error of its own of what is raised here.
             self._framing.body(self.headers)
+        if self._endpoint is not None and self.parser.get_method() == b"POST":
+            server, link = target_of(self.url)
+            if server:
+                self._begin(Cycle(self, self._endpoint, server, link))
+                return
+        self._cycle = None
         super().on_headers_complete()
         if self.parser.should_upgrade():
             # The parser takes no body then, and would read it as the next request.
             self.cycle.keep_alive = False
 
+    def _begin(self, cycle: Cycle) -> None:
+        before = self.cycle
+        self._cycle = cycle
+        # It is to uvicorn what a cycle of its own is.
+        self.cycle = cast("RequestResponseCycle", cycle)
+        if before is None or before.response_complete:
+            cycle.begin()
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a request's body is there."""
+        if self._cycle is not None:
+            self._cycle.take(body)
+        else:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
         """The last byte of a request is there."""
         self._end_lingering()
-        super().on_message_complete()
+        if self._cycle is not None:
+            self._cycle.complete()
+        else:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """A reply went out. Where it was given before the whole request came, the rest is not waited for long."""
-        super().on_response_complete()
-        if self.cycle.response_complete and self.cycle.more_body and not self.transport.is_closing():
-            self._unset_keepalive_if_required()
+        if self.pipeline:
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        # One timer for many requests, where uvicorn makes one for each.
+        self._idle_since = self.loop.time()
+        if self._idle is None:
+            self._idle = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+        if self.cycle.more_body and self.cycle.response_complete:
             self._lingering = self.loop.call_later(LINGER, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, but not one whose client is still reading the last reply."""
+        self._idle = None
+        if not self._is_idle:
+            return
+        left = self._idle_since + KEEP_ALIVE - self.loop.time()
         unsent = self.transport.get_write_buffer_size()
-        if not unsent:
+        if left <= 0 and not unsent:
             super().timeout_keep_alive_handler()
-        elif unsent == self._unsent:
+        elif left <= 0 and unsent == self._unsent:
             self.transport.abort()
         else:
             self._unsent = unsent
-            self.timeout_keep_alive_task = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+            self._idle = self.loop.call_later(left if left > 0 else KEEP_ALIVE, self.timeout_keep_alive_handler)
 
     def _end_lingering(self) -> None:
         if self._lingering is not None:

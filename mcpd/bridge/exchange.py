@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from mcpd.bridge.budget import Budget, Holding
     from mcpd.bridge.callers import Caller
+    from mcpd.bridge.resume import Streams, Track
     from mcpd.errors import McpdError
 
 QUEUE_LIMIT: Final = 1 << 20
@@ -44,7 +45,8 @@ def event(message: bytes) -> bytes:
 class EventQueue:
     """Server-sent events on their way to a client that may be slow."""
 
-    __slots__ = ("_abort", "_budget", "_events", "_held", "_sending", "_size", "_waiter", "caller", "ended", "gone")
+    __slots__ = ("_abort", "_budget", "_events", "_held", "_sending", "_size", "_waiter", "caller", "ended", "gone",
+                 "track")  # fmt: skip
 
     def __init__(self) -> None:
         self._events: list[bytes] = []
@@ -59,6 +61,8 @@ class EventQueue:
         self.ended = False
         self.gone = False
         """The client hung up."""
+        self.track: Track | None = None
+        """What keeps the stream for a client that comes back, if anything does."""
 
     def charge(self, budget: Budget, caller: Caller, abort: Callable[[], None]) -> None:
         """Count what waits as of *caller*, whose client *abort* cuts off."""
@@ -74,6 +78,8 @@ class EventQueue:
         self._sending = 0
         if self._held is not None:
             self._held.hold(self._size)
+        if self.track is not None:
+            self.track.read()
 
     def release(self) -> None:
         """Nothing waits any more."""
@@ -82,10 +88,35 @@ class EventQueue:
 
     def push(self, message: bytes) -> bool:
         """Queue *message*; false if the stream has ended or too much waits already."""
-        if self.ended or self._size > QUEUE_LIMIT or not self._fits(message):
+        if not self.takes(message):
             return False
         self._add(message)
         return True
+
+    def takes(self, message: bytes) -> bool:
+        """Whether there is room for *message*, which is no answer; it is counted then."""
+        return not self.ended and self._size <= QUEUE_LIMIT and self._fits(message)
+
+    def fitting(self, response: bytes) -> bytes:
+        """*response*, counted, or an error in its place if there is no room for it."""
+        if self._fits(response) or self._held is None:
+            return response
+        identity = bytes(jsonrpc.members(jsonrpc.Raw(response)).get("id", b""))
+        return jsonrpc.failure(identity, self._held.fault())
+
+    def put(self, text: bytes) -> None:
+        """Queue *text* of the stream, for which there is room."""
+        self._events.append(text)
+        self._size += len(text)
+        self._wake()
+
+    def put_all(self, texts: list[bytes]) -> None:
+        """Queue *texts*; raises :class:`~mcpd.errors.LimitExceeded` if there is no room for them."""
+        whole = b"".join(texts)
+        if not self._fits(whole) and self._held is not None:
+            raise self._held.fault()
+        if whole:
+            self.put(whole)
 
     def end(self) -> None:
         """Nothing more comes."""
@@ -98,6 +129,8 @@ class EventQueue:
         self._events.clear()
         self.release()
         self.end()
+        if self.track is not None:
+            self.track.leave(self)
 
     async def wait(self) -> None:
         """Return when there is something to take, or the end."""
@@ -130,9 +163,7 @@ class EventQueue:
             self._abort()
 
     def _add(self, message: bytes) -> None:
-        self._events.append(event(message))
-        self._size += len(message)
-        self._wake()
+        self.put(event(message))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -146,8 +177,8 @@ class Exchange(EventQueue):
     *takes_json* and *takes_events* are what the client accepts.
     """
 
-    __slots__ = ("_answers", "_batch", "_expected", "body", "headers", "on_gone", "status", "streaming",
-                 "takes_events", "takes_json")  # fmt: skip
+    __slots__ = ("_answers", "_batch", "_expected", "body", "headers", "on_gone", "on_reply", "status", "streaming",
+                 "streams", "takes_events", "takes_json")  # fmt: skip
 
     def __init__(self, *, takes_json: bool, takes_events: bool) -> None:
         super().__init__()
@@ -160,6 +191,11 @@ class Exchange(EventQueue):
         self.headers: Headers = ()
         """Beyond those every reply has."""
         self.on_gone: Callable[[], None] | None = None
+        self.on_reply: Callable[[Exchange], None] | None = None
+        """Called once the whole reply is there, or it has become a stream."""
+        self.streams: Streams | None = None
+        """Those of the session it belongs to, which keep its stream, if it becomes one, for a client that comes back.
+        Then a client that is gone does not end the call."""
         self._expected = 1
         self._batch = False
         self._answers: list[bytes] = []
@@ -172,19 +208,23 @@ class Exchange(EventQueue):
     def answer(self, response: bytes) -> None:
         """One of the expected responses."""
         self._expected -= 1
-        if self.gone:
+        if self.gone or self.streaming:
+            self._stream_answer(response)
+            if self._expected <= 0:
+                self._finish()
             return
-        if not self._fits(response) and self._held is not None:
-            identity = bytes(jsonrpc.members(jsonrpc.Raw(response)).get("id", b""))
-            response = jsonrpc.failure(identity, self._held.fault())
-        if self.streaming:
-            if not self.ended:
-                self._add(response)
-        else:
-            self._answers.append(response)
-            self._size += len(response)
+        if not self._fits(response):
+            response = self.fitting(response)
+        self._answers.append(response)
+        self._size += len(response)
         if self._expected <= 0:
             self._complete()
+
+    def _stream_answer(self, response: bytes) -> None:
+        if self.track is not None:
+            self.track.answer(response)
+        elif not self.ended:
+            self._add(self.fitting(response))
 
     def cancelled(self, identity: bytes) -> None:
         """One of the expected responses will never come, because the client cancelled it."""
@@ -199,9 +239,9 @@ class Exchange(EventQueue):
         """Queue a message that comes before the answer; false if the client takes no events, or too much waits."""
         if not self.takes_events or self.status:
             return False
-        if not self.streaming:
+        if not self.streaming and not self.ended:
             self._stream()
-        return super().push(message)
+        return super().push(message) if self.track is None else self.track.push(message)
 
     def refuse(self, fault: McpdError, identity: bytes = b"", headers: Headers = ()) -> None:
         """Fail the whole POST: *fault* as HTTP status and JSON-RPC error."""
@@ -221,7 +261,9 @@ class Exchange(EventQueue):
         self.status = status
         self.body = body
         self.headers += headers
-        self.end()
+        self.ended = True
+        if self.on_reply is not None:
+            self.on_reply(self)
 
     def hang_up(self) -> None:
         """The client is gone: whatever still comes is dropped."""
@@ -234,17 +276,27 @@ class Exchange(EventQueue):
     def _stream(self) -> None:
         self.streaming = True
         self._size = 0
+        if self.streams is not None and not self.gone:
+            self.track = self.streams.open(self)
         for response in self._answers:
-            self._add(response)
+            self._stream_answer(response)
         self._answers.clear()
-        self._wake()
+        if self.on_reply is not None:
+            self.on_reply(self)
+
+    def _finish(self) -> None:
+        """All answers were given to the stream."""
+        if self.track is not None:
+            self.track.end()
+        else:
+            self.end()
 
     def _complete(self) -> None:
         if self.streaming:
-            self.end()
+            self._finish()
         elif not self._answers or not self.takes_json:
             self._stream()
-            self.end()
+            self._finish()
         elif self._batch:
             self.reply(200, b"[" + b",".join(self._answers) + b"]")
         else:

@@ -7,7 +7,6 @@ plain calls; only what needs a new process takes the detour of a task.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -23,9 +22,9 @@ from mcpd.errors import InvalidRequest, McpdError
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from mcpd.bridge.budget import Holding
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.exchange import Exchange
+    from mcpd.bridge.post import Post
     from mcpd.bridge.seat import Parts
     from mcpd.bridge.sessions import Session
 
@@ -39,23 +38,6 @@ def pool_greeting() -> bytes:
     """The ``initialize`` params with which the bridge greets a process of the pool."""
     client = {"name": "mcpd-bridge", "version": __version__}
     return msgspec.json.encode({"protocolVersion": eras.LATEST_HANDSHAKE, "capabilities": {}, "clientInfo": client})
-
-
-@dataclass(slots=True)
-class Post:
-    """What matters of a POST beside its body; empty strings stand for missing headers."""
-
-    server: str
-    caller: Caller
-    session_id: str
-    version: str
-    held: Holding | None = None
-    """What counts its body, until that was handed on."""
-
-    def release(self) -> None:
-        """Its body was handed on, or is gone."""
-        if self.held is not None:
-            self.held.close()
 
 
 class Handshake:
@@ -83,16 +65,18 @@ class Handshake:
     def _served(post: Post, session: Session | None) -> bool:
         return post.version in eras.HANDSHAKE or (session is not None and post.version == session.version)
 
-    def delete(self, post: Post) -> None:
-        """End the session of a DELETE. Raises :class:`~mcpd.errors.NotFound`, or InvalidRequest without an id."""
-        self.sessions.end(self.session_for_stream(post), "its client ended it")
+    def delete(self, session: Session) -> None:
+        """End *session*, for its client."""
+        self.sessions.end(session, "its client ended it")
 
-    def session_for_stream(self, post: Post) -> Session:
-        """The session that a GET or DELETE names. Raises as :meth:`delete` does."""
-        session = self._session(post)
-        if session is None:
+    def session(self, server: str, session_id: str, caller: Caller) -> Session:
+        """The session that a GET or DELETE names.
+
+        Raises :class:`~mcpd.errors.NotFound`, or InvalidRequest without an id.
+        """
+        if not session_id:
             raise InvalidRequest("there is no Mcp-Session-Id: send the one that initialize was answered with")
-        return session
+        return self.sessions.get(session_id, server, caller)
 
     def _session(self, post: Post) -> Session | None:
         if not post.session_id:
@@ -107,6 +91,7 @@ class Handshake:
             return
         if session is not None:
             exchange.headers = session.headers
+            exchange.streams = session.streams
         if kind is Kind.REQUEST:
             if method == "initialize":
                 self._initialize(post, session, message, identity, exchange)
@@ -158,6 +143,7 @@ class Handshake:
             raise InvalidRequest(f"revision {post.version} has no batches: send one message per POST")
         if session is not None:
             exchange.headers = session.headers
+            exchange.streams = session.streams
         requests: list[Request] = []
         failures: list[bytes] = []
         for raw in batch:

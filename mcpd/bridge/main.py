@@ -110,9 +110,12 @@ def _run_alone(arguments: argparse.Namespace) -> None:
     }
     options = Options(strict_sessions=arguments.strict_sessions, **chosen)
     if arguments.token_file is not None:
-        read_token(arguments.token_file)
+        # Secrets that a container is given are files that everybody in it can read.
+        read_token(arguments.token_file, may_be_seen=True)
     gate = Gate(
-        OneUser(os.getuid(), None if arguments.token_file is None else TokenFile(arguments.token_file)),
+        OneUser(
+            os.getuid(), None if arguments.token_file is None else TokenFile(arguments.token_file, may_be_seen=True)
+        ),
         allowed_origins=frozenset(arguments.allow_origin),
         allowed_hosts=frozenset(name.lower() for name in arguments.allow_host),
         any_address=arguments.allow_remote,

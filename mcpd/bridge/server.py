@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 
 from mcpd.bridge.app import Application
 from mcpd.bridge.connection import KEEP_ALIVE, Connection
+from mcpd.bridge.endpoint import Endpoint
 from mcpd.bridge.room import Room, connection_limit
 from mcpd.errors import McpdError
 from mcpd.notify import notify, reloading, watchdog_interval
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 FLUSH_TIMEOUT: Final = 2.0
 """Seconds in which clients may read their last replies when the bridge stops."""
+FLUSH_LOOK: Final = 0.01
+"""Seconds between two looks whether they have."""
 _KEEP_FILE: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
 """The socket's file stays when a server closes: others made it, or it is opened again."""
 LONGEST_LOOK: Final = 15.0
@@ -53,7 +56,7 @@ class Service:
 class Front:
     """The listeners of a bridge, and who came in by them; a uid may take one of *parts* of the room."""
 
-    def __init__(self, app: Application, listeners: Sequence[socket.socket], parts: int) -> None:
+    def __init__(self, app: Application, endpoint: Endpoint, listeners: Sequence[socket.socket], parts: int) -> None:
         config = uvicorn.Config(
             app,
             http=Connection,
@@ -71,6 +74,7 @@ class Front:
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config.load()
         self._config = config
+        self._endpoint = endpoint
         self._listeners = listeners
         self._servers: list[asyncio.Server] = []
         limit = connection_limit()
@@ -91,7 +95,7 @@ class Front:
             start: Callable[..., Awaitable[asyncio.Server]] = loop.create_server
             if is_unix:
                 start = partial(loop.create_unix_server, **_KEEP_FILE)
-            make = partial(Connection, self._config, self.state, {}, loop, self._rooms[is_unix])
+            make = partial(Connection, self._config, self.state, {}, loop, self._rooms[is_unix], self._endpoint)
             # Its own copy, as it closes that with itself.
             self._servers.append(await start(make, sock=listener.dup()))
 
@@ -118,8 +122,8 @@ class Front:
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT):
-                while self.state.tasks:
-                    await asyncio.wait(self.state.tasks)
+                while self.state.tasks or self.state.connections:
+                    await asyncio.sleep(FLUSH_LOOK)
         for connection in list(self.state.connections):
             connection.transport.abort()
         for task in list(self.state.tasks):
@@ -137,7 +141,7 @@ async def serve(parts: Parts, gate: Gate, listeners: Sequence[socket.socket], se
     if service.reload is not None:
         loop.add_signal_handler(signal.SIGHUP, _reload, service)
     app = Application(parts, gate)
-    front = Front(app, listeners, gate.admission.parts)
+    front = Front(app, Endpoint(parts, gate, app.handshake), listeners, gate.admission.parts)
     await front.open()
     helpers = [loop.create_task(_heartbeat(front, app)), loop.create_task(_until_unused(front, app, service, stop))]
     try:

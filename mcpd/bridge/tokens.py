@@ -32,10 +32,11 @@ _OF_A_USER: Final = re.compile(rb"(0|[1-9][0-9]{0,9})\.[A-Za-z0-9_-]{16,128}")
 class TokenFile:
     """The token in a file, looked at again whenever the file is another one: a new token holds at once."""
 
-    __slots__ = ("_seen", "_token", "path")
+    __slots__ = ("_may_be_seen", "_seen", "_token", "path")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, may_be_seen: bool = False) -> None:
         self.path = path
+        self._may_be_seen = may_be_seen
         self._seen: tuple[int, int, int] | None = None
         self._token = b""
 
@@ -53,7 +54,7 @@ class TokenFile:
 
     def _read(self) -> bytes:
         try:
-            return read_token(self.path).encode()
+            return read_token(self.path, may_be_seen=self._may_be_seen).encode()
         except McpdError as error:
             log.warning("nobody gets in with the token: %s", error.message)
             return b""
@@ -111,10 +112,10 @@ def _link_unless_there(fresh: Path, path: Path) -> None:
         path.hardlink_to(fresh)
 
 
-def read_token(path: Path) -> str:
-    """The token in *path*.
+def read_token(path: Path, *, may_be_seen: bool = False) -> str:
+    """The token in *path*, which others cannot write, nor read unless it *may_be_seen*.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` if others can reach it, or there is none that fits into a header.
+    Raises :class:`~mcpd.errors.InvalidConfig` if they can, or if there is no token that fits into a header.
     """
     try:
         with path.open(encoding="ascii") as file:
@@ -124,8 +125,10 @@ def read_token(path: Path) -> str:
         token = ""
     except OSError as error:
         raise from_oserror(error, f"reading {path}") from error
-    if mode & 0o077:
+    if mode & (0o022 if may_be_seen else 0o077):
         raise InvalidConfig(f"{path} is open to others, who could use every server; run: chmod 600 {quote(str(path))}")
+    if mode & 0o077:
+        log.warning("%s can be read by others, who can then use every server: chmod 600 %s", path, quote(str(path)))
     if not token or not token.isprintable() or " " in token:
         raise InvalidConfig(f"{path} does not hold a token: one word of ASCII characters")
     return token

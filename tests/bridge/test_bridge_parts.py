@@ -20,7 +20,8 @@ from mcpd.bridge import jsonrpc
 from mcpd.bridge.callers import Caller
 from mcpd.bridge.commands import Command, CommandSource
 from mcpd.bridge.exchange import QUEUE_LIMIT, EventQueue, Exchange, event
-from mcpd.bridge.handshake import Handshake, Post
+from mcpd.bridge.handshake import Handshake
+from mcpd.bridge.post import Post
 from mcpd.bridge.pipes import LineReader, Pipe
 from mcpd.bridge.seat import Options, Parts
 from mcpd.bridge.tasks import Tasks
@@ -232,9 +233,11 @@ async def test_a_fault_of_the_bridge_is_answered_and_logged(method: str, caplog:
     body = json.dumps({"jsonrpc": "2.0", "id": "i", "method": method, "params": {}}).encode()
     for _ in range(3):
         exchange = Exchange(takes_json=True, takes_events=True)
-        handshake.post(Post("s", Caller(1), "", ""), body, exchange)
+        replied = asyncio.Event()
+        exchange.on_reply = lambda _exchange: replied.set()
+        handshake.post(Post("s", Caller(1), "", "", {}), body, exchange)
         async with asyncio.timeout(20):
-            await exchange.wait()
+            await replied.wait()
         answer = json.loads(exchange.body)
         assert (exchange.status, answer["id"], answer["error"]["code"]) == (500, "i", -32603)
         assert "secret" not in answer["error"]["message"]
