@@ -12,7 +12,10 @@ a traceback.
 from __future__ import annotations
 
 import errno
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ERROR_PREFIX: Final = "org.mcpd.Mcp1.Error."
 FREEDESKTOP_PREFIX: Final = "org.freedesktop.DBus.Error."
@@ -30,6 +33,13 @@ class McpdError(Exception):
     jsonrpc_code: ClassVar[int] = -32603
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = EXIT_FAILED
+    data: dict[str, object] | None = None
+    """What a JSON-RPC error says in its ``data``, beside the message."""
+
+    @property
+    def word(self) -> str:
+        """Its name on the bus, without what all have in common: ``NotFound``."""
+        return self.dbus_name.rpartition(".")[2]
 
     @property
     def message(self) -> str:
@@ -161,7 +171,7 @@ class HeldBack(SpawnFailed):
 
 
 class NotStdio(McpdError):
-    """The server has no stdio transport to start."""
+    """The server has no transport that mcpd can start or reach."""
 
     dbus_name = ERROR_PREFIX + "NotStdio"
     http_status = 422
@@ -174,6 +184,13 @@ class SystemInstanceOnly(McpdError):
     http_status = 403
 
 
+class NeedsBridge(McpdError):
+    """The server is used through the bridge only: what stands between it and its clients is applied there."""
+
+    dbus_name = ERROR_PREFIX + "NeedsBridge"
+    http_status = 403
+
+
 class Disabled(McpdError):
     """The server is disabled."""
 
@@ -182,7 +199,7 @@ class Disabled(McpdError):
 
 
 class TimedOut(McpdError):
-    """No answer in time (JSON-RPC code of seed 003 and 004)."""
+    """No answer in time."""
 
     dbus_name = FREEDESKTOP_PREFIX + "Timeout"
     jsonrpc_code = -32000
@@ -225,6 +242,38 @@ class InvalidRequest(McpdError):
     dbus_name = ERROR_PREFIX + "InvalidRequest"
     jsonrpc_code = -32600
     http_status = 400
+
+
+class HeaderMismatch(McpdError):
+    """A header of a request says something else than its body, or is missing (revision 2026-07-28)."""
+
+    dbus_name = ERROR_PREFIX + "HeaderMismatch"
+    jsonrpc_code = -32020
+    http_status = 400
+
+
+class MissingCapability(McpdError):
+    """A server has to ask its client something that the client did not declare to answer."""
+
+    dbus_name = ERROR_PREFIX + "MissingCapability"
+    jsonrpc_code = -32021
+    http_status = 400
+
+    def __init__(self, message: str, capabilities: dict[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.data = {"requiredCapabilities": capabilities or {}}
+
+
+class UnsupportedRevision(McpdError):
+    """The revision of MCP that a request asks for is not served."""
+
+    dbus_name = ERROR_PREFIX + "UnsupportedRevision"
+    jsonrpc_code = -32022
+    http_status = 400
+
+    def __init__(self, message: str, supported: Sequence[str] = (), requested: str = "") -> None:
+        super().__init__(message)
+        self.data = {"supported": list(supported), "requested": requested}
 
 
 class TooLarge(LimitExceeded):

@@ -29,6 +29,8 @@ SESSION_ENDED: Final = "8a284f559cfe439d991785604b2cbf23"
 JOB_FINISHED: Final = "6c58cd69762c414f80437b6d2708ad18"
 POLKIT_DECISION: Final = "f62d8bdca6b343fc8cb06dbe794743fa"
 LEASH_REFUSED: Final = "d676dce6287345458a17dc9dd63df8bf"
+TOOL_CALLED: Final = "cb20c6dc90b3481e8a619f581c9f5c37"
+CALLS_NOT_RECORDED: Final = "fe335b1bb19345a785580fc0bf717bf2"
 
 SOCKET: Final = "/run/systemd/journal/socket"
 FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
@@ -56,6 +58,8 @@ _MESSAGE: Final = logging.Formatter("%(message)s")
 """Appends the traceback to the message."""
 _PATIENCE: Final = 0.01
 """Seconds that a message waits for room, once; those that follow do not wait until one got through."""
+_LONG_PATIENCE: Final = 1.0
+"""Seconds that an entry waits for room which must not be lost."""
 _TOO_LARGE: Final = frozenset({errno.EMSGSIZE, errno.ENOBUFS})
 _SEALS: Final = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL
 
@@ -176,15 +180,7 @@ class JournalHandler(logging.Handler):
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
-            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            try:
-                made.setblocking(False)
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-                made.connect(self._address)
-            except OSError:
-                made.close()
-                raise
-            self._socket = made
+            self._socket = _connect(self._address, 0)
         return self._socket
 
     def _send(self, entry: bytes) -> None:
@@ -209,6 +205,51 @@ class JournalHandler(logging.Handler):
             if not wait or not _has_room(self._connected()):
                 raise
             _put(self._connected(), entry)
+
+
+class Entries:
+    """Sends entries that are no log records, from a thread that may wait until the journal has room for each."""
+
+    def __init__(self, identifier: str, address: str = SOCKET) -> None:
+        self._own = field("SYSLOG_IDENTIFIER", identifier)
+        self._address = address
+        self._socket: socket.socket | None = None
+
+    def send(self, fields: bytes) -> None:
+        """Send one entry of *fields*, each made by :func:`field`, or known to be one.
+
+        Raises :class:`OSError` if nobody listens, :class:`TimeoutError` if nobody reads for long.
+        """
+        entry = self._own + fields
+        try:
+            _put(self._connected(), entry)
+        except ConnectionError:
+            # The journal was started anew, with a new socket.
+            self.close()
+            _put(self._connected(), entry)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = _connect(self._address, _LONG_PATIENCE)
+        return self._socket
+
+
+def _connect(address: str, timeout: float) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        made.settimeout(timeout)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        made.connect(address)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _has_room(sock: socket.socket) -> bool:
@@ -248,20 +289,20 @@ def _pairs(record: logging.LogRecord, identifier: str) -> Iterator[bytes]:
     if record.exc_info and record.exc_info[0] is not None:
         own["EXCEPTION"] = record.exc_info[0].__qualname__
     for name, value in own.items():
-        yield _pair(name, value)
+        yield field(name, value)
     for name, value in record.__dict__.items():
         if value is not None and name not in own and _FIELD.fullmatch(name):
-            yield _pair(name, value)
+            yield field(name, value)
 
 
 def _loss(count: int, identifier: str) -> Iterator[bytes]:
     """The fields of an entry that tells of lost ones."""
-    yield _pair("MESSAGE", f"{count} log messages were lost because the journal did not read them")
-    yield _pair("PRIORITY", _LEVELS["warning"][1])
-    yield _pair("SYSLOG_IDENTIFIER", identifier)
+    yield field("MESSAGE", f"{count} log messages were lost because the journal did not read them")
+    yield field("PRIORITY", _LEVELS["warning"][1])
+    yield field("SYSLOG_IDENTIFIER", identifier)
 
 
-def _pair(name: str, value: object) -> bytes:
+def field(name: str, value: object) -> bytes:
     """One field; in the form with a length where the value has lines of its own."""
     data = value if isinstance(value, bytes) else str(value).encode(errors="backslashreplace")
     if b"\n" in data:

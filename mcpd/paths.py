@@ -48,6 +48,16 @@ class Layout:
         return self.sources_list.with_name(self.sources_list.name + ".d")
 
     @property
+    def mcps(self) -> Path:
+        """The mcps map."""
+        return self.settings.with_name("mcps.json")
+
+    @property
+    def mcps_dir(self) -> Path:
+        """Holds further files of it."""
+        return self.settings.with_name("mcps.d")
+
+    @property
     def generations(self) -> Path:
         """Parent of ``<id>/<n>/``, beside the directory that ``installed`` really is."""
         return self.installed.resolve().parent / "generations"
@@ -62,6 +72,11 @@ class Paths:
     vendor: Path
     """``<id>/manifest.json`` of bundled servers and of those from distribution packages."""
     home: Path
+
+    @property
+    def vendor_mcps(self) -> Path:
+        """The mcps map that the system's packages bring."""
+        return self.vendor.with_name("mcps.json")
 
     def layout(self, scope: Scope) -> Layout:
         """The directories of *scope*."""

@@ -86,8 +86,8 @@ class BridgeSettings(_Section):
     max_buffered: Annotated[int, Field(ge=1 << 20)] = 256 * 1024 * 1024
     """Bytes of incomplete and unread messages kept in memory; one caller of the system's bridge may take a quarter."""
     max_sessions: Annotated[int, Field(ge=1)] = 256
-    """Sessions of one caller at once."""
-    max_children: Annotated[int, Field(ge=1)] = 64
+    """Sessions of one caller at once that have a process of their own."""
+    max_children: Annotated[int, Field(ge=1)] = 256
     """Processes of one caller at once."""
     keepalive: Seconds = 30
     """Seconds after which a silent event stream carries a comment."""
@@ -95,8 +95,14 @@ class BridgeSettings(_Section):
     """Calls a second that one caller may make of one server, on average."""
     burst: Annotated[int, Field(ge=1)] = 10_000
     """Calls of one caller to one server that may come at once."""
+    audit: Annotated[str, Field(pattern=r"^(journal|off|-|/.+)$")] = "journal"
+    """Where calls of tools are recorded: ``journal``, the absolute path of a file, ``-`` (standard output), ``off``."""
     strict_sessions: bool = False
     """Refuse requests without a session, instead of serving them from a child shared by the caller."""
+    tls_certificate: str = ""
+    """PEM file with the certificate, and its chain, that TCP clients are shown; without one they speak plain HTTP."""
+    tls_key: str = ""
+    """PEM file with its key, if that is not in the same file."""
     allowed_origins: tuple[str, ...] = ()
     """Web origins that are served besides those of this machine."""
     idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
@@ -13,6 +13,8 @@ from mcpd.model.legacy import modernise
 from mcpd.model.property import ConfigProperty  # noqa: TC001 - pydantic reads the annotations
 from mcpd.model.source import Source  # noqa: TC001 - pydantic reads the annotations
 from mcpd.model.transport import Transport, TransportType, covers_linux
+
+NETWORK: Final = "network"
 
 
 def _checked_id(value: str) -> str:
@@ -76,6 +78,19 @@ class Entry(Document):
     def stdio(self) -> Transport | None:
         """The primary transport: the first of type ``stdio`` that is meant for Linux (S-32)."""
         return next((t for t in self.transports if t.type is TransportType.STDIO and t.runs_here), None)
+
+    @property
+    def remote(self) -> Transport | None:
+        """How a server that runs elsewhere is reached; None for one that has a :attr:`stdio` transport."""
+        if self.stdio is not None:
+            return None
+        return next((t for t in self.transports if t.is_remote and t.runs_here), None)
+
+    @property
+    def all_permissions(self) -> list[str]:
+        """What is to be consented to: :attr:`permissions`, and what the way to a server elsewhere takes by itself."""
+        implied = [NETWORK] if self.remote is not None and NETWORK not in self.permissions else []
+        return [*implied, *self.permissions]
 
     @property
     def runs_here(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from mcpd.errors import InvalidManifest
 from mcpd.model.base import Document, Strings, Text
 from mcpd.model.legacy import modern_transport_type
 
@@ -29,6 +30,14 @@ _NEEDED: Final = {
 }
 
 
+SCHEMES: Final = {
+    TransportType.SSE: ("http://", "https://"),
+    TransportType.STREAMABLE_HTTP: ("http://", "https://"),
+    TransportType.WEBSOCKET: ("ws://", "wss://"),
+}
+"""How the URL of a server that runs elsewhere begins."""
+
+
 class Transport(Document):
     """One way to reach a server."""
 
@@ -39,6 +48,8 @@ class Transport(Document):
     description: Text = ""
     url: Text = ""
     ws_url: Text = ""
+    headers: JsonValue = None
+    """For a server that runs elsewhere: names and values, in which ``{config.KEY}`` is filled in."""
     platforms: JsonValue = None
 
     @model_validator(mode="after")
@@ -48,6 +59,30 @@ class Transport(Document):
             if not getattr(self, field):
                 raise ValueError(f"a {self.type} transport needs {name!r}")
         return self
+
+    @property
+    def address(self) -> str:
+        """The URL of a server that runs elsewhere."""
+        return self.ws_url if self.type is TransportType.WEBSOCKET else self.url
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the server runs elsewhere and ``mcpd-remote`` reaches it."""
+        return isinstance(self.type, TransportType) and self.type is not TransportType.STDIO
+
+    def check_remote(self) -> None:
+        """Raise :class:`~mcpd.errors.InvalidManifest` if the server cannot be reached like this."""
+        schemes = SCHEMES.get(self.type, ()) if isinstance(self.type, TransportType) else ()
+        if not self.address.lower().startswith((*schemes, "{config.")):
+            raise InvalidManifest(f"the URL of its {self.type} transport does not begin with {' or '.join(schemes)}")
+        self.header_texts()
+
+    def header_texts(self) -> dict[str, str]:
+        """:attr:`headers` by name. Raises :class:`~mcpd.errors.InvalidManifest` for anything but names and texts."""
+        found = self.headers if self.headers is not None else {}
+        if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+            raise InvalidManifest(f"the headers of its {self.type} transport are not an object of texts")
+        return {name: str(text) for name, text in found.items()}
 
     @property
     def runs_here(self) -> bool:

@@ -6,11 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from mcpd.store.mcps import NO_ENTRY, ServerEntry
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.model import ConfigProperty, JsonValue, Manifest
     from mcpd.paths import Scope
+    from mcpd.store.files import Signature
 
 LayerName: TypeAlias = Literal["user", "system", "vendor"]
 
@@ -35,6 +38,10 @@ class InstalledServer:
     """Whether this instance may update and remove it."""
     configured: bool
     """Whether all required values are set."""
+    entry: ServerEntry = NO_ENTRY
+    """What the mcps map says about it."""
+    values: tuple[Signature | None, ...] = ()
+    """What changes when the files with its values and secrets do."""
 
 
 @dataclass(frozen=True, slots=True)

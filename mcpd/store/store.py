@@ -53,6 +53,10 @@ class Store:
         """The server *server_id* (S-26). Raises :class:`~mcpd.errors.NotFound`."""
         return self._view.show(*self._view.find(server_id))
 
+    def map_version(self) -> int:
+        """Another number whenever the mcps map says something else; cheap to ask."""
+        return self._view.map_version()
+
     def manifest_path(self, server_id: str) -> Path:
         """The path of the public ``manifest.json`` (S-27). Raises :class:`~mcpd.errors.NotFound`."""
         return self._view.find(server_id)[1].manifest_path

@@ -87,7 +87,8 @@ class ValueFiles:
             status = self.path(server_id).stat()
         except OSError:
             return None
-        return signature(status) if settled(status) else (0, 0, 0, time.time_ns())
+        found = signature(status)
+        return found if settled(status) else (*found[:3], time.time_ns())
 
     def ids(self) -> frozenset[str]:
         """The servers that have values now."""

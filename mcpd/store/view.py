@@ -13,6 +13,7 @@ from mcpd.paths import Layout, Paths, Scope
 from mcpd.store import configuration
 from mcpd.store.files import Signature, Staged, make_directory
 from mcpd.store.layers import MANIFEST, Found, Kind, Layer
+from mcpd.store.mcps import McpsMap
 from mcpd.store.records import Configuration, InstalledServer
 from mcpd.store.values import ValueFiles
 
@@ -47,6 +48,7 @@ class View:
         self._overlays: Final = overlays
         self._valued: frozenset[str] = frozenset()
         """Ids with values of their own anywhere."""
+        self._mcps: Final = McpsMap(paths, scope)
         self._shown: dict[str, tuple[Found, tuple[Signature | None, ...], InstalledServer]] = {}
 
     @property
@@ -87,6 +89,11 @@ class View:
         self._refresh()
         return self._show(layer, found)
 
+    def map_version(self) -> int:
+        """Another number whenever the mcps map says something else."""
+        self._mcps.refresh()
+        return self._mcps.version
+
     def is_own(self, layer: Layer, found: Found) -> bool:
         """Whether the manifest of *found* is this scope's to write; else values go to the overlay."""
         return layer is self.own and found.kind in _OWN
@@ -126,13 +133,15 @@ class View:
     def _refresh(self) -> None:
         files = (self.secrets, *self._overlays)
         self._valued = frozenset().union(*(each.ids() for each in files))
+        self._mcps.refresh()
 
     def _show(self, layer: Layer, found: Found) -> InstalledServer:
         signatures: tuple[Signature | None, ...] = ()
         if found.id in self._valued:
             signatures = tuple(files.signature(found.id) for files in (self.secrets, *self._overlays))
+        entry = self._mcps.entry(found.id)
         cached = self._shown.get(found.id)
-        if cached is not None and cached[0] is found and cached[1] == signatures:
+        if cached is not None and cached[0] is found and cached[1] == signatures and cached[2].entry is entry:
             return cached[2]
         configured, problem = False, found.problem
         if found.manifest is not None:
@@ -150,6 +159,8 @@ class View:
             problem=problem,
             writable=layer is self.own,
             configured=configured,
+            entry=entry,
+            values=signatures,
         )
         self._shown[found.id] = (found, signatures, shown)
         return shown

@@ -327,13 +327,14 @@ def test_the_target_is_switched_while_it_runs(
 
 IDS = {
     getattr(journal, name)
-    for name in ("SESSION_STARTED", "SESSION_ENDED", "JOB_FINISHED", "POLKIT_DECISION", "LEASH_REFUSED")
-}
+    for name in ("SESSION_STARTED", "SESSION_ENDED", "JOB_FINISHED", "POLKIT_DECISION", "LEASH_REFUSED",
+                 "TOOL_CALLED", "CALLS_NOT_RECORDED")
+}  # fmt: skip
 CATALOG = Path(__file__).parents[2] / "systemd/mcpd.catalog"
 
 
 def test_message_ids_are_ids_of_their_own() -> None:
-    assert len(IDS) == 5
+    assert len(IDS) == 7
     assert all(re.fullmatch("[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}", value) for value in IDS)
     assert exec_stderr.LEASH_REFUSED == journal.LEASH_REFUSED
 

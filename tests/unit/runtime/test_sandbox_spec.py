@@ -17,6 +17,7 @@ from world import PYTHON, talk
 
 from mcpd.errors import InvalidConfig, InvalidManifest, SpawnFailed
 from mcpd.paths import Scope
+from mcpd.runtime.calls import Way
 from mcpd.runtime.launch import MountKind
 from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.run import run
@@ -222,13 +223,13 @@ async def test_devices_show_the_hosts(world: World) -> None:
 
 async def test_mcp_socket_is_bound_when_granted(world: World) -> None:
     asked: list[object] = []
-    socket = world.root / "door"
-    socket.write_text("")
+    door_directory = world.root / "door"
+    door_directory.mkdir()
     server = world.install("server", permissions=["mcp:a", "mcp:b"])
 
-    def door(server_id: str, allowed: tuple[str, ...]) -> Path:
+    def door(server_id: str, allowed: tuple[str, ...]) -> Way:
         asked.append((server_id, allowed))
-        return socket
+        return Way(door_directory, "the pass")
 
     spec = server_spec(
         server,
@@ -239,7 +240,9 @@ async def test_mcp_socket_is_bound_when_granted(world: World) -> None:
         mcp_socket=door,
     )
     assert asked == [("server", ("a", "b"))]
-    assert [m.source for m in spec.mounts if m.target == spec.env["MCPD_SOCKET"]] == [str(socket)]
+    inside = Path(spec.env["MCPD_SOCKET"]).parent
+    assert [m.source for m in spec.mounts if m.target == str(inside)] == [str(door_directory)]
+    assert spec.env["MCPD_SOCKET_TOKEN"] == "the pass"
 
 
 async def test_program_of_a_venv_elsewhere_is_found(world: World) -> None:

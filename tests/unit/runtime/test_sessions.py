@@ -88,7 +88,7 @@ async def test_session_that_ends_by_itself_tells_its_stderr(world: World) -> Non
     [
         ({"disabled": True}, Disabled),
         ({"runtime": {"runAs": "system"}}, SystemInstanceOnly),
-        ({"transports": [{"type": "sse", "url": "https://example.org"}]}, NotStdio),
+        ({"transports": [{"type": "carrier-pigeon"}]}, NotStdio),
         ({"transports": [{"type": "stdio", "command": "absent"}]}, SpawnFailed),
     ],
 )

@@ -154,6 +154,17 @@ def test_settings_that_cannot_be_covered_refuse_a_writable_grant(world: World) -
 
 
 def test_server_without_a_program_cannot_be_started(world: World) -> None:
-    world.install("server", transports=[{"type": "sse", "url": "https://example.org"}])
+    world.install("server", transports=[{"type": "carrier-pigeon"}])
     with pytest.raises(NotStdio, match="server"):
         spec_of(world)
+
+
+def test_a_server_elsewhere_gets_the_network_and_nothing_else(world: World) -> None:
+    far = [{"type": "sse", "url": "https://example.org/"}]
+    world.install("server", transports=far, permissions=["filesystem:rw:~", "devices"])
+    spec = spec_of(world)
+    assert spec.network
+    assert spec.argv[1:] == ("-I", "-m", "mcpd.servers.remote")
+    assert spec.manifest is not None
+    writable = [mount.target for mount in spec.mounts if mount.kind in {MountKind.BIND, MountKind.DEV_BIND}]
+    assert writable == [spec.env["HOME"]]

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The mcps map on disk (``docs/mcps.md``): the vendor's, the administrator's and the user's files as one.
+
+Files of the system are merged, a later one wins. A user's are not merged into them but stand over them: what they say
+is about the server as the system's entry leaves it, so that they can take away more and give nothing back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import InvalidManifest
+from mcpd.model import load_json, printable
+from mcpd.model.mcps import McpsEntry, merge, parse_entry, policies
+from mcpd.paths import Scope
+from mcpd.store.files import Signature, is_missing, read_file, settled, signature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from mcpd.paths import Paths
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEntry:
+    """What the map says about one installed server."""
+
+    disabled: str = ""
+    """Why nobody may use it; empty if they may."""
+    problem: str = ""
+    """What is wrong with the entry; then the server is disabled."""
+    summary: str = ""
+    """Instead of the manifest's, if not empty."""
+    description: str = ""
+    """The same."""
+    policy: str = ""
+    """JSON: what the bridge has to change of its tools, resources and prompts; empty if nothing."""
+
+
+NO_ENTRY: Final = ServerEntry()
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """One file's word on one server."""
+
+    raw: Mapping[str, Any]
+    origin: str
+    fault: str
+
+
+class _File:
+    """One file of the map; a missing or malformed one is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fault = ""
+        self._read: tuple[Signature | None, dict[str, _Said]] = (None, {})
+
+    def read(self) -> dict[str, _Said]:
+        """What the file says now, by server; the same object until it changes."""
+        known: Signature | None = None
+        found: dict[str, _Said] = {}
+        try:
+            status = self._path.stat()
+            now = signature(status)
+            if now == self._read[0]:
+                return self._read[1]
+            known = now if settled(status) else None
+            found = self._entries()
+            self._fault = ""
+        except InvalidManifest as error:
+            self._unusable(error.message)
+        except OSError as error:
+            known = None
+            if is_missing(error):
+                self._fault = ""
+            else:
+                self._unusable(f"{self._path}: {error.strerror}")
+        if found == self._read[1]:
+            found = self._read[1]
+        self._read = (known, found)
+        return found
+
+    def _entries(self) -> dict[str, _Said]:
+        data = load_json(read_file(self._path), str(self._path))
+        if not isinstance(data, dict):
+            raise InvalidManifest(f"{self._path}: the map is an object, from server ids to entries")
+        return {server_id: self._said(server_id, raw) for server_id, raw in data.items()}
+
+    def _said(self, server_id: str, raw: object) -> _Said:
+        origin = str(self._path)
+        try:
+            parse_entry(server_id, raw, origin)
+        except InvalidManifest as error:
+            return _Said({}, origin, error.message)
+        return _Said(raw if isinstance(raw, dict) else {}, origin, "")
+
+    def _unusable(self, fault: str) -> None:
+        if fault != self._fault:
+            _log.warning("%s; the file counts as empty", fault)
+        self._fault = fault
+
+
+class McpsMap:
+    """The map as one scope sees it. May be used by several threads."""
+
+    def __init__(self, paths: Paths, scope: Scope) -> None:
+        layouts = [paths.system, *([paths.user] if scope is Scope.USER else [])]
+        self._layers = [_Files([layout.mcps], layout.mcps_dir) for layout in layouts]
+        self._layers[0].first.insert(0, _File(paths.vendor_mcps))
+        self._seen: list[dict[str, _Said]] = []
+        self._entries: dict[str, ServerEntry] = {}
+        self.version = 0
+        """Another number whenever :meth:`refresh` found something else."""
+
+    def refresh(self) -> None:
+        """Look at the files; they are read again only if they changed."""
+        found = [layer.read() for layer in self._layers]
+        flat = [said for layer in found for said in layer]
+        if len(flat) == len(self._seen) and all(a is b for a, b in zip(flat, self._seen, strict=True)):
+            return
+        self._entries = self._merged(found)
+        self._seen = flat
+        self.version += 1
+
+    def entry(self, server_id: str) -> ServerEntry:
+        """What was said about *server_id* at the last :meth:`refresh`; the same object until that changes."""
+        return self._entries.get(server_id, NO_ENTRY)
+
+    def _merged(self, layers: list[list[dict[str, _Said]]]) -> dict[str, ServerEntry]:
+        ids = dict.fromkeys(server_id for layer in layers for file in layer for server_id in file)
+        merged: dict[str, ServerEntry] = {}
+        for server_id in ids:
+            entry = _combined(server_id, [[file[server_id] for file in layer if server_id in file] for layer in layers])
+            old = self._entries.get(server_id)
+            if entry.problem and (old is None or old.problem != entry.problem):
+                _log.warning("%s; the server is disabled until that is mended", entry.problem)
+            merged[server_id] = old if old == entry else entry
+        return merged
+
+
+class _Files:
+    """The files of one layer, by rising precedence."""
+
+    def __init__(self, first: Iterable[Path], directory: Path) -> None:
+        self.first = [_File(path) for path in first]
+        self._directory = directory
+        self._more: dict[str, _File] = {}
+        self._listed: Signature | None = None
+        self._fault = ""
+
+    def read(self) -> list[dict[str, _Said]]:
+        self._list()
+        return [file.read() for file in (*self.first, *self._more.values())]
+
+    def _list(self) -> None:
+        try:
+            status = self._directory.stat()
+            now = signature(status)
+            if now == self._listed:
+                return
+            names = sorted(p.name for p in self._directory.iterdir() if p.suffix == ".json" and p.name[0] != ".")
+        except OSError as error:
+            fault = "" if is_missing(error) else f"{self._directory}: {error.strerror}"
+            if fault and fault != self._fault:
+                _log.warning("%s; the directory counts as empty", fault)
+            self._more, self._listed, self._fault = {}, None, fault
+            return
+        self._fault = ""
+        self._more = {name: self._more.get(name) or _File(self._directory / name) for name in names}
+        self._listed = now if settled(status) else None
+
+
+def _combined(server_id: str, layers: list[list[_Said]]) -> ServerEntry:
+    """What *layers*, the system's first, say together."""
+    entries: list[McpsEntry] = []
+    disabled = ""
+    for files in layers:
+        faults = [said.fault for said in files if said.fault]
+        if faults:
+            return ServerEntry(disabled=faults[0], problem=faults[0])
+        if not files:
+            continue
+        raw: dict[str, Any] = {}
+        for said in files:
+            raw = merge(raw, said.raw)
+        try:
+            entry = parse_entry(server_id, raw, files[-1].origin)
+        except InvalidManifest as error:
+            return ServerEntry(disabled=error.message, problem=error.message)
+        if not entry.usable and not disabled:
+            switch = "enabled" if not entry.enabled else "mcp_enabled"
+            origin = next(said.origin for said in reversed(files) if said.raw.get(switch) is False)
+            disabled = f"{origin}: entry {printable(server_id)!r} has {switch} false"
+        entries.append(entry)
+    changes = policies(entries)
+    return ServerEntry(
+        disabled=disabled,
+        summary=next((entry.summary for entry in reversed(entries) if entry.summary), ""),
+        description=next((entry.description for entry in reversed(entries) if entry.description), ""),
+        policy=json.dumps(changes, ensure_ascii=False, separators=(",", ":")) if changes else "",
+    )
