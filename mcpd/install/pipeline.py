@@ -107,7 +107,7 @@ class Pipeline:
             if before.nothing:
                 await self._states.drop_unless_kept(manifest.id)
             await in_thread(self._store.activate, generation, manifest)
-            if not plan.remote:
+            if manifest.stdio is not None or manifest.remote is not None:
                 await self._check_health(job, generation, manifest)
         except BaseException as error:
             await self._take_back(before, plan, generation)

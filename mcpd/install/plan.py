@@ -17,13 +17,14 @@ from mcpd.install.workbench import strip_credentials
 from mcpd.model import Manifest, Source, SourceType
 from mcpd.paths import Scope
 from mcpd.runtime import permissions
+from mcpd.runtime.bundled import remote_program
 from mcpd.store import configuration
 
 if TYPE_CHECKING:
     from mcpd.install.options import InstallOptions
     from mcpd.install.outcome import Recipe
     from mcpd.install.workbench import Workbench
-    from mcpd.model import Entry, JsonValue
+    from mcpd.model import Entry, JsonValue, Transport
     from mcpd.store import Configuration, InstalledServer, Store
 
 RECIPES: Final[dict[SourceType, type[GitRecipe | LocalRecipe | NpmRecipe | PypiRecipe]]] = {
@@ -113,12 +114,22 @@ def _check(entry: Entry, manifest: Manifest, scope: Scope) -> None:
     if not entry.runs_here:
         raise InvalidManifest(f"{entry.id} does not run on Linux (platforms: {entry.platforms!r})")
     permissions.parse(entry.id, manifest.permissions, {})
+    if entry.remote is not None:
+        _check_remote(entry, entry.remote)
     source = entry.source
     if source is None:
         if not entry.transports:
             raise InvalidManifest(f"{entry.id} has neither a source nor a transport")
     elif entry.stdio is not None or not entry.transports:
         _check_source(entry, source)
+
+
+def _check_remote(entry: Entry, transport: Transport) -> None:
+    try:
+        transport.check_remote()
+    except InvalidManifest as error:
+        raise InvalidManifest(f"{entry.id}: {error.message}") from error
+    remote_program(entry.id)
 
 
 def _check_reach(entry: Entry, registry: str) -> None:
@@ -154,9 +165,9 @@ def _needs(manifest: Manifest, installed: InstalledServer | None) -> tuple[Need,
     words = set(permissions.parse(manifest.id, manifest.permissions, {}).ignored)
     needs = [
         Need("permission", text, text)
-        for text in manifest.permissions
+        for text in manifest.all_permissions
         if text not in words
-        and not (before and text in before.permissions and _grants_the_same(text, before, manifest))
+        and not (before and text in before.all_permissions and _grants_the_same(text, before, manifest))
     ]
     if manifest.runtime.run_as == "system" and not (before and before.runtime.run_as == "system"):
         needs.append(Need("run-as", "system", "runs as the system's own account mcp-server"))

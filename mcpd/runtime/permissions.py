@@ -12,13 +12,13 @@ character, or the server is not started. Any other string grants nothing and is 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest
 from mcpd.model.base import ID_PATTERN
+from mcpd.model.placeholders import expand, placeholders
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -29,7 +29,6 @@ _SHAPED: Final = re.compile(r"(network|devices|mcp)(\?\S|$)|(network|devices|fil
 _CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
 _FILESYSTEM: Final = re.compile(r"filesystem:(ro|rw):(.+)", re.DOTALL)
 _BUS_NAME: Final = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*(\.[A-Za-z_-][A-Za-z0-9_-]*)+(\.\*)?", re.ASCII)
-_CONFIG: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +104,6 @@ def problems(server_id: str, strings: Iterable[str]) -> list[str]:
     """What a listing should say about *strings*: the words for people, which grant nothing."""
     ignored = parse(server_id, strings, {}).ignored
     return [f"{server_id}: {text[:200]!r} is no permission and grants nothing" for text in ignored]
-
-
-def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:
-    """*text* with each ``{config.KEY}`` filled in; one per element if KEY is a list, none if it is not set."""
-    found = _CONFIG.search(text)
-    if not found:
-        return [text]
-    value = values.get(found[1])
-    elements = value if isinstance(value, list) else [value]
-    rest = expand(text[found.end() :], values)
-    head, given = text[: found.start()], [as_text(element) for element in elements if element not in (None, "")]
-    return [head + filled + tail for filled in given for tail in rest]
-
-
-def placeholders(text: str) -> list[str]:
-    """The keys that *text* names as ``{config.KEY}``."""
-    return _CONFIG.findall(text)
-
-
-def as_text(value: JsonValue) -> str:
-    """*value* as an argument or environment variable holds it: text as it is, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _refuse_secrets(server_id: str, string: str, sensitive: Collection[str]) -> None:

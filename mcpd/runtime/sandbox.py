@@ -15,25 +15,31 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcpd import paths as locations
 from mcpd.errors import InvalidConfig, InvalidManifest, NotStdio, SpawnFailed, from_oserror
+from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
 from mcpd.paths import Scope
 from mcpd.runtime import environment, mounts
+from mcpd.runtime.bundled import remote_program
+from mcpd.runtime.calls import SOCKET
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import Bus, LaunchSpec, Mount, MountKind, Overlay
-from mcpd.runtime.permissions import Permissions, as_text, expand, parse, placeholders
+from mcpd.runtime.permissions import Permissions, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mcpd.model import JsonValue, Manifest, Transport
     from mcpd.paths import Paths
+    from mcpd.runtime.calls import Way
     from mcpd.settings import Settings
     from mcpd.store import InstalledServer, LaunchManifest
 
 MCP_SOCKET_VARIABLE: Final = "MCPD_SOCKET"
 """Tells a server with the permission ``mcp`` where the other servers are reached."""
-McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Path]"
-"""From a server's id and the ids it may call (none: all) to a socket on the host where they are reached."""
+MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of it
+"""Holds what it has to show there."""
+McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Way]"
+"""From a server's id and the ids it may call (none: all) to where on the host they are reached."""
 PROGRAM_DIRECTORIES: Final = (".venv/bin", "node_modules/.bin")
 """Where an installation puts a server's own programs; searched before the system's."""
 
@@ -58,15 +64,11 @@ def server_spec(
     from others without a sandbox, and :class:`~mcpd.errors.SpawnFailed` for a missing path.
     """
     manifest = launch.manifest
-    transport = manifest.stdio
-    if transport is None:
-        raise NotStdio(f"{server.id} is reached by URL and has no program to start")
+    argv, granted, bundled = _command(server.id, manifest, launch.values)
     confined = settings.runtime.sandbox == "on"
     generation = server.generation.resolve()
     state = _state_directory(paths, scope, server.id)
     search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
-    sensitive = {item.key for item in manifest.configurable_properties if item.sensitive}
-    granted = parse(server.id, manifest.permissions, launch.values, sensitive=sensitive)
     runtime_dir = f"/run/user/{os.getuid()}" if scope is Scope.USER else f"/run/{mounts.SYSTEM_USER}"
     env = environment.base(str(state), runtime_dir, search)
     if scope is Scope.USER:
@@ -74,7 +76,6 @@ def server_spec(
     env |= _configured_environment(manifest, launch.values) | environment.FIXED
     if granted.network:
         env |= environment.network()
-    argv = (transport.command, *_arguments(manifest, transport, launch.values))
     if not confined:
         _refuse_secrets(server.id, manifest, launch.values)
         del env["XDG_RUNTIME_DIR"]
@@ -85,6 +86,7 @@ def server_spec(
     guard = Guard.of(paths, scope)
     asked = [
         *_program(argv[0], generation, env["PATH"], (generation,), guard),
+        *bundled,
         *guard.grants(server.id, granted.paths),
     ]
     shown = [
@@ -104,8 +106,10 @@ def server_spec(
             raise SpawnFailed(
                 f"{server.id} may call other servers (permission mcp), but no bridge is there to reach them"
             )
-        env[MCP_SOCKET_VARIABLE] = f"{runtime_dir}/mcp.sock"
-        shown.append(mounts.bind(mcp_socket(server.id, granted.mcp), Path(env[MCP_SOCKET_VARIABLE])))
+        way = mcp_socket(server.id, granted.mcp)
+        env[MCP_SOCKET_VARIABLE] = f"{runtime_dir}/mcp/{SOCKET}"
+        env[MCP_TOKEN_VARIABLE] = way.token
+        shown.append(mounts.bind(way.directory, Path(env[MCP_SOCKET_VARIABLE]).parent))
     # The manifest of a script's virtual entry is nowhere on disk, so there is nothing to mount over.
     public = generation / "manifest.json"
     overlay = Overlay(str(public), launch.data) if public.is_file() else None
@@ -168,6 +172,21 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
         *guard.covers([mounts.bind(path) for path in readable]),
     ]
     return LaunchSpec(spec_id, tuple(argv), str(cwd.resolve()), merged, tuple(shown), network, None)
+
+
+def _command(
+    server_id: str, manifest: Manifest, values: Mapping[str, JsonValue]
+) -> tuple[tuple[str, ...], Permissions, list[Mount]]:
+    """What is started, what it is granted, and what has to be shown besides its program."""
+    sensitive = {item.key for item in manifest.configurable_properties if item.sensitive}
+    granted = parse(server_id, manifest.permissions, values, sensitive=sensitive)
+    if manifest.stdio is not None:
+        return (manifest.stdio.command, *_arguments(manifest, manifest.stdio, values)), granted, []
+    if manifest.remote is None:
+        raise NotStdio(f"{server_id} has neither a program to start nor a URL that mcpd knows how to reach")
+    program = remote_program(server_id)
+    # The way there needs the network and nothing else, whatever the manifest names.
+    return program.argv, Permissions(network=True), program.mounts()
 
 
 def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:

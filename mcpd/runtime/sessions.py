@@ -344,6 +344,8 @@ class Sessions:
         manifest = server.manifest
         if manifest is None:
             raise InvalidManifest(f"{server_id} is broken: {server.problem}")
+        if server.entry.disabled:
+            raise Disabled(f"{server_id} is disabled: {server.entry.disabled}")
         if (manifest.model_extra or {}).get("disabled") is True:
             raise Disabled(f"{server_id} is disabled in {server.directory}/manifest.json")
         if manifest.runtime.run_as == "system" and self._scope is Scope.USER:

@@ -19,6 +19,7 @@ from mcpd.errors import (
 )
 from mcpd.install import InstallOptions, JobState, read_lock
 from mcpd.runtime.sessions import Owner
+from tests.servers.remote_harness import far_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -299,14 +300,15 @@ async def test_a_default_that_makes_more_of_a_permission_needs_consent_again(wor
 
 
 async def test_S18_a_remote_server_is_its_manifest_only(world: World) -> None:
-    document = {
-        "id": "remote",
-        "name": "Remote",
-        "summary": "Elsewhere",
-        "version": "1",
-        "transports": [{"type": "streamable-http", "url": "https://mcp.test/mcp"}],
-    }
-    job = await world.install(document)
+    with far_server("streamable-http") as far:
+        document = {
+            "id": "remote",
+            "name": "Remote",
+            "summary": "Elsewhere",
+            "version": "1",
+            "transports": [{"type": "streamable-http", "url": far.url}],
+        }
+        job = await world.install(document)
     assert job.error is None
     directory = world.store.get("remote").generation
     assert sorted(path.name for path in directory.iterdir()) == [".mcpd-lock.json", "manifest.json"]

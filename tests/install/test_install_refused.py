@@ -23,6 +23,7 @@ from mcpd.errors import (
 )
 from mcpd.install import InstallOptions, JobEvent, JobState
 from mcpd.paths import Scope
+from tests.servers.remote_harness import far_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -244,9 +245,10 @@ async def test_a_summary_is_completed_from_its_manifest(world: World, tmp_path: 
 
 
 async def test_credentials_of_a_source_are_not_kept(world: World, tmp_path: Path) -> None:
-    remote = {"type": "sse", "url": "https://mcp.test/sse"}
     source = {"type": "git", "url": "https://user:secret@h.test/x.git"}
-    job = await world.install({"id": "remote", "name": "R", "transports": [remote], "source": source})
+    with far_server("sse") as far:
+        remote = {"type": "sse", "url": far.url}
+        job = await world.install({"id": "remote", "name": "R", "transports": [remote], "source": source})
     assert job.error is None
     for file in world.store.get("remote").generation.iterdir():
         assert "secret" not in file.read_text()

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The way of a server with the permission ``mcp`` to other servers: a socket of the bridge, and a pass for it.
+
+The socket is in a directory of its own, which is shown to the server, so that it sees the next one if the bridge makes
+a new one. Whoever speaks there is nobody without a pass: it names the server and what it may call, and is signed with
+a key that mcpd and the bridge of the same user share. So nothing has to be kept for it, and no restart ends it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mcpd.errors import SpawnFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOCKET: Final = "calls.sock"
+_KEY_SIZE: Final = 32
+_MOST: Final = 64 * 1024
+"""Bytes of a pass."""
+
+
+class Way(NamedTuple):
+    """What a server gets."""
+
+    directory: Path
+    """Holds the socket."""
+    token: str
+
+
+class Pass(NamedTuple):
+    """What a pass says."""
+
+    uid: int
+    server: str
+    allowed: tuple[str, ...]
+    """Ids of the servers it may call; empty for all."""
+
+
+def socket_of(runtime: Path) -> Path:
+    """The socket below the *runtime* directory."""
+    return runtime / "calls" / SOCKET
+
+
+def key_of(runtime: Path) -> Path:
+    """The key, which nobody else may read."""
+    return runtime / "calls.key"
+
+
+class Calls:
+    """Makes ways for the servers of a user whose files are below *runtime*."""
+
+    def __init__(self, runtime: Path) -> None:
+        self._runtime = runtime
+
+    def __call__(self, server_id: str, allowed: tuple[str, ...]) -> Way:
+        """The way of *server_id* to the servers *allowed* (none: all). Raises :class:`~mcpd.errors.SpawnFailed`."""
+        directory = socket_of(self._runtime).parent
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            key = _make_key(key_of(self._runtime))
+        except OSError as error:
+            raise SpawnFailed(
+                f"{server_id} may call other servers (permission mcp), and the way to them cannot be made in "
+                f"{self._runtime}: {error.strerror}"
+            ) from error
+        return Way(directory, issue(Pass(os.getuid(), server_id, allowed), key))
+
+
+def _make_key(path: Path) -> bytes:
+    """The key at *path*, made if there is none; whoever is first makes it. What is no key there is replaced."""
+    with suppress(FileNotFoundError):
+        if len(key := path.read_bytes()) == _KEY_SIZE:
+            return key
+        path.unlink()
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_KEY_SIZE))
+        with suppress(FileExistsError):
+            os.link(fresh, path)
+    finally:
+        fresh.unlink()
+    return path.read_bytes()
+
+
+def issue(about: Pass, key: bytes) -> str:
+    """The token of a pass."""
+    body = _encode(json.dumps(about).encode())
+    return (body + b"." + _encode(_sign(body, key))).decode()
+
+
+def read(token: bytes, key: bytes) -> Pass | None:
+    """The pass of *token*; ``None`` if it was not issued with *key*."""
+    body, _, mark = token.partition(b".")
+    if len(token) > _MOST or len(key) != _KEY_SIZE or not hmac.compare_digest(_encode(_sign(body, key)), mark):
+        return None
+    try:
+        uid, server, allowed = json.loads(base64.urlsafe_b64decode(body + b"=" * (-len(body) % 4)))
+    except (ValueError, binascii.Error):
+        return None
+    return Pass(uid, server, tuple(allowed))
+
+
+def _sign(body: bytes, key: bytes) -> bytes:
+    return hmac.digest(key, b"mcpd calls\0" + body, hashlib.sha256)
+
+
+def _encode(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
