@@ -33,6 +33,7 @@ from mcpd.journal import configure
 from mcpd.lifetime import HANDED_OVER, Duties, StatusLine, feed_watchdog
 from mcpd.notify import notify, passed_fds, reloading
 from mcpd.paths import Paths, Scope
+from mcpd.runtime.calls import Calls
 from mcpd.runtime.fdstore import LeashStore
 from mcpd.runtime.gate import GatedLauncher
 from mcpd.runtime.launchers import Launchers, launchers_for
@@ -163,7 +164,8 @@ class Daemon:
         settings, paths, scope = self._settings, self._paths, self._scope
         store = Store(paths, scope, keep_generations=settings.install.keep_generations)
         store.recover()
-        sessions = Sessions(store, servers, paths, settings, scope)
+        calls = Calls(paths.user.runtime) if scope is Scope.USER else None
+        sessions = Sessions(store, servers, paths, settings, scope, mcp_socket=calls)
         catalog = Catalog(paths, scope, settings)
         installer = Installer(store, catalog, sessions, Launchers(servers, builds), paths, settings, scope)
         return Core(scope, settings, store, catalog, sessions, installer, servers.name, __version__)

@@ -16,7 +16,7 @@ from mcpd.bus.records import available_record, details, matcher, plain, text
 from mcpd.bus.sessions import SessionObject
 from mcpd.bus.users import look_up
 from mcpd.bus.wire import Variant
-from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, NotSupported, ServiceUnavailable
+from mcpd.errors import InvalidArgument, NeedsBridge, NotAuthorized, NotFound, NotSupported, ServiceUnavailable
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
@@ -202,9 +202,12 @@ class Manager:
         if flags:
             raise InvalidArgument(f"Spawn: there are no flags yet, {flags:#x} was given")
         owner_uid = self._owner_uid(call, options)
+        self._check_direct(call, server_id, fds, options)
         environment = _option(options, "environment", dict, {}) if self.core.scope is Scope.USER else {}
         if not all(isinstance(part, str) for pair in environment.items() for part in pair):
             raise InvalidArgument("Spawn: environment is a dictionary of strings")
+        if _option(options, "check", bool, default=False):
+            return "/", {}
         given, ends = _stdio(call, fds)
         session = await self.core.spawn(server_id, given, owner_uid, call.sender, environment)
         if call.caller.gone.is_set():
@@ -212,6 +215,23 @@ class Manager:
             await self.core.sessions.stop(session.number)
             raise ServiceUnavailable(f"{call.sender} has left the message bus")
         return session_path(session.number), ends
+
+    def _check_direct(self, call: Call, server_id: str, fds: Mapping[int, int], options: Mapping[str, Any]) -> None:
+        """Refuse with :class:`~mcpd.errors.NeedsBridge` a start in which nothing would stand where something has to.
+
+        What an administrator took away from a server of the system, nobody gets by talking to it without the bridge.
+        """
+        is_direct = _option(options, "direct", bool, default=False)
+        is_system = self.core.scope is Scope.SYSTEM
+        if not is_direct and (not is_system or call.uid in {0, self.bridge_uid}):
+            return
+        server = self.servers.get(server_id).server
+        if server.manifest is None or (server.manifest.runtime.run_as == "system" and not is_system):
+            return
+        if server.entry.policy:
+            raise NeedsBridge(f"server {server_id} is used through the bridge: the mcps map changes what it offers")
+        if is_direct and fds and server.manifest.runtime.sharing != "session":
+            raise NeedsBridge(f"server {server_id} is used through the bridge: its process is shared")
 
     def _owner_uid(self, call: Call, options: Mapping[str, Any]) -> int:
         if "caller-uid" not in options:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +14,7 @@ from mcpd.bus.wire import Raw, Variant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcpd.model import ConfigProperty, Entry, JsonValue, Transport
+    from mcpd.model import ConfigProperty, Entry, JsonValue, Manifest, Transport
     from mcpd.store import InstalledServer
 
 KEYS: Final[Mapping[str, str]] = {
@@ -75,11 +76,13 @@ def installed_record(server: InstalledServer, *, available: str, sandboxed: bool
         found |= _described(server.manifest)
         found["sharing"] = server.manifest.runtime.sharing
         found["run-as"] = server.manifest.runtime.run_as
+    said = {"summary": text(server.entry.summary), "description": text(server.entry.description)}
+    found |= {key: value for key, value in said.items() if value}
     found |= {
         "id": text(server.id),
         "scope": str(server.scope),
         "state": _state(server, available),
-        "problem": text(server.problem),
+        "problem": text(server.problem or server.entry.problem),
         "available-version": text(available),
         "sandboxed": sandboxed,
         "configured": server.configured,
@@ -94,9 +97,34 @@ def details(server: InstalledServer) -> dict[str, Variant]:
         return {}
     limits = {"call-timeout": manifest.runtime.call_timeout, "idle-timeout": manifest.runtime.idle_timeout}
     found = {key: Variant("d", seconds) for key, seconds in limits.items() if seconds is not None}
+    if server.entry.policy:
+        found["policy"] = Variant("s", text(server.entry.policy))
+    found["digest"] = Variant("s", _digest(server, manifest))
+    protocols = _protocols(server)
+    if protocols is not None:
+        found["protocols"] = Variant("as", protocols)
     if manifest.configurable_properties:
         found["configurable-properties"] = Variant("aa{sv}", [_property(p) for p in manifest.configurable_properties])
     return found
+
+
+def _digest(server: InstalledServer, manifest: Manifest) -> str:
+    """What is another one whenever a fresh process of *server* may differ from one that runs."""
+    entry = server.entry
+    # The last part of a signature is the time of the look as long as the file is too new to be told from the next.
+    values = [found and found[:3] for found in server.values]
+    said = (str(server.generation), values, entry.disabled, entry.policy, manifest.model_dump_json())
+    return hashlib.blake2b(repr(said).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def _protocols(server: InstalledServer) -> list[str] | None:
+    """The eras of MCP that *server* was found to speak when it was installed; ``None`` if nobody has tried."""
+    from mcpd.install.lockfile import read_lock  # noqa: PLC0415 -- installing is not needed to list
+
+    found = read_lock(server.generation).get("protocol")
+    if not isinstance(found, Mapping):
+        return None
+    return [era for era in ("handshake", "modern") if found.get(era)]
 
 
 def _property(prop: ConfigProperty) -> dict[str, Variant]:
@@ -124,7 +152,7 @@ def available_record(
 def _state(server: InstalledServer, available: str) -> str:
     if server.manifest is None or server.problem:
         return "broken"
-    if (server.manifest.model_extra or {}).get("disabled") is True:
+    if server.entry.disabled or (server.manifest.model_extra or {}).get("disabled") is True:
         return "disabled"
     return "updatable" if available else "installed"
 
@@ -150,7 +178,7 @@ def _described(entry: Entry) -> dict[str, object]:
         "changelog": text(entry.changelog),
         "screenshots": texts(entry.screenshots),
         "transports": [_transport(transport) for transport in entry.transports],
-        "permissions": texts(entry.permissions),
+        "permissions": texts(entry.all_permissions),
         "pinned": isinstance(origin, Mapping) and origin.get("pinned") is True,
     }
 

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mcpd.bus.names import SERVER, server_path
+from mcpd.bus.names import ROOT, SERVER, server_path
 from mcpd.bus.records import PROPERTIES, Record, installed_record
 from mcpd.errors import NotFound
 
@@ -51,11 +51,13 @@ class Servers:
         """Read the store, signal what is different, and return all records sorted by id."""
         newer = self._core.newer
         found = {server.id: server for server in self._core.store.list()}
-        for server_id in [known for known in self._known if known not in found]:
+        gone = [known for known in self._known if known not in found]
+        for server_id in gone:
             del self._known[server_id]
             self._objects.remove(server_path(server_id))
-        for server_id, server in found.items():
-            self._update(server, newer.get(server_id, ""))
+        changed = [self._update(server, newer.get(server_id, "")) for server_id, server in found.items()]
+        if gone or any(changed):
+            self._objects.emit(ROOT, "CatalogChanged")
         return [self._known[server_id].record for server_id in found]
 
     def get(self, server_id: str) -> ServerObject:
@@ -69,7 +71,8 @@ class Servers:
         """The servers as the store has them, by id, as of the last look."""
         return {server_id: known.server for server_id, known in self._known.items()}
 
-    def _update(self, server: InstalledServer, available: str) -> None:
+    def _update(self, server: InstalledServer, available: str) -> bool:
+        """Whether a process of it may be another one than before."""
         known = self._known.get(server.id)
         sandboxed = self._core.settings.runtime.sandbox == "on"
         # The store gives the same object as long as nothing about a server has changed.
@@ -78,15 +81,17 @@ class Servers:
             and known.server is server
             and (known.available, known.record.values["sandboxed"]) == (available, sandboxed)
         ):
-            return
+            return False
         record = installed_record(server, available=available, sandboxed=sandboxed)
         if known is None:
             known = self._known[server.id] = ServerObject(server, available, record)
             self._objects.add(server_path(server.id), known)
-            return
+            return False
+        has_changed = known.server is not server
         before, known.record = known.record.values, record
         known.server, known.available = server, available
         self._objects.changed(server_path(server.id), _different(before, record.values), urgent=True)
+        return has_changed
 
 
 def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

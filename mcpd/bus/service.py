@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 TABLE: Final[Table] = {**manager.METHODS, **jobs.METHODS, **sessions.METHODS}
 """Every method of ours; the standard ones are in :mod:`mcpd.bus.objects`."""
+MAP_LOOK: Final = 2.0
+"""Seconds between two looks at the mcps map: its directories may not exist yet, so that nothing would tell."""
 _CATALOGUE_JOBS: Final = frozenset({"refresh", "check-updates"})
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class Service:
             connection, self._objects, TABLE, self._callers, authority, only_uid=only_uid, bridge_uid=bridge_uid
         )
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._watching: asyncio.Task[None] | None = None
         self._unsubscribe: list[Callable[[], None]] = []
 
     @property
@@ -95,9 +98,12 @@ class Service:
             self._spawn(self._watch_owner(name))
         self._dispatcher.start()
         self._spawn(self._look_for_updates())
+        self._watching = asyncio.create_task(self._watch_map())
 
     async def close(self) -> None:
         """Stop answering, and send what is still to be sent."""
+        if self._watching is not None:
+            self._watching.cancel()
         await self._dispatcher.close()
         await self._callers.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -117,6 +123,16 @@ class Service:
     async def _look_for_updates(self) -> None:
         await self._core.look_for_updates()
         self._sync()
+
+    async def _watch_map(self) -> None:
+        """Signal what somebody edits: who uses a server asks nothing any more by which it would be noticed."""
+        seen = self._core.store.map_version()
+        while True:
+            await asyncio.sleep(MAP_LOOK)
+            now = self._core.store.map_version()
+            if now != seen:
+                seen = now
+                self._sync()
 
     def _catalog_changed(self) -> None:
         self._objects.emit(ROOT, "CatalogChanged")

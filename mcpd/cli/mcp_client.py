@@ -33,7 +33,10 @@ class McpClient:
     """One conversation with a server. An async context manager; entering it shakes hands."""
 
     def __init__(self, to_server: int, from_server: int, name: str) -> None:
-        """Own the descriptors *to_server* (its stdin) and *from_server* (its stdout); *name* is for messages."""
+        """Own the descriptors *to_server* (its stdin) and *from_server* (its stdout), or the one socket that is both.
+
+        *name* is for messages.
+        """
         self._fds = (to_server, from_server)
         self._name = name
         self._noisy = False
@@ -42,16 +45,7 @@ class McpClient:
         """The server's answer to ``initialize``."""
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        to_server, from_server = self._fds
-        self._reader = asyncio.StreamReader(limit=MAX_LINE)
-        self._read, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(self._reader), _file(from_server, "rb")
-        )
-        transport, protocol = await loop.connect_write_pipe(
-            lambda: asyncio.streams.FlowControlMixin(loop=loop), _file(to_server, "wb")
-        )
-        self._writer = asyncio.StreamWriter(transport, protocol, None, loop)
+        await self._connect()
         try:
             self.initialized = await self.request(
                 "initialize",
@@ -66,6 +60,23 @@ class McpClient:
             self._close()
             raise
         return self
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        to_server, from_server = self._fds
+        if to_server == from_server:
+            both = socket.socket(fileno=to_server)
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=both, limit=MAX_LINE)
+            self._read: asyncio.BaseTransport = self._writer.transport
+            return
+        self._reader = asyncio.StreamReader(limit=MAX_LINE)
+        self._read, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(self._reader), _file(from_server, "rb")
+        )
+        transport, protocol = await loop.connect_write_pipe(
+            lambda: asyncio.streams.FlowControlMixin(loop=loop), _file(to_server, "wb")
+        )
+        self._writer = asyncio.StreamWriter(transport, protocol, None, loop)
 
     async def __aexit__(self, *_: object) -> None:
         self._close()

@@ -263,6 +263,9 @@ def _running(add: _Adder) -> None:
         command.add_argument(
             "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="give up after SECONDS (300)"
         )
+    pages = add("open", "open:open_pages", "show the pages of your bridge in a browser, which is signed in by a link")
+    _id(pages, nargs="?")
+    pages.add_argument("--print", action="store_true", help="print the link, which works once, and open nothing")
     token = add("token", "token:token", "print the token that HTTP clients show to the bridge over TCP")
     token.add_argument("--renew", action="store_true", help="make a new one; the old one is refused from then on")
 

@@ -12,7 +12,7 @@ from mcpd.bus.client import connect, variant
 from mcpd.bus.connection import Match
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, SESSION
 from mcpd.cli.session import asking
-from mcpd.errors import McpdError, ServiceUnavailable, SystemInstanceOnly, UnknownObject
+from mcpd.errors import McpdError, NeedsBridge, ServiceUnavailable, SystemInstanceOnly, UnknownObject
 
 if TYPE_CHECKING:
     import argparse
@@ -24,6 +24,14 @@ _GONE: Final = 1
 """Exit code of a server of whose end nobody could tell us more."""
 _TOLD: Final = 2.0
 """Seconds for another mcpd than the one that started the server to tell how it ended."""
+
+
+class Between(Exception):
+    """Something stands between a client and the server; *system* says whose bridge to ask for it."""
+
+    def __init__(self, *, system: bool) -> None:
+        super().__init__()
+        self.system = system
 
 
 class Spawned:
@@ -105,7 +113,8 @@ async def spawned(
     """Start *server_id* with *fds* as its 0, 1 and 2, or with pipes if there are none.
 
     A server that only the system instance starts is asked for there. The *environment* goes to the user's own
-    instance only. Leaving the block disconnects, upon which mcpd stops what still runs.
+    instance only. Leaving the block disconnects, upon which mcpd stops what still runs. Raises
+    :class:`Between` if the server is used through the bridge.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -131,8 +140,12 @@ async def _spawn(
     options: dict[str, object] = (
         {"environment": variant(environment, "a{ss}")} if environment is not None and not system else {}
     )
+    options["direct"] = variant(True, "b")
     with asking(args, system=system):  # only until the server has the terminal
-        path, ends = await bus.spawn(server_id, fds, options)
+        try:
+            path, ends = await bus.spawn(server_id, fds, options)
+        except NeedsBridge:
+            raise Between(system=system) from None
     return Spawned(bus, bus.session(path), ends, signals)
 
 

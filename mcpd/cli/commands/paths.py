@@ -28,12 +28,14 @@ def paths(args: argparse.Namespace) -> int:
                 ("state-dir", layout.state),
                 ("cache-dir", layout.cache),
                 ("runtime-dir", layout.runtime),
+                ("mcps-path", layout.mcps),
             )
         }
     bridge = places(found.user)
     names |= {
         "user-bridge-url": str(bridge.url),
         "user-bridge-socket": str(bridge.socket),
+        "user-bridge-stdio": str(bridge.stdio),
         "user-bridge-token": str(bridge.token),
     }
     names["vendor-dir"] = str(found.vendor)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl run``: what MCP clients start. No byte between client and server passes through here."""
+"""``mcpctl run``: what MCP clients start.
+
+No byte between client and server passes through here, unless something stands between them: then all of them do, on
+their way to the bridge.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from mcpd.cli.output import clean, note
-from mcpd.cli.spawn import spawned
+from mcpd.cli.spawn import Between, spawned
 from mcpd.cli.streams import CLOSED
 from mcpd.errors import InvalidArgument, McpdError
 
@@ -21,9 +25,19 @@ if TYPE_CHECKING:
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-async def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """``mcpctl run``; returns the exit code of the server. SIGTERM, SIGINT and SIGHUP stop it."""
-    async with spawned(args, args.id, _standard_fds(), _environment()) as server:
+    environment = _environment()
+    try:
+        return asyncio.run(_direct(args, environment))
+    except Between as found:
+        from mcpd.cli import pump  # noqa: PLC0415 -- few servers need it
+
+        return pump.join(pump.connect(args.id, environment, system=found.system))
+
+
+async def _direct(args: argparse.Namespace, environment: dict[str, str]) -> int:
+    async with spawned(args, args.id, _standard_fds(), environment) as server:
         _let_go()
         stopping: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()

@@ -3,24 +3,17 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from mcpd.bridge.http.tokens import load_token, write_token
 from mcpd.bridge.places import places
-from mcpd.bridge.tokens import load_token, write_token
-from mcpd.errors import McpdError, NotAuthorized, ServiceUnavailable
+from mcpd.cli.bridge import ask
 from mcpd.paths import from_environment
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
-
-TIMEOUT: Final = 30.0
-"""Seconds in which the system's bridge must answer, its start included."""
-LARGEST_ANSWER: Final = 65536
 
 
 def token(args: argparse.Namespace) -> int:
@@ -35,39 +28,5 @@ def token(args: argparse.Namespace) -> int:
     return 0
 
 
-class _Connection(http.client.HTTPConnection):
-    """HTTP over the unix socket *path*."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT)
-        self._path = path
-
-    def connect(self) -> None:
-        """Open the socket, which starts the bridge if it does not run."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
 def _of_system(path: Path, *, renew: bool) -> str:
-    connection = _Connection(path)
-    try:
-        connection.request("POST" if renew else "GET", "/token")
-        reply = connection.getresponse()
-        status, body = reply.status, json.loads(reply.read(LARGEST_ANSWER))
-    except PermissionError as error:
-        raise NotAuthorized(
-            f"{path} is open to members of the group mcp only; an administrator adds you with: usermod -aG mcp USER, "
-            "and it holds from your next login on"
-        ) from error
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise ServiceUnavailable(
-            f"the system's bridge does not listen at {path}; start it with: systemctl enable --now mcpd-bridge.socket"
-        ) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ServiceUnavailable(f"the system's bridge at {path} gave no answer that makes sense: {error}") from error
-    finally:
-        connection.close()
-    if status != 200:
-        raise McpdError(f"the system's bridge gave no token: {body['error']['message']}")
-    return str(body["token"])
+    return str(ask(path, "POST" if renew else "GET", "/token", system=True)["token"])

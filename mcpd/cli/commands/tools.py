@@ -6,18 +6,20 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.mcp_client import McpClient
 from mcpd.cli.output import clean, note, table, write, write_json
-from mcpd.cli.spawn import spawned
+from mcpd.cli.spawn import Between, spawned
 from mcpd.cli.values import parse_json
 from mcpd.errors import EXIT_FAILED, InvalidArgument, NotFound, TimedOut
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from mcpd.cli.spawn import Spawned
 
 _END_GRACE: Final = 2.0
 """Seconds that a server may take to end by itself."""
@@ -55,16 +57,23 @@ async def call(args: argparse.Namespace) -> int:
 async def _client(args: argparse.Namespace) -> AsyncIterator[McpClient]:
     """The server, started and greeted; everything within ``--timeout``."""
     try:
-        async with (
-            asyncio.timeout(args.timeout),
-            spawned(args, args.id, {}) as server,
-        ):
-            async with McpClient(server.ends[0], server.ends[1], args.id) as client:
+        async with asyncio.timeout(args.timeout), AsyncExitStack() as stack:
+            server: Spawned | None = None
+            try:
+                server = await stack.enter_async_context(spawned(args, args.id, {}))
+                stdin, stdout = server.ends[0], server.ends[1]
+            except Between as found:
+                from mcpd.cli import pump  # noqa: PLC0415 -- few servers need it
+
+                connection = await asyncio.to_thread(pump.connect, args.id, {}, system=found.system)
+                stdin = stdout = connection.detach()
+            async with McpClient(stdin, stdout, args.id) as client:
                 yield client
-            with suppress(TimeoutError):
-                # Its input is closed now. A server that does not end by itself is stopped when we leave the bus.
-                async with asyncio.timeout(_END_GRACE):
-                    await server.wait()
+            if server is not None:
+                with suppress(TimeoutError):
+                    # Its input is closed now. A server that does not end by itself is stopped when we leave the bus.
+                    async with asyncio.timeout(_END_GRACE):
+                        await server.wait()
     except TimeoutError:
         raise TimedOut(f"{args.id} did not answer in {args.timeout:g} s; --timeout gives it more") from None
 
