@@ -58,6 +58,12 @@ class Holding:
         """Give everything back, and never hold anything again."""
         self._closed = True
         self.hold(0)
+        # Its owner, which refers to it, would be freed late only, and what it has kept with it.
+        self.cut = _nothing
+
+
+def _nothing(_fault: LimitExceeded) -> None:
+    """What is closed holds nothing to be freed."""
 
 
 class Budget:

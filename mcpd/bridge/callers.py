@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from mcpd.errors import NotAuthorized, NotFound, Unauthenticated
 
 if TYPE_CHECKING:
-    from mcpd.bridge.tokens import TokenFile, Tokens
+    from mcpd.bridge.http.tokens import TokenFile, Tokens
 
 _OVERFLOW: Final = Path("/proc/sys/kernel/overflowuid")
 _DEFAULT_OVERFLOW: Final = 65534
@@ -19,6 +19,10 @@ class Caller(NamedTuple):
     """Whom sessions, servers and limits belong to."""
 
     uid: int
+    server: str = ""
+    """The id of the server that calls for this uid, if it is one that may use others."""
+    allowed: tuple[str, ...] = ()
+    """Which ones that server may use; empty for all."""
 
 
 class Admission(Protocol):

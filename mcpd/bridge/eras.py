@@ -10,6 +10,10 @@ import msgspec
 HANDSHAKE: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions with ``initialize`` and sessions, oldest first."""
 LATEST_HANDSHAKE: Final = HANDSHAKE[-1]
+MODERN: Final = "2026-07-28"
+"""The revision without handshake and sessions, in which every request says all that there is to know of it."""
+SUPPORTED: Final = (MODERN, *reversed(HANDSHAKE))
+"""All that are served, the newest first."""
 WITH_BATCHES: Final = frozenset({"", "2024-11-05", "2025-03-26"})
 """Values of ``MCP-Protocol-Version`` for which an array is a batch; empty stands for no header."""
 UNSUPPORTED_VERSION: Final = -32022
@@ -17,4 +21,4 @@ UNSUPPORTED_VERSION: Final = -32022
 
 def unsupported_data(requested: str) -> bytes:
     """The ``data`` of the error for a revision that is not served."""
-    return msgspec.json.encode({"supported": list(HANDSHAKE), "requested": requested})
+    return msgspec.json.encode({"supported": SUPPORTED, "requested": requested})

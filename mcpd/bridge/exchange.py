@@ -8,10 +8,11 @@ short-cut in the protocol class), so that the path of a call needs no task and n
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.budget import COUNTED_FROM
+from mcpd.bridge.observe.trace import new_request_id
 from mcpd.errors import Cancelled
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from mcpd.bridge.budget import Budget, Holding
     from mcpd.bridge.callers import Caller
-    from mcpd.bridge.resume import Streams, Track
+    from mcpd.bridge.handshake.resume import Streams, Track
+    from mcpd.bridge.handshake.session import Session
     from mcpd.errors import McpdError
 
 QUEUE_LIMIT: Final = 1 << 20
@@ -27,12 +29,8 @@ QUEUE_LIMIT: Final = 1 << 20
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
-
-class Outlet(Protocol):
-    """Somewhere a server's own messages can go."""
-
-    def push(self, message: bytes) -> bool:
-        """Send *message* to the client; false if it cannot be taken."""
+RETRY_AFTER: Final[Headers] = ((b"retry-after", b"10"),)
+"""Seconds after which what was refused for want of room may be tried again."""
 
 
 def event(message: bytes) -> bytes:
@@ -45,28 +43,39 @@ def event(message: bytes) -> bytes:
 class EventQueue:
     """Server-sent events on their way to a client that may be slow."""
 
-    __slots__ = ("_abort", "_budget", "_events", "_held", "_sending", "_size", "_waiter", "caller", "ended", "gone",
-                 "track")  # fmt: skip
+    # Defaults of the class: most exchanges end before they need a value of their own for any of these.
+    caller: Caller | None = None
+    """Whose client it is."""
+    ended = False
+    gone = False
+    """The client hung up."""
+    track: Track | None = None
+    """What keeps the stream for a client that comes back, if anything does."""
+    _size = 0
+    _sending = 0
+    _budget: Budget | None = None
+    _abort: Callable[[], None] | None = None
+    _held: Holding | None = None
+    _waiter: asyncio.Future[None] | None = None
+    _request_id = ""
 
     def __init__(self) -> None:
         self._events: list[bytes] = []
-        self._size = 0
-        self._sending = 0
-        self._budget: Budget | None = None
-        self.caller: Caller | None = None
-        """Whose client it is."""
-        self._abort: Callable[[], None] | None = None
-        self._held: Holding | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self.ended = False
-        self.gone = False
-        """The client hung up."""
-        self.track: Track | None = None
-        """What keeps the stream for a client that comes back, if anything does."""
 
     def charge(self, budget: Budget, caller: Caller, abort: Callable[[], None]) -> None:
         """Count what waits as of *caller*, whose client *abort* cuts off."""
         self._budget, self.caller, self._abort = budget, caller, abort
+
+    @property
+    def request_id(self) -> str:
+        """The id of the HTTP request, in the log and the audit trail. Most are never asked for theirs."""
+        if not self._request_id:
+            self._request_id = new_request_id()
+        return self._request_id
+
+    @request_id.setter
+    def request_id(self, given: str) -> None:
+        self._request_id = given
 
     @property
     def counted(self) -> bool:
@@ -124,7 +133,7 @@ class EventQueue:
         self._wake()
 
     def hang_up(self) -> None:
-        """The client is gone: whatever still comes is dropped."""
+        """The client is gone: whatever still comes is dropped, or kept for its return by the track."""
         self.gone = True
         self._events.clear()
         self.release()
@@ -177,28 +186,30 @@ class Exchange(EventQueue):
     *takes_json* and *takes_events* are what the client accepts.
     """
 
-    __slots__ = ("_answers", "_batch", "_expected", "body", "headers", "on_gone", "on_reply", "status", "streaming",
-                 "streams", "takes_events", "takes_json")  # fmt: skip
+    streaming = False
+    status = 0
+    """The HTTP status once the whole reply is there."""
+    body = b""
+    headers: Headers = ()
+    """Beyond those every reply has."""
+    on_gone: Callable[[], None] | None = None
+    on_reply: Callable[[Exchange], None] | None = None
+    """Called once the whole reply is there, or it has become a stream."""
+    streams: Streams | None = None
+    """Those of the session it belongs to, which keep its stream, if it becomes one, for a client that comes back.
+    Then a client that is gone does not end the call."""
+    _expected = 1
+    _batch = False
 
     def __init__(self, *, takes_json: bool, takes_events: bool) -> None:
-        super().__init__()
+        self._events = []
+        self._answers: list[bytes] = []
         self.takes_json = takes_json
         self.takes_events = takes_events
-        self.streaming = False
-        self.status = 0
-        """The HTTP status once the whole reply is there."""
-        self.body = b""
-        self.headers: Headers = ()
-        """Beyond those every reply has."""
-        self.on_gone: Callable[[], None] | None = None
-        self.on_reply: Callable[[Exchange], None] | None = None
-        """Called once the whole reply is there, or it has become a stream."""
-        self.streams: Streams | None = None
-        """Those of the session it belongs to, which keep its stream, if it becomes one, for a client that comes back.
-        Then a client that is gone does not end the call."""
-        self._expected = 1
-        self._batch = False
-        self._answers: list[bytes] = []
+
+    def opened(self, session: Session) -> None:
+        """It opened *session*."""
+        self.headers = session.headers
 
     def expect_batch(self, requests: int) -> None:
         """The POST is a batch with that many requests."""
@@ -208,6 +219,13 @@ class Exchange(EventQueue):
     def answer(self, response: bytes) -> None:
         """One of the expected responses."""
         self._expected -= 1
+        if not self._batch and self.takes_json and not self.streaming and len(response) <= COUNTED_FROM:
+            # This is what nearly every answer is like.
+            if not self.status:
+                self.status, self.body, self.ended = 200, response, True
+                if self.on_reply is not None:
+                    self.on_reply(self)
+            return
         if self.gone or self.streaming:
             self._stream_answer(response)
             if self._expected <= 0:
@@ -246,6 +264,8 @@ class Exchange(EventQueue):
     def refuse(self, fault: McpdError, identity: bytes = b"", headers: Headers = ()) -> None:
         """Fail the whole POST: *fault* as HTTP status and JSON-RPC error."""
         if not self._batch and not self.streaming:
+            if not headers and fault.http_status in {429, 503}:
+                headers = RETRY_AFTER
             self.reply(fault.http_status, jsonrpc.failure(identity, fault), headers)
         else:
             self.answer(jsonrpc.failure(identity, fault))

@@ -30,8 +30,11 @@ _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 encode = msgspec.json.encode
 
-_VERSION_2: Final = b'"2.0"'
+_VERSION_2: Final = Raw(b'"2.0"')
 _NULL: Final = b"null"
+_BRACE: Final = ord("{")
+_FEW: Final = 32
+_SHORT: Final = 2048
 _FAULTS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ID: Final = rb'(-?\d{1,20}|"[^"\\]{1,100}")'
 _ID_FIRST: Final = re.compile(rb'\s*\{\s*"jsonrpc"\s*:\s*"2\.0"\s*,\s*"id"\s*:\s*' + _ID + rb"\s*,")
@@ -46,11 +49,6 @@ class Kind(Enum):
     RESPONSE = "response"
 
 
-def _check_utf8(data: bytes) -> None:
-    if not data.isascii():
-        data.decode()
-
-
 def _first(raw: Raw) -> bytes:
     return bytes(memoryview(raw)[:1])
 
@@ -62,11 +60,13 @@ def parse_body(body: bytes) -> Message | list[Raw]:
     :class:`~mcpd.errors.InvalidRequest` if it is neither an object nor an array that may be a batch.
     """
     try:
-        _check_utf8(body)
-        if body.lstrip()[:1] != b"[":
+        if not body.isascii():
+            body.decode()
+        if body[:1] == b"{" or body.lstrip()[:1] != b"[":
             return _decode_object(body)
         batch = _decode_array(body)
     except msgspec.ValidationError:
+        _check_json(body)
         raise InvalidRequest("the body is JSON, but no JSON-RPC message: send an object") from None
     except _FAULTS as error:
         raise ParseError(f"the body is not JSON: {_fault(error)}") from None
@@ -77,12 +77,37 @@ def parse_body(body: bytes) -> Message | list[Raw]:
     return batch
 
 
+def _check_json(body: bytes) -> None:
+    # The decoder tells that the first value is no object before it sees what comes after it.
+    try:
+        msgspec.json.decode(body, type=Raw)
+    except _FAULTS as error:
+        raise ParseError(f"the body is not JSON: {_fault(error)}") from None
+
+
 def parse_member(raw: Raw) -> Message:
     """One message of a batch; raises :class:`~mcpd.errors.InvalidRequest` for anything but an object."""
     try:
         return _decode_object(raw)
     except _FAULTS:
         raise InvalidRequest("a member of the batch is no JSON-RPC message: send objects") from None
+
+
+def count(body: bytes) -> int:
+    """How many messages *body* holds; 1 for what is no batch."""
+    try:
+        return len(_decode_array(body)) if body.lstrip()[:1] == b"[" else 1
+    except _FAULTS:
+        return 1
+
+
+def only_message(body: bytes) -> Message:
+    """The one message that *body* is; empty if it is none, or a batch."""
+    try:
+        parsed = parse_body(body)
+    except McpdError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _fault(error: Exception) -> str:
@@ -97,8 +122,7 @@ def classify(message: Message) -> tuple[Kind, str, bytes]:
     Raises :class:`~mcpd.errors.InvalidRequest` if it is no JSON-RPC 2.0 message of MCP, and
     :class:`~mcpd.errors.InvalidArgument` if ``params`` is not an object.
     """
-    version = message.get("jsonrpc")
-    if version is None or bytes(version) != _VERSION_2:
+    if message.get("jsonrpc") != _VERSION_2:
         raise InvalidRequest('"jsonrpc" is not "2.0"')
     identity = _identity(message)
     raw_method = message.get("method")
@@ -111,7 +135,7 @@ def classify(message: Message) -> tuple[Kind, str, bytes]:
     except _FAULTS:
         raise InvalidRequest('"method" is not a string') from None
     params = message.get("params")
-    if params is not None and _first(params) != b"{":
+    if params is not None and memoryview(params)[0] != _BRACE:
         raise InvalidArgument('"params" is not an object')
     return (Kind.REQUEST if identity else Kind.NOTIFICATION), method, identity
 
@@ -143,7 +167,8 @@ def parse_line(line: bytes) -> list[Message]:
     Raises :class:`~mcpd.errors.ParseError` if it is not JSON, or not in UTF-8, or a batch that is too large.
     """
     try:
-        _check_utf8(line)
+        if not line.isascii():
+            line.decode()
         if line[:1] == b"{":
             return [_decode_object(line)]
         if line.lstrip()[:1] == b"[":
@@ -195,6 +220,14 @@ def method_of(message: Message) -> str:
         return ""
 
 
+def text(raw: Raw | None) -> str:
+    """The text of a string; empty if *raw* is missing or something else."""
+    try:
+        return _decode_text(raw) if raw is not None else ""
+    except _FAULTS:
+        return ""
+
+
 def members(raw: Raw | None) -> Message:
     """The members of an object; empty if *raw* is missing or something else."""
     if raw is None:
@@ -203,6 +236,16 @@ def members(raw: Raw | None) -> Message:
         return _decode_object(raw)
     except _FAULTS:
         return {}
+
+
+def elements(raw: Raw | None) -> list[Raw]:
+    """The elements of an array; empty if *raw* is missing or something else."""
+    if raw is None:
+        return []
+    try:
+        return _decode_array(raw)
+    except _FAULTS:
+        return []
 
 
 # ---------------------------------------------------------------------------------------- building
@@ -216,6 +259,55 @@ def to_line(message: Message) -> bytes:
     return line + b"\n"
 
 
+def upstream_line(message: Message, own: bytes, *, always: bool) -> tuple[bytes, bytes]:
+    """The request *message* as a line for a server with *own* as its id and, if it has one, its progress token.
+
+    A request without a token gets one only if *always*. Returns the line and the token that was replaced, empty if
+    there was none.
+    """
+    params = message.get("params")
+    if params is not None and len(message) == 4:
+        text = bytes(params)
+        # This is what nearly every request is like, and nothing in it has to be taken apart.
+        if text[1:2] == b'"' and b"\n" not in text and not _may_have_meta(text):
+            if b"\r" in text:
+                text = text.replace(b"\r", b" ")
+            # Joined, as parameters can be large and this copies them once.
+            head = b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":' % (own, message["method"])
+            if always:
+                token = b'{"_meta":{"progressToken":%b},' % own
+                return b"".join((head, token, memoryview(text)[1:], b"}\n")), b""
+            return b"".join((head, text, b"}\n")), b""
+    changed = {**message, "id": Raw(own)}
+    token = take_token(changed, own, always=always)
+    return to_line(changed), token
+
+
+def _may_have_meta(text: bytes) -> bool:
+    """Whether ``_meta`` is in *text*, also where it is escaped. One byte is found 30 times as fast as several."""
+    if len(text) < _SHORT:
+        return b"_meta" in text or b"\\u" in text
+    if b"\\" in text and b"\\u" in text:
+        return True
+    at = text.find(b"_")
+    for _ in range(_FEW):
+        if at < 0:
+            return False
+        if text.startswith(b"_meta", at):
+            return True
+        at = text.find(b"_", at + 1)
+    return b"_meta" in text
+
+
+def response_line(message: Message, identity: bytes) -> bytes:
+    """The response *message* of a server, with *identity* as its id."""
+    value = message.get("result")
+    if value is not None and len(message) == 3 and message.get("jsonrpc") == _VERSION_2:
+        return b"".join((b'{"jsonrpc":"2.0","id":', identity, b',"result":', value, b"}"))
+    message["id"] = Raw(identity)
+    return encode(message)
+
+
 def take_token(message: Message, own: bytes, *, always: bool) -> bytes:
     """Replace the progress token of a request by *own* (a JSON number); returns the client's, empty if it had none.
 
@@ -227,7 +319,7 @@ def take_token(message: Message, own: bytes, *, always: bool) -> bytes:
             message["params"] = Raw(b'{"_meta":{"progressToken":%b}}' % own)
         return b""
     text = bytes(params)
-    if b"_meta" not in text and b"\\u" not in text:
+    if not _may_have_meta(text):
         if always:
             if text[1:2] == b'"':
                 message["params"] = Raw(b'{"_meta":{"progressToken":%b},%b' % (own, text[1:]))
@@ -265,12 +357,12 @@ def with_param(message: Message, name: str, value: bytes) -> Message:
 
 def request(identity: bytes, method: str, params: bytes) -> Message:
     """A request of the bridge itself."""
-    return {"jsonrpc": Raw(_VERSION_2), "id": Raw(identity), "method": Raw(encode(method)), "params": Raw(params)}
+    return {"jsonrpc": _VERSION_2, "id": Raw(identity), "method": Raw(encode(method)), "params": Raw(params)}
 
 
 def notification(method: str, params: bytes = b"") -> Message:
     """A notification of the bridge itself."""
-    message = {"jsonrpc": Raw(_VERSION_2), "method": Raw(encode(method))}
+    message = {"jsonrpc": _VERSION_2, "method": Raw(encode(method))}
     if params:
         message["params"] = Raw(params)
     return message
@@ -289,4 +381,5 @@ def error(identity: bytes, code: int, text: str, data: bytes = b"") -> bytes:
 
 def failure(identity: bytes, fault: McpdError) -> bytes:
     """The error response for *fault*."""
-    return error(identity, fault.jsonrpc_code, fault.message)
+    data = encode(fault.data) if fault.data is not None else b""
+    return error(identity, fault.jsonrpc_code, fault.message, data)

@@ -13,29 +13,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd import __version__, journal
-from mcpd.bridge import listeners
+from mcpd.bridge.allocator import keep_large_blocks
 from mcpd.bridge.budget import DEFAULT_TOTAL, SHARES, Budget
 from mcpd.bridge.callers import Everybody, OneUser
-from mcpd.bridge.commands import CommandSource, from_arguments, from_file
+from mcpd.bridge.http import listeners
+from mcpd.bridge.http.gate import Gate
+from mcpd.bridge.http.sign_in import SignIn
+from mcpd.bridge.http.tokens import TokenFile, Tokens, load_token, read_token
+from mcpd.bridge.parts import Options, Parts
 from mcpd.bridge.places import places
-from mcpd.bridge.seat import Options, Parts
-from mcpd.bridge.security import Gate
+from mcpd.bridge.site import Site
 from mcpd.bridge.tasks import Tasks
-from mcpd.bridge.tokens import TokenFile, Tokens, load_token, read_token
-from mcpd.errors import InvalidArgument, McpdError
+from mcpd.bridge.upstream.commands import CommandSource, from_arguments, from_file
+from mcpd.bridge.upstream.hops import Passes
+from mcpd.errors import InvalidArgument, McpdError, from_oserror
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from mcpd.bridge.callers import Admission
+    from mcpd.bridge.http.server import Service
+    from mcpd.bridge.http.tls import Certificate
+    from mcpd.bridge.observe.observer import Observer
     from mcpd.bridge.places import Places
-    from mcpd.bridge.server import Service
+    from mcpd.paths import Layout, Paths
     from mcpd.settings import BridgeSettings
 
 log = logging.getLogger(__name__)
 
-OVERRIDES: Final = ("call_timeout", "idle_timeout", "max_line", "max_sessions")
+OVERRIDES: Final = (
+    "burst", "call_timeout", "idle_timeout", "keepalive", "max_children", "max_line", "max_sessions", "rate"
+)  # fmt: skip
 """Settings of the stand-alone form, which reads no mcpd.toml."""
 MAY_USE_SYSTEM: Final = "mcp"
 """The group whose members may use the system's bridge."""
@@ -74,10 +83,18 @@ def _parser() -> argparse.ArgumentParser:
     alone.add_argument("--allow-remote", action="store_true", help="let --listen be reachable from other machines")
     alone.add_argument("--allow-host", metavar="NAME", action="append", default=[], help="a further name of this host")
     alone.add_argument("--allow-origin", metavar="ORIGIN", action="append", default=[], help="serve pages from there")
+    alone.add_argument("--tls-cert", metavar="FILE", type=Path, help="PEM certificate: speak HTTPS")
+    alone.add_argument("--tls-key", metavar="FILE", type=Path, help="its PEM key, if that is in a file of its own")
+    alone.add_argument("--audit", metavar="WHERE", help="record calls of tools: FILE, - for stdout, journal, or off")
     alone.add_argument("--call-timeout", metavar="S", type=float, help="seconds for a call without a sign of life")
     alone.add_argument("--idle-timeout", metavar="S", type=float, help="seconds after which an unused server stops")
+    alone.add_argument("--keepalive", metavar="S", type=float, help="seconds between comments on silent streams")
     alone.add_argument("--max-line", metavar="N", type=int, help="bytes of one message from a server")
-    alone.add_argument("--max-sessions", metavar="N", type=int, help="sessions of one caller at once")
+    alone.add_argument("--max-sessions", metavar="N", type=int, help="sessions of one caller that have a process")
+    alone.add_argument("--max-children", metavar="N", type=int, help="processes of one caller at once")
+    alone.add_argument("--sharing", choices=["session", "caller"], help="who shares a process (default: nobody)")
+    alone.add_argument("--rate", metavar="N", type=float, help="calls a second of one caller to one server, on average")
+    alone.add_argument("--burst", metavar="N", type=int, help="calls of one caller to one server at once")
     alone.add_argument("--strict-sessions", action="store_true", help="refuse requests without a session")
     return parser
 
@@ -108,24 +125,57 @@ def _run_alone(arguments: argparse.Namespace) -> None:
     chosen = {
         name: value for name in OVERRIDES if (value := getattr(arguments, name)) is not None and _positive(name, value)
     }
+    if arguments.sharing:
+        chosen["sharing"] = arguments.sharing
     options = Options(strict_sessions=arguments.strict_sessions, **chosen)
-    if arguments.token_file is not None:
-        # Secrets that a container is given are files that everybody in it can read.
-        read_token(arguments.token_file, may_be_seen=True)
-    gate = Gate(
-        OneUser(
-            os.getuid(), None if arguments.token_file is None else TokenFile(arguments.token_file, may_be_seen=True)
-        ),
-        allowed_origins=frozenset(arguments.allow_origin),
-        allowed_hosts=frozenset(name.lower() for name in arguments.allow_host),
-        any_address=arguments.allow_remote,
+    gate = _gate_alone(arguments)
+    site = Site(
+        port_changes=arguments.listen.endswith(":0"),
+        needs_token=arguments.auth is None,
+        certificate=_certificate(arguments.tls_cert, arguments.tls_key),
     )
     listener = listeners.tcp_listener(arguments.listen, remote=arguments.allow_remote)
     if arguments.auth == "none":
         log.warning("WITHOUT AUTHENTICATION: every user and program of this machine can use these servers")
-    _serve(
-        Parts(CommandSource(commands), options, Tasks(), Budget(max(DEFAULT_TOTAL, options.max_line))), gate, [listener]
+    budget = Budget(max(DEFAULT_TOTAL, options.max_line))
+    parts = Parts(CommandSource(commands), options, Tasks(), budget, site=site)
+    parts.watch = _observer(parts, arguments.audit or "off")
+    _serve(parts, gate, [listener])
+
+
+def _gate_alone(arguments: argparse.Namespace) -> Gate:
+    token = None
+    if arguments.token_file is not None:
+        # Secrets that a container is given are files that everybody in it can read.
+        read_token(arguments.token_file, may_be_seen=True)
+        token = TokenFile(arguments.token_file, may_be_seen=True)
+    return Gate(
+        OneUser(os.getuid(), token),
+        allowed_origins=frozenset(arguments.allow_origin),
+        allowed_hosts=frozenset(name.lower() for name in arguments.allow_host),
+        any_address=arguments.allow_remote,
     )
+
+
+def _observer(parts: Parts, audit: str) -> Observer:
+    from mcpd.bridge.observe.audit_outputs import output_for  # noqa: PLC0415 -- after what can go wrong on the command line
+    from mcpd.bridge.observe.observer import Observer  # noqa: PLC0415
+
+    return Observer(parts.metrics, output_for(audit))
+
+
+def _file(name: str) -> Path | None:
+    return Path(name) if name else None
+
+
+def _certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
+    if certificate is None:
+        if key is not None:
+            raise InvalidArgument(f"{key} is the key of a certificate, which was not given: add it, or leave both out")
+        return None
+    from mcpd.bridge.http.tls import Certificate  # noqa: PLC0415 -- few need it
+
+    return Certificate(certificate, key)
 
 
 def _positive(name: str, value: float) -> bool:
@@ -134,16 +184,31 @@ def _positive(name: str, value: float) -> bool:
     return True
 
 
-def _run_mcpd(arguments: argparse.Namespace) -> None:
-    for name in ("auth", "token_file", "allow_remote", "allow_host", "allow_origin", *OVERRIDES):
+def _check_not_alone(arguments: argparse.Namespace) -> None:
+    for name in (
+        "auth",
+        "token_file",
+        "allow_remote",
+        "allow_host",
+        "allow_origin",
+        "tls_cert",
+        "tls_key",
+        "audit",
+        "sharing",
+        *OVERRIDES,
+    ):
         if getattr(arguments, name):
             raise InvalidArgument(
                 f"--{name.replace('_', '-')} goes with --server or --config only; "
                 "the bridge of mcpd's servers always asks TCP clients for a token, and its settings are in mcpd.toml"
             )
+
+
+def _run_mcpd(arguments: argparse.Namespace) -> None:
+    _check_not_alone(arguments)
     # Only this form needs the settings and D-Bus, which take their time to import.
     from mcpd import paths, settings  # noqa: PLC0415
-    from mcpd.bridge.mcpd_source import McpdSource, warn_if_unreachable  # noqa: PLC0415
+    from mcpd.bridge.upstream.mcpd_source import McpdSource, warn_if_unreachable  # noqa: PLC0415
 
     system: bool = arguments.system
     known = paths.from_environment()
@@ -157,30 +222,52 @@ def _run_mcpd(arguments: argparse.Namespace) -> None:
     chosen = read()
     budget = Budget(chosen.max_buffered, SHARES if system else 1)
     parts = Parts(McpdSource(system=system), _options(chosen, arguments), Tasks(), budget)
-    gate = Gate(_admission(files, system=system), frozenset(chosen.allowed_origins))
+    parts.site = site = Site(
+        "system" if system else "user",
+        files.socket,
+        key=files.key,
+        mcps=tuple(map(str, _mcps(known, layout))),
+        certificate=_certificate(_file(chosen.tls_certificate), _file(chosen.tls_key)),
+    )
+    parts.watch = observer = _observer(parts, chosen.audit)
+    gate = Gate(
+        _admission(files, system=system),
+        frozenset(chosen.allowed_origins),
+        sign_in=None if system else SignIn(),
+        passes=None if system else Passes(files.calls_key),
+    )
 
     def reload(service: Service) -> None:
         fresh = read()
+        # What can fail comes first, so that the settings are taken over as a whole or not at all.
+        observer.reopen()
+        if site.certificate is not None:
+            site.certificate.load()
         parts.options = _options(fresh, arguments)
         budget.total = fresh.max_buffered
         gate.allowed_origins = frozenset(fresh.allowed_origins)
+        gate.edition += 1
         service.idle_exit = fresh.idle_exit if holds_all else 0
 
     with contextlib.ExitStack() as stack:
         sockets = listeners.passed_listeners()
         passed = len(sockets)
         if not passed:
-            sockets.append(listeners.unix_listener(files.socket, MAY_USE_SYSTEM if system else ""))
-            stack.callback(files.socket.unlink, missing_ok=True)
+            for path in (files.socket, files.stdio, *(() if system else (files.calls,))):
+                sockets.append(listeners.unix_listener(path, MAY_USE_SYSTEM if system else ""))
+                stack.callback(path.unlink, missing_ok=True)
         # Each user needs another port, so that of mcpd.toml is for the bridges of users.
         listen = arguments.listen or ("" if system else chosen.listen)
         if listen:
+            site.port_changes = listen.endswith(":0")
             sockets.append(listeners.tcp_listener(listen, remote=False))
         holds_all = len(sockets) == passed
         if not holds_all and not system:
             stack.callback(files.url.unlink, missing_ok=True)
         for each in sockets:
             stack.callback(each.close)
+        if not system:
+            site.open_tcp = _opener(site, files, stack)
         _serve(
             parts,
             gate,
@@ -193,6 +280,34 @@ def _run_mcpd(arguments: argparse.Namespace) -> None:
                 check=lambda: warn_if_unreachable(system=system),
             ),
         )
+
+
+def _opener(site: Site, files: Places, stack: contextlib.ExitStack) -> Callable[[], Awaitable[str]]:
+    """What opens a port of loopback for *site* if it has none; *stack* closes it."""
+
+    async def open_tcp() -> str:
+        if not site.urls and site.listen is not None:
+            listener = stack.enter_context(listeners.tcp_listener("127.0.0.1:0", remote=False))
+            url = listeners.url_of(listener, site.scheme)
+            try:
+                files.url.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                files.url.write_text(url + "\n", encoding="ascii")
+            except OSError as error:
+                listener.close()
+                raise from_oserror(error, f"writing {files.url}") from error
+            stack.callback(files.url.unlink, missing_ok=True)
+            site.port_changes = True
+            site.urls.append(url)
+            await site.listen(listener)
+        return site.urls[0]
+
+    return open_tcp
+
+
+def _mcps(known: Paths, layout: Layout) -> list[Path]:
+    """Where the mcps map of *layout* is read from."""
+    layers = [known.system] if layout.scope == "system" else [known.system, known.user]
+    return [known.vendor_mcps, *(file for each in layers for file in (each.mcps, each.mcps_dir / "*.json"))]
 
 
 def _options(chosen: BridgeSettings, arguments: argparse.Namespace) -> Options:
@@ -236,9 +351,11 @@ def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | N
 
     import uvloop  # noqa: PLC0415
 
-    from mcpd.bridge.server import Service, serve  # noqa: PLC0415
+    from mcpd.bridge.http.server import Service, serve  # noqa: PLC0415
 
-    urls = [listeners.url_of(each) for each in sockets if each.family != socket_module.AF_UNIX]
+    site = parts.site
+    tcp = [each for each in sockets if each.family != socket_module.AF_UNIX]
+    urls = site.urls = [listeners.url_of(each, site.scheme) for each in tcp]
     own = [each.getsockname() for each in sockets if each.family == socket_module.AF_UNIX]
 
     def ready() -> None:
@@ -264,6 +381,7 @@ def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | N
                 if isinstance(fault, Exception):
                     log.error("the check at the start failed", exc_info=fault)
 
+    keep_large_blocks()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
 

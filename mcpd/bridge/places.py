@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.paths import Layout
+
+STDIO: Final = "stdio.sock"
+CALLS: Final = "calls.sock"
+"""Sockets are told apart by these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +23,28 @@ class Places:
     url: Path
     """Holds the base URL while the bridge listens on TCP."""
     socket: Path
+    stdio: Path
+    """The socket where servers are spoken to as over stdio."""
+    calls: Path
+    """The socket for servers that may call others."""
+    calls_key: Path
+    """Holds the key of their passes."""
     token: Path
     """Holds what TCP clients have to send; for the system's bridge a directory with a file for each uid."""
+    key: Path
+    """Holds the public key that manifests are verified with, if somebody publishes one."""
 
 
 def places(layout: Layout) -> Places:
     """The files of the bridge of *layout*'s user, or of the system's."""
     token = layout.state / "bridge.token" if layout.scope == "user" else layout.state.parent / "tokens"
-    return Places(layout.runtime / "bridge.url", layout.runtime / "bridge.sock", token)
+    runtime = layout.runtime
+    return Places(
+        runtime / "bridge.url",
+        runtime / "bridge.sock",
+        runtime / STDIO,
+        runtime / "calls" / CALLS,
+        runtime / "calls.key",
+        token,
+        runtime / "verification_key.pem",
+    )

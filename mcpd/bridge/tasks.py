@@ -46,12 +46,21 @@ class Tasks:
             log.error("internal error in the bridge", exc_info=error)
 
 
-def fault_of(error: Exception) -> McpdError:
-    """What a client is told of *error*. One that is not in the table is a fault of the bridge, and logged here."""
+def fault_of(error: Exception, server: str = "", request: str = "") -> McpdError:
+    """What a client is told of *error*. One that is not in the table is a fault of the bridge, and logged here.
+
+    The log names the *server* and the HTTP *request*, if there is one.
+    """
     if isinstance(error, McpdError):
         return error
-    log.error("internal error in the bridge", exc_info=error)
+    where = ", ".join(f"{what} {name}" for what, name in (("server", server), ("request", request)) if name)
+    log.error("internal error in the bridge (%s)", where, exc_info=error, extra=fields_of(server, request))
     return McpdError("the bridge met a fault of its own, see its log; please report it")
+
+
+def fields_of(server: str, request: str = "") -> dict[str, str | None]:
+    """The journal's fields of a message about *server*, in the course of the HTTP *request*."""
+    return {"MCP_SERVER_ID": server or None, "MCP_REQUEST_ID": request or None}
 
 
 class LimitedLog:
@@ -65,8 +74,8 @@ class LimitedLog:
         self._left = 0
         self._swallowed = 0
 
-    def warning(self, text: str, *args: object) -> None:
-        """Log *text* % *args* with the server's name, unless there was too much of it."""
+    def warning(self, text: str, *args: object, request: str = "") -> None:
+        """Log *text* % *args* with the server's name and the id of the *request*, unless there was too much of it."""
         now = time.monotonic()
         if now - self._since >= PER_SECONDS:
             if self._swallowed:
@@ -74,6 +83,9 @@ class LimitedLog:
             self._since, self._left, self._swallowed = now, BURST, 0
         if self._left > 0:
             self._left -= 1
-            log.warning("server %s: " + text, self._who, *args)  # noqa: G003 -- the text is a constant of ours
+            # The text is a constant of ours.
+            text = f"server %s: {text} (request %s)" if request else f"server %s: {text}"
+            about = (request,) if request else ()
+            log.warning(text, self._who, *args, *about, extra=fields_of(self._who, request))
         else:
             self._swallowed += 1

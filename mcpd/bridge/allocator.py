@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How the C library handles the memory of large messages.
+
+By default each block of 128 KiB or more is mapped for itself and unmapped when it is freed, and the faults of its
+fresh pages then cost several times what is done with it. Kept instead, they take a few MiB.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+KEPT_UP_TO: Final = 8 << 20
+"""Bytes of the largest block that is not mapped for itself."""
+TRIMMED_FROM: Final = 16 << 20
+"""Free bytes at the end of the heap that are given back."""
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+
+
+def keep_large_blocks() -> None:
+    """Keep the memory of large messages for the next ones, where the C library can (``mallopt(3)``)."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_THRESHOLD, KEPT_UP_TO)
+        mallopt(_TRIM_THRESHOLD, TRIMMED_FROM)

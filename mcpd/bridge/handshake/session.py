@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One session of the handshake era (design §8, C-2)."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from mcpd.bridge import jsonrpc
+from mcpd.bridge.budget import COUNTED_FROM
+from mcpd.bridge.handshake.resume import PRIMED_FROM, Streams
+from mcpd.bridge.jsonrpc import Message, Raw
+from mcpd.bridge.tasks import fault_of
+from mcpd.bridge.upstream.audience import ServerError
+from mcpd.errors import InvalidRequest, LimitExceeded, McpdError, ServiceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mcpd.bridge.budget import Holding
+    from mcpd.bridge.callers import Caller
+    from mcpd.bridge.exchange import Headers
+    from mcpd.bridge.handshake.sessions import Sessions
+    from mcpd.bridge.upstream.call import Sink
+    from mcpd.bridge.upstream.child import Child
+    from mcpd.bridge.upstream.pool import Pool
+    from mcpd.bridge.upstream.seat import Seat
+    from mcpd.bridge.upstream.source import ServerInfo
+
+log = logging.getLogger(__name__)
+
+MOST_ASKED: Final = 64
+"""Requests of one server to its client that may be unanswered."""
+_OF_MEMBER: Final = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
+"""Requests that change what a session hears, which its process cannot know if it has several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What sessions have in common that were opened alike."""
+
+    table: Sessions
+    info: ServerInfo
+    caller: Caller
+    params: bytes
+    """Those of ``initialize``; of a member of a pool, those with which its processes were greeted."""
+    pool: Pool | None = None
+    """Of whose processes it uses one; else it has a seat of its own."""
+    result: bytes = b""
+    """The InitializeResult, as the server wrote it."""
+    version: str = ""
+    """The negotiated protocol revision."""
+
+
+class _Life:
+    """What a session has once its client goes on after ``initialize``."""
+
+    __slots__ = ("asked", "environment", "headers", "held", "is_deaf", "number", "seat", "streams", "was_busy")
+
+    def __init__(self, session_id: str, kind: Kind) -> None:
+        self.headers: Headers = ((b"mcp-session-id", session_id.encode()),)
+        self.streams = Streams(kind.table.parts.budget, kind.caller)
+        self.streams.primes = kind.version >= PRIMED_FROM
+        self.seat: Seat | None = None
+        self.environment: Mapping[str, str] | None = None
+        self.held: Holding | None = None
+        self.asked: dict[bytes, tuple[Child, bytes]] = {}
+        self.is_deaf = False
+        self.was_busy = False
+        self.number = 0
+
+
+class Session:
+    """One client's handshake with one server.
+
+    It has a seat, with a process of its own in it, once it needs one; or it is a member of a pool and has none. There
+    may be thousands of sessions whose clients only looked in, so that of those nothing more is kept than that they are.
+    """
+
+    __slots__ = ("_life", "id", "kind", "used")
+
+    def __init__(self, kind: Kind) -> None:
+        self.id = secrets.token_urlsafe(24)
+        self.kind = kind
+        self.used = kind.table.now()
+        """When a request was made of it that did not go to a seat."""
+        self._life: _Life | None = None
+
+    @property
+    def life(self) -> _Life:
+        """Its streams, process and so on."""
+        life = self._life
+        if life is None:
+            life = self._life = _Life(self.id, self.kind)
+            if self.kind.pool is not None:
+                self.kind.pool.join(self)
+        return life
+
+    @property
+    def server(self) -> str:
+        """The id of its server."""
+        return self.kind.info.id
+
+    @property
+    def caller(self) -> Caller:
+        """Whose it is."""
+        return self.kind.caller
+
+    @property
+    def version(self) -> str:
+        """The negotiated protocol revision."""
+        return self.kind.version
+
+    @property
+    def result(self) -> bytes:
+        """The InitializeResult, as the server wrote it."""
+        return self.kind.result
+
+    @property
+    def headers(self) -> Headers:
+        """Of every reply to its client."""
+        return self._life.headers if self._life is not None else ((b"mcp-session-id", self.id.encode()),)
+
+    @property
+    def streams(self) -> Streams:
+        """Its streams of events."""
+        return self.life.streams
+
+    @property
+    def seat(self) -> Seat | None:
+        """The place of its own process, once it needs one."""
+        return self._life.seat if self._life is not None else None
+
+    def greeted(self, result: bytes) -> None:
+        """Remember what the server answered to ``initialize``; LimitExceeded if that is too much."""
+        size = len(self.kind.params) + len(result)
+        if size > COUNTED_FROM:
+            life = self.life
+            life.held = self.kind.table.parts.budget.holding(
+                self.caller, lambda fault: self.kind.table.end(self, fault.message)
+            )
+            if not life.held.hold(size):
+                raise life.held.fault()
+        self.kind = replace(self.kind, result=result, version=version_of(result))
+        self.streams.primes = self.version >= PRIMED_FROM
+
+    def due(self, now: float) -> float:
+        """When it will have been idle for long enough, as things stand; to be busy at a look counts as use."""
+        kind, life, used = self.kind, self._life, self.used
+        idle = kind.table.idle_timeout(kind.info)
+        if life is None:
+            return used + idle
+        if life.seat is not None:
+            due = life.seat.due(now)
+            if due < math.inf:
+                return due
+            used = max(used, life.seat.used)
+        if used + idle > now:
+            return used + idle
+        is_busy = life.streams.is_heard or (kind.pool is not None and kind.pool.is_calling(self))
+        if is_busy or life.was_busy:
+            # What it was busy with may have ended just now.
+            life.was_busy = is_busy
+            self.used = now
+        return self.used + idle
+
+    # ------------------------------------------------------------------------------------ from the client
+
+    def request(self, sink: Sink, identity: bytes, method: str, message: Message) -> None:
+        """Send a request to the server; its answer goes to *sink*."""
+        life = self._life or self.life
+        if life.seat is not None:
+            life.seat.request(sink, identity, method, message, owner=self)
+            return
+        kind = self.kind
+        self.used = kind.table.now()
+        pool = kind.pool
+        if pool is None or pool.closed:
+            kind.table.place(self, sink, identity, method, message)
+        elif method in _OF_MEMBER:
+            kind.table.parts.tasks.spawn(self._wish(pool, sink, identity, method, message))
+        else:
+            pool.request(self, sink, identity, method, message)
+
+    def notify(self, method: str, message: Message, then: Callable[[], None]) -> None:
+        """A notification of the client; *then* is called when it may be acknowledged."""
+        if method == "notifications/cancelled":
+            wanted = bytes(jsonrpc.members(message.get("params")).get("requestId", b""))
+            if self.seat is not None:
+                self.seat.cancel(self, wanted, message)
+            elif self.kind.pool is not None:
+                self.kind.pool.cancel(self, wanted, message)
+            then()
+        elif self.seat is not None:
+            self.seat.notify(message, then)
+        else:
+            # Nothing that one of its clients says by itself concerns a process of several.
+            self.used = self.kind.table.now()
+            then()
+
+    def reply(self, identity: bytes, message: Message) -> None:
+        """The client's response to a request that its server made."""
+        asked = self.life.asked.pop(identity, None)
+        if asked is None:
+            log.debug("server %s: response to the unknown request %r of its own", self.server, identity[:40])
+        else:
+            child, original = asked
+            child.reply(original, message)
+
+    def unheard(self) -> None:
+        """Its client, which listened to a stream, was cut off or has left: it has some time to come back."""
+        self.used = self.kind.table.now()
+
+    def deafen(self) -> None:
+        """Its client answers nothing any more: what it was asked is answered for it."""
+        life = self.life
+        life.is_deaf = True
+        asked, life.asked = life.asked, {}
+        for child, original in asked.values():
+            child.reply_error(original, InvalidRequest.jsonrpc_code, "the client has gone silent")
+
+    def farewell(self, reason: str) -> str:
+        """What those are told whose calls end with the session."""
+        return f"the session with server {self.server} ended: {reason}"
+
+    def forget(self, reason: str) -> None:
+        """End it all, beside the process that it may have."""
+        life = self._life
+        if life is None:
+            return
+        life.streams.close()
+        life.asked.clear()
+        if life.held is not None:
+            life.held.close()
+        if self.kind.pool is not None:
+            self.kind.pool.abandon(self, ServiceUnavailable(self.farewell(reason)))
+            self.kind.pool.leave(self)
+
+    async def move(self, info: ServerInfo, pool: Pool) -> None:
+        """Be a member of *pool*, as the one before takes no calls any more."""
+        before = self.kind.pool
+        self.kind = replace(self.kind, info=info, pool=pool)
+        pool.join(self)
+        for uri in before.subscriptions(self) if before is not None else ():
+            try:
+                await pool.subscribe(self, uri)
+            except McpdError as fault:
+                log.info("server %s: a subscription was lost: %s", self.server, fault.message)
+        if before is not None:
+            before.leave(self)
+
+    def sit(self, info: ServerInfo, seat: Seat) -> None:
+        """Have a process of its own, in *seat*."""
+        self.kind = replace(self.kind, info=info)
+        self.life.seat = seat
+
+    async def _wish(self, pool: Pool, sink: Sink, identity: bytes, method: str, message: Message) -> None:
+        params = jsonrpc.members(message.get("params"))
+        try:
+            if method == "logging/setLevel":
+                await pool.log_level(self, jsonrpc.text(params.get("level")))
+            else:
+                change = pool.subscribe if method == "resources/subscribe" else pool.unsubscribe
+                await change(self, jsonrpc.text(params.get("uri")))
+            response = jsonrpc.result(identity, b"{}")
+        except ServerError as answered:
+            response = jsonrpc.encode({"jsonrpc": "2.0", "id": Raw(identity), "error": Raw(answered.raw)})
+        # The boundary: whatever went wrong, the client waits for an answer.
+        except Exception as error:  # noqa: BLE001 -- logged by fault_of
+            response = jsonrpc.failure(identity, fault_of(error))
+        sink.answer(response)
+
+    # ------------------------------------------------------------------------------------ from the server
+
+    def server_request(self, child: Child, method: str, message: Message) -> None:
+        """Pass a request of the server on, under an id of the bridge."""
+        original = bytes(message["id"])
+        if method == "ping":
+            child.reply(original, {"jsonrpc": Raw(b'"2.0"'), "result": Raw(b"{}")})
+            return
+        life = self.life
+        if life.is_deaf:
+            child.reply_error(original, InvalidRequest.jsonrpc_code, "the client has gone silent")
+            return
+        if len(life.asked) >= MOST_ASKED:
+            child.reply_error(original, LimitExceeded.jsonrpc_code, "too many requests to the client are unanswered")
+            return
+        life.number += 1
+        own = b"%d" % life.number
+        life.asked[own] = (child, original)
+        if not self._deliver(child, jsonrpc.encode({**message, "id": Raw(own)}), of_call=True):
+            del life.asked[own]
+            child.reply_error(original, InvalidRequest.jsonrpc_code, "the client takes no more messages")
+
+    def server_notification(self, child: Child, method: str, message: Message) -> None:
+        """Pass a notification on: what belongs to a call to its stream, changes to the session's."""
+        if method == "notifications/cancelled":
+            original = bytes(jsonrpc.members(message.get("params")).get("requestId", b""))
+            asked = self.life.asked
+            own = next((own for own, of in asked.items() if of == (child, original)), None)
+            if own is None:
+                return
+            del asked[own]
+            child.asks.discard(original)
+            message = jsonrpc.with_param(message, "requestId", own)
+        if self.seat is not None:
+            self.seat.changed(method)
+        of_call = not method.startswith(("notifications/tools/", "notifications/prompts/", "notifications/resources/"))
+        self._deliver(child, jsonrpc.encode(message), of_call=of_call)
+
+    def pool_notification(self, method: str, message: Message) -> None:
+        """Pass on what a process of several says in no client's call."""
+        self._deliver(None, jsonrpc.encode(message), of_call=False)
+
+    def child_retired(self, child: Child) -> None:
+        """The next call starts another process."""
+        if self.seat is not None:
+            self.seat.vacate(child)
+
+    def child_ended(self, child: Child) -> None:
+        """See :class:`~mcpd.bridge.upstream.call.Peer`."""
+        life = self.life
+        if life.asked:
+            life.asked = {own: asked for own, asked in life.asked.items() if asked[0] is not child}
+
+    def _deliver(self, child: Child | None, message: bytes, *, of_call: bool) -> bool:
+        """Send *message* where it can go. stdio does not tell its call, so the newest one that listens gets it."""
+        if not of_call and self.streams.is_heard and self.streams.push(message):
+            return True
+        if child is not None:
+            for call in reversed(child.calls.values()):
+                if call.owner is self and call.sink.push(message):
+                    return True
+        return self.streams.push(message, needed=not of_call)
+
+
+@lru_cache(maxsize=64)
+def version_of(result: bytes) -> str:
+    """The revision that an InitializeResult names."""
+    return jsonrpc.text(jsonrpc.members(Raw(result)).get("protocolVersion"))

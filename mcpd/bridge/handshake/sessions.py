@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All sessions of the handshake era: which of them have a process of their own, and when they end (design §8, C-2)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mcpd.bridge import eras, jsonrpc
+from mcpd.bridge.handshake.greeting import MOST_GREETING, greeting
+from mcpd.bridge.handshake.session import Kind, Session, version_of
+from mcpd.bridge.tasks import fault_of
+from mcpd.bridge.upstream.catalogue import replay
+from mcpd.bridge.upstream.census import Sweeper
+from mcpd.bridge.upstream.queue import turn_away
+from mcpd.bridge.upstream.seat import Seat
+from mcpd.errors import (
+    Disabled,
+    InvalidConfig,
+    LimitExceeded,
+    McpdError,
+    NotFound,
+    NotSupported,
+    ServiceUnavailable,
+    SystemInstanceOnly,
+    UnsupportedRevision,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from mcpd.bridge.callers import Caller
+    from mcpd.bridge.jsonrpc import Message
+    from mcpd.bridge.parts import Parts
+    from mcpd.bridge.upstream.call import Sink
+    from mcpd.bridge.upstream.catalogue import Shelf
+    from mcpd.bridge.upstream.pool import Pool
+    from mcpd.bridge.upstream.pools import Pools
+    from mcpd.bridge.upstream.source import ServerInfo
+
+log = logging.getLogger(__name__)
+
+MOST_SESSIONS: Final = 10_000
+"""Sessions of one caller, with and without a process of their own."""
+_OUT_OF_USE: Final = (NotFound, Disabled, NotSupported, SystemInstanceOnly, InvalidConfig)
+"""Why a server that was in use cannot be used any more, however often one asks."""
+
+
+class Sessions:
+    """All sessions of this bridge."""
+
+    def __init__(self, parts: Parts, pools: Pools) -> None:
+        self.parts = parts
+        self.now = asyncio.get_running_loop().time
+        self._pools = pools
+        self._sessions: dict[str, Session] = {}
+        self._per_caller: dict[Caller, int] = {}
+        self._seated: dict[Caller, int] = {}
+        self._sweeper = Sweeper(self._all, Session.due, self._expire)
+        self._last: Kind | None = None
+        self._closing = False
+        self._refreshing = False
+        self._stale = False
+        parts.source.listen(self._changed)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is no session, no process, and nothing on its way to become or end one."""
+        return not self._sessions and self._pools.idle and not self.parts.tasks
+
+    def get(self, session_id: str, server: str, caller: Caller) -> Session:
+        """The session; raises :class:`~mcpd.errors.NotFound` also for one of another caller or server."""
+        session = self._sessions.get(session_id)
+        if session is None or (kind := session.kind).info.id != server or kind.caller != caller:
+            raise NotFound("there is no such session (any more): send initialize without Mcp-Session-Id to open one")
+        return session
+
+    def has(self, session: Session) -> bool:
+        """Whether *session* has not ended."""
+        return session.id in self._sessions
+
+    def holders(self) -> list[tuple[Caller, str]]:
+        """Caller and server of every session."""
+        return [(session.caller, session.server) for session in self._sessions.values()]
+
+    def count(self, server: str, caller: Caller) -> tuple[int, int]:
+        """How many sessions *caller* has with *server*, and how many processes run for them and without one."""
+        own = [each for each in self._sessions.values() if each.server == server and each.caller == caller]
+        seated = sum(each.seat is not None and each.seat.child is not None for each in own)
+        return len(own), seated + self._pools.count(server, caller)
+
+    def idle_timeout(self, info: ServerInfo) -> float:
+        """Seconds after which an unused session with the server *info* ends."""
+        return info.idle_timeout or self.parts.options.idle_timeout
+
+    # ------------------------------------------------------------------------------------ opening
+
+    def ready(
+        self, server: str, caller: Caller, params: bytes, environment: Mapping[str, str] | None
+    ) -> Session | None:
+        """A session for the ``initialize`` *params*, if its answer is known already; else ``None``.
+
+        What is known holds for no other *environment* than that of the bridge.
+
+        Raises :class:`~mcpd.errors.LimitExceeded` if *caller* has too many, and what :meth:`open` raises.
+        """
+        info = self.parts.source.known(server)
+        if info is None or environment:
+            return None
+        if self._is_shared(info):
+            own = _pool_greeting(params)
+            pool = self._pools.find(server, caller, own)
+            return self._add(info, caller, own, pool.result, pool) if pool is not None and pool.result else None
+        shelf = self._pools.catalogue.known(info.id, info.state, _canonical(params))
+        return self._add(info, caller, shelf.greeting, shelf.result) if shelf is not None else None
+
+    async def open(
+        self, server: str, caller: Caller, params: bytes, environment: Mapping[str, str] | None
+    ) -> Session | Message:
+        """A session for the ``initialize`` *params*, or the error with which the server answered them.
+
+        *environment* is for a process of its own.
+
+        Raises :class:`~mcpd.errors.LimitExceeded`, :class:`~mcpd.errors.UnsupportedRevision` for a server of the
+        modern era only, and the :class:`~mcpd.errors.McpdError` that tells why the server cannot be used.
+        """
+        info = await self.parts.source.describe(server)
+        if self._pools.is_modern_only(info):
+            wanted = jsonrpc.text(jsonrpc.members(jsonrpc.Raw(params)).get("protocolVersion"))[:40]
+            raise UnsupportedRevision(
+                f"server {server} speaks only revisions without initialize", [eras.MODERN], wanted
+            )
+        if self._is_shared(info):
+            own = _pool_greeting(params)
+            pool = await self._pools.open(info, caller, own)
+            await pool.ready()
+            return self._add(info, caller, own, pool.result, pool)
+        session = self._add(info, caller, params)
+        session.life.environment = environment
+        try:
+            response = await self._seat(session, info).open(params)
+            if "result" in response:
+                session.greeted(bytes(response["result"]))
+                return session
+        except BaseException:
+            self.end(session, "it could not be opened")
+            raise
+        self.end(session, "initialize failed")
+        return response
+
+    def _is_shared(self, info: ServerInfo) -> bool:
+        return (info.sharing or self.parts.options.sharing) != "session"
+
+    def _add(
+        self, info: ServerInfo, caller: Caller, params: bytes, result: bytes = b"", pool: Pool | None = None
+    ) -> Session:
+        if self._closing:
+            raise ServiceUnavailable("the bridge stops")
+        if self._per_caller.get(caller, 0) >= MOST_SESSIONS:
+            raise LimitExceeded(f"{MOST_SESSIONS} sessions are open, the limit for one caller: end some with DELETE")
+        kind = Kind(self, info, caller, params, pool, result, version_of(result) if result else "")
+        # Most are opened by clients that are alike.
+        if kind != self._last:
+            self._last = kind
+        session = Session(self._last)
+        self._sessions[session.id] = session
+        _count(self._per_caller, caller, 1)
+        self._sweeper.expect(self.idle_timeout(info))
+        return session
+
+    # ------------------------------------------------------------------------------------ processes
+
+    def place(self, session: Session, sink: Sink, identity: bytes, method: str, message: Message) -> None:
+        """Serve a request of *session*, which has no process yet, or none that takes calls any more."""
+        info = self.parts.source.known(session.server)
+        if info is None or session.kind.pool is not None:
+            self.parts.tasks.spawn(self._place(session, sink, identity, method, message))
+            return
+        try:
+            self._serve_alone(session, info, sink, identity, method, message)
+        except McpdError as fault:
+            self._refuse(session, sink, identity, method, message, fault)
+
+    async def _place(self, session: Session, sink: Sink, identity: bytes, method: str, message: Message) -> None:
+        # The boundary: whatever went wrong, the client waits for an answer.
+        try:
+            info = await self.parts.source.describe(session.server)
+            if session.kind.pool is None:
+                self._serve_alone(session, info, sink, identity, method, message)
+            else:
+                await self._move(session, info)
+                session.request(sink, identity, method, message)
+        except Exception as error:  # noqa: BLE001 -- logged by fault_of
+            fault = fault_of(error, session.server, sink.request_id)
+            self._refuse(session, sink, identity, method, message, fault)
+
+    async def _move(self, session: Session, info: ServerInfo) -> None:
+        """Have *session* be a member of the pool that now serves its kind."""
+        pool = await self._pools.open(info, session.caller, session.kind.params)
+        self._check_open(session)
+        if session.kind.pool is not pool:
+            await session.move(info, pool)
+            self._check_open(session)
+
+    def _refuse(
+        self, session: Session, sink: Sink, identity: bytes, method: str, message: Message, fault: McpdError
+    ) -> None:
+        turn_away(sink, identity, method, message, fault, server=session.server, watch=self.parts.watch)
+
+    def _serve_alone(
+        self, session: Session, info: ServerInfo, sink: Sink, identity: bytes, method: str, message: Message
+    ) -> None:
+        """Serve it with a process of the session's own, unless the answer is known without."""
+        self._check_open(session)
+        if session.seat is None:
+            shelf = self._pools.catalogue.known(info.id, info.state, _canonical(session.kind.params))
+            if shelf is not None and replay(shelf, self.parts, info.id, sink, identity, method, message):
+                return
+            self._seat(session, info)
+        session.request(sink, identity, method, message)
+
+    def _check_open(self, session: Session) -> None:
+        if session.id not in self._sessions:
+            raise NotFound(f"the session with server {session.server} has ended")
+
+    def _seat(self, session: Session, info: ServerInfo) -> Seat:
+        limit = self.parts.options.max_sessions
+        if self._seated.get(session.caller, 0) >= limit:
+            raise LimitExceeded(
+                f"{limit} sessions with a process of their own are open, the limit for one caller: end some with "
+                "DELETE, or raise bridge.max_sessions"
+            )
+        shelf, environment = self._shelf(session, info), session.life.environment
+        seat = Seat(info, session.caller, self.parts, session, session.kind.params, shelf, environment=environment)
+        session.sit(info, seat)
+        _count(self._seated, session.caller, 1)
+        self._sweeper.expect(self.idle_timeout(info))
+        return seat
+
+    def _shelf(self, session: Session, info: ServerInfo) -> Shelf | None:
+        key = b"" if session.life.environment else _canonical(session.kind.params)
+        return self._pools.catalogue.shelf(info.id, info.state, key) if key else None
+
+    # ------------------------------------------------------------------------------------ what changes, and the end
+
+    def _changed(self) -> None:
+        """What is known of servers may have changed."""
+        self._stale = True
+        if not self._refreshing and not self._closing:
+            self._refreshing = True
+            self.parts.tasks.spawn(self._refresh())
+
+    async def _refresh(self) -> None:
+        try:
+            while self._stale and not self._closing:
+                self._stale = False
+                seated = {session.server for session in self._sessions.values() if session.seat is not None}
+                for server in seated | self._pools.servers():
+                    await self._renew(server)
+        finally:
+            self._refreshing = False
+
+    async def _renew(self, server: str) -> None:
+        """Have the processes of *server* end that are of another state than it is now."""
+        try:
+            info = await self.parts.source.describe(server)
+        except _OUT_OF_USE:
+            info = None
+        except McpdError as fault:
+            log.info("server %s: whether it has changed could not be found out: %s", server, fault.message)
+            return
+        self._pools.renew(server, info)
+        for session in self._sessions.values():
+            if session.server != server or session.seat is None:
+                continue
+            if info is None or not session.kind.info.is_same(info):
+                now = info or session.kind.info
+                session.sit(now, session.seat)
+                session.seat.renew(now, self._shelf(session, info) if info is not None else None)
+
+    def _all(self) -> Iterable[Session]:
+        return self._sessions.values()
+
+    def _expire(self, session: Session) -> None:
+        if session.seat is not None and session.streams.link is not None:
+            # Its client is there, and would not open another one.
+            session.seat.rest()
+        else:
+            self.end(session, "it was idle")
+
+    def end(self, session: Session, reason: str) -> None:
+        """Remove *session* and stop its process, if it has one, in the background."""
+        if self._sessions.pop(session.id, None) is None:
+            return
+        if not self._sessions:
+            # A dictionary that was large once stays so.
+            self._sessions = {}
+            self._last = None
+        _count(self._per_caller, session.caller, -1)
+        if session.seat is not None:
+            _count(self._seated, session.caller, -1)
+        log.debug("session with server %s ended: %s", session.server, reason)
+        session.forget(reason)
+        if session.seat is not None:
+            self.parts.tasks.spawn(session.seat.close(session.farewell(reason)))
+
+    async def close(self) -> None:
+        """End everything, and open nothing any more."""
+        self._closing = True
+        self._sweeper.close()
+        for session in list(self._sessions.values()):
+            self.end(session, "the bridge stops")
+        await self._pools.close()
+        await self.parts.tasks.close()
+
+
+def _count(counts: dict[Caller, int], caller: Caller, more: int) -> None:
+    left = counts.get(caller, 0) + more
+    if left:
+        counts[caller] = left
+    else:
+        del counts[caller]
+
+
+def _pool_greeting(params: bytes) -> bytes:
+    """How a process is greeted that serves clients with the ``initialize`` *params*."""
+    members = jsonrpc.members(jsonrpc.Raw(params))
+    revision = jsonrpc.text(members.get("protocolVersion"))[:64]
+    return greeting(revision or eras.LATEST_HANDSHAKE, bytes(members.get("capabilities", b"{}")))
+
+
+@lru_cache(maxsize=64)
+def _canonical(params: bytes) -> bytes:
+    """The ``initialize`` *params* as they are compared; empty if they are too large for it."""
+    if len(params) > MOST_GREETING:
+        return b""
+    try:
+        found = msgspec.json.decode(params, type=dict[str, Any])
+        found.pop("_meta", None)
+        return msgspec.json.encode(found, order="deterministic")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        return b""

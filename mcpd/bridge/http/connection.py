@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One HTTP connection: uvicorn's protocol class, which learns who is at the other end and when it is gone.
+
+POSTs to servers do not take uvicorn's way through a task and ASGI, see :mod:`.cycle`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from mcpd.bridge.http.cycle import Cycle
+from mcpd.bridge.http.endpoint import spelt_differently, target_of
+from mcpd.bridge.http.framing import Framing, Misframed, needs_strictness
+from mcpd.bridge.http.gate import Peer
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+    from mcpd.bridge.exchange import EventQueue
+    from mcpd.bridge.http.endpoint import Endpoint, Head
+    from mcpd.bridge.http.room import Room
+
+KEEP_ALIVE: Final = 75
+"""Seconds that an idle connection is kept, and that a client may take to read on."""
+HEAD_TIMEOUT: Final = 10.0
+"""Seconds in which a request's line and headers must come, and the first one altogether."""
+LINGER: Final = 3.0
+"""Seconds in which the rest of a request may come that was answered already, so that its client reads the answer."""
+HEAD_LIMIT: Final = 65536
+"""Bytes of a request's line and headers."""
+_IS_STRICT: Final = needs_strictness()
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+class Connection(HttpToolsProtocol):
+    """A client. The application finds it as ``scope["state"]["connection"]``."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        room: Room | None = None,
+        endpoint: Endpoint | None = None,
+    ) -> None:
+        self.raw_headers: dict[bytes, bytes] = {}
+        """The headers of the newest request, with names as they were sent."""
+        self.repeated: frozenset[bytes] = frozenset()
+        """Headers that are there more than once, of which the last is in :attr:`raw_headers`."""
+        self._all_headers: list[tuple[bytes, bytes]] = []
+        super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
+        self.head: Head | None = None
+        """What the headers of the last POST came to, as clients send the same ones again and again."""
+        self.peer = Peer(None)
+        self.waiting: EventQueue | None = None
+        """What the client waits for: the answer to a POST, or the stream of a session."""
+        self._room = room
+        self._endpoint = endpoint
+        self._cycle: Cycle | None = None
+        """The newest request, if it is a POST to a server."""
+        self._idle: asyncio.TimerHandle | None = None
+        self._idle_since = 0.0
+        self._waiting_head: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._head_size = 0
+        self._unsent = 0
+        self._unread: list[EventQueue] = []
+        self._lost = False
+        self._is_behind = False
+        """It was answered more than it has read."""
+        self._framing = Framing() if _IS_STRICT else None
+
+    @property
+    def keepalive(self) -> float:
+        """Seconds after which a silent stream to it carries a comment."""
+        return 30.0 if self._endpoint is None else self._endpoint.keepalive
+
+    @property
+    def has_whole_body(self) -> bool:
+        """Whether nothing of the request is still to come."""
+        return not self.cycle.more_body
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Look up the peer, and whether there is room for it."""
+        super().connection_made(transport)
+        connected = transport.get_extra_info("socket")
+        if connected.family == socket.AF_UNIX:
+            raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            self.peer = Peer(_CREDENTIALS.unpack(raw)[1])
+        else:
+            self.peer = Peer(None, self.client, self.server)
+        if self._room is not None and not self._room.enter(self.peer.uid):
+            self._room = None
+            transport.abort()
+            return
+        self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
+
+    def data_received(self, data: bytes) -> None:
+        """Hold clients to the limits on a request's head, which uvicorn does not have."""
+        if self._framing is None:
+            self._parse(data)
+        else:
+            self._parse_strictly(self._framing, data)
+        if self._in_head:
+            # How much of the first piece belongs to requests before it, is not known.
+            self._head_size = 0 if self._head_size < 0 else self._head_size + len(data)
+            if self._head_size > HEAD_LIMIT:
+                self.send_400_response("The headers are too large.")
+            elif self._waiting_head is None:
+                self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
+        elif self._cycle is not None and self._cycle.more_body:
+            self._cycle.wait_for_body()
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade:
+            # It was refused when its head was there.
+            pass
+
+    def _parse_strictly(self, framing: Framing, data: bytes) -> None:
+        try:
+            for piece in framing.split(data):
+                self._parse(piece)
+                if self.transport.is_closing():
+                    return
+        except Misframed as fault:
+            self.send_400_response(f"Invalid HTTP request received: {fault}.")
+
+    @property
+    def _is_idle(self) -> bool:
+        answered = self.cycle is not None and self.cycle.response_complete
+        return answered and not self._in_head and self._lingering is None and not self.transport.is_closing()
+
+    def on_message_begin(self) -> None:
+        """A request begins. What ASGI needs of it is made only for it."""
+        self._in_head = True
+        self._head_size = -1
+        self.url = b""
+        self.raw_headers.clear()
+        self.repeated = frozenset()
+        self._all_headers.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header came."""
+        if name in self.raw_headers:
+            self.repeated |= {name.lower()}
+        self.raw_headers[name] = value
+        if self._framing is not None:
+            # The parser does not check that those which frame the body are there once.
+            self._all_headers.append((name.lower(), value))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the request that nobody waits for it any more."""
+        self._lost = True
+        super().connection_lost(exc)
+        self._release()
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        self._heard()
+        self._end_lingering()
+        if self._cycle is not None:
+            self._cycle.hang_up()
+        if self._room is not None:
+            self._room.leave(self.peer.uid)
+            self._room = None
+        if self.waiting is not None:
+            self.waiting.hang_up()
+            self.waiting = None
+
+    def until_read(self, queue: EventQueue) -> None:
+        """All of *queue* was written: it is counted until the client has read it."""
+        if queue.counted and self.flow.write_paused and not self._lost:
+            self._unread.append(queue)
+        else:
+            queue.release()
+
+    def resume_writing(self) -> None:
+        """The client has read what was written."""
+        super().resume_writing()
+        self._release()
+        if self._is_behind:
+            self._is_behind = False
+            self._go_on()
+
+    def _release(self) -> None:
+        read, self._unread = self._unread, []
+        for queue in read:
+            queue.release()
+
+    def on_headers_complete(self) -> None:
+        """The head of a request is there."""
+        self._in_head = False
+        if self._waiting_head is not None:
+            self._heard()
+        if self._framing is not None:
+            # The parser makes an error of its own of what is raised here.
+            self._framing.body(self._all_headers)
+        if self._endpoint is not None and self.parser.get_method() == b"POST":
+            server, link = target_of(self.url)
+            if server:
+                self._begin(Cycle(self, self._endpoint, server, link))
+                return
+        self._cycle = None
+        url = self.url
+        super().on_message_begin()
+        self.url = url
+        self.scope["state"]["repeated"] = self.repeated | spelt_differently(self.raw_headers)
+        for name, value in self.raw_headers.items():
+            super().on_header(name, value)
+        super().on_headers_complete()
+        if self.parser.should_upgrade():
+            # The parser takes no body then, and would read it as the next request.
+            self.cycle.keep_alive = False
+
+    def _begin(self, cycle: Cycle) -> None:
+        before = self.cycle
+        self._cycle = cycle
+        # It is to uvicorn what a cycle of its own is.
+        self.cycle = cycle  # type: ignore[assignment]
+        if (before is None or before.response_complete) and not self._is_behind:
+            cycle.begin()
+        else:
+            cycle.keep_headers()
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a request's body is there."""
+        if self._cycle is not None:
+            self._cycle.take(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The last byte of a request is there."""
+        if self._lingering is not None:
+            self._end_lingering()
+        if self._cycle is not None:
+            self._cycle.complete()
+        else:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """A reply went out. Where it was given before the whole request came, the rest is not waited for long."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        # One timer for many requests, where uvicorn makes one for each.
+        self._idle_since = self.loop.time()
+        if self._idle is None:
+            self._idle = self.loop.call_later(KEEP_ALIVE, self.timeout_keep_alive_handler)
+        if self.flow.write_paused:
+            # A client that does not read its replies is asked for nothing more.
+            self.flow.pause_reading()
+            self._is_behind = True
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Serve what came meanwhile, and read on once nothing more of it waits."""
+        following = self.pipeline.pop() if self.pipeline else None
+        if self.flow.read_paused and not self.pipeline:
+            # Earlier, more would come each time than is answered; later, the rest of the last one never.
+            self.flow.resume_reading()
+        if following is not None:
+            cycle, app = following
+            task = self.loop.create_task(cycle.run_asgi(app))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+        if self.cycle.more_body and self.cycle.response_complete and self._lingering is None:
+            self._lingering = self.loop.call_later(LINGER, self.transport.abort)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, but not one whose client is still reading the last reply."""
+        self._idle = None
+        if not self._is_idle:
+            return
+        left = self._idle_since + KEEP_ALIVE - self.loop.time()
+        unsent = self.transport.get_write_buffer_size()
+        if left <= 0 and not unsent:
+            super().timeout_keep_alive_handler()
+        elif left <= 0 and unsent == self._unsent:
+            self.transport.abort()
+        else:
+            self._unsent = unsent
+            self._idle = self.loop.call_later(left if left > 0 else KEEP_ALIVE, self.timeout_keep_alive_handler)
+
+    def _end_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+
+    def _heard(self) -> None:
+        if self._waiting_head is not None:
+            self._waiting_head.cancel()
+            self._waiting_head = None
+
+    def _no_head(self) -> None:
+        self._waiting_head = None
+        self.transport.abort()
+
+
+class ServerConnection(Connection):
+    """A server that may call others. What it may, its pass tells and not its uid."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Look up the peer, and whether there is room for it."""
+        super().connection_made(transport)
+        self.peer = replace(self.peer, is_server=True)

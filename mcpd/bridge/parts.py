@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the parts of a bridge have in common: its settings, and what all of them use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mcpd.bridge.budget import Budget
+from mcpd.bridge.observe.metrics import Metrics
+from mcpd.bridge.observe.watch import Nobody
+from mcpd.bridge.site import Site
+from mcpd.bridge.upstream.census import Census
+
+if TYPE_CHECKING:
+    from mcpd.bridge.observe.watch import Watch
+    from mcpd.bridge.tasks import Tasks
+    from mcpd.bridge.upstream.source import ServerSource
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the administrator decides; the defaults are those of ``mcpd.toml``. Times in seconds, sizes in bytes."""
+
+    idle_timeout: float = 300
+    call_timeout: float = 30
+    max_body: int = 4 * 1024 * 1024
+    max_line: int = 64 * 1024 * 1024
+    max_sessions: int = 256
+    """Sessions of one caller at once that have a process of their own."""
+    strict_sessions: bool = False
+    """Refuse requests without a session id instead of serving them from the pool."""
+    sharing: str = "session"
+    """``session`` or ``caller``, for servers that do not say it."""
+    max_children: int = 256
+    """Processes of one caller at once."""
+    keepalive: float = 30
+    """Seconds after which a silent stream carries a comment (V-27)."""
+    rate: float = 50_000
+    """Calls a second that one caller may make of one server, on average."""
+    burst: int = 10_000
+    """Calls that may come at once."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What sessions and pools share."""
+
+    source: ServerSource
+    options: Options
+    """Replaced when the settings are read again; what has started keeps its time-outs."""
+    tasks: Tasks
+    budget: Budget = field(default_factory=Budget)
+    census: Census = field(default_factory=Census)
+    watch: Watch = field(default_factory=Nobody)
+    metrics: Metrics = field(default_factory=Metrics)
+    """What the watch counts, for whoever asks."""
+    site: Site = field(default_factory=Site)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the pages of a bridge have to know of it: whose it is, and where it can be reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import socket as sockets
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from mcpd.bridge.http.tls import Certificate
+
+
+@dataclass(slots=True)
+class Site:
+    """One bridge."""
+
+    kind: Literal["alone", "user", "system"] = "alone"
+    socket: Path | None = None
+    """Its unix socket."""
+    urls: list[str] = field(default_factory=list)
+    """The base URLs of its TCP listeners."""
+    port_changes: bool = False
+    """Whether they are others after the next start."""
+    needs_token: bool = True
+    """Whether TCP clients show a token."""
+    key: Path | None = None
+    """The file with the public key that manifests are verified with; absent until somebody puts it there."""
+    mcps: tuple[str, ...] = ()
+    """Where the mcps map is read from, later files winning."""
+    certificate: Certificate | None = None
+    """What TCP clients are shown; without one they speak plain HTTP."""
+    listen: Callable[[sockets.socket], Awaitable[None]] | None = None
+    """Serves a further socket, once the bridge serves."""
+    open_tcp: Callable[[], Awaitable[str]] | None = None
+    """Makes it listen on TCP if it does not yet; returns its base URL, or raises what forbids to."""
+
+    @property
+    def scheme(self) -> str:
+        """Of its URLs."""
+        return "http" if self.certificate is None else "https"

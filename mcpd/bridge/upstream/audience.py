@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Who hears what the processes of a pool say beside their answers: changes, updates of resources, log messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+from mcpd.bridge import jsonrpc
+from mcpd.errors import InvalidArgument, LimitExceeded, McpdError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from mcpd.bridge.jsonrpc import Message
+
+MOST_SUBSCRIPTIONS: Final = 1000
+"""Resources to which one member may be subscribed."""
+MOST_URI: Final = 8192
+"""Bytes of the URI of one of them."""
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Of log messages, the most verbose first."""
+DEFAULT_LEVEL: Final = LEVELS.index("info")
+"""What a member hears that has not asked for another level, while others have."""
+
+
+class Member(Protocol):
+    """A client that hears of what no call asked for. Must be hashable by identity."""
+
+    def pool_notification(self, method: str, message: Message) -> None:
+        """``list_changed`` of anything, ``resources/updated`` for what it subscribed to, and log messages that belong
+        to no call, from the level on that it asked for. *message* is shared with other members: do not edit it.
+        """
+
+
+@runtime_checkable
+class Tied(Protocol):
+    """A member that stays with its pool to the end."""
+
+    def pool_ended(self) -> None:
+        """The pool takes no more calls, and nothing more will be heard of it."""
+
+
+class ServerError(McpdError):
+    """A server's own answer to what the bridge asked of it; :attr:`raw` is the error object."""
+
+    def __init__(self, raw: jsonrpc.Raw) -> None:
+        super().__init__(jsonrpc.text(jsonrpc.members(raw).get("message")) or "the server answered with an error")
+        self.raw = bytes(raw)
+
+
+class Audience:
+    """The members of a pool, and what each wants to hear.
+
+    *ask* sends a request to a process that is started if need be, and raises :class:`ServerError`; *tell* sends one
+    to all that run, whatever they answer. With *one_caller*, what belongs to nobody's call is for all members.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[str, dict[str, str]], Awaitable[None]],
+        tell: Callable[[str, dict[str, str]], None],
+        *,
+        one_caller: bool,
+    ) -> None:
+        self._ask = ask
+        self._tell = tell
+        self._one_caller = one_caller
+        self._members: dict[object, tuple[Member, set[str]]] = {}
+        self._counts: dict[str, int] = {}
+        self._levels: dict[object, int] = {}
+        self._level = -1
+        """What the server was told, -1 for nothing."""
+        self._lock = asyncio.Lock()
+        self._pending: tuple[Member, str] | None = None
+        """Who is being subscribed to what: updates may come before the answer that says so."""
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a member waits for updates of a resource."""
+        return bool(self._counts)
+
+    def wishes(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """The requests that tell a fresh process what was told to the one before it."""
+        if self._level >= 0:
+            yield "logging/setLevel", {"level": LEVELS[self._level]}
+        for uri in self._counts:
+            yield "resources/subscribe", {"uri": uri}
+
+    def join(self, member: Member) -> None:
+        """See :meth:`Pool.join`."""
+        self._members.setdefault(member, (member, set()))
+
+    def leave(self, member: Member) -> None:
+        """See :meth:`Pool.leave`."""
+        _, uris = self._members.pop(member, (None, set[str]()))
+        for uri in uris:
+            self._uncount(uri)
+        if self._levels.pop(member, None) is not None:
+            wanted = min(self._levels.values(), default=self._level)
+            if wanted != self._level:
+                self._level = wanted
+                self._tell("logging/setLevel", {"level": LEVELS[wanted]})
+
+    def end(self) -> None:
+        """Tell those who cannot go on elsewhere that the pool is at its end."""
+        for member, _ in list(self._members.values()):
+            if isinstance(member, Tied):
+                member.pool_ended()
+
+    def subscriptions(self, member: Member) -> set[str]:
+        """What *member* is subscribed to."""
+        return set(self._members[member][1]) if member in self._members else set()
+
+    async def subscribe(self, member: Member, uri: str) -> None:
+        """See :meth:`Pool.subscribe`."""
+        async with self._lock:
+            _, uris = self._members.get(member, (None, set[str]()))
+            if uri in uris:
+                return
+            if not uri:
+                raise InvalidArgument("'uri' is not a string")
+            if len(uris) >= MOST_SUBSCRIPTIONS or len(uri) > MOST_URI:
+                raise LimitExceeded(
+                    f"a client may be subscribed to {MOST_SUBSCRIPTIONS} resources, with URIs of up to {MOST_URI} bytes"
+                )
+            if uri not in self._counts:
+                self._pending = member, uri
+                try:
+                    await self._ask("resources/subscribe", {"uri": uri})
+                finally:
+                    self._pending = None
+            self._counts[uri] = self._counts.get(uri, 0) + 1
+            if member in self._members:
+                uris.add(uri)
+            else:
+                self._uncount(uri)
+
+    async def unsubscribe(self, member: Member, uri: str) -> None:
+        """See :meth:`Pool.unsubscribe`."""
+        async with self._lock:
+            _, uris = self._members.get(member, (None, set[str]()))
+            if uri not in uris:
+                return
+            uris.discard(uri)
+            if self._counts[uri] > 1:
+                self._counts[uri] -= 1
+            else:
+                del self._counts[uri]
+                await self._ask("resources/unsubscribe", {"uri": uri})
+
+    async def log_level(self, member: Member, level: str) -> None:
+        """See :meth:`Pool.log_level`."""
+        if level not in LEVELS:
+            raise InvalidArgument(f"'level' is one of {', '.join(LEVELS)}")
+        async with self._lock:
+            if member not in self._members:
+                return
+            wanted = min([LEVELS.index(level), *(each for of, each in self._levels.items() if of is not member)])
+            if wanted != self._level:
+                await self._ask("logging/setLevel", {"level": LEVELS[wanted]})
+                self._level = wanted
+                self._tell("logging/setLevel", {"level": LEVELS[wanted]})
+            if member in self._members:
+                self._levels[member] = LEVELS.index(level)
+
+    def wants(self, owner: object, method: str, message: Message) -> bool:
+        """Whether *owner* is to get what a server said in the course of its call."""
+        if not self._levels or method != "notifications/message":
+            return True
+        return _level_of(message) >= self._levels.get(owner, DEFAULT_LEVEL)
+
+    def hear(self, method: str, message: Message) -> None:
+        """Let those hear the notification *message* who want to."""
+        if method == "notifications/resources/updated":
+            uri = jsonrpc.text(jsonrpc.members(message.get("params")).get("uri"))
+            for member, uris in list(self._members.values()):
+                if uri in uris or any(_has_part(each, uri) for each in self._wanted(member, uris)):
+                    member.pool_notification(method, message)
+        elif self._one_caller or method.endswith("/list_changed"):
+            for member, _ in list(self._members.values()):
+                if self.wants(member, method, message):
+                    member.pool_notification(method, message)
+
+    def _wanted(self, member: Member, uris: set[str]) -> Iterator[str]:
+        yield from uris
+        if self._pending is not None and self._pending[0] is member:
+            yield self._pending[1]
+
+    def _uncount(self, uri: str) -> None:
+        if self._counts[uri] > 1:
+            self._counts[uri] -= 1
+        else:
+            del self._counts[uri]
+            self._tell("resources/unsubscribe", {"uri": uri})
+
+
+def _has_part(uri: str, updated: str) -> bool:
+    """Whether the resource *updated* is *uri*, or a part of it, which may be told of in its place."""
+    return updated.startswith(uri) and (updated == uri or uri.endswith("/") or updated[len(uri)] in "/?#")
+
+
+def _level_of(message: Message) -> int:
+    level = jsonrpc.text(jsonrpc.members(message.get("params")).get("level"))
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS)

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What servers said of themselves, kept in memory so that it can be said again without a process (design §8).
+
+It is kept per server, state and greeting: the InitializeResult, and what its lists were answered with by a process
+that had done nothing yet but to answer lists. It goes with a ``list_changed``, with another state of the server, when
+a process says something else of itself, and when there is too much of it.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from mcpd.bridge import jsonrpc
+from mcpd.bridge.jsonrpc import Message, Raw
+from mcpd.bridge.upstream.call import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.bridge.parts import Parts
+    from mcpd.bridge.upstream.call import Shape, Sink
+
+LISTS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+"""Methods whose results are kept."""
+CHANGES: Final = {
+    "notifications/tools/list_changed": ("tools/list",),
+    "notifications/prompts/list_changed": ("prompts/list",),
+    "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
+}
+"""What a notification says has changed."""
+MOST_SHELVES: Final = 256
+MOST_BYTES: Final = 4 << 20
+"""Bytes that are kept on one shelf."""
+TOTAL_BYTES: Final = 64 << 20
+"""Bytes that are kept on all of them."""
+MOST_PAGES: Final = 64
+MOST_GREETING: Final = 16384
+"""Bytes of a greeting for which something is kept."""
+
+
+def page_of(params: Raw | None) -> bytes | None:
+    """Which page of a list *params* ask for, empty for the first; ``None`` if they ask for something else, too."""
+    asked = jsonrpc.members(params)
+    asked.pop("_meta", None)
+    cursor = bytes(asked.pop("cursor", b""))
+    return None if asked else b"" if cursor == b"null" else cursor
+
+
+class Shelf:
+    """What is kept of the servers of one key."""
+
+    __slots__ = ("_ended", "_lists", "_tell", "confirmed", "greeting", "result", "size")
+
+    def __init__(self, tell: Callable[[Shelf, int], None]) -> None:
+        self.greeting = b""
+        """The ``initialize`` params that :attr:`result` answers, as they were sent."""
+        self.result = b""
+        """The InitializeResult; empty if it is not known."""
+        self.confirmed = False
+        """Two processes gave the same one, so that it can be given without asking a third."""
+        self.size = 0
+        """Bytes that are kept."""
+        self._ended = False
+        self._tell = tell
+        self._lists: dict[str, dict[bytes, tuple[bytes, bytes]]] = {}
+
+    def greeted(self, greeting: bytes, result: bytes) -> None:
+        """Take what a process said of itself."""
+        if self.result == result:
+            self.confirmed = True
+            return
+        self.clear()
+        if not self._ended and len(greeting) <= MOST_GREETING and self._fits(len(result)):
+            self.greeting, self.result = greeting, result
+
+    def put(self, method: str, page: bytes, result: Raw) -> None:
+        """Take a page of a list. The first one ends what is known of the others."""
+        if not self.result:
+            return
+        if not page:
+            self.drop(method)
+        pages = self._lists.setdefault(method, {})
+        self._count(-len(pages.pop(page, (b"",))[0]))
+        value = bytes(result)
+        if len(pages) < MOST_PAGES and self._fits(len(value)):
+            pages[page] = value, bytes(jsonrpc.members(result).get("nextCursor", b""))
+
+    def find(self, method: str, page: bytes) -> bytes:
+        """The result for a page, if the list is known to its end; else empty."""
+        pages = self._lists.get(method)
+        if not pages:
+            return b""
+        following, seen = b"", 0
+        while seen <= MOST_PAGES:
+            if following not in pages:
+                return b""
+            following = pages[following][1]
+            if not following or following == b"null":
+                break
+            seen += 1
+        return pages[page][0] if page in pages else b""
+
+    def changed(self, method: str) -> None:
+        """Forget what the notification *method* says has changed."""
+        for each in CHANGES.get(method, ()):
+            self.drop(each)
+
+    def end(self) -> None:
+        """Forget everything, and keep nothing any more."""
+        self.clear()
+        self._ended = True
+
+    def drop(self, method: str) -> None:
+        """Forget the list *method*."""
+        pages = self._lists.pop(method, None)
+        if pages:
+            self._count(-sum(len(value) for value, _ in pages.values()))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.greeting = self.result = b""
+        self.confirmed = False
+        self._lists.clear()
+        self._count(-self.size)
+
+    def _fits(self, size: int) -> bool:
+        if self.size + size > MOST_BYTES:
+            return False
+        self._count(size)
+        return True
+
+    def _count(self, more: int) -> None:
+        if more:
+            self.size += more
+            self._tell(self, more)
+
+
+class Catalogue:
+    """The shelves of all servers; those unused for longest go first when there is too much."""
+
+    def __init__(self) -> None:
+        self._shelves: dict[tuple[str, str, bytes], Shelf] = {}
+        self._size = 0
+
+    def shelf(self, server: str, state: str, greeting: bytes) -> Shelf:
+        """The shelf of *server* in *state* for processes with *greeting*."""
+        key = (server, state, greeting)
+        found = self._shelves.pop(key, None)
+        if found is None:
+            found = Shelf(self._tell)
+            while len(self._shelves) >= MOST_SHELVES:
+                self._shelves.pop(next(iter(self._shelves))).end()
+        self._shelves[key] = found
+        return found
+
+    def known(self, server: str, state: str, greeting: bytes) -> Shelf | None:
+        """The same, if it is there and what is on it may be said again."""
+        found = self._shelves.get((server, state, greeting))
+        return found if found is not None and found.confirmed else None
+
+    def keep_only(self, server: str, state: str | None) -> None:
+        """Forget all of *server* that is of another state; everything if *state* is ``None``."""
+        for key in [key for key in self._shelves if key[0] == server and key[1] != state]:
+            self._shelves.pop(key).end()
+
+    def _tell(self, shelf: Shelf, more: int) -> None:
+        self._size += more
+        while more > 0 and self._size > TOTAL_BYTES:
+            fullest = max(self._shelves.values(), key=lambda each: 0 if each is shelf else each.size, default=shelf)
+            if fullest is shelf or not fullest.size:
+                return
+            fullest.clear()
+
+
+def replay(
+    shelf: Shelf,
+    parts: Parts,
+    server: str,
+    sink: Sink,
+    identity: bytes,
+    method: str,
+    message: Message,
+    shape: Shape | None = None,
+) -> bool:
+    """Answer a request as a process of *server* would, from what is on *shelf*; false if it is not there."""
+    if method not in LISTS:
+        return False
+    params = message.get("params")
+    page = page_of(params)
+    result = shelf.find(method, page) if page is not None else b""
+    if not result:
+        return False
+    call = Call(sink, identity, method, params, b"", monotonic(), 0.0, shape)
+    call.respond({"jsonrpc": Raw(b'"2.0"'), "id": Raw(identity), "result": Raw(result)}, server, parts.watch)
+    return True

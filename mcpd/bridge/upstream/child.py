@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One running server: calls go in under ids of the bridge, answers come out under those of their callers.
+
+Every request gets an own number, which is both its id and its progress token upstream. Nothing is ever matched on
+what a client chose, so equal ids of several clients, or of one, never meet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from mcpd.bridge import jsonrpc
+from mcpd.bridge.jsonrpc import Message, Raw
+from mcpd.bridge.observe.watch import Outcome
+from mcpd.bridge.tasks import LimitedLog, fault_of
+from mcpd.bridge.upstream.call import LONGEST_CALL, Answer, Call
+from mcpd.bridge.upstream.pipes import LineReader, Pipe
+from mcpd.bridge.upstream.policy import Answered, answer, screened
+from mcpd.errors import LimitExceeded, McpdError, ParseError, SpawnFailed, TimedOut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.bridge.tasks import Tasks
+    from mcpd.bridge.upstream.call import Host, Peer, Shape, Sink
+    from mcpd.bridge.upstream.source import Upstream
+    from mcpd.bridge.upstream.terms import Terms
+
+log = logging.getLogger(__name__)
+
+LONG_METHODS: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
+"""Methods for which the bridge asks for progress by itself, to tell slow from stuck."""
+START_TIMEOUT: Final = 60.0
+"""Seconds in which a server must answer ``initialize``."""
+DRAIN_TIMEOUT: Final = 30.0
+"""Seconds that other calls of a server get after one of its calls timed out."""
+MOST_NAMED: Final = 5
+"""Requests that one message in the log names."""
+MAX_ID: Final = 1024
+"""Bytes of the id of a server's own request."""
+MOST_BROKEN: Final = 10_000
+"""Lines that are no JSON after which a server is stopped, if no other line comes between."""
+
+
+class Child:
+    """A server that runs."""
+
+    def __init__(self, name: str, upstream: Upstream, host: Host, tasks: Tasks, terms: Terms) -> None:
+        self.name = name
+        self.calls: dict[bytes, Call] = {}
+        """Requests in flight, oldest first, by their upstream id."""
+        self.asks: set[bytes] = set()
+        """Ids of the server's own requests that were not answered yet."""
+        self.open = True
+        """It takes new calls."""
+        self._loop = asyncio.get_running_loop()
+        self.used = self._loop.time()
+        self._upstream = upstream
+        self._host = host
+        self._tasks = tasks
+        self._timeout = terms.timeout
+        self._number = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        self._drain: asyncio.TimerHandle | None = None
+        self._watch = terms.watch
+        self._caller = terms.caller
+        self.born = monotonic()
+        self.serves = False
+        """It was greeted."""
+        self._policy = terms.policy
+        self._stopping: asyncio.Task[None] | None = None
+        self._died = False
+        self._broken = 0
+        self._warn = LimitedLog(name)
+        held = [terms.budget.holding(terms.caller, self._cut) for _ in range(2)]
+        reader = LineReader(self._line, self._oversized, terms.max_line, held[0])
+        self._pipe = Pipe(*upstream.take(), reader, self._ended, held[1])
+        self._watch.opened(self._caller, name)
+
+    @property
+    def stopping(self) -> bool:
+        """It is being stopped, or gone. Before that, one that takes no calls may still have some to answer."""
+        return self._stopping is not None
+
+    @property
+    def gone(self) -> bool:
+        """It was stopped, with everything it started."""
+        return self._stopping is not None and self._stopping.done()
+
+    # ------------------------------------------------------------------------------------ from the client
+
+    def request(
+        self,
+        sink: Sink,
+        identity: bytes,
+        method: str,
+        message: Message,
+        *,
+        timeout: float = 0.0,
+        shape: Shape | None = None,
+        owner: Peer | None = None,
+    ) -> bool:
+        """Send the request *message*; its answer, edited by *shape*, goes to *sink* under *identity*.
+
+        Returns false if the server turns out to be gone, so that it certainly has not seen the request.
+        """
+        params = message.get("params")
+        if self._policy is not None or (sink.caller is not None and sink.caller.server):
+            try:
+                message, shape = screened(self._policy, sink.caller, method, message, shape)
+            except Answered as answered:
+                call = Call(sink, identity, method, params, b"", monotonic(), 0, shape)
+                answer(call, answered, self.name, self._watch)
+                return True
+        self._number += 1
+        own = b"%d" % self._number
+        line, token = jsonrpc.upstream_line(message, own, always=method in LONG_METHODS)
+        if not self._pipe.has_room(len(line)):
+            self._watch.refused(sink.caller, self.name, method, params, "deaf", sink.request_id)
+            sink.refuse(LimitExceeded(f"server {self.name} does not read its input; try again later"), identity)
+            return True
+        if not (self._pipe.write_soon(line) if self.calls else self._pipe.write(line)):
+            self._ended()
+            self._close("")
+            return False
+        # The loop's own clock tells milliseconds, and the beginning of its round.
+        self.used = now = monotonic()
+        timeout = timeout or self._timeout
+        self.calls[own] = call = Call(sink, identity, method, params, token, now, timeout, shape, owner)
+        call.size = len(line)
+        if now + timeout < self._due:
+            self._arm(now + timeout)
+        return True
+
+    async def ask(self, method: str, params: bytes, timeout: float) -> Message:  # noqa: ASYNC109 -- the call's own
+        """Send a request of the bridge itself, before any other, and return the response.
+
+        Raises :class:`~mcpd.errors.SpawnFailed` if the server ends instead.
+        """
+        sink = Answer()
+        if not self.request(sink, b"0", method, jsonrpc.request(b"0", method, params), timeout=timeout):
+            raise SpawnFailed(f"server {self.name} ended while it started; see its log")
+        response = await sink.future
+        if not self.open:
+            raise SpawnFailed(f"server {self.name} ended while it started; see its log")
+        return response
+
+    async def greet(self, params: bytes) -> Raw:
+        """Do the handshake with the ``initialize`` *params*; its result. Raises :class:`~mcpd.errors.SpawnFailed`."""
+        response = await self.ask("initialize", params, START_TIMEOUT)
+        if "error" in response:
+            text = bytes(jsonrpc.members(response["error"]).get("message", b"")).decode()
+            raise SpawnFailed(f"server {self.name} did not start: it answered initialize with {text}")
+        self.notify(jsonrpc.notification("notifications/initialized"))
+        return response.get("result", Raw(b"{}"))
+
+    def notify(self, message: Message, then: Callable[[], None] | None = None) -> None:
+        """Send a notification; *then* is called when the server has taken all that was sent to it."""
+        if self._policy is None or self._policy.allows_notification(message):
+            self._send(message)
+        if then is not None:
+            self._pipe.when_drained(then)
+
+    def reply(self, identity: bytes, message: Message) -> None:
+        """Send the response to the server's request *identity*."""
+        if identity not in self.asks:
+            return
+        self.asks.discard(identity)
+        now = self._loop.time()
+        for call in self.calls.values():
+            call.touched = now
+        if self._policy is not None:
+            message = self._policy.response(message)
+        message["id"] = Raw(identity)
+        self._send(message)
+
+    def _send(self, message: Message) -> None:
+        if self._pipe.has_room(len(line := jsonrpc.to_line(message))):
+            self._pipe.write(line)
+
+    def reply_error(self, identity: bytes, code: int, text: str) -> None:
+        """Refuse the server's request *identity*."""
+        self.reply(identity, jsonrpc.members(Raw(jsonrpc.error(identity, code, text))))
+
+    def cancel(self, own: bytes, message: Message) -> None:
+        """Forget the call *own* and pass the cancellation *message* on."""
+        call = self.calls.pop(own, None)
+        if call is not None:
+            self.notify(jsonrpc.with_param(message, "requestId", own))
+            self._watch.ended(self.name, call, Outcome.CANCELLED, b"")
+            call.sink.cancelled(call.id)
+            self._maybe_drained()
+
+    def abandon(self, whose: Sink | Peer, fault: McpdError | None = None) -> None:
+        """Cancel the calls of *whose* (a sink or an owner), whose client cannot come back for the answers.
+
+        With *fault*, that is their answer.
+        """
+        for own in [own for own, call in self.calls.items() if call.sink is whose or call.owner is whose]:
+            call = self.calls.pop(own)
+            self._tell_cancelled(own, "the client went away")
+            if fault is None:
+                self._watch.ended(self.name, call, Outcome.CANCELLED, b"")
+            else:
+                call.fail(fault, Outcome.CANCELLED, self.name, self._watch)
+        self._maybe_drained()
+
+    # ------------------------------------------------------------------------------------ from the server
+
+    def _line(self, line: bytes) -> None:
+        try:
+            messages = jsonrpc.parse_line(line)
+        except ParseError as fault:
+            self._broken_line(line, line, f"is not JSON ({fault.message})")
+            return
+        self._broken = 0
+        for message in messages:
+            if "method" in message:
+                self._own_message(message)
+            else:
+                self._response(message)
+
+    def _response(self, message: Message) -> None:
+        identity = bytes(message.get("id", b""))
+        call = self.calls.pop(identity, None)
+        if call is None:
+            # Usual after a cancellation or time-out; anything else is the server's own confusion.
+            log.debug("server %s: response to the unknown request %r", self.name, identity[:40])
+            return
+        self.used = self._loop.time()
+        call.respond(message, self.name, self._watch)
+        if not self.open:
+            self._maybe_drained()
+
+    def _own_message(self, message: Message) -> None:
+        method = jsonrpc.method_of(message)
+        identity = message.get("id")
+        if not method:
+            self._warn.warning("a message on stdout has a method that is no string")
+        elif self._stopping is not None:
+            log.debug("server %s: %s comes too late", self.name, method)
+        elif identity is not None and len(memoryview(identity)) > MAX_ID:
+            self._warn.warning("the id of a request on stdout is longer than %d bytes, it gets no answer", MAX_ID)
+        else:
+            self._pass_on(method, identity, message)
+
+    def _pass_on(self, method: str, identity: Raw | None, message: Message) -> None:
+        # The boundary: what goes wrong with one message must not cost others the answers that come after it.
+        try:
+            if identity is not None:
+                self.asks.add(bytes(identity))
+                self._host.server_request(self, method, message)
+            elif method == "notifications/progress":
+                self._progress(message)
+            else:
+                self._host.server_notification(self, method, message)
+        except Exception as error:  # noqa: BLE001 -- logged by fault_of
+            fault = fault_of(error, self.name)
+            if identity is not None:
+                self.reply_error(bytes(identity), fault.jsonrpc_code, fault.message)
+
+    def _progress(self, message: Message) -> None:
+        token = jsonrpc.members(message.get("params")).get(jsonrpc.PROGRESS_TOKEN)
+        call = self.calls.get(bytes(token)) if token is not None else None
+        if call is None:
+            return
+        call.touched = self._loop.time()
+        if call.token:
+            call.sink.push(jsonrpc.encode(jsonrpc.with_param(message, jsonrpc.PROGRESS_TOKEN, call.token)))
+
+    def _oversized(self, head: bytes, tail: bytes) -> None:
+        self._broken_line(head, tail, "is longer than bridge.max_line")
+
+    def _broken_line(self, head: bytes, tail: bytes, fault: str) -> None:
+        call = self.calls.pop(jsonrpc.id_of_broken(head) or jsonrpc.id_of_broken(tail), None)
+        request = "" if call is None else call.sink.request_id
+        self._warn.warning("a line on stdout %s: %r", fault, head[:80], request=request)
+        if call is not None:
+            call.fail(McpdError(f"the answer of server {self.name} {fault}"), Outcome.BROKEN, self.name, self._watch)
+            self._maybe_drained()
+        self._broken += 1
+        if self._broken == MOST_BROKEN:
+            log.error("server %s: %d lines in a row were broken, so it is stopped", self.name, MOST_BROKEN)
+            self._close(f"server {self.name} was stopped: it writes to its stdout what is no JSON-RPC")
+            self._stop_soon()
+
+    # ------------------------------------------------------------------------------------ time-outs and the end
+
+    def _arm(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due = due
+        if due == math.inf:
+            return
+        self._timer = self._loop.call_at(due, self._check)
+
+    def _check(self) -> None:
+        """Expire calls. One timer serves all, so that a call costs none of its own."""
+        self._timer, self._due = None, math.inf
+        now = self._loop.time()
+        expired: list[tuple[bytes, Call]] = []
+        for own, call in self.calls.items():
+            if self.asks:
+                # Somebody is being asked; a person may take longer than a program.
+                call.touched = now
+            if call.due <= now:
+                expired.append((own, call))
+        for own, call in expired:
+            del self.calls[own]
+            self._tell_cancelled(own, "timeout")
+            seconds = LONGEST_CALL if call.started + LONGEST_CALL <= now else call.timeout
+            timed_out = TimedOut(f"Tool execution timeout after {seconds:g} s")
+            call.fail(timed_out, Outcome.TIMED_OUT, self.name, self._watch)
+        if self.calls:
+            self._arm(max(min(call.due for call in self.calls.values()), now + 0.001))
+        if expired:
+            request = ", ".join([call.sink.request_id for _, call in expired[:MOST_NAMED]])
+            self._warn.warning(
+                "%d calls timed out, so it gets no new ones and is stopped", len(expired), request=request
+            )
+            self.retire()
+
+    def _tell_cancelled(self, own: bytes, reason: str) -> None:
+        params = b'{"requestId":%b,"reason":%b}' % (own, jsonrpc.encode(reason))
+        self.notify(jsonrpc.notification("notifications/cancelled", params))
+
+    def retire(self) -> None:
+        """Take no more calls; let those in flight end, for a while, then stop."""
+        if self.open:
+            self.open = False
+            self._host.child_retired(self)
+            self._drain = self._loop.call_later(DRAIN_TIMEOUT, self._stop_soon)
+        self._maybe_drained()
+
+    def _maybe_drained(self) -> None:
+        if self._drain is not None and not self.calls:
+            self._stop_soon()
+
+    def _ended(self) -> None:
+        if self._stopping is None:
+            self._died = True
+            log.info("server %s ended", self.name)
+        self._stop_soon()
+
+    def _cut(self, fault: McpdError) -> None:
+        """Free what is kept for it at once."""
+        log.warning("server %s is stopped: %s", self.name, fault.message)
+        self._pipe.close()
+        self._close(f"server {self.name} was stopped: {fault.message}")
+        self._stop_soon()
+
+    def _stop_soon(self) -> None:
+        if self._stopping is None:
+            self._stopping = self._tasks.spawn(self._stop())
+
+    async def stop(self, reason: str = "") -> None:
+        """End the server; calls in flight fail with *reason*. May be called again."""
+        self._close(reason)
+        self._stop_soon()
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        self._close("")
+        self._pipe.close_stdin()
+        try:
+            await self._upstream.stop(died=self._died)
+        finally:
+            self._pipe.close()
+            self._watch.gone(self._caller, self.name, died=self._died, served=self.serves)
+
+    def _close(self, reason: str) -> None:
+        for timer in (self._timer, self._drain):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._drain = None
+        if self.open:
+            self.open = False
+            self._host.child_retired(self)
+        self._host.child_ended(self)
+        fault = McpdError(reason or f"server {self.name} ended before it answered; the next call starts it again")
+        calls, self.calls = self.calls, {}
+        for call in calls.values():
+            call.fail(fault, Outcome.BROKEN, self.name, self._watch)
+        self.asks.clear()

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The place of one server process: empty until a call needs it, filled again after the process died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from mcpd.bridge.jsonrpc import Message, Raw
+from mcpd.bridge.tasks import fault_of, fields_of
+from mcpd.bridge.upstream import catalogue
+from mcpd.bridge.upstream.call import both
+from mcpd.bridge.upstream.census import Counted
+from mcpd.bridge.upstream.child import START_TIMEOUT, Child
+from mcpd.bridge.upstream.queue import Queue, Waiting
+from mcpd.bridge.upstream.terms import Terms
+from mcpd.errors import LimitExceeded, McpdError, ServiceUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mcpd.bridge.callers import Caller
+    from mcpd.bridge.parts import Parts
+    from mcpd.bridge.upstream.call import Host, Peer, Shape, Sink
+    from mcpd.bridge.upstream.catalogue import Shelf
+    from mcpd.bridge.upstream.source import ServerInfo
+
+log = logging.getLogger(__name__)
+
+
+class Seat:
+    """At most one process of *info*'s server at a time, for *host*, which *caller* pays for.
+
+    *greeting* are the ``initialize`` params with which the bridge starts it by itself; empty for the modern era.
+    *shelf* is where it is kept what its processes say of themselves, *on_start* is called with each process that takes
+    the seat, and *environment* are variables of the client for it.
+    """
+
+    def __init__(
+        self,
+        info: ServerInfo,
+        caller: Caller,
+        parts: Parts,
+        host: Host,
+        greeting: bytes,
+        shelf: Shelf | None = None,
+        on_start: Callable[[Child], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.info = info
+        self._environment = environment or {}
+        self.greeting = greeting
+        self.child: Child | None = None
+        self.result = b""
+        """The InitializeResult of the last process."""
+        self._caller = caller
+        self._parts = parts
+        self._host = host
+        self._shelf = shelf
+        self._on_start = on_start
+        self._pristine = False
+        """The process has only been asked for lists, so what it says of them holds for others too."""
+        self._loop = asyncio.get_running_loop()
+        self.used = self._loop.time()
+        """When it was, beside the calls of its process."""
+        self._queue: Queue[Waiting] = Queue(info.id, caller, parts)
+        self._starting: asyncio.Task[None] | None = None
+        self._fault: McpdError | None = None
+        self._children: set[Child] = set()
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------ calls
+
+    def request(
+        self,
+        sink: Sink,
+        identity: bytes,
+        method: str,
+        message: Message,
+        *,
+        owner: Peer | None = None,
+        timeout: float = 0.0,
+        shape: Shape | None = None,
+    ) -> None:
+        """Send a request; a process is started for it if there is none. See :meth:`Pool.request` for the rest."""
+        child = self.child
+        kept = self._record(method, message, shape) if child is not None and self._pristine else shape
+        if child is None or not child.request(
+            sink, identity, method, message, timeout=timeout, shape=kept, owner=owner
+        ):
+            self._wait(Waiting(sink, identity, method, message, owner, timeout, shape))
+
+    def notify(self, message: Message, then: Callable[[], None]) -> None:
+        """Send a notification to the process, if there is one; *then* is called when it may be acknowledged."""
+        if self.child is not None:
+            self.child.notify(message, then)
+        else:
+            then()
+
+    def abandon(self, whose: Sink | Peer, fault: McpdError | None = None) -> None:
+        """Forget what *whose* (a sink or an owner) asked for; *fault* is the answer, if there is to be one."""
+        self._queue.abandon(whose, fault)
+        for child in self._children:
+            child.abandon(whose, fault)
+
+    def is_calling(self, owner: Peer) -> bool:
+        """Whether a call that concerns *owner* is in flight."""
+        running = any(call.owner is owner for child in self._children for call in child.calls.values())
+        return running or self._queue.concerns(owner)
+
+    def cancel(self, whose: Sink | Peer, identity: bytes, message: Message) -> bool:
+        """Cancel the call that *whose* (its sink or owner) made with the id *identity*, if there is just one."""
+        waiting = self._queue.called(whose, identity)
+        found = [
+            (child, own)
+            for child in self._children
+            for own, call in child.calls.items()
+            if call.id == identity and (call.sink is whose or call.owner is whose)
+        ]
+        if len(found) + len(waiting) > 1:
+            # Which of them is meant cannot be told, and ending another's call would be worse than none.
+            log.debug("server %s: several calls have the id %r, none is cancelled", self.info.id, identity[:40])
+            return False
+        for request in waiting:
+            self._queue.cancel(request)
+        for child, own in found:
+            child.cancel(own, message)
+        return bool(found or waiting)
+
+    def changed(self, method: str) -> None:
+        """The process sent the notification *method*, which tells that one of its lists has changed."""
+        if self._shelf is not None:
+            self._shelf.changed(method)
+
+    # ------------------------------------------------------------------------------------ the process
+
+    @property
+    def empty(self) -> bool:
+        """There is no process, and none on its way in or out."""
+        return self._starting is None and all(child.gone for child in self._children)
+
+    def due(self, now: float) -> float:
+        """When its process will have been unused for long enough, as things stand; infinite without a process."""
+        if self._starting is not None or any(each.calls for each in self._children):
+            return now + self.idle_timeout
+        if self.child is None:
+            return math.inf
+        return max(self.used, self.child.used) + self.idle_timeout
+
+    @property
+    def idle_timeout(self) -> float:
+        """Seconds without a call after which a process is of no use."""
+        return self.info.idle_timeout or self._parts.options.idle_timeout
+
+    async def fill(self) -> None:
+        """Have a process; raises the :class:`~mcpd.errors.McpdError` that tells why there cannot be one."""
+        if self.child is not None:
+            return
+        starting = self._start()
+        await asyncio.wait([starting])
+        if self.child is None:
+            raise self._fault or ServiceUnavailable(f"server {self.info.id} was stopped; try again")
+
+    async def open(self, params: bytes) -> Message:
+        """Fill the seat for the ``initialize`` *params* of a client, and return the response, which may be an error.
+
+        The client sends what is to follow. Raises the McpdError that tells why there cannot be a process.
+        """
+        self._reserve()
+        child = await self._launch()
+        try:
+            response = await child.ask("initialize", params, START_TIMEOUT)
+        except BaseException:
+            await child.stop()
+            raise
+        if "result" in response:
+            self._take(child, response["result"])
+        else:
+            self._parts.tasks.spawn(child.stop())
+        return response
+
+    def vacate(self, child: Child) -> None:
+        """Send no more calls to *child*."""
+        if self.child is child:
+            self.child = None
+            self.used = self._loop.time()
+
+    def rest(self) -> None:
+        """Stop the process, which the next call starts again."""
+        self.child = None
+        self.used = self._loop.time()
+        for child in self._children:
+            if not child.stopping:
+                self._parts.tasks.spawn(child.stop(f"server {self.info.id} was stopped"))
+
+    def renew(self, info: ServerInfo, shelf: Shelf | None) -> None:
+        """Serve the next calls with a process of *info*; the present one ends when its calls have."""
+        self.info, self._shelf = info, shelf
+        for child in list(self._children):
+            child.retire()
+
+    def retire(self, fault: McpdError) -> None:
+        """Take no more calls; the process ends when those in flight have."""
+        self._closed = True
+        self._queue.close(fault)
+        for child in list(self._children):
+            child.retire()
+
+    async def close(self, reason: str) -> None:
+        """Stop the process for good; calls in flight fail with *reason*."""
+        self._closed = True
+        self._queue.close(ServiceUnavailable(reason))
+        for child in list(self._children):
+            await child.stop(reason)
+        self._children.clear()
+
+    # ------------------------------------------------------------------------------------ starting one
+
+    def _wait(self, request: Waiting) -> None:
+        """Have *request* wait for a process, unless its answer is known without."""
+        if self._closed:
+            self._queue.refuse(request, self._ended())
+        elif self._starting is None and self._is_known(request):
+            self.used = self._loop.time()
+        elif self._queue.add(request):
+            try:
+                self._start()
+            except LimitExceeded as fault:
+                self._queue.remove(request)
+                self._queue.refuse(request, fault)
+
+    def _is_known(self, request: Waiting) -> bool:
+        """Whether *request* could be answered without a process, and was."""
+        return self._shelf is not None and catalogue.replay(
+            self._shelf,
+            self._parts,
+            self.info.id,
+            request.sink,
+            request.identity,
+            request.method,
+            request.message,
+            request.shape,
+        )
+
+    def _ended(self) -> ServiceUnavailable:
+        return ServiceUnavailable(f"the session with server {self.info.id} has ended")
+
+    def _record(self, method: str, message: Message, shape: Shape | None) -> Shape | None:
+        """What keeps the answer to a list; anything else ends the process's innocence."""
+        shelf = self._shelf
+        if shelf is None or method not in catalogue.LISTS:
+            self._pristine = method == "ping"
+            return shape
+        page = catalogue.page_of(message.get("params"))
+        if page is None:
+            return shape
+
+        def keep(response: Message) -> None:
+            if "result" in response and self._pristine:
+                shelf.put(method, page, response["result"])
+
+        return both(keep, shape)
+
+    def _start(self) -> asyncio.Task[None]:
+        self.used = self._loop.time()
+        if self._starting is None:
+            self._reserve()
+            self._starting = self._parts.tasks.spawn(self._restart())
+        return self._starting
+
+    async def _restart(self) -> None:
+        self._fault = None
+        try:
+            while True:
+                info = self.info
+                child = await self._launch()
+                try:
+                    result = await child.greet(self.greeting) if self.greeting else Raw(b"")
+                except BaseException:
+                    await child.stop()
+                    raise
+                if info is self.info:
+                    break
+                # It was started as the server was before.
+                await child.stop()
+                self._reserve()
+        # The boundary: whatever went wrong, those who wait need an answer.
+        except Exception as error:  # noqa: BLE001 -- logged by fault_of
+            self._fault = fault = fault_of(error, self.info.id)
+            if not isinstance(fault, LimitExceeded):
+                log.warning("server %s was not started: %s", self.info.id, fault.message, extra=fields_of(self.info.id))
+            self._starting = None
+            self._queue.refuse_all(fault)
+            return
+        self._starting = None
+        self._take(child, result)
+        for each in self._queue.take_all():
+            self._send(each)
+
+    def _send(self, waited: Waiting) -> None:
+        # The boundary: what goes wrong with one request must not cost others theirs.
+        try:
+            self.request(
+                waited.sink,
+                waited.identity,
+                waited.method,
+                waited.message,
+                owner=waited.owner,
+                timeout=waited.timeout,
+                shape=waited.shape,
+            )
+        except Exception as error:  # noqa: BLE001 -- logged by fault_of
+            self._queue.refuse(waited, fault_of(error, self.info.id, waited.sink.request_id))
+
+    def _reserve(self) -> None:
+        """Count a process before it starts; LimitExceeded if there are too many."""
+        self._parts.census.enter(self._caller, self._parts.options.max_children)
+
+    async def _launch(self) -> Child:
+        """Start a process that was counted, and has to be greeted before it takes the seat."""
+        parts, options, info = self._parts, self._parts.options, self.info
+        since = monotonic()
+        try:
+            started = await parts.source.start(info.id, self._caller, self._environment)
+        except BaseException as error:
+            parts.census.leave(self._caller)
+            if isinstance(error, McpdError):
+                parts.watch.started(self._caller, info.id, 0, failed=True)
+            raise
+        upstream = Counted(started, parts.census, self._caller)
+        if self._closed:
+            await upstream.stop()
+            raise self._ended()
+        timeout = info.call_timeout or options.call_timeout
+        terms = Terms(timeout, options.max_line, self._caller, parts.budget, parts.watch, info.policy)
+        child = Child(info.id, upstream, self._host, parts.tasks, terms)
+        child.born = since
+        self._children = {old for old in self._children if not old.gone}
+        self._children.add(child)
+        return child
+
+    def _take(self, child: Child, result: Raw) -> None:
+        """Let *child*, which was greeted, serve the calls from now on."""
+        self.result = bytes(result)
+        if self._shelf is not None and self.result:
+            self._shelf.greeted(self.greeting, self.result)
+        self._pristine = self._shelf is not None
+        self.used = self._loop.time()
+        child.serves = True
+        self._parts.watch.started(self._caller, self.info.id, monotonic() - child.born, failed=False)
+        if child.open:
+            self.child = child
+            if self._on_start is not None:
+                self._on_start(child)

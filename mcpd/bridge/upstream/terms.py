@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""On what terms a server runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcpd.bridge.budget import Budget
+    from mcpd.bridge.callers import Caller
+    from mcpd.bridge.observe.watch import Watch
+    from mcpd.bridge.upstream.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a process gets from whoever starts it."""
+
+    timeout: float
+    """Seconds that a call may take without an answer or progress."""
+    max_line: int
+    """Bytes of one message of it."""
+    caller: Caller
+    """For whom its messages are kept in memory."""
+    budget: Budget
+    watch: Watch
+    policy: Policy | None = None
+    """What stands between it and all its clients."""
