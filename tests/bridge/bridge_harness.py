@@ -126,6 +126,34 @@ class Client:
         return {name: value for name, value in merged.items() if value}
 
 
+class Frame:
+    """A server-sent event, or a comment between events."""
+
+    def __init__(self, lines: list[str]) -> None:
+        fields = dict(line.partition(":")[::2] for line in lines)
+        self.comment = fields.get("", "").strip()
+        self.id = fields.get("id", "").strip()
+        self.event = fields.get("event", "").strip()
+        self.data = fields.get("data", "").strip()
+        self.retry = fields.get("retry", "").strip()
+
+    @property
+    def message(self) -> Any:
+        """What its data is as JSON."""
+        return json.loads(self.data)
+
+
+def frames(reply: httpx2.Response) -> Iterator[Frame]:
+    """The events and comments of a stream, whole."""
+    lines: list[str] = []
+    for line in reply.iter_lines():
+        if line:
+            lines.append(line)
+        elif lines:
+            yield Frame(lines)
+            lines = []
+
+
 def messages(reply: httpx2.Response) -> Iterator[Any]:
     for line in reply.iter_lines():
         if line.startswith("data: "):

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
+import facility
 import pytest
 from bridge_harness import COMMAND, Bridge
 
@@ -12,6 +13,8 @@ from tests.children import no_child_stays  # noqa: F401 -- for every module here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from bridge_harness import Client
 
 ALONE = ("--listen", "127.0.0.1:0", "--auth", "none", "--server", f"s={COMMAND}")
 
@@ -51,3 +54,31 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
     """A bridge that the tests of a module share; nothing they do may disturb another."""
     with _bridges(tmp_path_factory) as start:
         yield start(*ALONE)
+
+
+@pytest.fixture(scope="module")
+def facility_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
+    """A bridge in front of the server of the facility's tests, as ``f``; calls may take two seconds."""
+    with _bridges(tmp_path_factory) as start:
+        yield start(
+            "--listen", "127.0.0.1:0", "--auth", "none", "--server", f"f={facility.COMMAND}", "--call-timeout=2"
+        )
+
+
+@pytest.fixture
+def fresh(facility_bridge: Bridge) -> Client:
+    """A client of the facility's server that has no session yet."""
+    return facility_bridge.client("f")
+
+
+@pytest.fixture
+def client(fresh: Client) -> Client:
+    """A client of the facility's server in a session."""
+    return fresh.open()
+
+
+@pytest.fixture(scope="module")
+def fuzzed_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Bridge]]:
+    """Start stand-alone bridges with the given arguments; they end with the module."""
+    with _bridges(tmp_path_factory) as start:
+        yield partial(start, "--listen=127.0.0.1:0", "--auth=none")

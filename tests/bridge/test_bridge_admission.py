@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.bridge import listeners
 from mcpd.bridge.callers import Caller, Everybody, OneUser
-from mcpd.bridge.security import Gate, Peer
-from mcpd.bridge.tokens import TokenFile, Tokens, load_token, write_token
+from mcpd.bridge.http import listeners
+from mcpd.bridge.http.gate import Gate, Peer
+from mcpd.bridge.http.tokens import TokenFile, Tokens, load_token, write_token
 from mcpd.errors import InvalidConfig, NotAuthorized, NotFound, Unauthenticated
 
 if TYPE_CHECKING:

@@ -199,7 +199,7 @@ def test_an_unused_session_ends_with_its_server_but_never_during_a_call(alone: C
 
 
 def test_200_dropped_sessions_leave_nothing(alone: Callable[..., Bridge]) -> None:
-    bridge = alone("--idle-timeout", "1")
+    bridge = alone("--idle-timeout", "1", "--max-children", "200")
     http = bridge.http()
     http.get("/health")
     before = bridge.fds()

@@ -11,7 +11,7 @@ import httptools
 import pytest
 from bridge_harness import PATIENCE
 
-from mcpd.bridge.framing import Framing, Misframed
+from mcpd.bridge.http.framing import Framing, Misframed
 
 if TYPE_CHECKING:
     from bridge_harness import Bridge

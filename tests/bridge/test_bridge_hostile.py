@@ -10,7 +10,7 @@ import pytest
 from bridge_harness import FIXTURE, Bridge, call, text_of
 
 from mcpd.bridge import jsonrpc
-from mcpd.bridge.pipes import LINES_AT_ONCE, LineReader
+from mcpd.bridge.upstream.pipes import LINES_AT_ONCE, LineReader
 from mcpd.errors import ParseError
 
 if TYPE_CHECKING:

@@ -232,6 +232,15 @@ def test_T12_6_an_unknown_server_is_404(bridge: Bridge, message: object) -> None
     assert "nobody" in reply.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize(("server", "status"), [("nobody", 404), ("s", 400)])
+def test_T12_6_an_unknown_server_has_no_streams_either(bridge: Bridge, method: str, server: str, status: int) -> None:
+    headers = {"Accept": "text/event-stream"}
+    reply = bridge.http().request(method, f"/mcp/{server}", headers=headers)
+    assert reply.status_code == status
+    assert ("nobody" in reply.text) == (server == "nobody")
+
+
 @pytest.mark.parametrize(
     "path",
     ["/mcp/..", "/mcp/../s", "/mcp/%2e%2e%2fs", "/mcp/..%2f..%2fetc%2fpasswd", "/mcp/.s", "/mcp/s/x", "/mcp/meta",

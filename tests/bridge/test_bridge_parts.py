@@ -9,7 +9,7 @@ import errno
 import itertools
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bridge_harness import descendants
@@ -18,16 +18,20 @@ from hypothesis import strategies as st
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.callers import Caller
-from mcpd.bridge.commands import Command, CommandSource
 from mcpd.bridge.exchange import QUEUE_LIMIT, EventQueue, Exchange, event
-from mcpd.bridge.handshake import Handshake
-from mcpd.bridge.post import Post
-from mcpd.bridge.pipes import LineReader, Pipe
-from mcpd.bridge.seat import Options, Parts
+from mcpd.bridge.handshake.serve import Handshake
+from mcpd.bridge.http.post import Post
+from mcpd.bridge.parts import Options, Parts
 from mcpd.bridge.tasks import Tasks
-from mcpd.bridge.upstream import ServerInfo
+from mcpd.bridge.upstream.commands import Command, CommandSource, from_file
+from mcpd.bridge.upstream.pipes import LineReader, Pipe
+from mcpd.bridge.upstream.source import Listed, ServerInfo
 from mcpd.errors import InvalidRequest, McpdError, ParseError, SpawnFailed
 from mcpd.settings import BridgeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 # ---------------------------------------------------------------------------------------- lines
 
@@ -204,7 +208,7 @@ def test_importing_the_bridge_does_not_import_the_sdk() -> None:
     import sys  # noqa: PLC0415
 
     code = (
-        "import sys, mcpd.bridge.main, mcpd.bridge.server\n"
+        "import sys, mcpd.bridge.main, mcpd.bridge.http.server\n"
         "print([name for name in ('mcp', 'pydantic', 'dbus_next', 'starlette') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -220,8 +224,20 @@ class FaultySource:
     async def describe(self, server: str) -> ServerInfo:
         return ServerInfo(server)
 
-    async def start(self, server: str, caller: Caller) -> Any:
+    async def start(self, server: str, caller: Caller, environment: Any) -> Any:
         raise RuntimeError(f"secret of {server}")
+
+    def known(self, server: str) -> ServerInfo | None:
+        return None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        pass
+
+    async def authorize(self, server: str, caller: Caller) -> None:
+        pass
+
+    async def listing(self) -> list[Listed]:
+        return []
 
     async def close(self) -> None:
         pass
@@ -234,7 +250,7 @@ async def test_a_fault_of_the_bridge_is_answered_and_logged(method: str, caplog:
     for _ in range(3):
         exchange = Exchange(takes_json=True, takes_events=True)
         replied = asyncio.Event()
-        exchange.on_reply = lambda _exchange: replied.set()
+        exchange.on_reply = lambda _exchange, heard=replied: heard.set()  # type: ignore[misc]
         handshake.post(Post("s", Caller(1), "", "", {}), body, exchange)
         async with asyncio.timeout(20):
             await replied.wait()
@@ -257,6 +273,18 @@ async def test_without_descriptors_a_command_is_not_started_and_nothing_leaks(
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     monkeypatch.setattr(os, missing, full)
     with pytest.raises(SpawnFailed, match="starting '/bin/cat' for server s: Too many open files"):
-        await source.start("s", Caller(1))
+        await source.start("s", Caller(1), {})
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
     assert not descendants(os.getpid())
+
+
+def test_servers_that_are_switched_off_in_a_file_are_left_out(tmp_path: Path) -> None:
+    entries = {
+        "on": {},
+        "also": {"enabled": True, "disabled": False},
+        "off": {"disabled": True},
+        "out": {"enabled": False},
+    }
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {name: {"command": "x", **more} for name, more in entries.items()}}))
+    assert set(from_file(file)) == {"on", "also"}

@@ -26,7 +26,7 @@ def text(result: Any) -> str:
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_T8_1_T8_2_a_whole_session(bridge: Bridge, mode: Any) -> None:
     async with Client(f"{bridge.url}/mcp/s", mode=mode) as client:
-        assert client.protocol_version == "2025-11-25"
+        assert client.protocol_version == ("2026-07-28" if mode == "auto" else "2025-11-25")
         assert "echo" in [tool.name for tool in (await client.list_tools()).tools]
         texts = [f"grüße {number}" for number in range(20)]
         results = await asyncio.gather(*(client.call_tool("echo", {"text": each}) for each in texts))

@@ -74,6 +74,7 @@ PLACES: Final = """
 /run/mcp/spawn.sock mcpd:mcpd 600
 /run/mcp/build.sock mcpd:mcpd 600
 /run/mcp/bridge.sock root:mcp 660
+/run/mcp/stdio.sock root:mcp 660
 """
 SOCKETS: Final = ("mcpd-spawn.socket", "mcpd-build.socket", "mcpd-bridge.socket")
 SERVER: Final = """

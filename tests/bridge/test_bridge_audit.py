@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The audit trail: every call of a tool leaves a record, and none waits for it (design §8 "Audit", A-20)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+import threading
+import time
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+import pytest
+from bridge_harness import FIXTURE, Bridge, call, eventually, text_of
+
+from mcpd.bridge import jsonrpc
+from mcpd.bridge.callers import Caller
+from mcpd.bridge.exchange import Exchange
+from mcpd.bridge.observe import audit
+from mcpd.bridge.observe.audit import Audit, digest
+from mcpd.bridge.observe.audit_outputs import Journal, Lines, output_for
+from mcpd.bridge.observe.metrics import Metrics
+from mcpd.bridge.observe.observer import Observer, is_tool_error
+from mcpd.bridge.observe.watch import Outcome
+from mcpd.bridge.upstream.call import Answer, Call
+from mcpd.errors import InvalidArgument, McpdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from mcpd.bridge.observe.audit import Record
+
+USER = Caller(7)
+ARGUMENTS = jsonrpc.Raw(b'{"path":"/etc/hosts"}')
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+def recorded(path: Path, count: int) -> list[dict[str, Any]]:
+    eventually(lambda: len(lines(path)) >= count, f"{count} calls are recorded")
+    return lines(path)
+
+
+# ---------------------------------------------------------------------------------------- a bridge that records
+
+
+@pytest.fixture
+def trail(tmp_path: Path) -> Path:
+    return tmp_path / "calls.jsonl"
+
+
+@pytest.fixture
+def audited(alone: Callable[..., Bridge], trail: Path) -> Bridge:
+    return alone("--audit", str(trail), "--call-timeout", "2")
+
+
+def test_every_call_of_a_tool_is_recorded(audited: Bridge, trail: Path) -> None:
+    client = audited.client().open()
+    before = time.time()
+    body = b'{"jsonrpc":"2.0","id":"a-1","method":"tools/call","params":{"name":"echo","arguments":{ "text": "hi" }}}'
+    answer = client.post(body, X_Request_Id="from-the-client")
+    client.ask({"jsonrpc": "2.0", "id": 2, "method": "tools/list"})
+    (record,) = recorded(trail, 1)
+    assert record["server"] == "s"
+    assert record["tool"] == "echo"
+    assert record["uid"] == os.getuid()
+    assert record["outcome"] == "result"
+    # The digest is that of the bytes as they were sent.
+    assert record["arguments_sha256"] == sha256(b'{ "text": "hi" }').hexdigest()
+    assert record["arguments_size"] == 16
+    assert record["response_size"] == len(answer.content)
+    assert record["id"] == '"a-1"'
+    assert record["request"] == answer.headers["x-request-id"] == "from-the-client"
+    assert 0 < record["seconds"] < 2
+    assert record["time"].endswith("Z")
+    assert abs(time.mktime(time.strptime(record["time"][:19], "%Y-%m-%dT%H:%M:%S")) - time.timezone - before) < 60
+    assert "via" not in record
+    assert "hi" not in trail.read_text()
+    assert stat.S_IMODE(trail.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("tool", "outcome"),
+    [("echo", "result"), ("no such tool", "tool-error"), ("error", "error"), ("crash", "broken"), ("hang", "timeout")],
+)
+def test_a_record_says_how_the_call_ended(audited: Bridge, trail: Path, tool: str, outcome: str) -> None:
+    audited.client().open().ask(call(tool))
+    (record,) = recorded(trail, 1)
+    assert (record["tool"], record["outcome"]) == (tool, outcome)
+
+
+def test_a_call_whose_client_goes_away_is_recorded(audited: Bridge, trail: Path) -> None:
+    client = audited.client()
+    with pytest.raises(httpx2.ReadTimeout):
+        client.http.post(client.path, json=call("hang"), headers=client.headers, timeout=0.5)
+    (record,) = recorded(trail, 1)
+    assert record["outcome"] in {"cancelled", "timeout"}
+
+
+def test_a_call_that_no_server_sees_is_recorded(alone: Callable[..., Bridge], trail: Path) -> None:
+    bridge = alone("--server", f"b={sys.executable} {FIXTURE} --broken", "--audit", str(trail))
+    reply = bridge.client("b").post(call("echo", text="x"))
+    assert reply.status_code >= 500
+    (record,) = recorded(trail, 1)
+    assert record["outcome"].startswith("refused:")
+    assert record["tool"] == "echo"
+    assert record["arguments_sha256"] == sha256(b'{"text": "x"}').hexdigest()
+    assert record["request"] == reply.headers["x-request-id"]
+
+
+def test_a_limited_call_is_recorded(alone: Callable[..., Bridge], trail: Path) -> None:
+    client = alone("--audit", str(trail), "--rate", "0.01", "--burst", "1").client()
+    assert [client.post(call("echo", text=text)).status_code for text in "ab"] == [200, 429]
+    assert [record["outcome"] for record in recorded(trail, 2)] == ["result", "refused:rate"]
+
+
+def test_a_call_to_what_is_no_server_is_recorded(audited: Bridge, trail: Path) -> None:
+    assert audited.client("nothing").post(call("echo")).status_code == 404
+    (record,) = recorded(trail, 1)
+    assert (record["server"], record["tool"], record["outcome"]) == ("nothing", "echo", "refused:NotFound")
+
+
+def test_large_arguments_are_digested_as_a_whole(audited: Bridge, trail: Path) -> None:
+    text = "x" * 1_000_000
+    answer = audited.client().open().ask(call("echo", text=text))
+    assert text_of(answer) == text
+    (record,) = recorded(trail, 1)
+    assert record["arguments_sha256"] == sha256(json.dumps({"text": text}).encode()).hexdigest()
+
+
+def test_what_was_recorded_last_is_there_when_the_bridge_has_ended(audited: Bridge, trail: Path) -> None:
+    client = audited.client().open()
+    for _ in range(40):
+        client.ask(call("echo"))
+    assert audited.stop() == 0
+    assert len(lines(trail)) == 40
+
+
+def test_a_record_is_one_line_whatever_the_tool_is_called(audited: Bridge, trail: Path) -> None:
+    name = 'x"\n{"outcome":"result"}\r\u2028' + "y" * 5000
+    audited.client().open().ask(call(name))
+    (record,) = recorded(trail, 1)
+    assert record["tool"] == name[:128]
+
+
+def test_a_bridge_on_its_own_records_nothing_unless_asked(alone: Callable[..., Bridge]) -> None:
+    bridge = alone()
+    bridge.client().open().ask(call("echo"))
+    bridge.stop()
+    assert "tools" not in bridge.said()
+    assert "echo" not in bridge.said()
+
+
+def test_a_file_that_cannot_be_written_stops_the_start(alone: Callable[..., Bridge], tmp_path: Path) -> None:
+    bridge = alone("--audit", str(tmp_path / "no-directory" / "file"))
+    bridge.process.wait(20)
+    assert bridge.process.returncode != 0
+    assert "no-directory/file" in bridge.said()
+    assert "audit" in bridge.said()
+
+
+# ---------------------------------------------------------------------------------------- the parts
+
+
+class Kept:
+    """An output that can be held up."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.lost = 0
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.error: OSError | None = None
+        self.closed = False
+
+    def write(self, records: Sequence[Record], lost: int) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        assert self.may_write.wait(20)
+        if self.error is not None:
+            raise self.error
+        self.records += [(*record[:6], digest(record[6]), *record[7:]) for record in records]
+        self.lost += lost
+        return 0
+
+    def reopen(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def record(tool: str = "t", arguments: jsonrpc.Raw = ARGUMENTS) -> Record:
+    return (time.monotonic(), Caller(7), "s", tool, "result", 0.25, arguments, 10, "r-1", b"1")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_slow_output_holds_nobody_up_and_what_is_too_much_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MOST_WAITING", 100)
+    kept = Kept()
+    kept.may_write.clear()
+    trail = Audit(kept)
+    trail.take(record("first"), 0)
+    trail._flush()
+    for number in range(150):
+        trail.take(record(str(number)), 0)
+    assert trail.lost == 50
+    kept.may_write.set()
+    await trail.close()
+    assert [each[3] for each in kept.records] == ["first", *map(str, range(100))]
+    assert kept.lost == 50
+
+
+async def test_many_large_arguments_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MOST_HELD", 100_000)
+    kept = Kept()
+    kept.may_write.clear()
+    trail = Audit(kept)
+    trail.take(record(), 0)
+    trail._flush()
+    large = jsonrpc.Raw(b'"' + b"x" * 40_000 + b'"')
+    for _ in range(10):
+        trail.take(record(arguments=large), 40_002)
+    assert sum(isinstance(each[6], jsonrpc.Raw) for each in trail._waiting) == 2
+    kept.may_write.set()
+    await trail.close()
+    assert {each[6] for each in kept.records[1:]} == {(sha256(large).hexdigest(), 40_002)}
+
+
+async def test_an_output_that_fails_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    kept.error = OSError("no space left")
+    trail = Audit(kept)
+    for expected in (1, 2):
+        trail.take(record(), 0)
+        trail._flush()
+        await until(lambda count=expected: trail.lost == count)
+    assert caplog.text.count("no space left") == 1
+    kept.error = None
+    trail.take(record(), 0)
+    await trail.close()
+    assert (len(kept.records), kept.lost) == (1, 2)
+    await asyncio.sleep(0.05)
+    assert kept.closed
+
+
+def test_lines_go_on_in_a_new_file_after_rotation(tmp_path: Path) -> None:
+    path = tmp_path / "calls"
+    output = Lines(str(path))
+    output.write([record("old")], 0)
+    path.rename(tmp_path / "calls.1")
+    output.reopen()
+    output.write([record("new")], 3)
+    output.close()
+    assert [each["tool"] for each in lines(tmp_path / "calls.1")] == ["old"]
+    assert [each.get("tool", each.get("lost")) for each in lines(path)] == [3, "new"]
+
+
+def test_a_pipe_that_nobody_reads_costs_records_and_no_more(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("mcpd.bridge.observe.audit_outputs.PATIENCE", 0.05)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    output = Lines(str(fifo))
+    lost = output.write([record(str(number)) for number in range(2000)], 0)
+    assert 0 < lost < 2000
+    data = b""
+    with suppress(BlockingIOError):
+        while True:
+            data += os.read(reader, 65536)
+    assert len([json.loads(line) for line in data.splitlines()]) == 2000 - lost
+    os.close(reader)
+    output.close()
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(McpdError, match="link"):
+        Lines(str(tmp_path / "link"))
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_journal_gets_fields_that_nothing_can_forge(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(tmp_path / "journal"))
+        output = Journal("mcpd-bridge", str(tmp_path / "journal"))
+        evil = "x\nPRIORITY=0\nCALLER_UID=0"
+        output.write([record(), record(evil)], 2)
+        output.close()
+        gap, plain, forged = (journal.recv(65536) for _ in range(3))
+    assert b"MCP_AUDIT_LOST=2\n" in gap
+    fields = dict(line.split(b"=", 1) for line in plain.splitlines())
+    assert fields[b"CALLER_UID"] == b"7"
+    assert fields[b"MCP_CALL_SERVER"] == b"s"
+    assert fields[b"MCP_CALL_TOOL"] == b"t"
+    assert fields[b"MCP_CALL_OUTCOME"] == b"result"
+    assert fields[b"MCP_CALL_DURATION_USEC"] == b"250000"
+    assert abs(int(fields[b"MCP_CALL_ENDED_USEC"]) / 1e6 - time.time()) < 60
+    assert fields[b"MCP_CALL_ARGUMENTS_SHA256"].decode() == sha256(ARGUMENTS).hexdigest()
+    assert fields[b"MCP_REQUEST_ID"] == b"r-1"
+    assert fields[b"SYSLOG_IDENTIFIER"] == b"mcpd-bridge"
+    assert b"MCP_CALL_TOOL\n" + len(evil).to_bytes(8, "little") + evil.encode() + b"\n" in forged
+    assert forged.count(b"\nPRIORITY=") == 2  # its own, and the one inside the field with a length
+    assert b"MESSAGE=uid 7 called 'x\\nPRIORITY=0\\nCALLER_UID=0' of server s" in forged
+
+
+def test_what_is_no_target_is_refused() -> None:
+    assert output_for("off") is None
+    with pytest.raises(InvalidArgument, match="relative/file"):
+        output_for("relative/file")
+
+
+# ---------------------------------------------------------------------------------------- the observer
+
+
+def a_call(params: bytes | None, method: str = "tools/call", caller: Caller | None = USER) -> Call:
+    sink = Exchange(takes_json=True, takes_events=True)
+    sink.caller = caller
+    raw = None if params is None else jsonrpc.Raw(params)
+    return Call(sink, b"1", method, raw, b"", time.monotonic(), 30, None)
+
+
+@pytest.mark.parametrize(
+    ("params", "tool", "arguments"),
+    [
+        (b'{"arguments":{"a":1},"name":"n"}', "n", b'{"a":1}'),
+        (b'{"name":"n"}', "n", b""),
+        (b'{"name":"n","arguments":[1, 2]}', "n", b"[1, 2]"),
+        (b'{"name":7,"arguments":{"a":1}}', "7", b'{"a":1}'),
+        (b'{"name":"a","name":"b","arguments":1,"arguments":2}', "b", b"2"),
+        # What cannot be read at all is recorded as a whole.
+        (b'{"name":"\\ud83d","arguments":{}}', "", b'{"name":"\\ud83d","arguments":{}}'),
+        (b"{}", "", b""),
+        (None, "", b""),
+    ],
+)
+async def test_odd_params_are_recorded_too(params: bytes | None, tool: str, arguments: bytes) -> None:
+    kept = Kept()
+    observer = Observer(Metrics(), kept)
+    observer.ended("s", a_call(params), Outcome.RESULT, b'{"result":{}}')
+    await observer.close()
+    (found,) = kept.records
+    assert found[3] == tool
+    assert found[6] == (sha256(arguments).hexdigest() if arguments else "", len(arguments))
+
+
+async def test_the_server_that_calls_is_named_and_the_bridge_is_not_recorded() -> None:
+    kept = Kept()
+    observer = Observer(Metrics(), kept)
+    observer.ended("s", a_call(b'{"name":"n"}', caller=Caller(7, "caller")), Outcome.RESULT, b"{}")
+    observer.ended("s", a_call(b'{"name":"n"}', caller=None), Outcome.RESULT, b"{}")
+    observer.ended("s", Call(Answer(), b"1", "tools/call", None, b"", 0.0, 1, None), Outcome.RESULT, b"{}")
+    await observer.close()
+    assert [each[1] for each in kept.records] == [Caller(7, "caller")]
+
+
+def test_only_a_result_itself_says_that_it_is_an_error() -> None:
+    yes = (b'{"result":{"content":[],"isError":true}}', b'{"result":{"isError" : true,"content":[]},"id":1}',
+           b'{"result":{"a":{"isError":false},"isError": true}}',
+           b'{"result":{"content":"%b","isError":true},"id":1}' % (b"x" * 100_000))  # fmt: skip
+    no = (b'{"result":{"content":[],"isError":false}}', b'{"result":{"content":"\\"isError\\":true"}}',
+          b'{"result":{"structuredContent":{"isError":true}}}', b'{"result":{"isError":"true"}}',
+          b'{"result":{"structuredContent":{"isError":true},"isError":false},"id":1}', b"{}",
+          b'{"result":{"content":"%b"},"id":1}' % (b"x" * 100_000))  # fmt: skip
+    assert [is_tool_error(response, len(response)) for response in (*yes, *no)] == [True] * len(yes) + [False] * len(no)
+
+
+def test_sighup_lets_the_file_be_rotated(tmp_path: Path) -> None:
+    from tests.bridge.test_bridge_service import BRIDGE, Program  # noqa: PLC0415
+
+    for name in ("RUNTIME_DIR", "STATE_HOME", "CONFIG_HOME"):
+        (tmp_path / name).mkdir(mode=0o700)
+    path = tmp_path / "calls"
+    program = Program(tmp_path, BRIDGE, MCPD_BRIDGE_AUDIT=str(path))
+    try:
+        program.hear("READY=1")
+        path.rename(tmp_path / "calls.1")
+        program.process.send_signal(signal.SIGHUP)
+        program.hear("READY=1")
+        eventually(path.exists, "the file is there again")
+    finally:
+        program.end()
+        program.manager.close()

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What an entry of the mcps map changes of a server that the bridge serves (design §8, docs/mcps.md)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bridge_harness import call, eventually, initialize, text_of
+from bridge_machine import Machine
+
+from mcpd.bridge.upstream.policy import load
+from mcpd.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(shutil.which("dbus-daemon") is None, reason="needs dbus-daemon")
+
+SYSTEM = {
+    "narrow": {
+        "summary": "What is left of it",
+        "disallowed_tools": ["crash", "h*"],
+        "prompts": False,
+        "tools": {
+            "reflect": {
+                "name": "mirror",
+                "title": "Mirror",
+                "description": "Shows its arguments",
+                "arguments": {
+                    "fixed": {"default": {"deep": [1, None]}, "hide": True},
+                    "withheld": {"hide": True},
+                    "usual": {"default": 7, "description": "mostly seven"},
+                },
+            },
+            "echo": {"description": "Says it again"},
+            "error": {"enabled": False},
+        },
+    },
+    "off": {"enabled": False},
+    "wrong": {"enabled": "false"},
+}
+USER = {
+    "narrow": {
+        "allowed_tools": ["mirror", "echo", "pid", "crash", "reflect"],
+        "tools": {
+            "mirror": {"name": "glass", "arguments": {"fixed": {"default": "mine", "hide": True}}},
+            "crash": {"enabled": True},
+            "pid": {"name": "echo"},
+        },
+    },
+    "off": {"enabled": True},
+}
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    found = Machine(tmp_path_factory.mktemp("machine"))
+    try:
+        for name in ("narrow", "off", "wrong", "later"):
+            found.install(name, {})
+        write(found.home / "system/etc/mcp/mcps.json", SYSTEM)
+        write(found.home / ".config/mcp/mcps.json", USER)
+        found.boot()
+        yield found
+    finally:
+        found.close()
+
+
+def write(path: Path, data: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data))
+
+
+def tools(answer: dict[str, Any]) -> dict[str, Any]:
+    return {tool["name"]: tool for tool in answer["result"]["tools"]}
+
+
+def ask_list(identity: object = 1) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": identity, "method": "tools/list"}
+
+
+@pytest.mark.parametrize("with_session", [True, False])
+def test_tools_are_narrowed_renamed_and_described(machine: Machine, *, with_session: bool) -> None:
+    client = machine.client("narrow")
+    if with_session:
+        client.open()
+    found = tools(client.ask(ask_list()))
+    # What the user calls echo is what the server calls pid, and the server's own echo has lost its name.
+    assert set(found) == {"glass", "echo"}
+    assert (found["glass"]["title"], found["glass"]["description"]) == ("Mirror", "Shows its arguments")
+    assert text_of(client.ask(call("echo"))).isdigit()
+
+
+@pytest.mark.parametrize("with_session", [True, False])
+def test_what_is_pre_filled_a_client_cannot_set(machine: Machine, *, with_session: bool) -> None:
+    client = machine.client("narrow")
+    if with_session:
+        client.open()
+    given = {"fixed": "by the client", "withheld": 1, "free": 2}
+    answer = client.ask(call("glass", **given))
+    assert answer["result"]["structuredContent"] == {"fixed": {"deep": [1, None]}, "free": 2, "usual": 7}
+    answer = client.ask(call("glass", usual=8))
+    assert answer["result"]["structuredContent"] == {"fixed": {"deep": [1, None]}, "usual": 8}
+    bare = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "glass", "arguments": None}}
+    assert client.ask(bare)["result"]["structuredContent"] == {"fixed": {"deep": [1, None]}, "usual": 7}
+
+
+@pytest.mark.parametrize("tool", ["crash", "hang", "error", "reflect", "mirror", "pid", "", "nothing"])
+@pytest.mark.parametrize("with_session", [True, False])
+def test_C4_a_tool_that_was_taken_away_is_unknown(machine: Machine, tool: str, *, with_session: bool) -> None:
+    client = machine.client("narrow")
+    if with_session:
+        client.open()
+    reply = client.post(call(tool, "x"))
+    assert reply.status_code == 200
+    if tool:
+        result = reply.json()["result"]
+        assert (result["isError"], result["content"][0]["text"]) == (True, f"Unknown tool: {tool}")
+    else:
+        assert reply.json()["error"]["code"] == -32602
+    assert reply.json()["id"] == "x"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"name": "echo", "Name": "crash", "arguments": {}},
+        {"name": "echo", "arguments": {}, "Arguments": {}},
+        {"name": "glass", "arguments": {"Fixed": 1}},
+        {"name": "glass", "arguments": [1]},
+        {"name": ["crash"], "arguments": {}},
+    ],
+)
+def test_what_another_reader_could_read_otherwise_is_refused(machine: Machine, params: object) -> None:
+    client = machine.client("narrow").open()
+    answer = client.ask({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    assert answer["error"]["code"] in {-32600, -32602}
+
+
+def test_of_equal_members_the_server_sees_the_last_only(machine: Machine) -> None:
+    client = machine.client("narrow").open()
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"crash","name":"echo","arguments":{}}}'
+    assert text_of(client.ask(body)).isdigit()
+
+
+def test_a_call_without_an_id_does_not_reach_the_server(machine: Machine) -> None:
+    client = machine.client("narrow").open()
+    before = text_of(client.ask(call("echo")))
+    message = call("crash")
+    del message["id"]
+    assert client.post(message).status_code == 202
+    assert text_of(client.ask(call("echo"))) == before
+
+
+def test_a_facility_that_was_taken_away_is_not_there(machine: Machine) -> None:
+    client = machine.client("narrow").open()
+    assert "prompts" not in client.opened["result"]["capabilities"]
+    assert client.ask({"jsonrpc": "2.0", "id": 1, "method": "prompts/list"})["error"]["code"] == -32601
+    whole = machine.client("fix").open()
+    assert set(whole.opened["result"]["capabilities"]) >= set(client.opened["result"]["capabilities"])
+
+
+@pytest.mark.parametrize("server", ["off", "wrong"])
+def test_T5_6_a_disabled_server_is_403_whatever_the_user_says(machine: Machine, server: str) -> None:
+    for message in (initialize("i"), call("echo", "i", text="x"), ask_list("i")):
+        reply = machine.client(server).post(message)
+        assert (reply.status_code, reply.json()["id"]) == (403, "i")
+        assert reply.json()["error"]["code"] == -32603
+
+
+@pytest.mark.parametrize("with_session", [True, False])
+def test_a_server_is_disabled_and_narrowed_while_everything_runs(machine: Machine, *, with_session: bool) -> None:
+    entries = machine.home / f".config/mcp/mcps.d/{with_session}.json"
+    client = machine.client("later")
+    if with_session:
+        client.open()
+
+    def echo() -> Any:
+        return client.ask(call("echo", text="x"))
+
+    try:
+        assert text_of(echo()) == "x"
+        write(entries, {"later": {"disallowed_tools": ["echo"]}})
+        eventually(lambda: echo()["result"].get("isError"), "the tool is gone")
+        write(entries, {"later": {"enabled": False}})
+        eventually(lambda: "error" in echo(), "the server is disabled")
+        assert machine.client("later").post(initialize()).status_code == 403
+    finally:
+        entries.unlink()
+    eventually(lambda: text_of(machine.client("later").open().ask(call("echo", text="x"))) == "x", "it is back")
+
+
+# ---------------------------------------------------------------------------------------- the rules alone
+
+
+def listed(policy: list[Any], *tools: dict[str, Any]) -> list[Any]:
+    found = load(json.dumps(policy))
+    assert found is not None
+    request = {key: json_raw(value) for key, value in ask_list().items()}
+    _, shape = found.apply("tools/list", request)
+    assert shape is not None
+    response = {"result": json_raw({"tools": list(tools), "nextCursor": "c", "kept": None})}
+    shape(response)
+    result = json.loads(bytes(response["result"]))
+    assert (result["nextCursor"], result["kept"]) == ("c", None)
+    return list(result["tools"])
+
+
+def json_raw(value: object) -> Any:
+    import msgspec  # noqa: PLC0415 -- only here
+
+    return msgspec.Raw(json.dumps(value).encode())
+
+
+def test_what_is_pre_filled_is_not_in_the_schema() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "integer", "x": 1}, "c": {}},
+        "required": ["a", "b", "c"],
+        "additionalProperties": False,
+    }
+    arguments = {"a": {"default": 1, "hide": True}, "b": {"default": 2, "description": "two"}, "z": {"hide": True}}
+    (tool,) = listed([{"tools": {"t": {"arguments": arguments}}}], {"name": "t", "inputSchema": schema, "odd": [None]})
+    assert tool == {
+        "name": "t",
+        "odd": [None],
+        "inputSchema": {
+            "type": "object",
+            "properties": {"b": {"type": "integer", "x": 1, "default": 2, "description": "two"}, "c": {}},
+            "required": ["c"],
+            "additionalProperties": False,
+        },
+    }
+
+
+def test_a_tool_that_is_not_mentioned_stays_as_the_server_wrote_it() -> None:
+    odd = {"name": "o", "inputSchema": {"b": 1, "a": 1.50, "ü": None}}
+    assert listed([{"tools": {"t": {"title": "x"}}}], odd, {"name": 7}, {}) == [odd]
+
+
+def test_a_schema_of_the_entry_replaces_the_servers() -> None:
+    (tool,) = listed([{"tools": {"t": {"inputSchema": {"type": "object"}}}}], {"name": "t", "inputSchema": {"x": 1}})
+    assert tool["inputSchema"] == {"type": "object"}
+
+
+def test_a_policy_that_is_not_understood_keeps_the_server_from_being_used() -> None:
+    assert load("") is None
+    for text in ("{}", "[7]", '[{"tools": 7}]', '[{"allowed_tools": [7]}]', "[" * 10_000):
+        with pytest.raises(InvalidConfig):
+            load(text)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Pools by themselves: who gets which process when."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from bridge_harness import text_of
+from pool_world import ASKING, ME, OTHER, Client, asked, eventually, send, world
+
+from mcpd.bridge import jsonrpc
+from mcpd.bridge.handshake.greeting import POOL_GREETING, greeting
+from mcpd.errors import LimitExceeded, NotAuthorized
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# ---------------------------------------------------------------------------------------- processes
+
+
+async def test_many_first_calls_start_one_process(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    async with world("--starts", str(starts)) as made:
+        pool = await made.open()
+        sinks = [send(pool, "pid") for _ in range(20)]
+        assert len({text_of(await sink.future) for sink in sinks}) == 1
+        assert len(starts.read_text().split()) == 1
+
+
+async def test_at_most_four_processes_ask_at_once_and_further_calls_wait() -> None:
+    async with world() as made:
+        pool = await made.open(ASKING)
+        clients = [Client(f"client {number}", silent=True) for number in range(6)]
+        sinks = [send(pool, "ask", client, method="elicitation/create") for client in clients]
+        await eventually(lambda: sum(len(client.asked) for client in clients) == 4)
+        assert pool.processes == len(made.parts.census) == 4
+        assert [len(client.asked) for client in clients] == [1, 1, 1, 1, 0, 0]
+        for client in clients:
+            await eventually(lambda client=client: client.asked)
+            client.answer()
+        answers = [asked(await sink.future) for sink in sinks]
+        assert [said for _, said in answers] == [client.name for client in clients]
+        assert len({pid for pid, _ in answers}) == 4
+
+
+async def test_a_caller_who_leaves_the_queue_is_removed_from_it() -> None:
+    async with world() as made:
+        pool = await made.open(ASKING)
+        busy = [Client("busy", silent=True) for _ in range(4)]
+        sinks = [send(pool, "ask", client, method="elicitation/create") for client in busy]
+        await eventually(lambda: all(client.asked for client in busy))
+        gone, cancelled, waiting = (send(pool, "echo", Client("w"), str(n), text=f"{n}") for n in range(3))
+        pool.abandon(gone)
+        pool.cancel(cancelled, b'"1"', jsonrpc.notification("notifications/cancelled"))
+        assert cancelled.was_cancelled
+        busy[2].answer()
+        assert text_of(await waiting.future) == "2"
+        assert not gone.future.done()
+        for client in busy:
+            if client.asked:
+                client.answer()
+        await asyncio.gather(*(sink.future for sink in sinks))
+
+
+async def test_the_queue_is_bounded_in_number() -> None:
+    async with world() as made:
+        pool = await made.open(ASKING)
+        sinks = [send(pool, "hang", Client("w")) for _ in range(4 + 256 + 1)]
+        with pytest.raises(LimitExceeded, match="256 calls wait"):
+            await sinks[-1].future
+        for sink in sinks[:-1]:
+            pool.abandon(sink)
+        assert text_of(await send(pool, "echo", Client("w"), text="there is room").future) == "there is room"
+
+
+async def test_the_queue_is_counted_in_the_budget() -> None:
+    async with world() as made:
+        made.parts.budget.total = 1_000_000
+        pool = await made.open(ASKING)
+        for _ in range(4):
+            send(pool, "hang", Client("w"))
+        await eventually(lambda: pool.processes == 4)
+        kept = send(pool, "echo", Client("w"), text="x" * 600_000)
+        assert made.parts.budget.held > 600_000
+        with pytest.raises(LimitExceeded, match="max_buffered"):
+            await send(pool, "echo", Client("w"), text="x" * 600_000).future
+        pool.abandon(kept)
+        await eventually(lambda: not made.parts.budget.held)
+
+
+async def test_a_process_that_was_cancelled_does_not_serve_the_next_call() -> None:
+    async with world() as made:
+        pool = await made.open(ASKING)
+        client = Client("first")
+        before = text_of(await send(pool, "pid", client).future)
+        sink = send(pool, "hang", client, "h")
+        pool.cancel(client, b'"h"', jsonrpc.notification("notifications/cancelled", b'{"requestId":"h"}'))
+        assert sink.was_cancelled
+        assert text_of(await send(pool, "pid", Client("second")).future) != before
+
+
+async def test_a_crash_fails_the_calls_in_flight_and_the_next_one_starts_it_again() -> None:
+    async with world() as made:
+        pool = await made.open()
+        hanging = send(pool, "hang")
+        before = text_of(await send(pool, "pid").future)
+        assert "error" in await send(pool, "crash").future
+        assert "ended before it answered" in (await hanging.future)["error"]["message"]
+        assert text_of(await send(pool, "pid").future) != before
+
+
+async def test_an_idle_process_is_stopped_but_never_in_mid_call() -> None:
+    async with world(idle_timeout=0.3) as made:
+        pool = await made.open()
+        assert text_of(await send(pool, "echo", text="late", delay=1).future) == "late"
+        assert pool.processes == 1
+        await eventually(lambda: made.pools.idle)
+        assert made.pools.find("p", ME, POOL_GREETING) is None or not pool.processes
+
+
+async def test_the_processes_of_a_caller_are_limited() -> None:
+    async with world(max_children=1) as made:
+        await send(await made.open(), "pid").future
+        with pytest.raises(LimitExceeded, match="max_children"):
+            await send(await made.open(ASKING), "pid", Client("c")).future
+        assert "result" in await send(await made.open(caller=OTHER), "pid").future
+
+
+async def test_calls_wait_for_a_process_where_no_further_one_may_start() -> None:
+    async with world(max_children=1) as made:
+        pool = await made.open(ASKING)
+        sinks = [send(pool, "pid", Client("c")) for _ in range(5)]
+        assert len({text_of(await sink.future) for sink in sinks}) == 1
+
+
+async def test_pools_without_processes_are_limited_too() -> None:
+    async with world(max_children=2) as made:
+        for number in range(100):
+            await made.open(greeting("2025-11-25", b'{"experimental":{"%d":{}}}' % number))
+        for number in range(8):
+            (await made.open(greeting("2025-11-25", b'{"x":{"%d":{}}}' % number))).join(Client("m"))
+        with pytest.raises(LimitExceeded, match="kinds of processes"):
+            await made.open(greeting("2025-11-25", b'{"x":{"one":{}}}'))
+
+
+# ---------------------------------------------------------------------------------------- all callers
+
+
+async def test_a_process_of_all_serves_only_those_who_may_use_it() -> None:
+    async with world() as made:
+        made.source.info = replace(made.source.info, sharing="all")
+        pool = await made.open()
+        with pytest.raises(NotAuthorized):
+            await made.open(caller=OTHER)
+        assert made.pools.find("p", OTHER, POOL_GREETING) is None
+        made.source.admitted.add(OTHER)
+        assert await made.open(caller=OTHER) is pool is made.pools.find("p", OTHER, POOL_GREETING)
