@@ -52,6 +52,9 @@ if [ "$purpose" = check ]; then
     want_command mandoc mandoc
     want_command fish fish
     want_command zsh zsh
+    # The browser that the pages are looked at with.
+    want_command chromium chromium
+    want fonts-dejavu-core /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf
 fi
 
 if [ -n "$missing" ]; then
@@ -81,3 +84,4 @@ if [ "$(cat "$stamp" 2>/dev/null || true)" != "$wanted" ]; then
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extra]"
     echo "$wanted" >"$stamp"
 fi
+[ "$purpose" = run ] || PYTHON=.venv/bin/python packaging/conformance.sh >/dev/null
