@@ -18,6 +18,8 @@ import httpx2
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pytest
+
 ROOT = Path(__file__).parents[2]
 FIXTURE = Path(__file__).parent / "fixtures" / "stdio_server.py"
 COMMAND = f"{sys.executable} {FIXTURE}"
@@ -226,3 +228,20 @@ class Bridge:
             client.close()
         if self.process.poll() is None:
             self.stop()
+
+
+@contextlib.contextmanager
+def bridges(directories: pytest.TempPathFactory) -> Iterator[Callable[..., Bridge]]:
+    """Starts bridges with the given arguments; they end with the block."""
+    running: list[Bridge] = []
+
+    def start(*arguments: str, prefix: Sequence[str] = (), **environment: str) -> Bridge:
+        bridge = Bridge(arguments, environment, directories.mktemp("bridge") / "log", prefix)
+        running.append(bridge)
+        return bridge
+
+    try:
+        yield start
+    finally:
+        for bridge in running:
+            bridge.close()

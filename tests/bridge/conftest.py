@@ -1,45 +1,27 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import facility
 import pytest
-from bridge_harness import COMMAND, Bridge
+from bridge_harness import COMMAND, Bridge, bridges
 
 from tests.children import no_child_stays  # noqa: F401 -- for every module here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from bridge_harness import Client
 
 ALONE = ("--listen", "127.0.0.1:0", "--auth", "none", "--server", f"s={COMMAND}")
 
 
-@contextmanager
-def _bridges(directories: pytest.TempPathFactory) -> Iterator[Callable[..., Bridge]]:
-    """Starts bridges with the given arguments; they end with the block."""
-    running: list[Bridge] = []
-
-    def start(*arguments: str, prefix: Sequence[str] = (), **environment: str) -> Bridge:
-        bridge = Bridge(arguments, environment, directories.mktemp("bridge") / "log", prefix)
-        running.append(bridge)
-        return bridge
-
-    try:
-        yield start
-    finally:
-        for bridge in running:
-            bridge.close()
-
-
 @pytest.fixture
 def start_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Bridge]]:
     """Start bridges with the given arguments; they end with the test."""
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         yield start
 
 
@@ -52,14 +34,14 @@ def alone(start_bridge: Callable[..., Bridge]) -> Callable[..., Bridge]:
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
     """A bridge that the tests of a module share; nothing they do may disturb another."""
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         yield start(*ALONE)
 
 
 @pytest.fixture(scope="module")
 def facility_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
     """A bridge in front of the server of the facility's tests, as ``f``; calls may take two seconds."""
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         yield start(
             "--listen", "127.0.0.1:0", "--auth", "none", "--server", f"f={facility.COMMAND}", "--call-timeout=2"
         )
@@ -80,5 +62,5 @@ def client(fresh: Client) -> Client:
 @pytest.fixture(scope="module")
 def fuzzed_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Bridge]]:
     """Start stand-alone bridges with the given arguments; they end with the module."""
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         yield partial(start, "--listen=127.0.0.1:0", "--auth=none")

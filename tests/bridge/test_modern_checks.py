@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import JSON, initialize
+from bridge_harness import JSON, bridges, initialize
 from modern_client import MODERN, PREFIX, ModernClient, call, client, command, envelope, headers_for, request
 
 from mcpd.bridge import eras
@@ -23,11 +23,9 @@ ALL = ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
-    from conftest import _bridges  # noqa: PLC0415
-
     servers = [f"{name}={command(*name.split('-'))}" for name in ("handshake", "modern")]
     arguments = [part for server in servers for part in ("--server", server)]
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         yield start("--listen", "127.0.0.1:0", "--auth", "none", *arguments)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, eventually
+from bridge_harness import BOTH, bridges, eventually
 from bridge_harness import call as handshake_call
 from modern_client import (
     FORMS,
@@ -42,11 +42,9 @@ def wires(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory, wires: dict[str, Path]) -> Iterator[Bridge]:
-    from conftest import _bridges  # noqa: PLC0415
-
     servers = [f"{name}={command(*eras, wire=wires[name])}" for name, eras in SERVERS.items()]
     arguments = [part for server in servers for part in ("--server", server)]
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         yield start("--listen", "127.0.0.1:0", "--auth", "none", *arguments)
 
 

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import BOTH, eventually
+from bridge_harness import BOTH, bridges, eventually
 from modern_client import SUBSCRIPTION, ModernClient, call, client, command, headers_for, request
 
 from mcpd.bridge.modern.listen import MOST_LISTENING, MOST_URIS
@@ -23,9 +23,7 @@ ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
-    from conftest import _bridges  # noqa: PLC0415
-
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         yield start("--listen", "127.0.0.1:0", "--auth", "none", "--server", f"s={command('handshake')}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridge_harness import BOTH, eventually, is_alive
+from bridge_harness import BOTH, bridges, eventually, is_alive
 from modern_client import ALL, FORMS, PREFIX, ModernClient, call, client, command, envelope, headers_for, request
 from test_bridge_service import SHARED, Program, ask_as, needs_root, start  # noqa: F401 -- fixtures
 
@@ -25,10 +25,8 @@ ANSWER = {"action": "accept", "content": {"answer": 42}}
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
-    from conftest import _bridges  # noqa: PLC0415
-
     servers = ("--server", f"s={command('handshake')}", "--server", f"t={command('handshake')}")
-    with _bridges(tmp_path_factory) as run:
+    with bridges(tmp_path_factory) as run:
         yield run("--listen", "127.0.0.1:0", "--auth", "none", *servers)
 
 

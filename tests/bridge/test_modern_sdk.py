@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 import pytest
+from bridge_harness import bridges
 from mcp import Client, MCPError
 from modern_client import MODERN, command
 
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
-    from conftest import _bridges  # noqa: PLC0415
-
     servers = [f"{name}={command(*name.split('-'))}" for name in ("handshake", "modern", "handshake-modern")]
     arguments = [part for server in servers for part in ("--server", server)]
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         yield start("--listen", "127.0.0.1:0", "--auth", "none", *arguments)
 
 

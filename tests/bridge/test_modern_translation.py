@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, eventually
+from bridge_harness import BOTH, bridges, eventually
 from modern_client import ALL, MODERN, PREFIX, ModernClient, call, client, command, envelope, headers_for, request
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory, wire: Path) -> Iterator[Bridge]:
-    from conftest import _bridges  # noqa: PLC0415
-
-    with _bridges(tmp_path_factory) as start:
+    with bridges(tmp_path_factory) as start:
         server = f"s={command('handshake', wire=wire)}"
         yield start("--listen", "127.0.0.1:0", "--auth", "none", "--server", server)
 
