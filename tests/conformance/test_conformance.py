@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,7 +34,7 @@ def failures(results: Path) -> dict[str, list[str]]:
     """What failed, by scenario. The suite names each one's directory server-SCENARIO-TIME."""
     found: dict[str, list[str]] = {}
     for file in results.glob("**/checks.json"):
-        scenario = file.parent.name.removeprefix("server-").rpartition("-20")[0]
+        scenario = re.sub(r"-20\d\d-\d\d-\d\dT.*", "", file.parent.name.removeprefix("server-"))
         checks: list[dict[str, Any]] = json.loads(file.read_text())
         failed = [f"{each['id']}: {each.get('errorMessage')}" for each in checks if each["status"] == "FAILURE"]
         found.setdefault(scenario, []).extend(failed)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -59,6 +60,15 @@ class Terminal:
     def type(self, text: str) -> None:
         """Type *text* and the return key."""
         os.write(self._fd, text.encode() + b"\n")
+
+    def type_until(self, text: str, answer: str) -> None:
+        """Type *text* until *answer* is shown: another terminal in between may throw away what comes too early."""
+        for _ in range(6):
+            self.type_unseen(text)
+            with contextlib.suppress(AssertionError):
+                self.expect(answer, timeout=5)
+                return
+        raise AssertionError(f"{answer!r} was never shown, but {self.shown!r}")
 
     def type_unseen(self, text: str, timeout: float = 30) -> None:
         """Type *text* once the terminal does not show it any more: what came before is thrown away."""

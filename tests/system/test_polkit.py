@@ -230,7 +230,6 @@ def test_the_password_is_asked_for_within_a_session_too(machine: Machine, echo: 
         terminal.type_unseen("s3cret")
         terminal.expect(ASKS + ACTION + "set-secret")
         terminal.expect("Password:")
-        terminal.type_unseen("admin")
-        terminal.expect("AUTHENTICATION COMPLETE")
+        terminal.type_until("admin", "AUTHENTICATION COMPLETE")
         terminal.end()
         assert "needs authentication" not in terminal.shown
