@@ -14,6 +14,7 @@ import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 from platformdirs.unix import Unix
 
@@ -126,3 +127,18 @@ def _system(root: Path) -> Layout:
         runtime=root / "run/mcp",
         overlay=root / "var/lib/mcp/overlay",
     )
+
+
+STDIO_SOCKET: Final = "stdio.sock"
+CALLS_SOCKET: Final = "calls.sock"
+"""Names of the bridge's sockets beside the one for HTTP, by which it tells apart those that it is passed."""
+
+
+def calls_socket(runtime: Path) -> Path:
+    """The bridge's socket for servers that may call others, below the *runtime* directory of a layout."""
+    return runtime / "calls" / CALLS_SOCKET
+
+
+def calls_key(runtime: Path) -> Path:
+    """What the passes of those servers are signed with; nobody else may read it."""
+    return runtime / "calls.key"

@@ -6,9 +6,10 @@ from __future__ import annotations
 import select
 import statistics
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bench.load.session import Client, Direct
+from bench.load.session import Client, Direct, has_id
 from bench.load.wire import READ_SIZE, Wrong
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ def latency(target: Target, calls: int, tool: str = "echo", size: int = 0) -> di
         session.http.connect()
     make = session.maker(tool, size)
     for number in range(max(3, calls // 20)):
-        session.call(*make(number))
+        session.call(*make(number, number))
     before = target.cpu()
-    took = [session.call(*make(number)) for number in range(calls)]
+    took = [session.call(*make(number, number)) for number in range(calls)]
     figures = {"p50": statistics.median(took) * 1e6}
     if target.pid:
         figures["cpu"] = (target.cpu() - before) / calls * 1e6
@@ -81,25 +82,46 @@ def load(target: Target, connections: int, seconds: float, *, sessions: bool) ->
     return {"rate": done / seconds, "cpu": spent / max(done, 1) * 1e6}
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A client with a call in flight. Each counts its ids from the same number, as independent clients do."""
+
+    client: Client
+    make: Maker
+    identity: int = 0
+
+    def push(self, number: int) -> None:
+        self.identity += 1
+        raw, token = self.make(number, self.identity)
+        http = self.client.http
+        http.reset()
+        http.token = token
+        if http.sock is not None:
+            http.sock.send(raw)
+
+    def pull(self) -> bool:
+        """Read on; true once the answer is there, and raises :class:`Wrong` if it is not the one to the call."""
+        http = self.client.http
+        if http.sock is None or not http.feed(http.sock.recv(READ_SIZE)):
+            return False
+        http.check(http.token)
+        if not has_id(http.buffer, self.identity):
+            raise Wrong(f"an answer with another id: {bytes(http.buffer[-200:])!r}")
+        return True
+
+
 def _run(clients: Sequence[Client], seconds: float) -> int:
     poll = select.epoll()
-    known: dict[int, tuple[Client, Maker]] = {}
+    known: dict[int, _Flight] = {}
     number = done = 0
-
-    def push(client: Client, make: Maker) -> None:
-        nonlocal number
-        number += 1
-        raw, client.http.token = make(number)
-        client.http.reset()
-        if client.http.sock is not None:
-            client.http.sock.send(raw)
-
     for client in clients:
         sock = client.http.connect()
         sock.setblocking(False)
-        known[sock.fileno()] = (client, client.maker())
+        known[sock.fileno()] = _Flight(client, client.maker())
         poll.register(sock.fileno(), select.EPOLLIN)
-        push(*known[sock.fileno()])
+    for flight in known.values():
+        number += 1
+        flight.push(number)
     end = time.perf_counter() + seconds
     live = len(clients)
     while live:
@@ -107,13 +129,13 @@ def _run(clients: Sequence[Client], seconds: float) -> int:
         if not ready:
             raise Wrong(f"{live} calls were not answered within {SILENCE:g} s")
         for fd, _ in ready:
-            client, make = known[fd]
-            if client.http.sock is None or not client.http.feed(client.http.sock.recv(READ_SIZE)):
+            flight = known[fd]
+            if not flight.pull():
                 continue
-            client.http.check(client.http.token)
             if time.perf_counter() < end:
                 done += 1
-                push(client, make)
+                number += 1
+                flight.push(number)
             else:
                 live -= 1
     poll.close()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Clients of the echo server: over HTTP in either era, and directly on its pipe, which all others are compared with.
 
-Every call carries a token that its answer has to bring back, and it is sent under an id that other clients use too.
+Every call carries a token that its answer has to bring back, under an id that other clients of the same load use too.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ HANDSHAKE: Final = "2025-11-25"
 _CLIENT: Final = {"name": "bench", "version": "1"}
 _META: Final = "io.modelcontextprotocol/"
 _MARK: Final = b"7777777777"
+_ID_MARK: Final = 6666666666
 _TOKEN: Final = "tok7777777777z"
 
-Maker: TypeAlias = Callable[[int], tuple[bytes, bytes]]
-"""From the number of a call to the request and the token of its answer."""
+Maker: TypeAlias = Callable[[int, int], tuple[bytes, bytes]]
+"""From the number of a call and its id to the request and the token of its answer."""
+FIRST_ID: Final = 1_000_000_000
+"""Ids are as long as the mark that stands for them, or lengths would be wrong."""
 
 
 def _json(value: object) -> bytes:
@@ -41,14 +44,20 @@ def _arguments(tool: str, size: int) -> dict[str, Any]:
 
 
 def _maker(raw: bytes) -> Maker:
-    """Cut *raw* at the marks, which stand for the id and the token."""
-    first, second, third = raw.split(_MARK)
+    """Cut *raw* at its marks, one for the id and one for the token."""
+    head, middle = raw.split(b"%d" % _ID_MARK)
+    middle, tail = middle.split(_MARK)
 
-    def make(number: int) -> tuple[bytes, bytes]:
-        mark = b"%d" % (1_000_000_000 + number)
-        return mark.join((first, second, third)), b"tok%bz" % mark
+    def make(number: int, identity: int) -> tuple[bytes, bytes]:
+        token = b"%d" % (FIRST_ID + number)
+        return b"".join((head, b"%d" % (FIRST_ID + identity), middle, token, tail)), b"tok%bz" % token
 
     return make
+
+
+def has_id(reply: bytes | bytearray, identity: int) -> bool:
+    """Whether *reply* is the one to the call with that id."""
+    return b'"id":%d' % (FIRST_ID + identity) in reply.replace(b'"id": ', b'"id":')
 
 
 class Client:
@@ -109,7 +118,7 @@ class Client:
                 f"{_META}clientCapabilities": {},
             }
             extra = b"Mcp-Method: tools/call\r\nMcp-Name: %b\r\n" % tool.encode()
-        body = _json(_request(int(_MARK), "tools/call", params))
+        body = _json(_request(_ID_MARK, "tools/call", params))
         return _maker(self.http.request(body, extra=extra))
 
     def call(self, raw: bytes, token: bytes) -> float:
@@ -145,7 +154,7 @@ class Direct:
     def maker(self, tool: str = "echo", size: int = 0) -> Maker:
         """See :meth:`Client.maker`."""
         params = {"name": tool, "arguments": _arguments(tool, size)}
-        return _maker(_json(_request(int(_MARK), "tools/call", params)) + b"\n")
+        return _maker(_json(_request(_ID_MARK, "tools/call", params)) + b"\n")
 
     def call(self, raw: bytes, token: bytes) -> float:
         """See :meth:`Client.call`."""

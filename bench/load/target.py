@@ -74,7 +74,7 @@ class Target:
                 client = self.client()
                 client.http.connect()
                 client.open()
-                client.call(*client.maker()(1))
+                client.call(*client.maker()(1, 1))
             except (OSError, Wrong) as error:
                 if self._process.poll() is not None or time.perf_counter() - start > START_LIMIT:
                     raise Wrong(f"{self.name} does not answer: {error}") from error

@@ -17,6 +17,13 @@ SUPPORTED: Final = (MODERN, *reversed(HANDSHAKE))
 WITH_BATCHES: Final = frozenset({"", "2024-11-05", "2025-03-26"})
 """Values of ``MCP-Protocol-Version`` for which an array is a batch; empty stands for no header."""
 UNSUPPORTED_VERSION: Final = -32022
+META: Final = "io.modelcontextprotocol/"
+"""Begins the names that the protocol has in ``_meta``."""
+META_VERSION: Final = META + "protocolVersion"
+"""Stands in every request of the modern era."""
+META_CAPABILITIES: Final = META + "clientCapabilities"
+META_CLIENT: Final = META + "clientInfo"
+META_SUBSCRIPTION: Final = META + "subscriptionId"
 
 
 def unsupported_data(requested: str) -> bytes:

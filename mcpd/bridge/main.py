@@ -243,7 +243,7 @@ def _run_mcpd(arguments: argparse.Namespace) -> None:
         observer.reopen()
         if site.certificate is not None:
             site.certificate.load()
-        parts.options = _options(fresh, arguments)
+        parts.take_over(_options(fresh, arguments))
         budget.total = fresh.max_buffered
         gate.allowed_origins = frozenset(fresh.allowed_origins)
         gate.edition += 1

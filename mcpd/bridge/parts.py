@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcpd.bridge.budget import Budget
+from mcpd.bridge.observe.limits import RateLimiter
 from mcpd.bridge.observe.metrics import Metrics
 from mcpd.bridge.observe.watch import Nobody
 from mcpd.bridge.site import Site
@@ -48,7 +49,7 @@ class Parts:
 
     source: ServerSource
     options: Options
-    """Replaced when the settings are read again; what has started keeps its time-outs."""
+    """See :meth:`take_over`."""
     tasks: Tasks
     budget: Budget = field(default_factory=Budget)
     census: Census = field(default_factory=Census)
@@ -56,3 +57,12 @@ class Parts:
     metrics: Metrics = field(default_factory=Metrics)
     """What the watch counts, for whoever asks."""
     site: Site = field(default_factory=Site)
+    limiter: RateLimiter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limiter = RateLimiter(self.options.rate, self.options.burst)
+
+    def take_over(self, options: Options) -> None:
+        """Go by other *options* from now on; what has started keeps its time-outs."""
+        self.options = options
+        self.limiter.replace(options.rate, options.burst)

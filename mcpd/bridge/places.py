@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from mcpd.paths import STDIO_SOCKET, calls_key, calls_socket
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.paths import Layout
-
-STDIO: Final = "stdio.sock"
-CALLS: Final = "calls.sock"
-"""Sockets are told apart by these names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +40,9 @@ def places(layout: Layout) -> Places:
     return Places(
         runtime / "bridge.url",
         runtime / "bridge.sock",
-        runtime / STDIO,
-        runtime / "calls" / CALLS,
-        runtime / "calls.key",
+        runtime / STDIO_SOCKET,
+        calls_socket(runtime),
+        calls_key(runtime),
         token,
         runtime / "verification_key.pem",
     )

@@ -19,11 +19,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcpd.errors import SpawnFailed
+from mcpd.paths import calls_key, calls_socket
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SOCKET: Final = "calls.sock"
 _KEY_SIZE: Final = 32
 _MOST: Final = 64 * 1024
 """Bytes of a pass."""
@@ -46,16 +46,6 @@ class Pass(NamedTuple):
     """Ids of the servers it may call; empty for all."""
 
 
-def socket_of(runtime: Path) -> Path:
-    """The socket below the *runtime* directory."""
-    return runtime / "calls" / SOCKET
-
-
-def key_of(runtime: Path) -> Path:
-    """The key, which nobody else may read."""
-    return runtime / "calls.key"
-
-
 class Calls:
     """Makes ways for the servers of a user whose files are below *runtime*."""
 
@@ -64,10 +54,10 @@ class Calls:
 
     def __call__(self, server_id: str, allowed: tuple[str, ...]) -> Way:
         """The way of *server_id* to the servers *allowed* (none: all). Raises :class:`~mcpd.errors.SpawnFailed`."""
-        directory = socket_of(self._runtime).parent
+        directory = calls_socket(self._runtime).parent
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            key = _make_key(key_of(self._runtime))
+            key = _make_key(calls_key(self._runtime))
         except OSError as error:
             raise SpawnFailed(
                 f"{server_id} may call other servers (permission mcp), and the way to them cannot be made in "

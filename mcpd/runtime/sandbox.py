@@ -17,10 +17,9 @@ from mcpd import paths as locations
 from mcpd.errors import InvalidConfig, InvalidManifest, NotStdio, SpawnFailed, from_oserror
 from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
-from mcpd.paths import Scope
+from mcpd.paths import CALLS_SOCKET, Scope
 from mcpd.runtime import environment, mounts
 from mcpd.runtime.bundled import remote_program
-from mcpd.runtime.calls import SOCKET
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import Permissions, parse
@@ -107,7 +106,7 @@ def server_spec(
                 f"{server.id} may call other servers (permission mcp), but no bridge is there to reach them"
             )
         way = mcp_socket(server.id, granted.mcp)
-        env[MCP_SOCKET_VARIABLE] = f"{runtime_dir}/mcp/{SOCKET}"
+        env[MCP_SOCKET_VARIABLE] = f"{runtime_dir}/mcp/{CALLS_SOCKET}"
         env[MCP_TOKEN_VARIABLE] = way.token
         shown.append(mounts.bind(way.directory, Path(env[MCP_SOCKET_VARIABLE]).parent))
     # The manifest of a script's virtual entry is nowhere on disk, so there is nothing to mount over.

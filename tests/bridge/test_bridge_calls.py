@@ -14,7 +14,8 @@ import pytest
 from bridge_harness import BOTH, PATIENCE, Client, call, eventually, initialize, text_of
 from bridge_machine import Machine
 
-from mcpd.runtime.calls import Calls, Pass, issue, key_of, read, socket_of
+from mcpd.paths import calls_key, calls_socket
+from mcpd.runtime.calls import Calls, Pass, issue, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ def as_server(machine: Machine) -> Iterator[Callable[..., Client]]:
     def make(server: str, target: str, *allowed: str, token: str | None = None) -> Client:
         runtime = machine.runtime / "mcp"
         token = Calls(runtime)(server, allowed).token if token is None else token
-        transport = httpx2.HTTPTransport(uds=str(socket_of(runtime)))
+        transport = httpx2.HTTPTransport(uds=str(calls_socket(runtime)))
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         http = httpx2.Client(
             transport=transport, base_url="http://localhost", timeout=PATIENCE, trust_env=False, headers=headers
@@ -146,18 +147,18 @@ def test_without_a_pass_nobody_is_let_in(machine: Machine, as_server: Callable[.
 
 def test_a_pass_is_none_at_the_other_sockets(machine: Machine) -> None:
     runtime = machine.runtime / "mcp"
-    assert oct(key_of(runtime).stat().st_mode & 0o777) == "0o600"
-    assert oct(socket_of(runtime).stat().st_mode & 0o777) == "0o600"
-    assert oct(socket_of(runtime).parent.stat().st_mode & 0o777) == "0o700"
+    assert oct(calls_key(runtime).stat().st_mode & 0o777) == "0o600"
+    assert oct(calls_socket(runtime).stat().st_mode & 0o777) == "0o600"
+    assert oct(calls_socket(runtime).parent.stat().st_mode & 0o777) == "0o700"
 
 
 def test_what_is_no_key_is_replaced_and_a_key_stays(tmp_path: Path) -> None:
-    key_of(tmp_path).write_bytes(b"short")
+    calls_key(tmp_path).write_bytes(b"short")
     way = Calls(tmp_path)("asker", ("other",))
-    key = key_of(tmp_path).read_bytes()
+    key = calls_key(tmp_path).read_bytes()
     assert read(way.token.encode(), key) == Pass(os.getuid(), "asker", ("other",))
     assert read(Calls(tmp_path)("asker", ()).token.encode(), key) == Pass(os.getuid(), "asker", ())
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [key_of(tmp_path).name]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [calls_key(tmp_path).name]
 
 
 def test_a_pass_says_what_it_was_issued_for() -> None:

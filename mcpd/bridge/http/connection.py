@@ -49,22 +49,22 @@ class Connection(HttpToolsProtocol):
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        room: Room | None = None,
-        endpoint: Endpoint | None = None,
+        loop: asyncio.AbstractEventLoop,
+        room: Room,
+        endpoint: Endpoint,
     ) -> None:
         self.raw_headers: dict[bytes, bytes] = {}
         """The headers of the newest request, with names as they were sent."""
         self.repeated: frozenset[bytes] = frozenset()
         """Headers that are there more than once, of which the last is in :attr:`raw_headers`."""
         self._all_headers: list[tuple[bytes, bytes]] = []
-        super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
+        super().__init__(config, server_state, {**app_state, "connection": self}, loop)
         self.head: Head | None = None
         """What the headers of the last POST came to, as clients send the same ones again and again."""
         self.peer = Peer(None)
         self.waiting: EventQueue | None = None
         """What the client waits for: the answer to a POST, or the stream of a session."""
-        self._room = room
+        self._room: Room | None = room
         self._endpoint = endpoint
         self._cycle: Cycle | None = None
         """The newest request, if it is a POST to a server."""
@@ -84,7 +84,7 @@ class Connection(HttpToolsProtocol):
     @property
     def keepalive(self) -> float:
         """Seconds after which a silent stream to it carries a comment."""
-        return 30.0 if self._endpoint is None else self._endpoint.keepalive
+        return self._endpoint.keepalive
 
     @property
     def has_whole_body(self) -> bool:
@@ -210,7 +210,7 @@ class Connection(HttpToolsProtocol):
         if self._framing is not None:
             # The parser makes an error of its own of what is raised here.
             self._framing.body(self._all_headers)
-        if self._endpoint is not None and self.parser.get_method() == b"POST":
+        if self.parser.get_method() == b"POST":
             server, link = target_of(self.url)
             if server:
                 self._begin(Cycle(self, self._endpoint, server, link))

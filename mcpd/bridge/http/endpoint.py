@@ -18,7 +18,6 @@ from mcpd.bridge.http.negotiation import Refused, check_content_type, kinds_of_r
 from mcpd.bridge.http.post import Post
 from mcpd.bridge.http.routing import server_of
 from mcpd.bridge.modern import Modern
-from mcpd.bridge.observe.limits import RateLimiter
 from mcpd.bridge.observe.trace import REQUEST_ID, given_request_id, with_trace_in
 from mcpd.bridge.upstream.hops import check_target
 from mcpd.errors import HeaderMismatch, LimitExceeded, McpdError, TooLarge
@@ -90,8 +89,6 @@ class Endpoint:
         self._handshake = handshake
         self._links = links
         self.watch = parts.watch
-        self._options = parts.options
-        self._limiter = RateLimiter(parts.options.rate, parts.options.burst)
         self.modern = Modern(parts, handshake.pools)
 
     def admit(self, cycle: Cycle) -> tuple[Post, Exchange]:
@@ -173,12 +170,8 @@ class Endpoint:
 
     def post(self, post: Post, body: bytes, exchange: Exchange) -> None:
         """Serve one POST; its reply goes to *exchange*, perhaps later."""
-        options = self.parts.options
-        if options is not self._options:
-            self._options = options
-            self._limiter.replace(options.rate, options.burst)
         calls = 1 if body[:1] == b"{" else jsonrpc.count(body)
-        wait = self._limiter.take(post.caller, post.server, calls)
+        wait = self.parts.limiter.take(post.caller, post.server, calls)
         if wait:
             self._too_often(post, body, exchange, wait)
             return
@@ -197,9 +190,10 @@ class Endpoint:
         request = exchange.request_id
         params = message.get("params")
         self.parts.watch.refused(post.caller, post.server, jsonrpc.method_of(message), params, "rate", request)
+        options = self.parts.options
         fault = LimitExceeded(
-            f"you call server {post.server} too often: {self._options.rate:g} calls a second are allowed, "
-            f"{self._options.burst} at once, see bridge.rate and bridge.burst; try again in {wait:.3g} s"
+            f"you call server {post.server} too often: {options.rate:g} calls a second are allowed, "
+            f"{options.burst} at once, see bridge.rate and bridge.burst; try again in {wait:.3g} s"
         )
         exchange.refuse(fault, jsonrpc.id_of(message), ((b"retry-after", b"%d" % math.ceil(wait)),))
 

@@ -11,9 +11,9 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from mcpd.bridge.places import CALLS, STDIO
 from mcpd.errors import Busy, InvalidConfig, McpdError, from_oserror
 from mcpd.notify import passed_fds
+from mcpd.paths import CALLS_SOCKET, STDIO_SOCKET
 
 BACKLOG: Final = 512
 
@@ -26,7 +26,7 @@ class CallsSocket(socket.socket):
     """A listening unix socket for servers that may call others, over HTTP."""
 
 
-_KINDS: Final[dict[str, type[socket.socket]]] = {STDIO: LineSocket, CALLS: CallsSocket}
+_KINDS: Final[dict[str, type[socket.socket]]] = {STDIO_SOCKET: LineSocket, CALLS_SOCKET: CallsSocket}
 
 
 def unix_listener(path: Path, group: str = "") -> socket.socket:

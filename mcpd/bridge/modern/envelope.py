@@ -17,13 +17,13 @@ from mcpd.errors import InvalidArgument
 if TYPE_CHECKING:
     from mcpd.bridge.jsonrpc import Message
 
-PREFIX: Final = "io.modelcontextprotocol/"
-VERSION: Final = PREFIX + "protocolVersion"
-CAPABILITIES: Final = PREFIX + "clientCapabilities"
-CLIENT: Final = PREFIX + "clientInfo"
-LOG_LEVEL: Final = PREFIX + "logLevel"
-SERVER_INFO: Final = PREFIX + "serverInfo"
-SUBSCRIPTION: Final = PREFIX + "subscriptionId"
+PREFIX: Final = eras.META
+VERSION: Final = eras.META_VERSION
+CAPABILITIES: Final = eras.META_CAPABILITIES
+CLIENT: Final = eras.META_CLIENT
+LOG_LEVEL: Final = eras.META + "logLevel"
+SERVER_INFO: Final = eras.META + "serverInfo"
+SUBSCRIPTION: Final = eras.META_SUBSCRIPTION
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 MAX_CAPABILITIES: Final = 15000
 """Bytes of the capabilities that a client may declare."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.eras import META_VERSION
 from mcpd.bridge.exchange import Exchange
 from mcpd.bridge.jsonrpc import Raw
 from mcpd.errors import InvalidRequest, McpdError
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.handshake.session import Session
     from mcpd.bridge.jsonrpc import Message
 
-MODERN: Final = b"io.modelcontextprotocol/protocolVersion"
-"""Stands in every request of revision 2026-07-28."""
+MODERN: Final = META_VERSION.encode()
 
 
 class Client(Protocol):
@@ -156,7 +156,7 @@ def modern(line: bytes) -> tuple[str, bytes, bool]:
     message = _message(line)
     meta = jsonrpc.members(jsonrpc.members(message.get("params")).get("_meta"))
     is_stream = jsonrpc.method_of(message) == "subscriptions/listen"
-    return jsonrpc.text(meta.get(MODERN.decode())), id_of(line), is_stream
+    return jsonrpc.text(meta.get(META_VERSION)), id_of(line), is_stream
 
 
 def cancelled(line: bytes) -> bytes:

@@ -27,8 +27,9 @@ LONGEST_CALL: Final = 7200.0
 class Sink(Protocol):
     """Where the answer to a call goes."""
 
-    caller: Caller | None
-    """Who made the call; ``None`` for the bridge itself."""
+    @property
+    def caller(self) -> Caller | None:
+        """Who made the call; ``None`` for the bridge itself."""
 
     @property
     def request_id(self) -> str:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.eras import META_SUBSCRIPTION
 from mcpd.bridge.jsonrpc import Message, Raw
 from mcpd.bridge.upstream.queue import Waiting
 from mcpd.bridge.upstream.seat import Seat
@@ -14,13 +15,11 @@ from mcpd.errors import UnknownMethod
 if TYPE_CHECKING:
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.parts import Parts
-    from mcpd.bridge.upstream.call import Peer, Shape, Sink
+    from mcpd.bridge.upstream.call import Peer
     from mcpd.bridge.upstream.catalogue import Shelf
     from mcpd.bridge.upstream.child import Child
     from mcpd.bridge.upstream.source import ServerInfo
     from mcpd.errors import McpdError
-
-SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 
 
 class Floor(Protocol):
@@ -50,21 +49,12 @@ class Declaring(Protocol):
 class Turn(Waiting):
     """A call that has a process to itself, or waits for one. It is the sink of that call."""
 
-    __slots__ = ("caller", "desk")
+    desk: Desk | None = None
 
-    def __init__(
-        self,
-        sink: Sink,
-        identity: bytes,
-        method: str,
-        message: Message,
-        owner: Peer | None,
-        timeout: float,
-        shape: Shape | None,
-    ) -> None:
-        super().__init__(sink, identity, method, message, owner, timeout, shape)
-        self.caller = sink.caller
-        self.desk: Desk | None = None
+    @property
+    def caller(self) -> Caller | None:
+        """See :class:`~mcpd.bridge.upstream.call.Sink`."""
+        return self.sink.caller
 
     @property
     def request_id(self) -> str:
@@ -197,13 +187,13 @@ class Desk:
         params = jsonrpc.members(message.get("params"))
         meta = jsonrpc.members(params.get("_meta"))
         is_end = method == "notifications/cancelled"
-        own = params.get("requestId") if is_end else meta.get(SUBSCRIPTION_ID)
+        own = params.get("requestId") if is_end else meta.get(META_SUBSCRIPTION)
         call = child.calls.get(bytes(own).strip(b'"')) if own is not None else None
         if call is None:
             return False
         self.seat.changed(method)
         if not is_end:
-            meta[SUBSCRIPTION_ID] = Raw(call.id)
+            meta[META_SUBSCRIPTION] = Raw(call.id)
             message = jsonrpc.with_param(message, "_meta", jsonrpc.encode(meta))
         if call.owner is not None:
             call.owner.server_notification(child, method, message)

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.eras import META_VERSION
 from mcpd.bridge.upstream.call import both
 from mcpd.bridge.upstream.hops import counted
 from mcpd.errors import InvalidArgument, InvalidConfig, InvalidRequest, McpdError, UnknownMethod
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.observe.watch import Watch
     from mcpd.bridge.upstream.call import Call, Shape
 
-_MODERN: Final = b'"io.modelcontextprotocol/protocolVersion"'
-"""Stands in the parameters of every request of 2026-07-28."""
+_MODERN: Final = b'"%b"' % META_VERSION.encode()
 _FACILITIES: Final = ("prompts", "resources")
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params"})
 _RESPONSE: Final = ("jsonrpc", "id", "result", "error")

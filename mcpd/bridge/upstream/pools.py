@@ -31,9 +31,9 @@ PROBE_TIMEOUT: Final = 5.0
 """Seconds in which a server answers ``server/discover`` if it knows it."""
 _ENVELOPE: Final = jsonrpc.encode({
     "_meta": {
-        "io.modelcontextprotocol/protocolVersion": eras.MODERN,
-        "io.modelcontextprotocol/clientInfo": CLIENT,
-        "io.modelcontextprotocol/clientCapabilities": {},
+        eras.META_VERSION: eras.MODERN,
+        eras.META_CLIENT: CLIENT,
+        eras.META_CAPABILITIES: {},
     }
 })  # fmt: skip
 
