@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bridge_harness import text_of
-from pool_world import ME, PROGRAM, World, asked, eventually, lists, send, world
+from pool_world import ME, PROGRAM, Sink, World, asked, eventually, lists, send, world
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.handshake.greeting import POOL_GREETING
+from mcpd.bridge.handshake.session import Session, version_of
 from mcpd.bridge.jsonrpc import Raw
 from mcpd.bridge.upstream import pools
 from mcpd.bridge.upstream.commands import Command
@@ -209,3 +210,103 @@ async def test_a_client_of_the_handshake_learns_that_its_server_has_none() -> No
             await made.initialize()
         assert refused.value.data == {"supported": ["2026-07-28"], "requested": "2025-11-25"}
         assert not len(made.parts.census)
+
+
+# ---------------------------------------------------------------------------------------- what is one client's own
+
+LOCAL = """
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" not in message:
+        continue
+    meta = message.get("params", {}).get("_meta", {})
+    said = meta.get("example.com/locale", "en")
+    if message["method"] == "initialize":
+        greeted = json.dumps(meta, sort_keys=True)
+        result = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "l", "version": "1"}, "instructions": said}
+    elif message["method"] == "tools/list":
+        result = {"tools": [{"name": "t", "description": said, "inputSchema": {}}]}
+    else:
+        result = {"content": [{"type": "text", "text": greeted}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+FOREIGN = '{"example.com/locale":"FOREIGN"}'
+
+
+async def opened(made: World, meta: str) -> Session:
+    said = f'{{"protocolVersion":"2025-11-25","capabilities":{{}},"clientInfo":{{"name":"c","version":"1"}}{meta}}}'
+    found = made.sessions.ready("p", ME, said.encode(), {}) or await made.sessions.open("p", ME, said.encode(), {})
+    assert isinstance(found, Session)
+    return found
+
+
+async def described(session: Session, meta: str) -> str:
+    sink = Sink()
+    session.request(sink, b"1", "tools/list", jsonrpc.request(b"1", "tools/list", f"{{{meta.lstrip(',')}}}".encode()))
+    return str((await sink.future)["result"]["tools"][0]["description"])
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        f',"_meta":{FOREIGN}',
+        f',"\\u005fmeta":{FOREIGN}',
+        f',"_meta":{{}},"_meta":{FOREIGN}',
+        ',"_meta":{"progressToken":1,"example.com/locale":"FOREIGN"}',
+    ],
+)
+async def test_what_a_client_said_in_its_meta_shapes_nothing_for_others(meta: str) -> None:
+    async with world() as made:
+        made.source._commands["p"].command = Command((sys.executable, "-c", LOCAL))
+        for _ in range(3):
+            session = await opened(made, meta)
+            assert json.loads(session.result)["instructions"] == "FOREIGN"
+            assert await described(session, meta) == "FOREIGN"
+            made.sessions.end(session, "seen")
+        for _ in range(3):
+            other = await opened(made, "")
+            assert json.loads(other.result)["instructions"] == "en"
+            await described(other, meta)
+            assert await described(other, "") == "en"
+            assert text_of(await send(other, "x").future) == "{}"
+            made.sessions.end(other, "seen")
+        fresh = await opened(made, "")
+        assert await described(fresh, "") == "en"
+
+
+async def test_the_process_of_a_session_is_greeted_with_its_own_meta() -> None:
+    def traced(number: int) -> str:
+        return f',"_meta":{{"traceparent":"00-{number:032x}-{number:016x}-01"}}'
+
+    async with world() as made:
+        made.source._commands["p"].command = Command((sys.executable, "-c", LOCAL))
+        for number in (1, 2):
+            made.sessions.end(await opened(made, traced(number)), "seen")
+        for own in (traced(3), ""):
+            session = await opened(made, own)
+            assert session.seat is None
+            greeted = json.loads(text_of(await send(session, "x").future))
+            greeted.pop("progressToken", None)
+            assert greeted == (json.loads(f"{{{own[1:]}}}")["_meta"] if own else {})
+
+
+async def test_a_list_after_a_client_told_its_process_something_is_not_kept(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    async with world("--starts", str(starts)) as made:
+        for _ in range(2):
+            session = await made.initialize()
+            session.notify("notifications/x", jsonrpc.notification("notifications/x"), lambda: None)
+            page = await lists(session)
+            await lists(session, page["nextCursor"])
+            made.sessions.end(session, "seen")
+        await lists(await made.initialize())
+        assert len(starts.read_text().split()) == 3
+
+
+def test_large_results_of_initialize_do_not_stay_in_memory() -> None:
+    result = b'{"protocolVersion":"2025-11-25","instructions":"%b"}' % (b"x" * (1 << 20))
+    before = sys.getrefcount(result)
+    assert version_of(result) == "2025-11-25"
+    assert sys.getrefcount(result) == before

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.budget import COUNTED_FROM
+from mcpd.bridge.handshake.greeting import MOST_GREETING
 from mcpd.bridge.handshake.resume import PRIMED_FROM, Streams
 from mcpd.bridge.jsonrpc import Message, Raw
 from mcpd.bridge.tasks import fault_of
@@ -283,6 +284,8 @@ class Session:
             child.reply(original, {"jsonrpc": Raw(b'"2.0"'), "result": Raw(b"{}")})
             return
         life = self.life
+        if life.seat is not None:
+            life.seat.spoil()
         if life.is_deaf:
             child.reply_error(original, InvalidRequest.jsonrpc_code, "the client has gone silent")
             return
@@ -338,7 +341,12 @@ class Session:
         return self.streams.push(message, needed=not of_call)
 
 
-@lru_cache(maxsize=64)
 def version_of(result: bytes) -> str:
     """The revision that an InitializeResult names."""
+    # Those that are large must not stay in memory for this.
+    return _version_of(result) if len(result) <= MOST_GREETING else _version_of.__wrapped__(result)
+
+
+@lru_cache(maxsize=64)
+def _version_of(result: bytes) -> str:
     return jsonrpc.text(jsonrpc.members(Raw(result)).get("protocolVersion"))

@@ -14,7 +14,7 @@ from mcpd.bridge import eras, jsonrpc
 from mcpd.bridge.handshake.greeting import MOST_GREETING, greeting
 from mcpd.bridge.handshake.session import Kind, Session, version_of
 from mcpd.bridge.tasks import fault_of
-from mcpd.bridge.upstream.catalogue import replay
+from mcpd.bridge.upstream.catalogue import is_plain, replay
 from mcpd.bridge.upstream.census import Sweeper
 from mcpd.bridge.upstream.queue import turn_away
 from mcpd.bridge.upstream.seat import Seat
@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 MOST_SESSIONS: Final = 10_000
 """Sessions of one caller, with and without a process of their own."""
+MOST_OF_ITS_OWN: Final = 4096
+"""Bytes of ``initialize`` params that a session without a process keeps, if no other has the same."""
 _OUT_OF_USE: Final = (NotFound, Disabled, NotSupported, SystemInstanceOnly, InvalidConfig)
 """Why a server that was in use cannot be used any more, however often one asks."""
 
@@ -118,8 +120,16 @@ class Sessions:
             own = _pool_greeting(params)
             pool = self._pools.find(server, caller, own)
             return self._add(info, caller, own, pool.result, pool) if pool is not None and pool.result else None
-        shelf = self._pools.catalogue.known(info.id, info.state, _canonical(params))
-        return self._add(info, caller, shelf.greeting, shelf.result) if shelf is not None else None
+        key = _canonical(params)
+        shelf = self._pools.catalogue.known(info.id, info.state, key) if key else None
+        if shelf is None:
+            return None
+        # Its own process is greeted with what this client said, however alike the first one was.
+        if params == shelf.greeting:
+            params = shelf.greeting
+        elif len(params) > MOST_OF_ITS_OWN:
+            return None
+        return self._add(info, caller, params, shelf.result)
 
     async def open(
         self, server: str, caller: Caller, params: bytes, environment: Mapping[str, str] | None
@@ -220,7 +230,8 @@ class Sessions:
         """Serve it with a process of the session's own, unless the answer is known without."""
         self._check_open(session)
         if session.seat is None:
-            shelf = self._pools.catalogue.known(info.id, info.state, _canonical(session.kind.params))
+            key = _canonical(session.kind.params)
+            shelf = self._pools.catalogue.known(info.id, info.state, key) if key else None
             if shelf is not None and replay(shelf, self.parts, info.id, sink, identity, method, message):
                 return
             self._seat(session, info)
@@ -336,10 +347,14 @@ def _pool_greeting(params: bytes) -> bytes:
     return greeting(revision or eras.LATEST_HANDSHAKE, bytes(members.get("capabilities", b"{}")))
 
 
-@lru_cache(maxsize=64)
 def _canonical(params: bytes) -> bytes:
-    """The ``initialize`` *params* as they are compared; empty if they are too large for it."""
-    if len(params) > MOST_GREETING:
+    """The ``initialize`` *params* as they are compared; empty if what they are answered with is for nobody else."""
+    return _compared(params) if len(params) <= MOST_GREETING else b""
+
+
+@lru_cache(maxsize=64)
+def _compared(params: bytes) -> bytes:
+    if not is_plain(jsonrpc.Raw(params)):
         return b""
     try:
         found = msgspec.json.decode(params, type=dict[str, Any])

@@ -39,8 +39,29 @@ MOST_GREETING: Final = 16384
 """Bytes of a greeting for which something is kept."""
 
 
+_OF_ONE_REQUEST: Final = frozenset({jsonrpc.PROGRESS_TOKEN, "traceparent", "tracestate"})
+"""Members of ``_meta`` that tell requests apart and say nothing to a server, as W3C Baggage may."""
+
+
+def is_plain(params: Raw | None) -> bool:
+    """Whether the answer to *params* holds for others, too: nothing in their ``_meta`` can have shaped it."""
+    text = bytes(params or b"")
+    if b"_meta" not in text and b"\\u" not in text:
+        return True
+    # Which of two, or of what is written in another way, a server takes is not known.
+    if text.count(b"_meta") > 1 or b"\\u" in text:
+        return False
+    meta = jsonrpc.members(params).get("_meta")
+    if meta is None:
+        return b'"_meta"' not in text
+    members = jsonrpc.members(meta)
+    return memoryview(meta)[:1] == b"{" and members.keys() <= _OF_ONE_REQUEST
+
+
 def page_of(params: Raw | None) -> bytes | None:
-    """Which page of a list *params* ask for, empty for the first; ``None`` if they ask for something else, too."""
+    """Which page of a list *params* ask for, empty for the first; ``None`` if they say something else, too."""
+    if not is_plain(params):
+        return None
     asked = jsonrpc.members(params)
     asked.pop("_meta", None)
     cursor = bytes(asked.pop("cursor", b""))

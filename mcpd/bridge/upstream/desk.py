@@ -134,6 +134,7 @@ class Desk:
         if method == "ping":
             child.reply(original, {"jsonrpc": Raw(b'"2.0"'), "result": Raw(b"{}")})
         elif owner is not None:
+            self.seat.spoil()
             owner.server_request(child, method, message)
         else:
             child.reply_error(

@@ -7,9 +7,9 @@ import asyncio
 import logging
 import math
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from mcpd.bridge.jsonrpc import Message, Raw
+from mcpd.bridge.jsonrpc import Message, Raw, method_of
 from mcpd.bridge.tasks import fault_of, fields_of
 from mcpd.bridge.upstream import catalogue
 from mcpd.bridge.upstream.call import both
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from mcpd.bridge.upstream.source import ServerInfo
 
 log = logging.getLogger(__name__)
+
+_TELLING_NOTHING: Final = frozenset({"notifications/initialized", "notifications/cancelled"})
+"""Notifications of a client that make no difference to what a server says of itself."""
 
 
 class Seat:
@@ -95,6 +98,10 @@ class Seat:
 
     def notify(self, message: Message, then: Callable[[], None]) -> None:
         """Send a notification to the process, if there is one; *then* is called when it may be acknowledged."""
+        if self._pristine and not (
+            method_of(message) in _TELLING_NOTHING and catalogue.is_plain(message.get("params"))
+        ):
+            self.spoil()
         if self.child is not None:
             self.child.notify(message, then)
         else:
@@ -129,6 +136,10 @@ class Seat:
         for child, own in found:
             child.cancel(own, message)
         return bool(found or waiting)
+
+    def spoil(self) -> None:
+        """Its client told the process something, or may be about to, so what it says from now on is for that one."""
+        self._pristine = False
 
     def changed(self, method: str) -> None:
         """The process sent the notification *method*, which tells that one of its lists has changed."""
@@ -256,6 +267,7 @@ class Seat:
             return shape
         page = catalogue.page_of(message.get("params"))
         if page is None:
+            self.spoil()
             return shape
 
         def keep(response: Message) -> None:
