@@ -11,7 +11,8 @@ import pytest
 from bridge_harness import call, eventually, initialize, text_of
 from bridge_machine import Machine
 
-from mcpd.bridge.upstream.policy import load
+from mcpd.bridge import jsonrpc
+from mcpd.bridge.upstream.policy import Answered, load
 from mcpd.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -252,3 +253,61 @@ def test_a_policy_that_is_not_understood_keeps_the_server_from_being_used() -> N
     for text in ("{}", "[7]", '[{"tools": 7}]', '[{"allowed_tools": [7]}]', "[" * 10_000):
         with pytest.raises(InvalidConfig):
             load(text)
+
+
+def seen(rules: dict[str, Any], method: str, params: str) -> Any:
+    """The parameters that the server gets, ``None`` if it does not see the request."""
+    policy = load(json.dumps([rules]))
+    assert policy is not None
+    message = jsonrpc.parse_body(f'{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}'.encode())
+    assert isinstance(message, dict)
+    try:
+        passed = policy.apply(method, message)[0]
+    except Answered:
+        return None
+    return json.loads(bytes(passed["params"]), object_pairs_hook=lambda pairs: [list(each) for each in pairs])
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        '{"ref":{"type":"ref/prompt","name":"p"}}',
+        '{"ref":{"type":"x","Type":"ref/prompt","name":"p"}}',
+        '{"ref":{"type":"ref/resource","_type":"ref/prompt","name":"p"}}',
+        '{"ref":{"type":"ref/prompt","type":"x","name":"p"}}',
+        '{"ref":{"type":"ref/prompt ","name":"p"}}',
+        '{"ref":{"type":"ref/prompt","name":"p"},"ref":{}}',
+        '{"ref":{"type":"ref/resource"},"Ref":{"type":"ref/prompt"}}',
+        '{"Ref":{"type":"ref/prompt"}}',
+        "[]",
+    ],
+)
+def test_what_was_taken_away_is_not_completed(params: str) -> None:
+    assert seen({"prompts": False}, "completion/complete", params) is None
+
+
+def test_what_is_left_is_completed_and_written_anew() -> None:
+    params = '{"ref":{"type":"ref/prompt","type":"ref/resource","uri":"u"},"argument":{"name":"a","value":""}}'
+    found = seen({"prompts": False}, "completion/complete", params)
+    assert found == [["ref", [["type", "ref/resource"], ["uri", "u"]]], ["argument", [["name", "a"], ["value", ""]]]]
+
+
+def test_nobody_listens_to_what_was_taken_away() -> None:
+    asked = (
+        '{"resourceSubscriptions":["u"],"resourcesListChanged":true,"promptsListChanged":true,"toolsListChanged":true}'
+    )
+    params = f'{{"notifications":{asked},"notifications":{asked}}}'
+    left = [["promptsListChanged", True], ["toolsListChanged", True]]
+    assert seen({"resources": False}, "subscriptions/listen", params) == [["notifications", left]]
+    for twin in ("ResourceSubscriptions", "resource_subscriptions"):
+        assert seen({"resources": False}, "subscriptions/listen", f'{{"notifications":{{"{twin}":["u"]}}}}') is None
+    assert (
+        seen({"resources": False}, "subscriptions/listen", f'{{"notifications":{{}},"Notifications":{asked}}}') is None
+    )
+
+
+def test_a_server_cannot_tell_of_what_was_taken_away() -> None:
+    policy = load('[{"resources": false}]')
+    assert policy is not None
+    assert not policy.lets_out("notifications/resources/updated")
+    assert policy.lets_out("notifications/prompts/list_changed")

@@ -257,7 +257,7 @@ class Child:
                 self._host.server_request(self, method, message)
             elif method == "notifications/progress":
                 self._progress(message)
-            else:
+            elif self._policy is None or self._policy.lets_out(method):
                 self._host.server_notification(self, method, message)
         except Exception as error:  # noqa: BLE001 -- logged by fault_of
             fault = fault_of(error, self.name)

@@ -38,6 +38,15 @@ _FACILITIES: Final = ("prompts", "resources")
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "method", "params"})
 _RESPONSE: Final = ("jsonrpc", "id", "result", "error")
 _CALL: Final = frozenset({"name", "arguments", "_meta", "task"})
+_COMPLETION: Final = frozenset({"ref", "argument", "context", "_meta"})
+_REF: Final = frozenset({"type", "name", "uri", "title"})
+_LISTEN: Final = frozenset({"notifications", "_meta"})
+_CHANGES: Final = {
+    "prompts": frozenset({"promptsListChanged"}),
+    "resources": frozenset({"resourcesListChanged", "resourceSubscriptions"}),
+}
+"""What ``subscriptions/listen`` asks for, by facility."""
+_ASKED: Final = frozenset({"toolsListChanged"}).union(*_CHANGES.values())
 _NULL: Final = b"null"
 
 
@@ -60,6 +69,9 @@ class Policy(Protocol):
 
     def allows_notification(self, message: Message) -> bool:
         """Whether the server may see the notification *message* of a client."""
+
+    def lets_out(self, method: str) -> bool:
+        """Whether clients may hear the notification *method* of the server."""
 
     def response(self, message: Message) -> Message:
         """The response *message* of a client, as the server may see it."""
@@ -170,7 +182,7 @@ class Stages:
                 return message, self._list
             if method in {"initialize", "server/discover"}:
                 return message, self._greeting
-            self._check(method, message)
+            message = self._without_facilities(method, message)
         except McpdError as fault:
             raise Answered(_failure(fault)) from None
         return message, None
@@ -178,6 +190,10 @@ class Stages:
     def allows_notification(self, message: Message) -> bool:
         """See :class:`Policy`. A request without an id is none, though a server may take it for one."""
         return all(key in _ENVELOPE for key in message) and jsonrpc.method_of(message).startswith("notifications/")
+
+    def lets_out(self, method: str) -> bool:
+        """See :class:`Policy`."""
+        return not any(method.startswith(f"notifications/{name}/") for name in self._without)
 
     def response(self, message: Message) -> Message:
         """See :class:`Policy`."""
@@ -225,14 +241,38 @@ class Stages:
             result["capabilities"] = _json(capabilities)
             response["result"] = _json(result)
 
-    def _check(self, method: str, message: Message) -> None:
+    def _without_facilities(self, method: str, message: Message) -> Message:
         for name in self._without:
             if method.startswith(f"{name}/"):
                 raise UnknownMethod(f"this server has no {name}")
-            if method == "completion/complete":
-                kind = jsonrpc.text(jsonrpc.members(jsonrpc.members(message.get("params")).get("ref")).get("type"))
-                if kind == f"ref/{name[:-1]}":
-                    raise InvalidArgument(f"this server has no {name}")
+        if self._without and method == "completion/complete":
+            return self._completion(message)
+        if self._without and method == "subscriptions/listen":
+            return self._listen(message)
+        return message
+
+    def _completion(self, message: Message) -> Message:
+        params = jsonrpc.members(message.get("params"))
+        _refuse_alike(params, _COMPLETION)
+        ref = jsonrpc.members(params.get("ref"))
+        _refuse_alike(ref, _REF)
+        kind = jsonrpc.text(ref.get("type"))
+        left = [f"ref/{name[:-1]}" for name in _FACILITIES if name not in self._without]
+        if kind not in left:
+            raise InvalidArgument(f"this server completes {' and '.join(left) or 'nothing'}, and not {kind[:40]!r}")
+        params["ref"] = _json(ref)
+        return {**message, "params": _json(params)}
+
+    def _listen(self, message: Message) -> Message:
+        params = jsonrpc.members(message.get("params"))
+        _refuse_alike(params, _LISTEN)
+        asked = jsonrpc.members(params.get("notifications"))
+        _refuse_alike(asked, _ASKED)
+        for name in self._without:
+            for each in _CHANGES[name]:
+                asked.pop(each, None)
+        params["notifications"] = _json(asked)
+        return {**message, "params": _json(params)}
 
 
 def screened(
@@ -303,9 +343,20 @@ def _narrowed(schema: Raw | None, rules: Mapping[str, _Argument]) -> Raw:
 
 
 def _refuse_alike(members: Message, known: frozenset[str]) -> None:
+    folded = _folded(known)
     for key in members:
-        if key not in known and key.casefold() in known:
-            raise InvalidRequest(f"the message has a member {key[:40]!r}: names of members are in lower case")
+        if key not in known and _fold(key) in folded:
+            raise InvalidRequest(f"the message has a member {key[:40]!r}, which some servers take for another one")
+
+
+def _fold(name: str) -> str:
+    """*name* without what servers differ in: some take ``list_changed`` or ``ListChanged`` for ``listChanged``."""
+    return name.replace("_", "").casefold()
+
+
+@lru_cache
+def _folded(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(_fold, names))
 
 
 def _unknown(name: str, *, modern: bool) -> Raw:
