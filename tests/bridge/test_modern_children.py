@@ -179,3 +179,14 @@ def test_a_handshake_client_is_told_that_a_server_is_modern_only(bridge: Bridge)
     error = bridge.client("modern").ask(initialize(4))["error"]
     assert error["code"] == -32022
     assert error["data"]["supported"] == [MODERN]
+
+
+def test_what_is_kept_for_all_is_not_asked_in_the_words_of_one(asker: ModernClient, wire: Path) -> None:
+    capabilities = {"experimental": {"of-this-test": {}}}
+    mine = {**envelope(capabilities), "org.example/tenant": "mine"}
+    asker.ask(call("echo", meta=mine, text="x"))
+    lists = [line for line in map(json.loads, wire.read_text().splitlines()) if line.get("method") == "tools/list"]
+    last = lists[-1]["params"]["_meta"]
+    assert last[PREFIX + "clientCapabilities"] == capabilities
+    assert last[PREFIX + "clientInfo"]["name"] == "mcpd-bridge"
+    assert "org.example/tenant" not in last

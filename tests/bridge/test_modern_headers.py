@@ -11,7 +11,7 @@ import pytest
 
 from mcpd.bridge.jsonrpc import Raw
 from mcpd.bridge.modern import envelope, headers
-from mcpd.errors import HeaderMismatch, InvalidArgument
+from mcpd.errors import HeaderMismatch, InvalidArgument, NotSupported
 
 
 def encoded(text: str) -> bytes:
@@ -85,8 +85,12 @@ def headed(kind: object = "string", name: object = "Region") -> dict[str, Any]:
     return {"type": kind, "x-mcp-header": name}
 
 
+def declared(tool_schema: object) -> tuple[headers.Param, ...]:
+    return headers.Reading().params_of(raw({"name": "t", "inputSchema": tool_schema}))
+
+
 def test_annotations_are_found_where_properties_alone_lead() -> None:
-    found = headers.params_of(schema(a=headed(), b=schema(c=headed("integer", "Count")), d={"type": "string"}))
+    found = declared(schema(a=headed(), b=schema(c=headed("integer", "Count")), d={"type": "string"}))
     assert set(found) == {
         (("a",), b"mcp-param-region", False),
         (("b", "c"), b"mcp-param-count", True),
@@ -112,15 +116,15 @@ def test_annotations_are_found_where_properties_alone_lead() -> None:
     ],
 )
 def test_one_broken_annotation_voids_all(broken: dict[str, Any]) -> None:
-    assert headers.params_of(broken) == ()
+    assert declared(broken) == ()
 
 
 def test_data_is_no_schema() -> None:
     data = {"default": headed(), "examples": [headed()], "const": headed(), "enum": [headed()]}
-    assert headers.params_of(schema(a={**headed(), **data})) == ((("a",), b"mcp-param-region", False),)
+    assert declared(schema(a={**headed(), **data})) == ((("a",), b"mcp-param-region", False),)
 
 
-DECLARED = headers.params_of(schema(s=headed(), i=headed("integer", "I"), b=headed("boolean", "B")))
+DECLARED = declared(schema(s=headed(), i=headed("integer", "I"), b=headed("boolean", "B")))
 
 
 @pytest.mark.parametrize(
@@ -202,3 +206,56 @@ def test_what_is_no_envelope_stays() -> None:
 def test_broken_envelopes(broken: Raw | None) -> None:
     with pytest.raises(InvalidArgument, match=r"_meta|capabilities|Capabilities|logLevel"):
         envelope.read(broken)
+
+
+def page(*tools: object, **more: object) -> Raw:
+    return raw({"tools": list(tools), **more})
+
+
+def wide(count: int) -> dict[str, Any]:
+    return schema(a=headed(), **{f"q{number}": {} for number in range(count)})
+
+
+def deep(levels: int) -> dict[str, Any]:
+    found = schema(a=headed())
+    for _ in range(levels):
+        found = schema(p=found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        wide(20_000),
+        deep(40),
+        {**schema(a=headed()), "anyOf": [{}] * 20_000},
+        schema(a={**headed(), "x": "y" * 1_100_000}),
+    ],
+)
+def test_a_tool_that_says_too_much_is_not_called_unchecked(tool: dict[str, Any]) -> None:
+    found, _ = headers.tools_of(
+        page({"name": "small", "inputSchema": schema(a=headed())}, {"name": "t", "inputSchema": tool})
+    )
+    assert found["small"] == ((("a",), b"mcp-param-region", False),)
+    for sent, arguments in (({b"mcp-param-region": b"x"}, {"a": "x"}), ({}, {"a": "x"}), ({}, {})):
+        with pytest.raises(NotSupported, match="x-mcp-header"):
+            headers.check_params(sent, found["t"], raw(arguments))
+    headers.check_params({}, found["t"], None)
+
+
+def test_all_tools_of_a_page_share_the_room() -> None:
+    tools = [{"name": f"t{number}", "inputSchema": wide(3_000)} for number in range(10)]
+    found, _ = headers.tools_of(page(*tools))
+    assert [known is headers.UNKNOWN for known in found.values()] == [False] * 3 + [True] * 7
+
+
+def test_tools_without_annotations_are_not_read() -> None:
+    plain = {"name": "plain", "inputSchema": {"properties": {f"q{number}": {} for number in range(100_000)}}}
+    assert headers.tools_of(page(plain, nextCursor="c")) == ({}, "c")
+    found, cursor = headers.tools_of(page(plain, {"name": "t", "inputSchema": schema(a=headed())}))
+    assert (found, cursor) == ({"t": ((("a",), b"mcp-param-region", False),)}, "")
+
+
+def test_a_page_that_cannot_be_read_declares_nobody_knows_what() -> None:
+    with pytest.raises(NotSupported):
+        headers.tools_of(raw({"tools": {"x-mcp-header": 1}}))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcpd.bridge import eras, jsonrpc
+from mcpd.bridge.handshake.greeting import CLIENT as BRIDGE
 from mcpd.bridge.handshake.greeting import greeting
 from mcpd.bridge.jsonrpc import Raw
 from mcpd.errors import InvalidArgument
@@ -82,6 +83,12 @@ def _read(text: bytes) -> Envelope:
         greeting(eras.LATEST_HANDSHAKE, capabilities),
         len(text) <= MAX_KEPT and jsonrpc.PROGRESS_TOKEN not in rest,
     )
+
+
+def of_bridge(said: Envelope) -> bytes:
+    """The ``_meta`` with which the bridge asks something for all clients that have the capabilities of *said*."""
+    meta = {VERSION: said.version, CAPABILITIES: Raw(said.capabilities), CLIENT: BRIDGE}
+    return jsonrpc.encode(meta)
 
 
 _read_kept = lru_cache(maxsize=256)(_read)

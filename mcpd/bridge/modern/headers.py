@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from mcpd.bridge import jsonrpc
-from mcpd.errors import HeaderMismatch, InvalidArgument
+from mcpd.bridge.jsonrpc import Raw
+from mcpd.errors import HeaderMismatch, InvalidArgument, NotSupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from mcpd.bridge.jsonrpc import Message, Raw
+    from mcpd.bridge.jsonrpc import Message
 
     HeaderMap = Mapping[bytes, bytes]
 
@@ -35,8 +36,12 @@ _ONE: Final = frozenset({"items", "contains", "unevaluatedItems", "additionalPro
                          "unevaluatedProperties", "then", "else", "contentSchema"})  # fmt: skip
 _LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS: Final = frozenset({"patternProperties", "dependentSchemas", "$defs", "definitions"})
-MOST_POSITIONS: Final = 100_000
-"""Schemas within one schema that are looked at."""
+MOST_POSITIONS: Final = 10_000
+"""Schemas within the schemas of one page of tools that are looked at: some milliseconds, and calls wait."""
+MOST_DEPTH: Final = 32
+"""Schemas around the innermost one that is looked at."""
+MOST_PARSED: Final = 1024 * 1024
+"""Bytes of the tools of one page that are read: of those with annotations, as others need not be."""
 
 
 class Param(NamedTuple):
@@ -47,6 +52,14 @@ class Param(NamedTuple):
     header: bytes
     """In lower case."""
     is_integer: bool
+
+
+UNKNOWN: Final = (Param((), b"", is_integer=False),)
+"""Stands for the parameters of a tool that says too much to be read."""
+
+
+class _TooMuchError(Exception):
+    """There is more to look at than is looked at."""
 
 
 def check_method(headers: HeaderMap, method: str) -> None:
@@ -77,7 +90,18 @@ def check_name(headers: HeaderMap, method: str, params: Message) -> None:
 
 
 def check_params(headers: HeaderMap, declared: tuple[Param, ...], arguments: Raw | None) -> None:
-    """Raise :class:`~mcpd.errors.HeaderMismatch` if an ``Mcp-Param-`` header and an argument differ."""
+    """Raise :class:`~mcpd.errors.HeaderMismatch` if an ``Mcp-Param-`` header and an argument differ.
+
+    For :data:`UNKNOWN` it is :class:`~mcpd.errors.NotSupported`, if there is something that may differ.
+    """
+    if declared is UNKNOWN:
+        if arguments is not None or has_params(headers):
+            raise NotSupported(
+                "what this tool repeats in headers (x-mcp-header) cannot be checked: the schemas of its page of "
+                f"tools/list are larger than {MOST_PARSED >> 20} MiB, have more than {MOST_POSITIONS} parts or are "
+                f"nested deeper than {MOST_DEPTH}; make them smaller, or use an earlier revision"
+            )
+        return
     try:
         given = msgspec.json.decode(arguments) if arguments is not None else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -159,53 +183,92 @@ def _equal_integers(decoded: str | None, value: object) -> bool:
 # ---------------------------------------------------------------------------------------- schemas
 
 
-def params_of(schema: object) -> tuple[Param, ...]:
-    """The parameters that headers repeat, for a tool with the input *schema*.
+class Reading:
+    """What is left of the room for one page of tools."""
 
-    None at all if an annotation breaks the rules: clients have to leave such a tool out.
-    """
-    found: dict[bytes, Param] = {}
-    for path, position in _positions(schema):
-        if _ANNOTATION not in position:
+    def __init__(self) -> None:
+        self._parsed = MOST_PARSED
+        self._positions = MOST_POSITIONS
+
+    def params_of(self, tool: Raw) -> tuple[Param, ...]:
+        """The parameters of *tool* that headers repeat, :data:`UNKNOWN` if there is no room to find them."""
+        self._parsed -= len(memoryview(tool))
+        if self._parsed < 0:
+            return UNKNOWN
+        try:
+            return self._params_of(msgspec.json.decode(tool).get("inputSchema"))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _TooMuchError):
+            return UNKNOWN
+
+    def _params_of(self, schema: object) -> tuple[Param, ...]:
+        """None at all if an annotation breaks the rules: clients have to leave such a tool out."""
+        found: dict[bytes, Param] = {}
+        for path, position in self._within(schema):
+            if _ANNOTATION not in position:
+                continue
+            name, kind = position[_ANNOTATION], position.get("type")
+            if not path or not isinstance(name, str) or not _TOKEN.fullmatch(name):
+                return ()
+            header = _PREFIX + name.lower().encode()
+            if not isinstance(kind, str) or kind not in _TYPES or header in found:
+                return ()
+            found[header] = Param(path, header, kind == "integer")
+        return tuple(found.values())
+
+    def _within(self, schema: object) -> Iterator[tuple[tuple[str, ...] | None, dict[str, Any]]]:
+        """All schemas in *schema*, each with the names that lead to it if properties alone do."""
+        stack: list[tuple[int, tuple[str, ...] | None, object]] = [(0, (), schema)]
+        while stack:
+            depth, path, position = stack.pop()
+            if not isinstance(position, dict):
+                continue
+            yield path, position
+            within = list(_inner(path, position, self._positions))
+            self._positions -= len(within)
+            depth += 1
+            if within and (depth > MOST_DEPTH or self._positions < 0):
+                raise _TooMuchError
+            stack.extend((depth, *each) for each in within)
+
+
+def _inner(
+    path: tuple[str, ...] | None, position: dict[str, Any], most: int
+) -> Iterator[tuple[tuple[str, ...] | None, object]]:
+    """The schemas right in *position*, each with the names that lead to it. Raises if there are more than *most*."""
+    for keyword, value in position.items():
+        if keyword in _ONE:
+            yield None, value
             continue
-        name, kind = position[_ANNOTATION], position.get("type")
-        if not path or not isinstance(name, str) or not _TOKEN.fullmatch(name):
-            return ()
-        header = _PREFIX + name.lower().encode()
-        if not isinstance(kind, str) or kind not in _TYPES or header in found:
-            return ()
-        found[header] = Param(path, header, kind == "integer")
-    return tuple(found.values())
-
-
-def _positions(schema: object) -> Iterator[tuple[tuple[str, ...] | None, dict[str, Any]]]:
-    """All schemas in *schema*, each with the names that lead to it if properties alone do."""
-    stack: list[tuple[tuple[str, ...] | None, object]] = [((), schema)]
-    for _ in range(MOST_POSITIONS):
-        if not stack:
-            return
-        path, position = stack.pop()
-        if not isinstance(position, dict):
+        if isinstance(value, dict) and (keyword == "properties" or keyword in _MAPS):
+            named: Iterable[tuple[str | None, object]] = value.items()
+        elif isinstance(value, list) and keyword in _LISTS:
+            named = ((None, each) for each in value)
+        else:
             continue
-        yield path, position
-        for keyword, value in position.items():
-            if keyword == "properties" and isinstance(value, dict):
-                stack.extend(((*path, name) if path is not None else None, each) for name, each in value.items())
-            elif keyword in _ONE:
-                stack.append((None, value))
-            elif keyword in _LISTS and isinstance(value, list):
-                stack.extend((None, each) for each in value)
-            elif keyword in _MAPS and isinstance(value, dict):
-                stack.extend((None, each) for each in value.values())
+        if len(value) > most:
+            raise _TooMuchError
+        known = path if keyword == "properties" else None
+        yield from (((*known, name) if known is not None and name is not None else None, each) for name, each in named)
 
 
 def tools_of(result: Raw) -> tuple[dict[str, tuple[Param, ...]], str]:
-    """What one page of ``tools/list`` declares by tool, and the cursor of the next page, empty after the last."""
+    """What one page of ``tools/list`` declares by tool, and the cursor of the next page, empty after the last.
+
+    Raises :class:`~mcpd.errors.NotSupported` if it has annotations and cannot be read.
+    """
     page = jsonrpc.members(result)
+    cursor = jsonrpc.text(page.get("nextCursor"))
+    tools = page.get("tools")
+    if tools is None or not _may_declare(tools):
+        return {}, cursor
     try:
-        tools = msgspec.json.decode(page.get("tools", b"[]"), type=list[dict[str, Any]])
-        cursor = msgspec.json.decode(page.get("nextCursor", b'""'), type=str)
+        found = msgspec.json.decode(tools, type=list[Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}, ""
-    named = (tool for tool in tools if isinstance(tool.get("name"), str))
-    return {tool["name"]: params_of(tool.get("inputSchema")) for tool in named}, cursor
+        raise NotSupported("the tools of this server cannot be read, and so not which headers they have") from None
+    reading = Reading()
+    named = ((jsonrpc.text(jsonrpc.members(tool).get("name")), tool) for tool in found if _may_declare(tool))
+    return {name: reading.params_of(tool) for name, tool in named}, cursor
+
+
+def _may_declare(raw: Raw) -> bool:
+    return _ANNOTATION.encode() in bytes(raw)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.jsonrpc import Raw
-from mcpd.bridge.modern import headers, results
+from mcpd.bridge.modern import envelope, headers, results
 from mcpd.bridge.upstream.call import Answer
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ class Profile:
         """What the server declares; ``None`` if it may tell the next time."""
         found: Tools = {}
         cursor = b""
-        meta = bytes(request.params.get("_meta", b"{}")) if self.is_modern else b""
+        # Without what a caller says for itself, as what comes is for all who say the same.
+        meta = envelope.of_bridge(request.said) if self.is_modern else b""
         for _ in range(MOST_PAGES):
             params = {"_meta": Raw(meta)} if meta else {}
             if cursor:
