@@ -296,6 +296,26 @@ def test_the_cookies_of_other_ports_do_not_matter(home: Home) -> None:
     assert http.get("/mcp", headers={"Cookie": cookie.encode("latin-1")}).status_code == 200
 
 
+def test_a_cookie_of_another_port_that_comes_first_signs_nobody_out(home: Home) -> None:
+    http = home.signed_in()
+    own = str(http.base_url).rstrip("/")
+    both = {"Cookie": f"mcpd-bridge=x; mcpd-bridge={http.cookies['mcpd-bridge']}"}
+    http.cookies.clear()
+    assert http.get("/mcp", headers=both).status_code == 200
+    assert http.post("/sign-out", headers={**both, "Origin": own}).status_code == 303
+    http.cookies.clear()
+    assert http.get("/mcp", headers=both).status_code == 401
+
+
+@pytest.mark.parametrize("host", ["localhost:9999", "127.0.0.1:9999", "localhost"])
+def test_a_cookie_counts_at_its_own_port_only(home: Home, host: str) -> None:
+    http = home.signed_in()
+    port = str(http.base_url).rstrip("/").rpartition(":")[2]
+    for given, status in ((host, 401), (f"localhost:{port}", 503)):
+        sent = {**BOTH, "Host": given, "Origin": f"http://{given}"}
+        assert http.post("/mcp/s", content=json.dumps(initialize()), headers=sent).status_code == status
+
+
 def test_a_cookie_ends_with_the_bridge_and_by_signing_out(home: Home) -> None:
     http = home.signed_in()
     cookie = {"Cookie": f"mcpd-bridge={http.cookies['mcpd-bridge']}"}

@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcpd.bridge.http.tcp_owner import owner_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.http.gate import Peer
@@ -28,6 +29,8 @@ IDLE_LIFE: Final = 1800.0
 """Seconds without a request after which a browser is signed out."""
 LONGEST_LIFE: Final = 8 * 3600
 """Seconds after which it is signed out in any case."""
+MOST_COOKIES: Final = 16
+"""Of the cookies that go by its name, so many are tried."""
 MOST_CODES: Final = 16
 MOST_BROWSERS: Final = 32
 """When there are more, the oldest goes."""
@@ -91,24 +94,24 @@ class SignIn:
 
         Only requests of this bridge's own pages count, or, if they are safe, those nobody's page made.
         """
-        if not (_is_own_or_nobodys(headers) if safe else is_own(headers)):
-            return None
-        digest = _cookie(headers)
-        found = self._browsers.get(digest)
-        if found is None:
+        if not _is_of(headers, peer) or not (_is_own_or_nobodys(headers) if safe else is_own(headers)):
             return None
         now = time.monotonic()
-        if found.expired(now):
-            del self._browsers[digest]
-            return None
-        if owner_of(peer) != found.caller.uid:
-            return None
-        found.used = now
-        return found.caller
+        for digest in _cookies(headers):
+            found = self._browsers.get(digest)
+            if found is None:
+                continue
+            if found.expired(now):
+                del self._browsers[digest]
+            elif owner_of(peer) == found.caller.uid:
+                found.used = now
+                return found.caller
+        return None
 
     def sign_out(self, headers: Mapping[bytes, bytes]) -> None:
         """Forget the browser that shows its cookie in *headers*."""
-        self._browsers.pop(_cookie(headers), None)
+        for digest in _cookies(headers):
+            self._browsers.pop(digest, None)
 
     def _tidy(self) -> None:
         now = time.monotonic()
@@ -141,13 +144,23 @@ def _is_own_or_nobodys(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(b"sec-fetch-site", b"none") in {b"none", b"same-origin"}
 
 
-def _cookie(headers: Mapping[bytes, bytes]) -> bytes:
-    # Browsers also send the cookies of other ports, which may be anything; http.cookies gives up at odd ones.
-    for each in headers.get(b"cookie", b"").split(b";"):
-        name, _, value = each.strip().partition(b"=")
-        if name == COOKIE.encode():
-            return _digest(value.decode("latin-1"))
-    return b""
+def _is_of(headers: Mapping[bytes, bytes], peer: Peer) -> bool:
+    """Whether the request names the port that it came to: a page of another one is a stranger's."""
+    if peer.server is None:
+        return True
+    _, _, port = headers.get(b"host", b"").rpartition(b":")
+    return peer.server[1] in ((int(port),) if port.isdigit() else (80, 443))
+
+
+def _cookies(headers: Mapping[bytes, bytes]) -> Iterator[bytes]:
+    """The digests of all that go by the cookie's name.
+
+    Browsers also send the cookies of other ports, which may be anything and come first; http.cookies gives up at odd
+    ones.
+    """
+    given = (each.strip().partition(b"=") for each in headers.get(b"cookie", b"").split(b";"))
+    named = (value for name, _, value in given if name == COOKIE.encode())
+    return (_digest(value.decode("latin-1")) for value in islice(named, MOST_COOKIES))
 
 
 def _digest(secret: str) -> bytes:
