@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from mcpd.cli import checks
 from mcpd.paths import Scope, from_environment
 
 if TYPE_CHECKING:
-    import pytest
-
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd
 
@@ -155,3 +155,44 @@ async def test_doctor_without_mcpd_or_bus(mcpctl: Mcpctl) -> None:
     code, checks = await _checks(mcpctl, DBUS_SESSION_BUS_ADDRESS="unix:path=/nonexistent")
     assert code == 1
     assert _named(checks, "session bus")["result"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{\n  "calculator": {"enabled": false},\n}', "not JSON: "),
+        ("[]", "the map is an object"),
+        ('{\n\n"calculator": {"enabled": "false"}}', ":3: entry 'calculator': enabled"),
+    ],
+)
+async def test_doctor_fails_for_a_map_that_takes_nothing_away(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, text: str, said: str
+) -> None:
+    file = Path(mcpctl.environ["HOME"]) / ".config/mcp/mcps.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    code, checks = await _checks(mcpctl)
+    found = _named(checks, "mcps map")
+    assert (code, found["result"]) == (1, "fail")
+    assert str(file) in found["message"]
+    assert said in found["message"]
+    assert ("NOT taken away" in found["message"]) is ("enabled" not in said)
+    for command in (["list"], ["show", "calculator"]):
+        ended = await mcpctl(*command)
+        assert ended.code == 0
+        assert f"warning: {file}" in ended.err
+        assert str(file) not in ended.out
+
+
+async def test_doctor_warns_of_entries_for_nobody(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    file = Path(mcpctl.environ["HOME"]) / ".config/mcp/mcps.d/mine.json"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"calculator": {},\n"calcullator": {"enabled": false}}')
+    found = _named((await _checks(mcpctl))[1], "mcps map")
+    assert (found["result"], found["message"].startswith(f"{file}:2: there is no server 'calcullator'")) == (
+        "warn",
+        True,
+    )
+    file.write_text('{"calculator": {"enabled": false}}')
+    assert _named((await _checks(mcpctl))[1], "mcps map")["result"] == "ok"
+    assert "warning" not in (await mcpctl("list")).err

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mcpd import __version__
 from mcpd.cli.checks import Check, local_checks
+from mcpd.cli.mcps_checks import map_checks
 from mcpd.cli.output import clean, paint, write, write_json
 from mcpd.cli.overrides import unit_checks
 from mcpd.cli.session import open_bus
@@ -32,7 +33,10 @@ async def doctor(args: argparse.Namespace) -> int:
     scope = Scope.SYSTEM if args.system else Scope.USER
     paths = from_environment()
     checks = await asyncio.to_thread(lambda: [*local_checks(paths, scope), *_unit_checks(paths, scope)])
-    checks += await _bus_checks(args, off=any(check.name == "sandbox" and check.result == "warn" for check in checks))
+    off = any(check.name == "sandbox" and check.result == "warn" for check in checks)
+    of_bus, servers = await _bus_checks(args, off=off)
+    checks += of_bus
+    checks += await asyncio.to_thread(lambda: list(map_checks(paths, scope, servers)))
     if args.json:
         write_json({"checks": [asdict(check) for check in checks]})
     else:
@@ -50,24 +54,26 @@ def _unit_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         yield from unit_checks(system=system)
 
 
-async def _bus_checks(args: argparse.Namespace, *, off: bool) -> list[Check]:
+async def _bus_checks(args: argparse.Namespace, *, off: bool) -> tuple[list[Check], set[str] | None]:
+    """What is said on the bus, and the ids of the servers, if somebody says them."""
     name = "system bus" if args.system else "session bus"
     try:
         async with open_bus(args) as bus:
-            return [Check(name, "ok", "reachable"), *await _mcpd_checks(bus, off=off)]
+            checks, servers = await _mcpd_checks(bus, off=off)
+            return [Check(name, "ok", "reachable"), *checks], servers
     except McpdError as error:
-        return [Check(name, "fail", error.message, "start D-Bus, or run mcpctl inside the session it belongs to")]
+        return [Check(name, "fail", error.message, "start D-Bus, or run mcpctl inside the session it belongs to")], None
 
 
-async def _mcpd_checks(bus: Client, *, off: bool) -> list[Check]:
-    """What mcpd says of itself and its servers; *off*: the settings want no sandbox."""
+async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str] | None]:
+    """What mcpd says of itself and its servers, and their ids; *off*: the settings want no sandbox."""
     unit = "systemctl status mcpd" if bus.system else "systemctl --user status mcpd"
     try:
         properties = await bus.manager.properties()
         servers = await bus.manager.call("ListServers", "a{sv}", [{}])
         named = [await name_check(bus)] if bus.system else []
     except McpdError as error:
-        return [Check("mcpd", "fail", error.message, f"see '{unit}'")]
+        return [Check("mcpd", "fail", error.message, f"see '{unit}'")], None
     running, own = properties.get("Version", ""), __version__
     if running == own:
         checks = [Check("mcpd", "ok", f"version {running} answers")]
@@ -87,7 +93,7 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> list[Check]:
         elif not server.get("configured", True):
             message = f"{server['id']} lacks values it needs"
             checks.append(Check("server", "warn", message, f"see 'mcpctl config get {server['id']}'"))
-    return [*checks, Check("servers", "ok", f"{len(servers)} installed")]
+    return [*checks, Check("servers", "ok", f"{len(servers)} installed")], {server["id"] for server in servers}
 
 
 def _print(check: Check) -> None:

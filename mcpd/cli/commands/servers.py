@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.output import clean, details, note, paint, table, write, write_json
@@ -36,6 +37,7 @@ async def list_servers(args: argparse.Namespace) -> int:
             note("The sandbox is off: servers run with all rights of the user they run as.")
     else:
         note("No servers are installed. 'mcpctl search' lists what can be.")
+    await _warn_of_map(args)
     return 0
 
 
@@ -73,7 +75,19 @@ async def show(args: argparse.Namespace) -> int:
         write_json(server)
     else:
         _print_server(server)
+    await _warn_of_map(args)
     return 0
+
+
+async def _warn_of_map(args: argparse.Namespace) -> None:
+    """Tell on stderr of files of the mcps map that are not used: what is shown may be more than somebody wants."""
+    from mcpd.cli.mcps_checks import map_checks  # noqa: PLC0415 - which completion does not need
+    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
+
+    scope = Scope.SYSTEM if args.system else Scope.USER
+    for check in await asyncio.to_thread(lambda: list(map_checks(from_environment(), scope))):
+        if check.result == "fail":
+            note(f"{paint('warning:', 'yellow')} {clean(check.message)}")
 
 
 async def _available(bus: Client, text: str) -> AsyncIterator[dict[str, Any]]:
