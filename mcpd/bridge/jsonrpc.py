@@ -23,7 +23,9 @@ Message: TypeAlias = dict[str, Raw]
 PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105 -- no secret
 MAX_BATCH: Final = 1000
 MAX_COSTLY: Final = 1 << 20
-"""Bytes of a server's line that is a batch or needs repair, either of which takes many times its length."""
+"""Bytes of a server's line that is a batch, which takes many times its length."""
+MAX_REPAIRED: Final = 1 << 16
+"""Bytes of one that needs repair, which also takes many times as long."""
 
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_array = msgspec.json.Decoder(list[Raw]).decode
@@ -63,7 +65,7 @@ def parse_body(body: bytes) -> Message | list[Raw]:
         if not body.isascii():
             body.decode()
         if body[:1] == b"{" or body.lstrip()[:1] != b"[":
-            return _decode_object(body)
+            return _decode_object(body) if len(body) <= _SHORT else _without_rest(_decode_object(body), body)
         batch = _decode_array(body)
     except msgspec.ValidationError:
         _check_json(body)
@@ -74,7 +76,15 @@ def parse_body(body: bytes) -> Message | list[Raw]:
         raise InvalidRequest("the batch is empty: send at least one message")
     if len(batch) > MAX_BATCH:
         raise InvalidRequest(f"the batch has {len(batch)} messages: send at most {MAX_BATCH}")
-    return batch
+    # What is kept of one member must not keep the others.
+    return batch if len(body) <= _SHORT else [raw.copy() for raw in batch]
+
+
+def _without_rest(message: Message, whole: bytes | Raw) -> Message:
+    """*message*, whose values do not keep *whole* in memory if they are little of it."""
+    if 2 * sum(len(memoryview(raw)) for raw in message.values()) > len(memoryview(whole)):
+        return message
+    return {name: raw.copy() for name, raw in message.items()}
 
 
 def _check_json(body: bytes) -> None:
@@ -88,7 +98,7 @@ def _check_json(body: bytes) -> None:
 def parse_member(raw: Raw) -> Message:
     """One message of a batch; raises :class:`~mcpd.errors.InvalidRequest` for anything but an object."""
     try:
-        return _decode_object(raw)
+        return _without_rest(_decode_object(raw), raw)
     except _FAULTS:
         raise InvalidRequest("a member of the batch is no JSON-RPC message: send objects") from None
 
@@ -137,6 +147,8 @@ def classify(message: Message) -> tuple[Kind, str, bytes]:
     params = message.get("params")
     if params is not None and memoryview(params)[0] != _BRACE:
         raise InvalidArgument('"params" is not an object')
+    if "result" in message or "error" in message:
+        raise InvalidRequest('the message has a "method" and a "result" or "error": it can only be one of both')
     return (Kind.REQUEST if identity else Kind.NOTIFICATION), method, identity
 
 
@@ -190,7 +202,7 @@ def _parse_batch(line: bytes) -> list[Message]:
 
 def _lone_surrogates(line: bytes) -> Message | None:
     r"""The message of a *line* whose only fault is half of a ``\ud83d\ude00``, as cut strings of JavaScript have."""
-    if len(line) > MAX_COSTLY or b"\\u" not in line:
+    if len(line) > MAX_REPAIRED or b"\\u" not in line:
         return None
     try:
         found = json.loads(line, parse_constant=_refuse_constant)

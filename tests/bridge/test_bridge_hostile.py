@@ -11,7 +11,7 @@ from bridge_harness import FIXTURE, Bridge, call, text_of
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.upstream.pipes import LINES_AT_ONCE, LineReader
-from mcpd.errors import ParseError
+from mcpd.errors import InvalidRequest, ParseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,3 +71,37 @@ def test_only_short_lines_are_repaired_or_batches() -> None:
     ):
         with pytest.raises(ParseError):
             jsonrpc.parse_line(line)
+
+
+def test_what_is_kept_of_a_message_does_not_keep_the_rest_of_its_body() -> None:
+    ping = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"b"}%b}'
+    single = ping % (b" " * 100_000)
+    message = jsonrpc.parse_body(single)
+    assert isinstance(message, dict)
+    assert message["params"] == jsonrpc.Raw(b'{"a":"b"}')
+    assert sys.getrefcount(single) == 2
+    batch = b"[%b,%b,%b]" % (ping % b"", single, ping % (b',"x":"%b"' % (b"x" * 100_000)))
+    members = jsonrpc.parse_body(batch)
+    assert sys.getrefcount(batch) == 2
+    assert isinstance(members, list)
+    assert len(members) == 3
+    raw = jsonrpc.Raw(single)
+    member = jsonrpc.parse_member(raw)
+    del raw
+    assert member["params"] == jsonrpc.Raw(b'{"a":"b"}')
+    assert sys.getrefcount(single) == 2
+
+
+def test_only_short_lines_are_repaired() -> None:
+    half = b'{"jsonrpc":"2.0","method":"m","params":{"a":"\\ud83d","b":"%b"}}'
+    assert jsonrpc.parse_line(half % (b"x" * 60_000))[0]["method"] == jsonrpc.Raw(b'"m"')
+    with pytest.raises(ParseError):
+        jsonrpc.parse_line(half % (b"x" * 70_000))
+
+
+@pytest.mark.parametrize("more", ["result", "error"])
+def test_a_request_that_is_also_a_response_is_refused(more: str) -> None:
+    message = jsonrpc.parse_body(b'{"jsonrpc":"2.0","id":5,"method":"ping","%b":{}}' % more.encode())
+    assert isinstance(message, dict)
+    with pytest.raises(InvalidRequest):
+        jsonrpc.classify(message)

@@ -159,3 +159,63 @@ async def test_a_process_of_all_serves_only_those_who_may_use_it() -> None:
         assert made.pools.find("p", OTHER, POOL_GREETING) is None
         made.source.admitted.add(OTHER)
         assert await made.open(caller=OTHER) is pool is made.pools.find("p", OTHER, POOL_GREETING)
+
+
+# ---------------------------------------------------------------------------------------- calls in flight
+
+
+async def test_calls_in_flight_are_counted_in_the_budget() -> None:
+    async with world() as made:
+        budget = made.parts.budget
+        budget.total = 4 << 20
+        pool = await made.open()
+        await send(pool, "pid").future
+        sinks = []
+        for _ in range(10):
+            sinks.append(send(pool, "hang", text="x" * 1_000_000))
+            assert budget.held <= budget.total
+            # The server reads everything, and answers nothing of it.
+            await send(pool, "pid").future
+        refused = [sink.future.exception() for sink in sinks if sink.future.done()]
+        assert len(refused) == 7
+        assert all(isinstance(fault, LimitExceeded) and "bridge.max_buffered" in fault.message for fault in refused)
+        assert budget.held > 3_000_000
+        for sink in sinks:
+            pool.abandon(sink)
+        await eventually(lambda: not budget.held)
+        assert text_of(await send(pool, "echo", text="y" * 1_000_000).future) == "y" * 1_000_000
+        await eventually(lambda: not budget.held)
+
+
+async def test_small_calls_are_counted_together() -> None:
+    async with world() as made:
+        pool = await made.open()
+        await send(pool, "pid").future
+        sinks = [send(pool, "hang", text="x" * 2000) for _ in range(100)]
+        # The server reads everything.
+        await send(pool, "pid").future
+        assert made.parts.budget.held >= 200_000
+        for sink in sinks:
+            pool.abandon(sink)
+        await eventually(lambda: not made.parts.budget.held)
+
+
+async def test_the_largest_calls_in_flight_make_room_for_others() -> None:
+    async with world() as made:
+        budget = made.parts.budget
+        budget.total = 4 << 20
+        pool = await made.open()
+        large = []
+        for _ in range(3):
+            large.append(send(pool, "hang", text="x" * 900_000))
+            await send(pool, "pid").future
+        small = send(pool, "hang", text="small")
+        await send(pool, "pid").future
+        rival = budget.holding(ME, lambda _fault: None)
+        assert rival.hold(2_000_000)
+        answers = [await sink.future for sink in large]
+        assert all("bridge.max_buffered" in answer["error"]["message"] for answer in answers)
+        assert not small.future.done()
+        rival.close()
+        pool.abandon(small)
+        await eventually(lambda: not budget.held)

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import re
+import socket
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from mcp import ClientSession
 from mcp.client.sse import sse_client
 from test_bridge_service import SHARED, Program, ask_as, needs_root, passed, post, start  # noqa: F401 -- fixtures
 
-from mcpd.bridge.handshake.sse import MOST_WAITING
+from mcpd.bridge.handshake.sse import MOST_LINKS, MOST_WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,6 +222,29 @@ def test_the_stream_of_another_caller_is_404(start: Callable[..., Program]) -> N
             method, _, body, headers = post(PING)
             assert ask_as(2001, path, (method, client.endpoint, body, headers))[0][0] == 404
             assert client.ask(PING)["id"] == "p"
+
+
+def test_a_caller_has_so_many_streams_and_no_more(bridge: Bridge) -> None:
+    def opened() -> tuple[socket.socket, bytes]:
+        connection = socket.create_connection(("127.0.0.1", httpx2.URL(bridge.url).port or 0), timeout=PATIENCE)
+        connection.sendall(b"GET /mcp/s/sse HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n")
+        return connection, connection.recv(65536)
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST_LINKS):
+            connection, said = opened()
+            stack.enter_context(connection)
+            assert said.startswith(b"HTTP/1.1 200 ")
+        connection, said = opened()
+        stack.enter_context(connection)
+        assert said.startswith(b"HTTP/1.1 429 ")
+
+    def again() -> bool:
+        connection, said = opened()
+        connection.close()
+        return said.startswith(b"HTTP/1.1 200 ")
+
+    eventually(again, "those that have ended do not count")
 
 
 def test_unknown_servers_and_other_methods_are_refused(bridge: Bridge) -> None:

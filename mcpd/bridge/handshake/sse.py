@@ -9,6 +9,7 @@ one session, which ends with it.
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 MOST_WAITING: Final = 1000
 """Requests of one client that may be unanswered."""
+MOST_LINKS: Final = 256
+"""Streams that one caller may have open."""
 _KEEP_ALIVE: Final = ((b"connection", b"keep-alive"),)
 
 
@@ -168,6 +171,7 @@ class Links:
         self._parts = parts
         self._handshake = handshake
         self._links: dict[str, Link] = {}
+        self._per_caller: Counter[Caller] = Counter()
 
     def find(self, link_id: str, server: str, caller: Caller) -> Link:
         """The link; raises :class:`~mcpd.errors.NotFound` also for one of another caller or server."""
@@ -179,8 +183,20 @@ class Links:
     async def serve(self, server: str, caller: Caller, send: Send, headers: Headers, connection: Connection) -> None:
         """Serve a GET of *caller* until its client goes away or its session ends.
 
-        Raises what :meth:`~mcpd.bridge.upstream.source.ServerSource.describe` raises for *server*.
+        Raises :class:`~mcpd.errors.LimitExceeded`, and what
+        :meth:`~mcpd.bridge.upstream.source.ServerSource.describe` raises for *server*.
         """
+        if self._per_caller[caller] >= MOST_LINKS:
+            raise LimitExceeded(f"{MOST_LINKS} streams are open, the limit for one caller: close some")
+        self._per_caller[caller] += 1
+        try:
+            await self._serve(server, caller, send, headers, connection)
+        finally:
+            self._per_caller[caller] -= 1
+            if not self._per_caller[caller]:
+                del self._per_caller[caller]
+
+    async def _serve(self, server: str, caller: Caller, send: Send, headers: Headers, connection: Connection) -> None:
         link = Link(server, self._handshake)
         link.charge(self._parts.budget, caller, connection.transport.abort)
         # Before anything is waited for, or nobody would tell that the client is gone.

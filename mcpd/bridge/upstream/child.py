@@ -18,8 +18,10 @@ from mcpd.bridge.jsonrpc import Message, Raw
 from mcpd.bridge.observe.watch import Outcome
 from mcpd.bridge.tasks import LimitedLog, fault_of
 from mcpd.bridge.upstream.call import LONGEST_CALL, Answer, Call
+from mcpd.bridge.upstream.flight import Flight
 from mcpd.bridge.upstream.pipes import LineReader, Pipe
 from mcpd.bridge.upstream.policy import Answered, answer, screened
+from mcpd.bridge.upstream.terms import DRAIN_TIMEOUT, START_TIMEOUT
 from mcpd.errors import LimitExceeded, McpdError, ParseError, SpawnFailed, TimedOut
 
 if TYPE_CHECKING:
@@ -34,10 +36,6 @@ log = logging.getLogger(__name__)
 
 LONG_METHODS: Final = frozenset({"tools/call", "resources/read", "prompts/get"})
 """Methods for which the bridge asks for progress by itself, to tell slow from stuck."""
-START_TIMEOUT: Final = 60.0
-"""Seconds in which a server must answer ``initialize``."""
-DRAIN_TIMEOUT: Final = 30.0
-"""Seconds that other calls of a server get after one of its calls timed out."""
 MOST_NAMED: Final = 5
 """Requests that one message in the log names."""
 MAX_ID: Final = 1024
@@ -51,7 +49,7 @@ class Child:
 
     def __init__(self, name: str, upstream: Upstream, host: Host, tasks: Tasks, terms: Terms) -> None:
         self.name = name
-        self.calls: dict[bytes, Call] = {}
+        self.calls = Flight(terms.budget.holding(terms.caller, self._cut_calls))
         """Requests in flight, oldest first, by their upstream id."""
         self.asks: set[bytes] = set()
         """Ids of the server's own requests that were not answered yet."""
@@ -120,9 +118,13 @@ class Child:
         self._number += 1
         own = b"%d" % self._number
         line, token = jsonrpc.upstream_line(message, own, always=method in LONG_METHODS)
-        if not self._pipe.has_room(len(line)):
-            self._watch.refused(sink.caller, self.name, method, params, "deaf", sink.request_id)
-            sink.refuse(LimitExceeded(f"server {self.name} does not read its input; try again later"), identity)
+        size = len(line)
+        if (is_full := not self.calls.admits(size)) or not self._pipe.has_room(size):
+            self.calls.trim()
+            deaf = LimitExceeded(f"server {self.name} does not read its input; try again later")
+            fault, word = (self.calls.fault(), deaf.word) if is_full else (deaf, "deaf")
+            self._watch.refused(sink.caller, self.name, method, params, word, sink.request_id)
+            sink.refuse(fault, identity)
             return True
         if not (self._pipe.write_soon(line) if self.calls else self._pipe.write(line)):
             self._ended()
@@ -131,8 +133,9 @@ class Child:
         # The loop's own clock tells milliseconds, and the beginning of its round.
         self.used = now = monotonic()
         timeout = timeout or self._timeout
-        self.calls[own] = call = Call(sink, identity, method, params, token, now, timeout, shape, owner)
-        call.size = len(line)
+        call = Call(sink, identity, method, params, token, now, timeout, shape, owner)
+        call.size = size
+        self.calls.add(own, call)
         if now + timeout < self._due:
             self._arm(now + timeout)
         return True
@@ -171,13 +174,15 @@ class Child:
         if identity not in self.asks:
             return
         self.asks.discard(identity)
-        now = self._loop.time()
-        for call in self.calls.values():
-            call.touched = now
+        self._touch(self._loop.time())
         if self._policy is not None:
             message = self._policy.response(message)
         message["id"] = Raw(identity)
         self._send(message)
+
+    def _touch(self, now: float) -> None:
+        for call in self.calls.values():
+            call.touched = now
 
     def _send(self, message: Message) -> None:
         if self._pipe.has_room(len(line := jsonrpc.to_line(message))):
@@ -189,7 +194,7 @@ class Child:
 
     def cancel(self, own: bytes, message: Message) -> None:
         """Forget the call *own* and pass the cancellation *message* on."""
-        call = self.calls.pop(own, None)
+        call = self.calls.take(own)
         if call is not None:
             self.notify(jsonrpc.with_param(message, "requestId", own))
             self._watch.ended(self.name, call, Outcome.CANCELLED, b"")
@@ -202,7 +207,8 @@ class Child:
         With *fault*, that is their answer.
         """
         for own in [own for own, call in self.calls.items() if call.sink is whose or call.owner is whose]:
-            call = self.calls.pop(own)
+            call = self.calls[own]
+            self.calls.take(own)
             self._tell_cancelled(own, "the client went away")
             if fault is None:
                 self._watch.ended(self.name, call, Outcome.CANCELLED, b"")
@@ -227,7 +233,7 @@ class Child:
 
     def _response(self, message: Message) -> None:
         identity = bytes(message.get("id", b""))
-        call = self.calls.pop(identity, None)
+        call = self.calls.take(identity)
         if call is None:
             # Usual after a cancellation or time-out; anything else is the server's own confusion.
             log.debug("server %s: response to the unknown request %r", self.name, identity[:40])
@@ -277,7 +283,7 @@ class Child:
         self._broken_line(head, tail, "is longer than bridge.max_line")
 
     def _broken_line(self, head: bytes, tail: bytes, fault: str) -> None:
-        call = self.calls.pop(jsonrpc.id_of_broken(head) or jsonrpc.id_of_broken(tail), None)
+        call = self.calls.take(jsonrpc.id_of_broken(head) or jsonrpc.id_of_broken(tail))
         request = "" if call is None else call.sink.request_id
         self._warn.warning("a line on stdout %s: %r", fault, head[:80], request=request)
         if call is not None:
@@ -304,15 +310,12 @@ class Child:
         """Expire calls. One timer serves all, so that a call costs none of its own."""
         self._timer, self._due = None, math.inf
         now = self._loop.time()
-        expired: list[tuple[bytes, Call]] = []
-        for own, call in self.calls.items():
-            if self.asks:
-                # Somebody is being asked; a person may take longer than a program.
-                call.touched = now
-            if call.due <= now:
-                expired.append((own, call))
+        if self.asks:
+            # Somebody is being asked; a person may take longer than a program.
+            self._touch(now)
+        expired = [(own, call) for own, call in self.calls.items() if call.due <= now]
         for own, call in expired:
-            del self.calls[own]
+            self.calls.take(own)
             self._tell_cancelled(own, "timeout")
             seconds = LONGEST_CALL if call.started + LONGEST_CALL <= now else call.timeout
             timed_out = TimedOut(f"Tool execution timeout after {seconds:g} s")
@@ -355,6 +358,13 @@ class Child:
         self._close(f"server {self.name} was stopped: {fault.message}")
         self._stop_soon()
 
+    def _cut_calls(self, fault: LimitExceeded) -> None:
+        """Free what the largest calls in flight keep."""
+        for own, call in self.calls.cut():
+            self._tell_cancelled(own, "its parameters take too much memory")
+            call.fail(fault, Outcome.CANCELLED, self.name, self._watch)
+        self._maybe_drained()
+
     def _stop_soon(self) -> None:
         if self._stopping is None:
             self._stopping = self._tasks.spawn(self._stop())
@@ -385,7 +395,6 @@ class Child:
             self._host.child_retired(self)
         self._host.child_ended(self)
         fault = McpdError(reason or f"server {self.name} ended before it answered; the next call starts it again")
-        calls, self.calls = self.calls, {}
-        for call in calls.values():
+        for call in self.calls.end():
             call.fail(fault, Outcome.BROKEN, self.name, self._watch)
         self.asks.clear()

@@ -12,8 +12,8 @@ from mcpd.bridge.handshake.greeting import CLIENT, POOL_GREETING
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.catalogue import Catalogue
 from mcpd.bridge.upstream.census import Sweeper
-from mcpd.bridge.upstream.child import START_TIMEOUT
 from mcpd.bridge.upstream.pool import Pool, PoolKey
+from mcpd.bridge.upstream.terms import START_TIMEOUT
 from mcpd.errors import HeldBack, LimitExceeded, McpdError, ServiceUnavailable, SpawnFailed, TimedOut
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from mcpd.bridge.tasks import fault_of, fields_of
 from mcpd.bridge.upstream import catalogue
 from mcpd.bridge.upstream.call import both
 from mcpd.bridge.upstream.census import Counted
-from mcpd.bridge.upstream.child import START_TIMEOUT, Child
+from mcpd.bridge.upstream.child import Child
 from mcpd.bridge.upstream.queue import Queue, Waiting
-from mcpd.bridge.upstream.terms import Terms
+from mcpd.bridge.upstream.terms import START_TIMEOUT, Terms
 from mcpd.errors import LimitExceeded, McpdError, ServiceUnavailable
 
 if TYPE_CHECKING:

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mcpd.bridge.budget import Budget
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.observe.watch import Watch
     from mcpd.bridge.upstream.policy import Policy
+
+START_TIMEOUT: Final = 60.0
+"""Seconds in which a server must answer ``initialize``."""
+DRAIN_TIMEOUT: Final = 30.0
+"""Seconds that other calls of a server get after one of its calls timed out."""
 
 
 @dataclass(frozen=True, slots=True)

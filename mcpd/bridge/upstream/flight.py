@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The calls in flight of one process, and what they keep in memory until they were answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mcpd.bridge.budget import COUNTED_FROM
+from mcpd.bridge.upstream.call import Call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcpd.bridge.budget import Holding
+    from mcpd.errors import LimitExceeded
+
+_STEP: Final = COUNTED_FROM
+"""Bytes in whose multiples room is made, so that most calls cost two additions and no more."""
+
+
+class Flight(dict[bytes, Call]):
+    """Calls by their upstream id, oldest first; the sum of their sizes is counted in *held*.
+
+    Use :meth:`add` and :meth:`take` to change it.
+    """
+
+    __slots__ = ("_held", "_low", "_room", "_size")
+
+    def __init__(self, held: Holding) -> None:
+        super().__init__()
+        self._held = held
+        self._size = 0
+        self._room = _STEP
+        self._low = 0
+        """Bytes under which room is given back."""
+
+    def admits(self, size: int) -> bool:
+        """Whether there is room for a call of *size* bytes."""
+        size += self._size
+        if size <= self._room:
+            return True
+        # A process that does not read its input at once has the call kept twice.
+        return self._make(size + size - self._size) and self._make(size)
+
+    def fault(self) -> LimitExceeded:
+        """Why there is no room."""
+        return self._held.fault()
+
+    def add(self, own: bytes, call: Call) -> None:
+        """*call*, which was admitted, is in flight."""
+        self[own] = call
+        self._size += call.size
+
+    def take(self, own: bytes) -> Call | None:
+        """The call *own*, if it is there, which is over."""
+        call = self.pop(own, None)
+        if call is not None:
+            self._size -= call.size
+            if self._size < self._low:
+                self._make(self._size)
+        return call
+
+    def trim(self) -> None:
+        """Give room back that an admitted call did not take after all."""
+        self._make(self._size)
+
+    def cut(self) -> Iterator[tuple[bytes, Call]]:
+        """Take the largest until what is left need not be counted, as others had to have the room."""
+        self._room, self._low = _STEP, 0
+        for own, call in sorted(self.items(), key=lambda item: -item[1].size):
+            if self._size <= _STEP:
+                return
+            if self.take(own) is not None:
+                yield own, call
+
+    def end(self) -> list[Call]:
+        """Take all, and keep none any more."""
+        calls = list(self.values())
+        self.clear()
+        self._size = 0
+        self._held.close()
+        return calls
+
+    def _make(self, size: int) -> bool:
+        room = -(-max(size, 1) // _STEP) * _STEP
+        if not self._held.hold(room):
+            return False
+        self._room, self._low = room, room // 2 if room > _STEP else 0
+        return True
