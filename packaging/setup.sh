@@ -72,7 +72,7 @@ if [ -n "$missing" ]; then
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
 
-extra=demo
+extra=demo,servers
 [ "$purpose" = run ] || extra=dev
 # What .venv was made from; it is made again when that changes.
 wanted="$("$python" --version) $(sha256sum pyproject.toml | cut -d' ' -f1)"

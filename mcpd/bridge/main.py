@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     alone.add_argument("--allow-origin", metavar="ORIGIN", action="append", default=[], help="serve pages from there")
     alone.add_argument("--tls-cert", metavar="FILE", type=Path, help="PEM certificate: speak HTTPS")
     alone.add_argument("--tls-key", metavar="FILE", type=Path, help="its PEM key, if that is in a file of its own")
-    alone.add_argument("--audit", metavar="WHERE", help="record calls of tools: FILE, - for stdout, journal, or off")
+    alone.add_argument("--audit", metavar="WHERE", help="record calls of tools: /FILE, - for stdout, journal, or off")
     alone.add_argument("--call-timeout", metavar="S", type=float, help="seconds for a call without a sign of life")
     alone.add_argument("--idle-timeout", metavar="S", type=float, help="seconds after which an unused server stops")
     alone.add_argument("--keepalive", metavar="S", type=float, help="seconds between comments on silent streams")
@@ -107,17 +107,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _run_alone(arguments: argparse.Namespace) -> None:
-    if arguments.user or arguments.system:
-        raise InvalidArgument("--user and --system serve what mcpd runs: leave out --server and --config")
-    if arguments.auth is not None and arguments.token_file is not None:
-        raise InvalidArgument("say who may come in: either --token-file FILE or --auth none, not both")
-    missing = [] if arguments.listen else ["say where to listen: --listen 127.0.0.1:7411"]
-    if arguments.auth is None and arguments.token_file is None:
-        missing.append("say who may come in: either --token-file FILE or --auth none")
-    if missing:
-        raise InvalidArgument("; ".join(missing))
-    if arguments.auth == "none" and arguments.allow_remote:
-        raise InvalidArgument("--auth none lets everybody in, so it cannot be reachable from other machines")
+    _check_alone(arguments)
     commands = from_arguments(arguments.server)
     if arguments.config is not None:
         for name, command in from_file(arguments.config).items():
@@ -135,12 +125,34 @@ def _run_alone(arguments: argparse.Namespace) -> None:
         certificate=_certificate(arguments.tls_cert, arguments.tls_key),
     )
     listener = listeners.tcp_listener(arguments.listen, remote=arguments.allow_remote)
-    if arguments.auth == "none":
-        log.warning("WITHOUT AUTHENTICATION: every user and program of this machine can use these servers")
+    _warn(arguments)
     budget = Budget(max(DEFAULT_TOTAL, options.max_line))
     parts = Parts(CommandSource(commands), options, Tasks(), budget, site=site)
     parts.watch = _observer(parts, arguments.audit or "off")
     _serve(parts, gate, [listener])
+
+
+def _check_alone(arguments: argparse.Namespace) -> None:
+    if arguments.user or arguments.system:
+        raise InvalidArgument("--user and --system serve what mcpd runs: leave out --server and --config")
+    if arguments.auth is not None and arguments.token_file is not None:
+        raise InvalidArgument("say who may come in: either --token-file FILE or --auth none, not both")
+    missing = [] if arguments.listen else ["say where to listen: --listen 127.0.0.1:7411"]
+    if arguments.auth is None and arguments.token_file is None:
+        missing.append("say who may come in: either --token-file FILE or --auth none")
+    if missing:
+        raise InvalidArgument("; ".join(missing))
+    if arguments.auth == "none" and arguments.allow_remote:
+        raise InvalidArgument("--auth none lets everybody in, so it cannot be reachable from other machines")
+
+
+def _warn(arguments: argparse.Namespace) -> None:
+    if arguments.auth == "none":
+        log.warning("WITHOUT AUTHENTICATION: every user and program of this machine can use these servers")
+    if arguments.allow_remote and arguments.tls_cert is None:
+        log.warning(
+            "WITHOUT TLS: the token and all calls travel unencrypted; give --tls-cert, or put a proxy before it"
+        )
 
 
 def _gate_alone(arguments: argparse.Namespace) -> Gate:
@@ -186,17 +198,9 @@ def _positive(name: str, value: float) -> bool:
 
 def _check_not_alone(arguments: argparse.Namespace) -> None:
     for name in (
-        "auth",
-        "token_file",
-        "allow_remote",
-        "allow_host",
-        "allow_origin",
-        "tls_cert",
-        "tls_key",
-        "audit",
-        "sharing",
+        "auth", "token_file", "allow_remote", "allow_host", "allow_origin", "tls_cert", "tls_key", "audit", "sharing",
         *OVERRIDES,
-    ):
+    ):  # fmt: skip
         if getattr(arguments, name):
             raise InvalidArgument(
                 f"--{name.replace('_', '-')} goes with --server or --config only; "

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import socket as sockets
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
     from mcpd.bridge.http.tls import Certificate
 
@@ -42,3 +45,20 @@ class Site:
     def scheme(self) -> str:
         """Of its URLs."""
         return "http" if self.certificate is None else "https"
+
+    @property
+    def mcpctl(self) -> list[str]:
+        """How ``mcpctl`` is called to speak of this bridge's servers: by its path, if applications may not find it."""
+        name = "mcpctl"
+        beside = Path(sys.executable).with_name(name)
+        if sys.prefix != sys.base_prefix and beside.exists():
+            name = str(beside)
+        if self.kind == "system":
+            return [name, "--system"]
+        # Root's usual instance is the system's.
+        return [name, "--user"] if os.getuid() == 0 else [name]
+
+    @property
+    def shell(self) -> str:
+        """The same for a shell."""
+        return shlex.join(self.mcpctl)

@@ -26,7 +26,8 @@ from mcpd.bridge.tasks import Tasks
 from mcpd.bridge.upstream.commands import Command, CommandSource, from_file
 from mcpd.bridge.upstream.pipes import LineReader, Pipe
 from mcpd.bridge.upstream.source import Listed, ServerInfo
-from mcpd.errors import InvalidRequest, McpdError, ParseError, SpawnFailed
+from mcpd.errors import InvalidConfig, InvalidRequest, McpdError, NotSupported, ParseError, SpawnFailed
+from mcpd.runtime import bundled
 from mcpd.settings import BridgeSettings
 
 if TYPE_CHECKING:
@@ -288,3 +289,26 @@ def test_servers_that_are_switched_off_in_a_file_are_left_out(tmp_path: Path) ->
     file = tmp_path / "servers.json"
     file.write_text(json.dumps({"mcpServers": {name: {"command": "x", **more} for name, more in entries.items()}}))
     assert set(from_file(file)) == {"on", "also"}
+
+
+async def test_what_cannot_be_reached_from_here_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bundled, "NEEDED", ("no_such_library_here",))
+    monkeypatch.setattr(bundled, "PYTHON", tmp_path / "python")
+    file = tmp_path / "servers.json"
+    entries = {"far": {"url": "https://far.example/mcp"}, "near": {"command": "/bin/cat"}}
+    file.write_text(json.dumps({"mcpServers": entries}))
+    source = CommandSource(from_file(file))
+    assert f"{file}: mcpServers.far: far runs elsewhere, and what reaches it is not installed" in caplog.text
+    assert [each.id for each in await source.listing()] == ["far", "near"]
+    with pytest.raises(NotSupported, match="what reaches it is not installed; install"):
+        await source.start("far", Caller(1), {})
+    await (await source.start("near", Caller(1), {})).stop()
+
+
+def test_an_entry_without_a_way_to_a_server_says_what_it_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "servers.json"
+    file.write_text(json.dumps({"mcpServers": {"s": {"args": []}}}))
+    with pytest.raises(InvalidConfig, match=r'mcpServers\.s: there is neither a "command" nor a "url"'):
+        from_file(file)

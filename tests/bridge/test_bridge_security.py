@@ -179,6 +179,14 @@ def test_a_remote_listener_needs_the_flag_and_answers_to_addresses(
     http = bridge.http(base_url=f"http://127.0.0.1:{port}")
     hosts = {"192.0.2.7:80": 200, "box.example": 200, "[2001:db8::1]": 200, "evil.example": 421}
     assert {host: http.get("/health", headers={"Host": host}).status_code for host in hosts} == hosts
+    assert "WITHOUT TLS: the token and all calls travel unencrypted" in bridge.said()
+
+
+def test_the_root_leads_to_the_pages(start_bridge: Callable[..., Bridge], token_file: Path) -> None:
+    bridge = start_bridge("--listen", "127.0.0.1:0", "--token-file", str(token_file), "--server", f"s={COMMAND}")
+    reply = bridge.http(base_url=bridge.url).get("/")
+    assert (reply.status_code, reply.headers["location"]) == (303, "/mcp")
+    assert "WITHOUT TLS" not in bridge.said()
 
 
 # ---------------------------------------------------------------------------------------- the user's bridge

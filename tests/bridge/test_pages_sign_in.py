@@ -11,7 +11,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -21,6 +21,9 @@ from browser import LOOKS, check_look, chromium, keep, visiting
 from test_bridge_service import BRIDGE, Program
 from test_pages_http import certificate
 
+from mcpd.bridge.pages.snippets import snippets
+from mcpd.bridge.site import Site
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 HTML = {"Accept": "text/html"}
+MCPCTL = "mcpctl --user" if os.getuid() == 0 else "mcpctl"
+"""How it is called here for the user's own servers."""
 NOBODY = 65533
 """A uid that is nobody here."""
 
@@ -97,7 +102,7 @@ def test_mcpctl_open_prints_a_link_that_signs_in_once(home: Home) -> None:
     other = home.http(link)
     reply = other.get(link, headers=HTML)
     assert reply.status_code == 410
-    assert "mcpctl open" in reply.text
+    assert f"{MCPCTL} open" in reply.text
     assert "set-cookie" not in reply.headers
     assert other.get("/mcp").status_code == 401
 
@@ -384,7 +389,7 @@ def test_a_browser_is_signed_in_uses_a_server_and_signs_out(
         check_look(page)
         keep(page, f"signed-in-servers-{look}", tmp_path)
         page.get_by_role("button", name="Sign out").click()
-        assert page.get_by_text("mcpctl open").is_visible()
+        assert page.get_by_text(f"{MCPCTL} open").is_visible()
         check_look(page)
         keep(page, f"signed-out-{look}", tmp_path)
         page.goto(link)
@@ -402,8 +407,28 @@ def test_V72_T14_3_a_disabled_server_has_no_page(machine: Machine) -> None:
     assert mcpctl(machine.environ, "--user", "open", "--print", "nobody").returncode == 4
 
 
+@pytest.mark.parametrize(
+    ("kind", "uid", "scope"), [("user", 1000, []), ("user", 0, ["--user"]), ("system", 0, ["--system"])]
+)
+def test_examples_call_the_mcpctl_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, uid: int, scope: list[str]
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (_, examples), *_ = snippets(Site(kind), "x")
+    assert examples[-1].text == " ".join(["mcpctl", *scope, "run", "x"])
+    program = tmp_path / "mcpctl"
+    program.touch()
+    (_, examples), *_ = snippets(Site(kind), "x")
+    for each in examples:
+        assert str(program) in each.text
+        assert all(part in each.text for part in scope)
+
+
 def test_the_page_of_a_unix_socket_knows_its_own_ways(machine: Machine) -> None:
     text = machine.client("fix").http.get("/mcp/fix").text
     assert f"unix://{machine.socket}#/mcp/fix" in text
-    assert "mcpctl run fix" in text
+    assert f"{MCPCTL} run fix" in text
+    assert f"{MCPCTL} token" in text
     assert "Sign out" not in text

@@ -64,6 +64,7 @@ class Application:
             "/token": ("token", self._token, ("GET", "POST")),
             "/sign-in": ("sign-in", self._sign_in, ("POST",)),
             "/sign-out": ("sign-out", self._sign_out, ("POST",)),
+            "/": ("page", self._home, _READ),
             "/mcp": ("page", self._overview, _READ),
             "/mcp/": ("page", self._overview, _READ),
             "/keys/verification_key.pem": ("key", self._key, _READ),
@@ -165,7 +166,7 @@ class Application:
     def _how_to_sign_in(self) -> tuple[str, str]:
         kind = self._parts.site.kind
         if kind == "user":
-            return "Run this command; it opens your browser and signs it in:", "mcpctl open"
+            return "Run this command; it opens your browser and signs it in:", f"{self._parts.site.shell} open"
         if kind == "system":
             return "Read them through the unix socket of the bridge:", (
                 f"curl --unix-socket {self._parts.site.socket} -H 'Accept: text/html' http://localhost/mcp"
@@ -222,6 +223,9 @@ class Application:
 
     # ------------------------------------------------------------------------------------ pages
 
+    async def _home(self, request: Request) -> None:
+        await request.reply_as(303, b"", ((b"location", b"/mcp"),))
+
     async def _overview(self, request: Request) -> None:
         caller = self._gate.identify(request.headers, request.peer, safe=True)
         await (await self._pages()).overview(request, caller)
@@ -245,7 +249,7 @@ class Application:
         found = signs.redeem(request.path.removeprefix("/open/"), request.peer) if signs is not None else None
         if found is None:
             raise Refused(410, "this link was used already, is older than a minute, or was made for another user: "
-                          "run 'mcpctl open' again")  # fmt: skip
+                          f"run '{self._parts.site.shell} open' again")  # fmt: skip
         secret, path = found
         cookie = sign_in.cookie(secret, secure=request.scope["scheme"] == "https")
         await request.reply_as(303, b"", ((b"location", path.encode("ascii")), cookie, *_PRIVATE))

@@ -49,8 +49,7 @@ def _word(text: str) -> str:
 
 
 def _by_command(site: Site, name: str) -> list[Snippet]:
-    scope = ["--system"] if site.kind == "system" else []
-    argv = ["mcpctl", *scope, "run", name]
+    argv = [*site.mcpctl, "run", name]
     plain = {"command": argv[0], "args": argv[1:]}
     args = ", ".join(map(_word, argv[1:]))
     shell = shlex.join(argv)
@@ -60,11 +59,13 @@ def _by_command(site: Site, name: str) -> list[Snippet]:
         Snippet("Cursor", "~/.cursor/mcp.json", _json({"mcpServers": {name: plain}})),
         Snippet("VS Code", ".vscode/mcp.json", _json({"servers": {name: {"type": "stdio", **plain}}})),
         Snippet("Gemini CLI", "~/.gemini/settings.json", _json({"mcpServers": {name: plain}})),
-        Snippet("Codex", "~/.codex/config.toml", f'[mcp_servers.{_word(name)}]\ncommand = "mcpctl"\nargs = [{args}]'),
+        Snippet(
+            "Codex", "~/.codex/config.toml", f"[mcp_servers.{_word(name)}]\ncommand = {_word(argv[0])}\nargs = [{args}]"
+        ),
         Snippet(
             "Goose",
             "~/.config/goose/config.yaml",
-            f"extensions:\n  {_word(name)}:\n    type: stdio\n    name: {_word(name)}\n    cmd: mcpctl\n"
+            f"extensions:\n  {_word(name)}:\n    type: stdio\n    name: {_word(name)}\n    cmd: {_word(argv[0])}\n"
             f"    args: [{args}]\n    enabled: true\n    timeout: 300",
         ),
         Snippet(

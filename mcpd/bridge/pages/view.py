@@ -141,6 +141,7 @@ class Pages:
         site = self._parts.site
         about = {
             "kind": site.kind,
+            "shell": site.shell,
             "version": __version__,
             "signed_in": request.peer.uid is None and b"authorization" not in request.headers and site.needs_token
             and status != 401,

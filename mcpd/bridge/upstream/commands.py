@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.bridge.http.routing import is_server_name
 from mcpd.bridge.upstream.source import Ends, Listed, ServerInfo
-from mcpd.errors import HeldBack, InvalidConfig, InvalidManifest, NotFound, SpawnFailed, from_oserror
+from mcpd.errors import HeldBack, InvalidConfig, InvalidManifest, NotFound, NotSupported, SpawnFailed, from_oserror
 from mcpd.runtime.launch import memory_file
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Command:
     """What it reads from a descriptor whose number becomes its last argument: others cannot see it there."""
     elsewhere: bool = False
     """Whether the server runs elsewhere, and this only reaches it."""
+    missing: str = ""
+    """Why it cannot be started here, if it cannot."""
 
     @property
     def summary(self) -> str:
@@ -124,6 +126,8 @@ class _Held:
         self._not_before = 0.0
 
     def check(self) -> None:
+        if self.command.missing:
+            raise NotSupported(self.command.missing)
         wait = self._not_before - time.monotonic()
         if wait > 0:
             raise HeldBack(f"server {self.name} keeps crashing: it is not started for the next {wait:.0f} s")
@@ -256,7 +260,7 @@ def _command(name: str, entry: object, where: str) -> Command:
     if isinstance(entry, dict) and "url" in entry and "command" not in entry:
         return _remote(name, entry, where)
     if not isinstance(entry, dict) or not isinstance(entry.get("command"), str) or not entry["command"]:
-        raise InvalidConfig(f'{where}: there is no "command"')
+        raise InvalidConfig(f'{where}: there is neither a "command" nor a "url"')
     args, env, cwd = entry.get("args", []), entry.get("env", {}), entry.get("cwd")
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
         raise InvalidConfig(f'{where}: "args" is not a list of strings')
@@ -283,7 +287,13 @@ def _remote(name: str, entry: Mapping[str, object], where: str) -> Command:
         found.check_remote()
     except InvalidManifest as error:
         raise InvalidConfig(f"{where}: {error.message.removeprefix(where).lstrip(': ')}") from error
-    return Command((*remote_program(name).argv, "--manifest-fd"), document=dump_json(document), elsewhere=True)
+    try:
+        program = remote_program(name)
+    except NotSupported as error:
+        # One server that cannot be reached is no reason to do without the others.
+        log.warning("%s: %s", where, error.message)
+        return Command((), elsewhere=True, missing=error.message)
+    return Command((*program.argv, "--manifest-fd"), document=dump_json(document), elsewhere=True)
 
 
 def _add(commands: dict[str, Command], name: str, command: Command, where: str) -> None:
