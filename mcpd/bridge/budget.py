@@ -29,9 +29,12 @@ SHARES: Final = 4
 class Holding:
     """Bytes kept at one place for one caller; *cut* frees them when another holding needs the room."""
 
-    __slots__ = ("_budget", "_closed", "caller", "cut", "size")
+    __slots__ = ("_budget", "_closed", "_counted_from", "caller", "cut", "size")
 
-    def __init__(self, budget: Budget, caller: Caller, cut: Callable[[LimitExceeded], None]) -> None:
+    def __init__(
+        self, budget: Budget, caller: Caller, cut: Callable[[LimitExceeded], None], counted_from: int = COUNTED_FROM
+    ) -> None:
+        self._counted_from = counted_from
         self._budget = budget
         self._closed = False
         self.caller = caller
@@ -41,7 +44,7 @@ class Holding:
 
     def hold(self, size: int) -> bool:
         """Have *size* bytes from now on; false, and nothing changes, if those are too many and nobody has more."""
-        if size <= COUNTED_FROM:
+        if size <= self._counted_from:
             size = 0
         # Making room may end the owner of this one.
         if size > self.size and (self._closed or not self._budget.make_room(self, size) or self._closed):
@@ -77,9 +80,14 @@ class Budget:
         self._of_caller: dict[Caller, int] = {}
         self._holdings: set[Holding] = set()
 
-    def holding(self, caller: Caller, cut: Callable[[LimitExceeded], None]) -> Holding:
-        """A place for bytes of *caller*; *cut* is called, after they were given back, if they must go."""
-        return Holding(self, caller, cut)
+    def holding(
+        self, caller: Caller, cut: Callable[[LimitExceeded], None], counted_from: int = COUNTED_FROM
+    ) -> Holding:
+        """A place for bytes of *caller*; *cut* is called, after they were given back, if they must go.
+
+        Up to *counted_from* bytes count as nothing.
+        """
+        return Holding(self, caller, cut, counted_from)
 
     def fault(self) -> LimitExceeded:
         """The error of what does not fit."""

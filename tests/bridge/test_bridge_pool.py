@@ -13,10 +13,13 @@ from pool_world import ASKING, ME, OTHER, Client, asked, eventually, send, world
 
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.handshake.greeting import POOL_GREETING, greeting
+from mcpd.bridge.upstream.audience import Audience
 from mcpd.errors import LimitExceeded, NotAuthorized
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from mcpd.bridge.jsonrpc import Message
 
 
 # ---------------------------------------------------------------------------------------- processes
@@ -219,3 +222,66 @@ async def test_the_largest_calls_in_flight_make_room_for_others() -> None:
         rival.close()
         pool.abandon(small)
         await eventually(lambda: not budget.held)
+
+
+# ---------------------------------------------------------------------------------------- what members hear
+
+
+class Hearer:
+    """A member that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def pool_notification(self, method: str, message: Message) -> None:
+        self.heard.append(jsonrpc.text(jsonrpc.members(message.get("params")).get("uri")) or method)
+
+
+def audience(*, one_caller: bool = True) -> Audience:
+    async def ask(_method: str, _params: dict[str, str]) -> None:
+        """The server accepts everything."""
+
+    return Audience(ask, lambda _method, _params: None, one_caller=one_caller)
+
+
+def said(uri: str) -> tuple[str, Message]:
+    method = "notifications/resources/updated"
+    return method, jsonrpc.notification(method, jsonrpc.encode({"uri": uri}))
+
+
+async def test_what_is_told_many_times_is_heard_once_in_a_while() -> None:
+    members, heard = [Hearer() for _ in range(100)], audience()
+    for member in members:
+        heard.join(member)
+    await heard.subscribe(members[0], "a:b")
+    changed = "notifications/tools/list_changed"
+    for _ in range(1000):
+        heard.hear(changed, jsonrpc.notification(changed))
+        heard.hear(*said("a:b"))
+    assert [len(member.heard) for member in members] == [2] + 99 * [1]
+    await eventually(lambda: members[0].heard.count("a:b") == 2)
+    await asyncio.sleep(0.2)
+    assert sorted(members[0].heard) == ["a:b", "a:b", changed, changed]
+    assert all(member.heard == [changed, changed] for member in members[1:])
+    heard.hear(changed, jsonrpc.notification(changed))
+    assert members[1].heard == 3 * [changed]
+
+
+async def test_what_cannot_wait_is_dropped_when_too_many_would_hear_it() -> None:
+    members, heard = [Hearer() for _ in range(100)], audience()
+    for member in members:
+        heard.join(member)
+    for _ in range(1000):
+        heard.hear("notifications/x", jsonrpc.notification("notifications/x"))
+    assert len(members[0].heard) == 20
+
+
+async def test_only_who_is_of_one_caller_hears_of_the_parts_of_a_resource() -> None:
+    for one_caller in (True, False):
+        member, heard = Hearer(), audience(one_caller=one_caller)
+        heard.join(member)
+        for uri in ("file://", "file:///home/", "f"):
+            await heard.subscribe(member, uri)
+        heard.hear(*said("file:///home/other/secret"))
+        heard.hear(*said("f"))
+        assert member.heard == (["file:///home/other/secret", "f"] if one_caller else ["f"])

@@ -129,3 +129,15 @@ def test_memory_that_others_need_is_given_up() -> None:
     assert budget.held == 500_000
     with pytest.raises(InvalidRequest, match="too old"):
         resumed(streams, first)
+
+
+def test_what_many_sessions_keep_is_counted() -> None:
+    budget = Budget()
+    crowd = [Streams(budget, ME) for _ in range(100)]
+    for streams in crowd:
+        for _ in range(50):
+            streams.push(b'"%b"' % (b"x" * 1000), needed=True)
+    assert budget.held > 100 * 50_000
+    for streams in crowd:
+        streams.close()
+    assert not budget.held

@@ -32,6 +32,8 @@ RETRY: Final = 1000
 """Milliseconds after which a client that was cut off may come back."""
 PRIMED_FROM: Final = "2025-11-25"
 """The first revision whose clients take an event without data."""
+COUNTED_FROM: Final = 4096
+"""Bytes that a session keeps without being counted, as there may be thousands of sessions."""
 _OVERHEAD: Final = 200
 """Bytes that keeping an event takes beside its text."""
 _ID: Final = re.compile(rb"([0-9a-f]{16})-(\d{1,12})-(\d{1,12})")
@@ -40,7 +42,7 @@ _ID: Final = re.compile(rb"([0-9a-f]{16})-(\d{1,12})-(\d{1,12})")
 class Track:
     """One stream, whose events go to *sink* as long as its client is there."""
 
-    __slots__ = ("_streams", "ended", "kept", "number", "place", "sent", "sink")
+    __slots__ = ("_streams", "ended", "kept", "number", "place", "sent", "sink", "unsent")
 
     def __init__(self, streams: Streams, number: int, sink: EventQueue | None) -> None:
         self._streams = streams
@@ -52,6 +54,8 @@ class Track:
         """The place of the newest event that was given to a sink."""
         self.kept = 0
         """How many of its events are kept."""
+        self.unsent = 0
+        """Bytes of its events that are kept and were given to no sink."""
         self.ended = False
 
     def push(self, message: bytes, *, needed: bool = False) -> bool:
@@ -67,7 +71,7 @@ class Track:
         elif self._streams.is_full(self):
             if not needed:
                 return False
-            self.sent += 1
+            self._streams.skip(self)
         return self._add(message)
 
     def answer(self, response: bytes) -> None:
@@ -99,7 +103,7 @@ class Track:
         text = b"id: %b\n%b" % (self._streams.id_of(self, self.place), event(message))
         sink = self.sink
         if sink is not None:
-            self.sent = self.place
+            self.sent, self.unsent = self.place, 0
             sink.put(text)
         return self._streams.keep(self, text) or sink is not None
 
@@ -158,7 +162,7 @@ class Streams:
             self._prime(track, sink)
         sink.put_all(missed)
         before, track.sink, sink.track = track.sink, sink, track
-        track.sent = track.place
+        track.sent, track.unsent = track.place, 0
         if before is not None:
             before.end()
         if track.ended:
@@ -204,11 +208,13 @@ class Streams:
         """Keep the newest event of *track*; false if there is no memory for it."""
         self._events.append((track, track.place, text))
         track.kept += 1
+        if track.place > track.sent:
+            track.unsent += len(text)
         self._size += len(text) + _OVERHEAD
         while len(self._events) > KEPT_EVENTS or (self._size > KEPT_BYTES and len(self._events) > 1):
             self._drop()
         if self._held is None:
-            self._held = self._budget.holding(self._caller, self._forget)
+            self._held = self._budget.holding(self._caller, self._forget, COUNTED_FROM)
         if self._held.hold(self._size):
             return True
         self._forget()
@@ -217,9 +223,13 @@ class Streams:
 
     def is_full(self, track: Track) -> bool:
         """Whether so much of *track* waits for a listener that no more is kept, beside answers."""
-        if track.place - track.sent >= MOST_UNSENT:
-            return True
-        return sum(len(text) for of, at, text in self._events if of is track and at > of.sent) > UNSENT_BYTES
+        return track.place - track.sent >= MOST_UNSENT or track.unsent > UNSENT_BYTES
+
+    def skip(self, track: Track) -> None:
+        """Have the oldest event of *track* that waits for a listener count as sent."""
+        track.sent += 1
+        place = track.sent
+        track.unsent -= next((len(text) for of, at, text in self._events if of is track and at == place), 0)
 
     def failure(self, response: bytes) -> bytes:
         """An error in the place of *response*, for which there is no memory."""
@@ -241,9 +251,11 @@ class Streams:
     def _drop(self) -> None:
         """Drop one event: the oldest that was sent, or else the oldest."""
         index = next((i for i, (of, at, _) in enumerate(self._events) if at <= of.sent), 0)
-        track, _, text = self._events.pop(index)
+        track, place, text = self._events.pop(index)
         self._size -= len(text) + _OVERHEAD
         track.kept -= 1
+        if place > track.sent:
+            track.unsent -= len(text)
         self.forget_ended(track)
 
     def _forget(self, _fault: McpdError | None = None) -> None:
@@ -251,6 +263,7 @@ class Streams:
         events, self._events, self._size = self._events, [], 0
         for track, _, _ in events:
             track.kept -= 1
+            track.unsent = 0
             self.forget_ended(track)
 
 

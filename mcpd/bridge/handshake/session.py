@@ -317,7 +317,7 @@ class Session:
 
     def pool_notification(self, method: str, message: Message) -> None:
         """Pass on what a process of several says in no client's call."""
-        self._deliver(None, jsonrpc.encode(message), of_call=False)
+        self._deliver(None, self.kind.table.encoded(message), of_call=False)
 
     def child_retired(self, child: Child) -> None:
         """The next call starts another process."""

@@ -64,6 +64,7 @@ class Sessions:
         self._seated: dict[Caller, int] = {}
         self._sweeper = Sweeper(self._all, Session.due, self._expire)
         self._last: Kind | None = None
+        self._encoded: tuple[Message, bytes] = ({}, b"")
         self._closing = False
         self._refreshing = False
         self._stale = False
@@ -83,6 +84,15 @@ class Sessions:
         if session is None or (kind := session.kind).info.id != server or kind.caller != caller:
             raise NotFound("there is no such session (any more): send initialize without Mcp-Session-Id to open one")
         return session
+
+    def encoded(self, message: Message) -> bytes:
+        """*message* as JSON, which one after the other of many sessions gets."""
+        if self._encoded[0] is not message:
+            encoded = jsonrpc.encode(message)
+            if len(encoded) > MOST_OF_ITS_OWN:
+                return encoded
+            self._encoded = message, encoded
+        return self._encoded[1]
 
     def has(self, session: Session) -> bool:
         """Whether *session* has not ended."""

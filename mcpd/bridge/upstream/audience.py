@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.upstream.news import News
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError
 
 if TYPE_CHECKING:
@@ -18,6 +21,10 @@ MOST_SUBSCRIPTIONS: Final = 1000
 """Resources to which one member may be subscribed."""
 MOST_URI: Final = 8192
 """Bytes of the URI of one of them."""
+MOST_LEVELS: Final = 64
+MOST_PATH: Final = 2048
+"""Levels and bytes of a path, whose parts are told of to those who subscribed to the whole."""
+_JOINT: Final = re.compile("[/?#]")
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of log messages, the most verbose first."""
 DEFAULT_LEVEL: Final = LEVELS.index("info")
@@ -74,6 +81,8 @@ class Audience:
         self._lock = asyncio.Lock()
         self._pending: tuple[Member, str] | None = None
         """Who is being subscribed to what: updates may come before the answer that says so."""
+        self._subscribed: dict[str, dict[object, Member]] = {}
+        self._news = News(self._spread)
 
     def __bool__(self) -> bool:
         return bool(self._members)
@@ -98,7 +107,10 @@ class Audience:
         """See :meth:`Pool.leave`."""
         _, uris = self._members.pop(member, (None, set[str]()))
         for uri in uris:
+            self._unlist(member, uri)
             self._uncount(uri)
+        if not self._members:
+            self._news.forget()
         if self._levels.pop(member, None) is not None:
             wanted = min(self._levels.values(), default=self._level)
             if wanted != self._level:
@@ -136,6 +148,7 @@ class Audience:
             self._counts[uri] = self._counts.get(uri, 0) + 1
             if member in self._members:
                 uris.add(uri)
+                self._subscribed.setdefault(uri, {})[member] = member
             else:
                 self._uncount(uri)
 
@@ -146,6 +159,7 @@ class Audience:
             if uri not in uris:
                 return
             uris.discard(uri)
+            self._unlist(member, uri)
             if self._counts[uri] > 1:
                 self._counts[uri] -= 1
             else:
@@ -174,21 +188,46 @@ class Audience:
         return _level_of(message) >= self._levels.get(owner, DEFAULT_LEVEL)
 
     def hear(self, method: str, message: Message) -> None:
-        """Let those hear the notification *message* who want to."""
+        """Let those hear the notification *message* who want to; what says the same as one before it comes later."""
         if method == "notifications/resources/updated":
             uri = jsonrpc.text(jsonrpc.members(message.get("params")).get("uri"))
-            for member, uris in list(self._members.values()):
-                if uri in uris or any(_has_part(each, uri) for each in self._wanted(member, uris)):
-                    member.pool_notification(method, message)
-        elif self._one_caller or method.endswith("/list_changed"):
+            key = method, uri
+            if uri and len(uri) <= MOST_URI and (self._news.waits(key) or self._listeners(uri)):
+                self._news.tell(key, message)
+        elif method.endswith("/list_changed"):
+            if self._members:
+                self._news.tell((method, ""), message)
+        elif self._one_caller and self._news.allows(len(self._members)):
             for member, _ in list(self._members.values()):
                 if self.wants(member, method, message):
                     member.pool_notification(method, message)
 
-    def _wanted(self, member: Member, uris: set[str]) -> Iterator[str]:
-        yield from uris
-        if self._pending is not None and self._pending[0] is member:
-            yield self._pending[1]
+    def _spread(self, key: tuple[str, str], message: Message) -> int:
+        method, uri = key
+        hearers = self._listeners(uri) if uri else [member for member, _ in self._members.values()]
+        for member in hearers:
+            member.pool_notification(method, message)
+        return len(hearers)
+
+    def _listeners(self, uri: str) -> list[Member]:
+        """Who subscribed to *uri*, or to what it is a part of, which may be told of in its place.
+
+        Where several callers share, only the first, as the second would tell them what others are subscribed to.
+        """
+        wholes = [uri, *(_wholes(uri) if self._one_caller else ())]
+        found: dict[object, Member] = {}
+        for each in wholes:
+            found.update(self._subscribed.get(each, {}))
+        if self._pending is not None and self._pending[1] in wholes:
+            found[self._pending[0]] = self._pending[0]
+        return list(found.values())
+
+    def _unlist(self, member: Member, uri: str) -> None:
+        of_it = self._subscribed.get(uri)
+        if of_it is not None:
+            of_it.pop(member, None)
+            if not of_it:
+                del self._subscribed[uri]
 
     def _uncount(self, uri: str) -> None:
         if self._counts[uri] > 1:
@@ -198,9 +237,14 @@ class Audience:
             self._tell("resources/unsubscribe", {"uri": uri})
 
 
-def _has_part(uri: str, updated: str) -> bool:
-    """Whether the resource *updated* is *uri*, or a part of it, which may be told of in its place."""
-    return updated.startswith(uri) and (updated == uri or uri.endswith("/") or updated[len(uri)] in "/?#")
+def _wholes(uri: str) -> Iterator[str]:
+    """Of which resources *uri* is a part by its path."""
+    if len(uri) > MOST_PATH:
+        return
+    for found in islice(_JOINT.finditer(uri), MOST_LEVELS):
+        yield uri[: found.start()]
+        if found[0] == "/" and found.end() < len(uri):
+            yield uri[: found.end()]
 
 
 def _level_of(message: Message) -> int:

@@ -55,7 +55,7 @@ def is_plain(params: Raw | None) -> bool:
     if meta is None:
         return b'"_meta"' not in text
     members = jsonrpc.members(meta)
-    return memoryview(meta)[:1] == b"{" and members.keys() <= _OF_ONE_REQUEST
+    return bytes(meta)[:1] == b"{" and members.keys() <= _OF_ONE_REQUEST
 
 
 def page_of(params: Raw | None) -> bytes | None:
