@@ -206,8 +206,7 @@ class Child:
 
         With *fault*, that is their answer.
         """
-        for own in [own for own, call in self.calls.items() if call.sink is whose or call.owner is whose]:
-            call = self.calls[own]
+        for own, call in [(own, of) for own, of in self.calls.items() if of.sink is whose or of.owner is whose]:
             self.calls.take(own)
             self._tell_cancelled(own, "the client went away")
             if fault is None:
