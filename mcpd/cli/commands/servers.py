@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.output import clean, details, note, paint, table, write, write_json
@@ -79,8 +81,17 @@ async def show(args: argparse.Namespace) -> int:
     return 0
 
 
+def _may_have_map() -> bool:
+    """Whether one of the usual places has a map: what knows all places takes its time to import."""
+    root, config = os.environ.get("MCP_ROOT") or "/", os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    bases = [Path(root, "usr/share"), Path(root, "etc"), Path(config).expanduser()]
+    return any((base / "mcp" / name).exists() for base in bases for name in ("mcps.json", "mcps.d"))
+
+
 async def _warn_of_map(args: argparse.Namespace) -> None:
     """Tell on stderr of files of the mcps map that are not used: what is shown may be more than somebody wants."""
+    if not _may_have_map():
+        return
     from mcpd.cli.mcps_checks import map_checks  # noqa: PLC0415 - which completion does not need
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
 
