@@ -106,6 +106,20 @@ async def test_a_process_that_was_cancelled_does_not_serve_the_next_call() -> No
         assert text_of(await send(pool, "pid", Client("second")).future) != before
 
 
+async def test_what_is_said_in_the_course_of_a_call_that_was_given_up_reaches_no_other() -> None:
+    async with world() as made:
+        pool = await made.open()
+        await send(pool, "pid").future
+        gone = send(pool, "log", level="error", text="not for others", delay=0.2)
+        pool.abandon(gone)
+        during = send(pool, "echo", text="during", delay=0.6)
+        assert text_of(await during.future) == "during"
+        assert during.pushed == []
+        after = send(pool, "log", level="error", text="mine")
+        await after.future
+        assert [message["params"]["data"] for message in after.pushed] == ["mine"]
+
+
 async def test_a_crash_fails_the_calls_in_flight_and_the_next_one_starts_it_again() -> None:
     async with world() as made:
         pool = await made.open()

@@ -194,7 +194,7 @@ class Child:
 
     def cancel(self, own: bytes, message: Message) -> None:
         """Forget the call *own* and pass the cancellation *message* on."""
-        call = self.calls.take(own)
+        call = self.calls.give_up(own)
         if call is not None:
             self.notify(jsonrpc.with_param(message, "requestId", own))
             self._watch.ended(self.name, call, Outcome.CANCELLED, b"")
@@ -207,7 +207,7 @@ class Child:
         With *fault*, that is their answer.
         """
         for own, call in [(own, of) for own, of in self.calls.items() if of.sink is whose or of.owner is whose]:
-            self.calls.take(own)
+            self.calls.give_up(own)
             self._tell_cancelled(own, "the client went away")
             if fault is None:
                 self._watch.ended(self.name, call, Outcome.CANCELLED, b"")
@@ -314,7 +314,7 @@ class Child:
             self._touch(now)
         expired = [(own, call) for own, call in self.calls.items() if call.due <= now]
         for own, call in expired:
-            self.calls.take(own)
+            self.calls.give_up(own)
             self._tell_cancelled(own, "timeout")
             seconds = LONGEST_CALL if call.started + LONGEST_CALL <= now else call.timeout
             timed_out = TimedOut(f"Tool execution timeout after {seconds:g} s")

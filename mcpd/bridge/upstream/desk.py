@@ -140,8 +140,8 @@ class Desk:
             child.reply_error(
                 original, UnknownMethod.jsonrpc_code, "there is no client to ask: no capability was declared"
             )
-            calls = list(child.calls.values())
-            sole: object = calls[0].owner if len(calls) == 1 else None
+            call = child.calls.only
+            sole: object = call.owner if call is not None else None
             if isinstance(sole, Declaring):
                 sole.undeclared(method, message)
 
@@ -173,15 +173,11 @@ class Desk:
 
     def _tell(self, child: Child, method: str, message: Message) -> None:
         """Pass on what a server says in the course of a call, where it can be only one client's."""
-        calls = child.calls.values()
-        first = next(iter(calls), None)
-        if first is not None and len(calls) == 1 and first.owner is None:
-            first.sink.push(jsonrpc.encode(message))
-            return
-        owner = first.owner if first is not None else None
-        if owner is not None and not all(call.owner is owner for call in calls):
-            owner = None
-        self._floor.heard(child, owner, method, message)
+        call = child.calls.only
+        if call is not None and call.owner is None:
+            call.sink.push(jsonrpc.encode(message))
+        else:
+            self._floor.heard(child, child.calls.owner, method, message)
 
     def _of_subscription(self, child: Child, method: str, message: Message) -> bool:
         """Pass on what the modern era tells the listener of a subscription, under the id that this one knows."""

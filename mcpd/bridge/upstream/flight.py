@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from mcpd.bridge.budget import COUNTED_FROM
@@ -12,10 +13,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcpd.bridge.budget import Holding
+    from mcpd.bridge.upstream.call import Peer
     from mcpd.errors import LimitExceeded
 
 _STEP: Final = COUNTED_FROM
 """Bytes in whose multiples room is made, so that most calls cost two additions and no more."""
+
+
+GHOST: Final = 60.0
+"""Seconds for which a server may go on with a call that was given up."""
+MOST_GHOSTS: Final = 1000
+"""Such calls that are remembered, the newest."""
 
 
 class Flight(dict[bytes, Call]):
@@ -24,11 +32,13 @@ class Flight(dict[bytes, Call]):
     Use :meth:`add` and :meth:`take` to change it.
     """
 
-    __slots__ = ("_held", "_low", "_room", "_size")
+    __slots__ = ("_ghosts", "_held", "_low", "_room", "_size")
 
     def __init__(self, held: Holding) -> None:
         super().__init__()
         self._held = held
+        self._ghosts: dict[bytes, float] = {}
+        """When those were given up that have not been answered yet, by their upstream id, the newest last."""
         self._size = 0
         self._room = _STEP
         self._low = 0
@@ -52,13 +62,42 @@ class Flight(dict[bytes, Call]):
         self._size += call.size
 
     def take(self, own: bytes) -> Call | None:
-        """The call *own*, if it is there, which is over."""
+        """The call *own*, if it is there, which was answered."""
         call = self.pop(own, None)
         if call is not None:
             self._size -= call.size
             if self._size < self._low:
                 self._make(self._size)
+        elif self._ghosts:
+            self._ghosts.pop(own, None)
         return call
+
+    def give_up(self, own: bytes) -> Call | None:
+        """The call *own*, if it is there, that nobody waits for any more; the server may go on with it."""
+        call = self.take(own)
+        if call is not None:
+            if len(self._ghosts) >= MOST_GHOSTS:
+                del self._ghosts[next(iter(self._ghosts))]
+            self._ghosts[own] = monotonic()
+        return call
+
+    @property
+    def only(self) -> Call | None:
+        """The call to which everything belongs that the server says now, if that is certain."""
+        return next(iter(self.values())) if len(self) == 1 and not self._is_haunted() else None
+
+    @property
+    def owner(self) -> Peer | None:
+        """Whom everything concerns that the server says now, if that is certain."""
+        owner = next(iter(self.values())).owner if self else None
+        if owner is None or self._is_haunted() or not all(call.owner is owner for call in self.values()):
+            return None
+        return owner
+
+    def _is_haunted(self) -> bool:
+        if self._ghosts and next(reversed(self._ghosts.values())) + GHOST < monotonic():
+            self._ghosts.clear()
+        return bool(self._ghosts)
 
     def trim(self) -> None:
         """Give room back that an admitted call did not take after all."""
@@ -70,7 +109,7 @@ class Flight(dict[bytes, Call]):
         for own, call in sorted(self.items(), key=lambda item: -item[1].size):
             if self._size <= _STEP:
                 return
-            if self.take(own) is not None:
+            if self.give_up(own) is not None:
                 yield own, call
 
     def end(self) -> list[Call]:
