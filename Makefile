@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-.PHONY: all demo check check-system lint test bench clean install install-files deb docs man completions
+.PHONY: all demo check check-system lint test test-system test-others bench clean install install-files deb docs man completions
 
 all: check
 
@@ -19,8 +19,15 @@ lint:
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-logo
 
+# Side by side, as most tests wait most of the time. Those on a booted system count each other's processes.
 test:
-	.venv/bin/python -m pytest
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-system test-others
+
+test-system:
+	.venv/bin/python -m pytest tests/system
+
+test-others:
+	.venv/bin/python -m pytest --ignore=tests/system --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 # The packages on a booted Debian, which takes root: "make test" skips this without.
 check-system:

@@ -73,7 +73,8 @@ async def test_progress_comes_before_the_answer(far: FarServer, tmp_path: Path) 
 
 
 async def test_two_hundred_calls_at_once_get_each_its_own_answer(far: FarServer, tmp_path: Path) -> None:
-    identities: list[object] = [*range(100), *map(str, range(100))]
+    # The SDK's server takes 1 and "1" for the same and forgets one of both, if both are in flight.
+    identities: list[object] = [*range(100), *(f"{number:#x}" for number in range(100))]
     async with remote(tmp_path, transport(far)) as client:
         await client.greet()
         await client.send(*(call("echo", identity, text=f"{identity!r}") for identity in identities))
