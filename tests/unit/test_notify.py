@@ -193,7 +193,7 @@ async def test_a_full_service_manager_leaks_no_descriptor(manager: Manager) -> N
     [
         (None, None, None),
         ("60000000", None, 30.0),
-        ("60000000", str(os.getpid()), 30.0),
+        pytest.param("60000000", str(os.getpid()), 30.0, id="its own"),
         ("60000000", "1", None),
         ("0", None, None),
         ("soon", None, None),

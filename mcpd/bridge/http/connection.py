@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from mcpd.bridge.exchange import EventQueue
     from mcpd.bridge.http.endpoint import Endpoint, Head
+    from mcpd.bridge.http.known_head import KnownHead
     from mcpd.bridge.http.room import Room
 
 KEEP_ALIVE: Final = 75
@@ -61,6 +62,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, {**app_state, "connection": self}, loop)
         self.head: Head | None = None
         """What the headers of the last POST came to, as clients send the same ones again and again."""
+        self._known: KnownHead | None = None
         self.peer = Peer(None)
         self.waiting: EventQueue | None = None
         """What the client waits for: the answer to a POST, or the stream of a session."""
@@ -107,11 +109,20 @@ class Connection(HttpToolsProtocol):
         self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
 
     def data_received(self, data: bytes) -> None:
-        """Hold clients to the limits on a request's head, which uvicorn does not have."""
+        """Serve what has a head that is known; hold clients to the limits on any other, which uvicorn does not have."""
+        known, before, is_between = self._known, self._cycle, self._is_between
+        if known is not None and is_between and (body := known.body(data)) is not None:
+            if self._endpoint.is_current(known.head):
+                self._serve(known, body)
+                return
+            self._known = None
         if self._framing is None:
             self._parse(data)
         else:
             self._parse_strictly(self._framing, data)
+        cycle = self._cycle
+        if is_between and cycle is not None and cycle is not before:
+            self._known = cycle.learn(data)
         if self._in_head:
             # How much of the first piece belongs to requests before it, is not known.
             self._head_size = 0 if self._head_size < 0 else self._head_size + len(data)
@@ -121,6 +132,21 @@ class Connection(HttpToolsProtocol):
                 self._waiting_head = self.loop.call_later(HEAD_TIMEOUT, self._no_head)
         elif self._cycle is not None and self._cycle.more_body:
             self._cycle.wait_for_body()
+
+    @property
+    def _is_between(self) -> bool:
+        """Nothing of a request is there that was not answered, or not parsed."""
+        cycle = self.cycle
+        if self._in_head or self._is_behind or (self._framing is not None and not self._framing.is_between):
+            return False
+        return cycle is None or (cycle.response_complete and not cycle.more_body)
+
+    def _serve(self, known: KnownHead, body: bytes) -> None:
+        if self._waiting_head is not None:
+            self._heard()
+        self._cycle = cycle = Cycle(self, self._endpoint, known.server, known.link)
+        self.cycle = cycle  # type: ignore[assignment]
+        cycle.serve(known.head, body)
 
     def _parse(self, data: bytes) -> None:
         try:
@@ -213,7 +239,9 @@ class Connection(HttpToolsProtocol):
         if self.parser.get_method() == b"POST":
             server, link = target_of(self.url)
             if server:
-                self._begin(Cycle(self, self._endpoint, server, link))
+                cycle = Cycle(self, self._endpoint, server, link)
+                cycle.parsed()
+                self._begin(cycle)
                 return
         self._cycle = None
         url = self.url

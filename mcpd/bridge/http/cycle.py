@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.budget import COUNTED_FROM
 from mcpd.bridge.http.gate import challenge
+from mcpd.bridge.http.known_head import learn
 from mcpd.bridge.http.negotiation import Refused
 from mcpd.bridge.http.streams import stream
 from mcpd.bridge.observe.trace import REQUEST_ID, new_request_id
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from mcpd.bridge.exchange import Exchange, Headers
     from mcpd.bridge.http.connection import Connection
-    from mcpd.bridge.http.endpoint import Endpoint
+    from mcpd.bridge.http.endpoint import Endpoint, Head
+    from mcpd.bridge.http.known_head import KnownHead
     from mcpd.bridge.http.post import Post
 
 BODY_TIMEOUT: Final = 30.0
@@ -59,6 +61,11 @@ class Cycle:
     is_begun = False
     status = 0
     cors: Headers = ()
+    keep_alive = True
+    is_chunkable = True
+    """Its client can read a stream without knowing its length."""
+    repeated: frozenset[bytes] = frozenset()
+    """Headers that are there more than once."""
     exchange: Exchange | None = None
     body = b""
     _post: Post | None = None
@@ -67,18 +74,47 @@ class Cycle:
     _timer: asyncio.TimerHandle | None = None
     _chunked = False
 
+    raw_headers: dict[bytes, bytes]
+    """With names as they were sent."""
+
     def __init__(self, connection: Connection, endpoint: Endpoint, server: str, link: str) -> None:
         self.connection = connection
         self.server = server
         self.link = link
-        self.raw_headers = connection.raw_headers
-        """With names as they were sent."""
-        self.repeated = connection.repeated
-        self.keep_alive = connection.parser.should_keep_alive() and not connection.parser.should_upgrade()
         self.since = monotonic()
         self._endpoint = endpoint
 
     # ------------------------------------------------------------------------------------ the request
+
+    def parsed(self) -> None:
+        """Its head was parsed, and is what the connection has now."""
+        connection, parser = self.connection, self.connection.parser
+        self.raw_headers = connection.raw_headers
+        self.repeated = connection.repeated
+        self.keep_alive = parser.should_keep_alive() and not parser.should_upgrade()
+        self.is_chunkable = parser.get_http_version() != "1.0"
+
+    def serve(self, head: Head, body: bytes) -> None:
+        """The whole request is there, with a *head* that was let in before, and nothing stands before it."""
+        self.is_begun = True
+        self.more_body = False
+        self.body = body
+        self._size = len(body)
+        try:
+            self._post, self.exchange = self._endpoint.let_in(self, head, len(body))
+        except (Refused, McpdError) as fault:
+            self._refuse(fault)
+        else:
+            self._hand_on()
+
+    def learn(self, data: bytes) -> KnownHead | None:
+        """What to know of *data* if it was this request, no more and no less, and others of it can be served alike."""
+        head = self.connection.head
+        if self._post is None or head is None or self.more_body or not (self.keep_alive and self.is_chunkable):
+            return None
+        if self.repeated or head.repeated or b"expect" in head.headers:
+            return None
+        return learn(data, self._size, head, self.server, self.link)
 
     def keep_headers(self) -> None:
         """Other requests come before this one begins."""
@@ -269,7 +305,7 @@ class Cycle:
     def _start_stream(self, status: int, headers: Headers) -> None:
         self.response_started = True
         self.status = status
-        if self.connection.parser.get_http_version() == "1.0":
+        if not self.is_chunkable:
             self.keep_alive = False
         lines = [_STATUS_LINES[status], *(b"%b: %b\r\n" % header for header in headers)]
         self._chunked = self.keep_alive

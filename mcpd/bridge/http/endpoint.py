@@ -101,9 +101,20 @@ class Endpoint:
         head = connection.head
         if head is None or head.raw != raw or head.edition != self._gate.edition:
             head = connection.head = self._head(raw, cycle)
-        cycle.cors = head.cors
         if cycle.repeated or head.repeated:
+            cycle.cors = head.cors
             check_repeated(cycle.repeated | head.repeated)
+        length = length or head.headers.get(b"content-length")
+        return self.let_in(cycle, head, int(length) if length is not None else 0)
+
+    def is_current(self, head: Head) -> bool:
+        """Whether the rules are those by which *head* was looked at."""
+        return head.edition == self._gate.edition
+
+    def let_in(self, cycle: Cycle, head: Head, length: int) -> tuple[Post, Exchange]:
+        """Let the POST in that has *head* and a body of *length* bytes, as far as is known; raises as :meth:`admit`."""
+        connection = cycle.connection
+        cycle.cors = head.cors
         now = connection.loop.time()
         caller = head.caller
         if caller is None or now - head.identified > LOOK_AGAIN:
@@ -115,8 +126,7 @@ class Endpoint:
             # Only now, as who is not let in has to hear of that first.
             check_content_type(head.headers.get(b"content-type", b""))
             head.takes_json, head.takes_events = kinds_of_reply(head.headers.get(b"accept", b""))
-        length = length or head.headers.get(b"content-length")
-        if length is not None and int(length) > self.parts.options.max_body:
+        if length > self.parts.options.max_body:
             raise self.too_large()
         exchange = Exchange(takes_json=head.takes_json, takes_events=head.takes_events)
         exchange.charge(self.parts.budget, caller, connection.transport.abort)

@@ -61,6 +61,11 @@ class Framing:
         self._spare = SPARE_LINES * DATA_FOR_LINE
         """Bytes of data that lines may still stand for."""
 
+    @property
+    def is_between(self) -> bool:
+        """Whether the last request was whole, and nothing of another one came."""
+        return self._at is _At.REQUEST and not self._left and not self._line
+
     def split(self, data: bytes) -> Iterator[bytes]:
         """The pieces of *data*, each to be parsed before the next one is asked for; raises :class:`Misframed`."""
         position = 0
