@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -28,6 +29,8 @@ PATIENCE: Final = 1.0
 """Seconds that a reader of the lines may take for a piece."""
 _PIECE: Final = select.PIPE_BUF
 """Bytes for which a pipe that is ready has room, and that arrive in one piece."""
+_FILE_PIECE: Final = 65536
+"""Bytes that a file takes at once."""
 LONGEST_NAME: Final = 128
 """Characters of a name that are recorded."""
 LONGEST_ID: Final = 64
@@ -44,14 +47,16 @@ class Lines:
     def __init__(self, path: str) -> None:
         self._path = path
         self._fd = 1 if path == STDOUT else _open(path)
+        self._is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
 
     def write(self, records: Sequence[Record], lost: int) -> int:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""
         if lost:
             self._put(_encode({"time": _stamp(time.time()), "lost": lost}) + b"\n")
-        lines = [_encode(_line(record)) + b"\n" for record in records]
+        clock = _clock()
+        lines = [_encode(_line(record, clock)) + b"\n" for record in records]
         written = 0
-        for piece in _pieces(lines):
+        for piece in _pieces(lines, _FILE_PIECE if self._is_file else _PIECE):
             try:
                 self._put(b"".join(piece))
             except TimeoutError:
@@ -66,6 +71,7 @@ class Lines:
             fd = _open(self._path)
             os.dup2(fd, self._fd, inheritable=False)
             os.close(fd)
+            self._is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
 
     def close(self) -> None:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""
@@ -74,6 +80,10 @@ class Lines:
 
     def _put(self, data: bytes) -> None:
         """Write *data*. Raises TimeoutError if nobody reads, another OSError if nothing can be written."""
+        if self._is_file:
+            while data:
+                data = data[os.write(self._fd, data) :]
+            return
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         while data:
@@ -91,12 +101,12 @@ def _open(path: str) -> int:
         raise from_oserror(error, f"opening {path} for the audit trail") from error
 
 
-def _pieces(lines: list[bytes]) -> Iterator[list[bytes]]:
-    """*lines* in pieces that a pipe takes as a whole."""
+def _pieces(lines: list[bytes], largest: int) -> Iterator[list[bytes]]:
+    """*lines* in pieces of up to *largest* bytes, which are taken as a whole."""
     piece: list[bytes] = []
     size = 0
     for line in lines:
-        if piece and size + len(line) > _PIECE:
+        if piece and size + len(line) > largest:
             yield piece
             piece, size = [], 0
         piece.append(line)
@@ -105,9 +115,9 @@ def _pieces(lines: list[bytes]) -> Iterator[list[bytes]]:
         yield piece
 
 
-def _date(ended: float) -> float:
-    """The date, in seconds since 1970, of a moment of the monotonic clock that is not long ago."""
-    return time.time() - time.monotonic() + ended
+def _clock() -> float:
+    """What a moment of the monotonic clock that is not long ago lacks to its date, in seconds since 1970."""
+    return time.time() - time.monotonic()
 
 
 def _stamp(seconds: float) -> str:
@@ -137,11 +147,11 @@ class _Line(msgspec.Struct, gc=False, omit_defaults=True):
     via: str = ""
 
 
-def _line(record: Record) -> _Line:
+def _line(record: Record, clock: float) -> _Line:
     ended, caller, server, tool, outcome, seconds, arguments, size, request, identity = record
     sha256, length = digest(arguments)
     return _Line(
-        _stamp(_date(ended)), caller.uid, server[:LONGEST_NAME], tool[:LONGEST_NAME], outcome, round(seconds, 6),
+        _stamp(clock + ended), caller.uid, server[:LONGEST_NAME], tool[:LONGEST_NAME], outcome, round(seconds, 6),
         sha256, length, size, request, identity[:LONGEST_ID].decode(errors="replace"), caller.server,
     )  # fmt: skip
 
@@ -156,9 +166,10 @@ class Journal:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""
         if lost:
             self._entries.send(_gap(lost))
+        clock = _clock()
         for number, record in enumerate(records):
             try:
-                self._entries.send(_fields(record))
+                self._entries.send(_fields(record, clock))
             except TimeoutError:
                 return len(records) - number
         return 0
@@ -178,7 +189,7 @@ def _gap(lost: int) -> bytes:
     ).encode()
 
 
-def _fields(record: Record) -> bytes:
+def _fields(record: Record, clock: float) -> bytes:
     """The entry of *record*; what others chose in it has no line of its own, or is in the form with a length."""
     ended, caller, server, tool, outcome, seconds, arguments, size, request, identity = record
     sha256, length = digest(arguments)
@@ -188,7 +199,7 @@ def _fields(record: Record) -> bytes:
     known = (
         f"MESSAGE={whom} called {shown[0]} of server {shown[1]}: {outcome} after {seconds:.4f} s\n"
         f"MESSAGE_ID={journal.TOOL_CALLED}\nPRIORITY={_INFO}\nCALLER_UID={caller.uid}\n"
-        f"MCP_CALL_OUTCOME={outcome}\nMCP_CALL_ENDED_USEC={_date(ended) * 1e6:.0f}\n"
+        f"MCP_CALL_OUTCOME={outcome}\nMCP_CALL_ENDED_USEC={(clock + ended) * 1e6:.0f}\n"
         f"MCP_CALL_DURATION_USEC={seconds * 1e6:.0f}\nMCP_CALL_ARGUMENTS_SHA256={sha256}\n"
         f"MCP_CALL_ARGUMENTS_SIZE={length}\nMCP_CALL_RESPONSE_SIZE={size}\nMCP_REQUEST_ID={request}\n"
     ).encode(errors="backslashreplace")
