@@ -255,7 +255,7 @@ def audience(*, one_caller: bool = True) -> Audience:
     async def ask(_method: str, _params: dict[str, str]) -> None:
         """The server accepts everything."""
 
-    return Audience(ask, lambda _method, _params: None, one_caller=one_caller)
+    return Audience(ask, lambda _method, _params: None, one_caller=one_caller, server="s")
 
 
 def said(uri: str) -> tuple[str, Message]:
@@ -292,7 +292,7 @@ async def test_what_cannot_wait_is_dropped_when_too_many_would_hear_it() -> None
 
 async def test_only_who_is_of_one_caller_hears_of_the_parts_of_a_resource() -> None:
     for one_caller in (True, False):
-        member, heard = Hearer(), audience(one_caller=one_caller)
+        member, heard = Hearer(), audience(one_caller=one_caller, server="s")
         heard.join(member)
         for uri in ("file://", "file:///home/", "f"):
             await heard.subscribe(member, uri)

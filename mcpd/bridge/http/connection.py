@@ -55,13 +55,13 @@ class Connection(HttpToolsProtocol):
         endpoint: Endpoint,
     ) -> None:
         self.raw_headers: dict[bytes, bytes] = {}
-        """The headers of the newest request, with names as they were sent."""
+        """The headers of the newest request that was parsed, with names as they were sent."""
         self.repeated: frozenset[bytes] = frozenset()
         """Headers that are there more than once, of which the last is in :attr:`raw_headers`."""
         self._all_headers: list[tuple[bytes, bytes]] = []
         super().__init__(config, server_state, {**app_state, "connection": self}, loop)
         self.head: Head | None = None
-        """What the headers of the last POST came to, as clients send the same ones again and again."""
+        """What the headers of the last POST came to that was parsed, as clients send the same ones again and again."""
         self._known: KnownHead | None = None
         self.peer = Peer(None)
         self.waiting: EventQueue | None = None
@@ -110,7 +110,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Serve what has a head that is known; hold clients to the limits on any other, which uvicorn does not have."""
-        known, before, is_between = self._known, self._cycle, self._is_between
+        known, before, head, is_between = self._known, self._cycle, self.head, self._is_between
         if known is not None and is_between and (body := known.body(data)) is not None:
             if self._endpoint.is_current(known.head):
                 self._serve(known, body)
@@ -121,7 +121,8 @@ class Connection(HttpToolsProtocol):
         else:
             self._parse_strictly(self._framing, data)
         cycle = self._cycle
-        if is_between and cycle is not None and cycle is not before:
+        if is_between and cycle is not None and cycle is not before and head is self.head:
+            # Those who send other headers each time would only pay for it.
             self._known = cycle.learn(data)
         if self._in_head:
             # How much of the first piece belongs to requests before it, is not known.
@@ -137,13 +138,13 @@ class Connection(HttpToolsProtocol):
     def _is_between(self) -> bool:
         """Nothing of a request is there that was not answered, or not parsed."""
         cycle = self.cycle
-        if self._in_head or self._is_behind or (self._framing is not None and not self._framing.is_between):
+        if self._in_head or self._is_behind or self.transport.is_closing():
+            return False
+        if self._framing is not None and not self._framing.is_between:
             return False
         return cycle is None or (cycle.response_complete and not cycle.more_body)
 
     def _serve(self, known: KnownHead, body: bytes) -> None:
-        if self._waiting_head is not None:
-            self._heard()
         self._cycle = cycle = Cycle(self, self._endpoint, known.server, known.link)
         self.cycle = cycle  # type: ignore[assignment]
         cycle.serve(known.head, body)

@@ -19,6 +19,7 @@ from mcpd.bridge.http.known_head import learn
 from mcpd.bridge.http.negotiation import Refused
 from mcpd.bridge.http.streams import stream
 from mcpd.bridge.observe.trace import REQUEST_ID, new_request_id
+from mcpd.bridge.tasks import fault_of
 from mcpd.errors import McpdError, TimedOut
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Cycle:
     _chunked = False
 
     raw_headers: dict[bytes, bytes]
-    """With names as they were sent."""
+    """With names as they were sent; only of a request whose head was parsed."""
 
     def __init__(self, connection: Connection, endpoint: Endpoint, server: str, link: str) -> None:
         self.connection = connection
@@ -123,6 +124,8 @@ class Cycle:
     async def run_asgi(self, _app: object) -> None:
         """Begin, after those before it on the same connection were answered."""
         self.begin()
+        if self.more_body:
+            self.wait_for_body()
 
     def begin(self) -> None:
         """Nothing stands before it any more."""
@@ -167,7 +170,7 @@ class Cycle:
 
     def wait_for_body(self) -> None:
         """All that has come was taken, and it is not the whole."""
-        if self._timer is None and not self.response_complete:
+        if self.is_begun and self._timer is None and not self.response_complete:
             self._timer = self.connection.loop.call_later(BODY_TIMEOUT, self._too_slow)
 
     def complete(self) -> None:
@@ -190,8 +193,11 @@ class Cycle:
         self.body, self._parts = b"", None
         self.connection.waiting = exchange
         exchange.on_reply = self._reply
+        # The boundary: the parser would take what is raised here for the client's fault.
         try:
             self._endpoint.post(post, body, exchange)
+        except Exception as error:  # noqa: BLE001 -- logged by fault_of
+            exchange.refuse(fault_of(error, post.server, exchange.request_id))
         finally:
             if post.held is not None:
                 post.release()

@@ -196,7 +196,8 @@ class Reading:
         if self._parsed < 0:
             return UNKNOWN
         try:
-            return self._params_of(msgspec.json.decode(tool).get("inputSchema"))
+            members = msgspec.json.decode(tool)
+            return self._params_of(members.get("inputSchema")) if isinstance(members, dict) else ()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, _TooMuchError):
             return UNKNOWN
 
@@ -271,4 +272,5 @@ def tools_of(result: Raw) -> tuple[dict[str, tuple[Param, ...]], str]:
 
 
 def _may_declare(raw: Raw) -> bool:
-    return _ANNOTATION.encode() in bytes(raw)
+    text = bytes(raw)
+    return _ANNOTATION.encode() in text or b"\\u" in text

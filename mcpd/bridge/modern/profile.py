@@ -103,6 +103,7 @@ class Profile:
                 self._keep(view, found)
 
     def _keep(self, view: bytes, found: Tools) -> None:
+        self._tools.pop(view, None)
         while len(self._tools) >= MOST_VIEWS:
             del self._tools[next(iter(self._tools))]
         self._tools[view] = found

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 MOST_SUBSCRIPTIONS: Final = 1000
 """Resources to which one member may be subscribed."""
-MOST_URI: Final = 8192
-"""Bytes of the URI of one of them."""
+MOST_URI: Final = 2048
+"""Characters of the URI of one of them."""
 MOST_LEVELS: Final = 64
-MOST_PATH: Final = 2048
-"""Levels and bytes of a path, whose parts are told of to those who subscribed to the whole."""
+"""Levels of a path, whose parts are told of to those who subscribed to the whole."""
+MOST_NEWS: Final = 4096
+"""Bytes of a piece of news that is kept as the server wrote it; of a longer one only what it is about."""
+_CHANGES: Final = frozenset({
+    "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
+})  # fmt: skip
 _JOINT: Final = re.compile("[/?#]")
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 """Of log messages, the most verbose first."""
@@ -60,7 +64,8 @@ class Audience:
     """The members of a pool, and what each wants to hear.
 
     *ask* sends a request to a process that is started if need be, and raises :class:`ServerError`; *tell* sends one
-    to all that run, whatever they answer. With *one_caller*, what belongs to nobody's call is for all members.
+    to all that run, whatever they answer; *server* is what the log calls them. With *one_caller*, what belongs to
+    nobody's call is for all members.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Audience:
         tell: Callable[[str, dict[str, str]], None],
         *,
         one_caller: bool,
+        server: str,
     ) -> None:
         self._ask = ask
         self._tell = tell
@@ -82,7 +88,7 @@ class Audience:
         self._pending: tuple[Member, str] | None = None
         """Who is being subscribed to what: updates may come before the answer that says so."""
         self._subscribed: dict[str, dict[object, Member]] = {}
-        self._news = News(self._spread)
+        self._news = News(self._spread, server)
 
     def __bool__(self) -> bool:
         return bool(self._members)
@@ -137,7 +143,8 @@ class Audience:
                 raise InvalidArgument("'uri' is not a string")
             if len(uris) >= MOST_SUBSCRIPTIONS or len(uri) > MOST_URI:
                 raise LimitExceeded(
-                    f"a client may be subscribed to {MOST_SUBSCRIPTIONS} resources, with URIs of up to {MOST_URI} bytes"
+                    f"a client may be subscribed to {MOST_SUBSCRIPTIONS} resources, "
+                    f"with URIs of up to {MOST_URI} characters"
                 )
             if uri not in self._counts:
                 self._pending = member, uri
@@ -193,10 +200,10 @@ class Audience:
             uri = jsonrpc.text(jsonrpc.members(message.get("params")).get("uri"))
             key = method, uri
             if uri and len(uri) <= MOST_URI and (self._news.waits(key) or self._listeners(uri)):
-                self._news.tell(key, message)
-        elif method.endswith("/list_changed"):
+                self._news.tell(key, _kept(message, method, {"uri": uri}))
+        elif method in _CHANGES:
             if self._members:
-                self._news.tell((method, ""), message)
+                self._news.tell((method, ""), _kept(message, method, {}))
         elif self._one_caller and self._news.allows(len(self._members)):
             for member, _ in list(self._members.values()):
                 if self.wants(member, method, message):
@@ -237,10 +244,15 @@ class Audience:
             self._tell("resources/unsubscribe", {"uri": uri})
 
 
+def _kept(message: Message, method: str, params: dict[str, str]) -> Message:
+    """The notification *message*, which may wait, without what else came with it."""
+    if sum(len(memoryview(raw)) for raw in message.values()) > MOST_NEWS:
+        return jsonrpc.notification(method, jsonrpc.encode(params) if params else b"")
+    return {name: raw.copy() for name, raw in message.items()}
+
+
 def _wholes(uri: str) -> Iterator[str]:
     """Of which resources *uri* is a part by its path."""
-    if len(uri) > MOST_PATH:
-        return
     for found in islice(_JOINT.finditer(uri), MOST_LEVELS):
         yield uri[: found.start()]
         if found[0] == "/" and found.end() < len(uri):

@@ -49,7 +49,7 @@ class Child:
 
     def __init__(self, name: str, upstream: Upstream, host: Host, tasks: Tasks, terms: Terms) -> None:
         self.name = name
-        self.calls = Flight(terms.budget.holding(terms.caller, self._cut_calls))
+        self.calls = Flight(terms.budget.holding(terms.caller, self._cut_calls), shared=terms.shared)
         """Requests in flight, oldest first, by their upstream id."""
         self.asks: set[bytes] = set()
         """Ids of the server's own requests that were not answered yet."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -16,27 +18,27 @@ if TYPE_CHECKING:
     from mcpd.bridge.upstream.call import Peer
     from mcpd.errors import LimitExceeded
 
-_STEP: Final = COUNTED_FROM
-"""Bytes in whose multiples room is made, so that most calls cost two additions and no more."""
-
-
 GHOST: Final = 60.0
 """Seconds for which a server may go on with a call that was given up."""
 MOST_GHOSTS: Final = 1000
 """Such calls that are remembered, the newest."""
+_STEP: Final = COUNTED_FROM
+"""Bytes in whose multiples room is made, so that most calls cost two additions and no more."""
 
 
 class Flight(dict[bytes, Call]):
     """Calls by their upstream id, oldest first; the sum of their sizes is counted in *held*.
 
+    Where the process is *shared* by several callers, a call that was given up is remembered until it is answered.
     Use :meth:`add` and :meth:`take` to change it.
     """
 
-    __slots__ = ("_ghosts", "_held", "_low", "_room", "_size")
+    __slots__ = ("_ghosts", "_held", "_low", "_room", "_shared", "_size")
 
-    def __init__(self, held: Holding) -> None:
+    def __init__(self, held: Holding, *, shared: bool = False) -> None:
         super().__init__()
         self._held = held
+        self._shared = shared
         self._ghosts: dict[bytes, float] = {}
         """When those were given up that have not been answered yet, by their upstream id, the newest last."""
         self._size = 0
@@ -62,7 +64,7 @@ class Flight(dict[bytes, Call]):
         self._size += call.size
 
     def take(self, own: bytes) -> Call | None:
-        """The call *own*, if it is there, which was answered."""
+        """The call *own*, if it is there, which is over: it was answered, unless it was given up."""
         call = self.pop(own, None)
         if call is not None:
             self._size -= call.size
@@ -75,7 +77,7 @@ class Flight(dict[bytes, Call]):
     def give_up(self, own: bytes) -> Call | None:
         """The call *own*, if it is there, that nobody waits for any more; the server may go on with it."""
         call = self.take(own)
-        if call is not None:
+        if call is not None and not _is_stream(call):
             if len(self._ghosts) >= MOST_GHOSTS:
                 del self._ghosts[next(iter(self._ghosts))]
             self._ghosts[own] = monotonic()
@@ -84,18 +86,20 @@ class Flight(dict[bytes, Call]):
     @property
     def only(self) -> Call | None:
         """The call to which everything belongs that the server says now, if that is certain."""
-        return next(iter(self.values())) if len(self) == 1 and not self._is_haunted() else None
+        first = list(islice((call for call in self.values() if not _is_stream(call)), 2))
+        return first[0] if len(first) == 1 and not self._is_haunted() else None
 
     @property
     def owner(self) -> Peer | None:
         """Whom everything concerns that the server says now, if that is certain."""
-        owner = next(iter(self.values())).owner if self else None
-        if owner is None or self._is_haunted() or not all(call.owner is owner for call in self.values()):
+        if self._is_haunted():
             return None
-        return owner
+        owners = (call.owner for call in self.values() if not _is_stream(call))
+        first = next(owners, None)
+        return first if all(owner is first for owner in owners) else None
 
     def _is_haunted(self) -> bool:
-        if self._ghosts and next(reversed(self._ghosts.values())) + GHOST < monotonic():
+        if self._ghosts and not self._shared and next(reversed(self._ghosts.values())) + GHOST < monotonic():
             self._ghosts.clear()
         return bool(self._ghosts)
 
@@ -126,3 +130,8 @@ class Flight(dict[bytes, Call]):
             return False
         self._room, self._low = room, room // 2 if room > _STEP else 0
         return True
+
+
+def _is_stream(call: Call) -> bool:
+    """Whether *call* goes on for as long as its client likes; what is said in the course of it names it."""
+    return call.timeout == math.inf

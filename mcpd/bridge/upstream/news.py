@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from mcpd.bridge.tasks import fault_of
+from mcpd.bridge.tasks import LimitedLog, fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,11 +28,12 @@ MOST_HEARD: Final = 2000
 class News:
     """Gives news to *spread*, which says how many heard it: the first at once, what comes soon after that together.
 
-    What says the same as something that waits takes its place.
+    What says the same as something that waits takes its place; the log calls the teller *server*.
     """
 
-    def __init__(self, spread: Callable[[Key, Message], int]) -> None:
+    def __init__(self, spread: Callable[[Key, Message], int], server: str) -> None:
         self._spread = spread
+        self._warn = LimitedLog(server)
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Key, Message] = {}
         self._told: set[Key] = set()
@@ -45,6 +46,8 @@ class News:
         if self._waiting or key in self._told or self._heard >= MOST_HEARD or len(self._told) >= MOST_NEWS:
             if key in self._waiting or len(self._waiting) < MOST_NEWS:
                 self._waiting[key] = message
+            else:
+                self._lose()
         else:
             self._one(key, message)
         self._plan(PAUSE)
@@ -56,6 +59,7 @@ class News:
     def allows(self, hearers: int) -> bool:
         """Whether so many may hear something now that cannot wait."""
         if self._heard >= MOST_HEARD:
+            self._lose()
             return False
         self._heard += hearers
         self._plan(PAUSE)
@@ -64,6 +68,9 @@ class News:
     def forget(self) -> None:
         """Nobody wants to know any more."""
         self._waiting.clear()
+
+    def _lose(self) -> None:
+        self._warn.warning("it tells so much at once that some of it is lost")
 
     def _plan(self, pause: float) -> None:
         if self._timer is None:

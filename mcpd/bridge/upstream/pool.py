@@ -70,7 +70,7 @@ class Pool:
         self._first = Desk(self, info, caller, parts, key.greeting, shelf)
         self._desks = [self._first]
         self._queue: Queue[Turn] = Queue(info.id, caller, parts)
-        self._audience = Audience(self._ask, self._tell, one_caller=key.caller is not None)
+        self._audience = Audience(self._ask, self._tell, one_caller=key.caller is not None, server=info.id)
 
     @property
     def caller(self) -> Caller:

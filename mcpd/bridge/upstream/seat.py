@@ -347,7 +347,9 @@ class Seat:
             await upstream.stop()
             raise self._ended()
         timeout = info.call_timeout or options.call_timeout
-        terms = Terms(timeout, options.max_line, self._caller, parts.budget, parts.watch, info.policy)
+        terms = Terms(
+            timeout, options.max_line, self._caller, parts.budget, parts.watch, info.sharing == "all", info.policy
+        )
         child = Child(info.id, upstream, self._host, parts.tasks, terms)
         child.born = since
         self._children = {old for old in self._children if not old.gone}

@@ -30,5 +30,7 @@ class Terms:
     """For whom its messages are kept in memory."""
     budget: Budget
     watch: Watch
+    shared: bool = False
+    """Several callers use it."""
     policy: Policy | None = None
     """What stands between it and all its clients."""
