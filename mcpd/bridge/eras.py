@@ -16,6 +16,8 @@ SUPPORTED: Final = (MODERN, *reversed(HANDSHAKE))
 """All that are served, the newest first."""
 WITH_BATCHES: Final = frozenset({"", "2024-11-05", "2025-03-26"})
 """Values of ``MCP-Protocol-Version`` for which an array is a batch; empty stands for no header."""
+LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Of log messages, the most verbose first."""
 UNSUPPORTED_VERSION: Final = -32022
 META: Final = "io.modelcontextprotocol/"
 """Begins the names that the protocol has in ``_meta``."""

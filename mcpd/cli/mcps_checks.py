@@ -5,29 +5,22 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.checks import Check
 from mcpd.errors import InvalidManifest
-from mcpd.paths import Scope
+from mcpd.model import load_json
+from mcpd.model.mcps import parse_entry
+from mcpd.store.files import is_missing, read_file
+from mcpd.store.mcps import files_in, layers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
-    from mcpd.paths import Paths
+    from mcpd.paths import Paths, Scope
 
 NAME: Final = "mcps map"
-
-
-def files(paths: Paths, scope: Scope) -> list[Path]:
-    """Those that there are for *scope*, by rising precedence. Raises OSError for a directory that cannot be read."""
-    layouts = [paths.system, *([paths.user] if scope is Scope.USER else [])]
-    found = [paths.vendor_mcps]
-    for layout in layouts:
-        more = layout.mcps_dir.iterdir() if layout.mcps_dir.is_dir() else ()
-        found += [layout.mcps, *sorted(path for path in more if path.suffix == ".json" and path.name[0] != ".")]
-    return [path for path in found if path.exists()]
 
 
 def map_checks(paths: Paths, scope: Scope, installed: Collection[str] | None = None) -> Iterator[Check]:
@@ -36,37 +29,40 @@ def map_checks(paths: Paths, scope: Scope, installed: Collection[str] | None = N
     *installed*, if it is known, are the ids of the installed servers: what is said of others has no effect, which is
     a warning.
     """
-    try:
-        known = files(paths, scope)
-    except OSError as error:
-        yield _unused(f"{error.filename}: {error.strerror}")
-        return
-    faults = False
+    known: list[Path] = []
+    faults: list[Check] = []
+    for first, directory in layers(paths, scope):
+        known += first
+        try:
+            known += files_in(directory)
+        except OSError as error:
+            if not is_missing(error):
+                faults.append(_unused(f"{directory}: {error.strerror}", "the directory"))
+    read = 0
     for path in known:
-        for check in _file(path, installed):
-            faults = True
-            yield check
-    if known and not faults:
-        yield Check(NAME, "ok", f"{len(known)} file{'s' if len(known) > 1 else ''} understood")
+        found = _file(path, installed)
+        read += found is not None
+        faults += found or ()
+    yield from faults
+    if read and not faults:
+        yield Check(NAME, "ok", f"{read} file{'s' if read > 1 else ''} understood")
 
 
-def _file(path: Path, installed: Collection[str] | None) -> Iterator[Check]:
-    from mcpd.model import load_json  # noqa: PLC0415 -- few have such files
-    from mcpd.model.mcps import parse_entry  # noqa: PLC0415
-    from mcpd.store.files import read_file  # noqa: PLC0415
-
+def _file(path: Path, installed: Collection[str] | None) -> list[Check] | None:
+    """What is wrong with the file *path*; ``None`` if there is none."""
     try:
         text = read_file(path)
         data = load_json(text, str(path))
     except InvalidManifest as error:
-        yield _unused(error.message)
-        return
+        return [_unused(error.message)]
     except OSError as error:
-        yield _unused(f"{path}: {error.strerror}")
-        return
+        return None if is_missing(error) else [_unused(f"{path}: {error.strerror}")]
     if not isinstance(data, dict):
-        yield _unused(f"{path}:1: the map is an object, from server ids to entries")
-        return
+        return [_unused(f"{path}:1: the map is an object, from server ids to entries")]
+    return list(_entries(path, text, data, installed))
+
+
+def _entries(path: Path, text: bytes, data: dict[str, Any], installed: Collection[str] | None) -> Iterator[Check]:
     for server_id, raw in data.items():
         where = f"{path}:{_line(text.decode(errors='replace'), server_id)}"
         try:
@@ -80,12 +76,12 @@ def _file(path: Path, installed: Collection[str] | None) -> Iterator[Check]:
             yield Check(NAME, "warn", message, "'mcpctl list' shows the ids of what is installed")
 
 
-def _unused(fault: str) -> Check:
+def _unused(fault: str, what: str = "the file") -> Check:
     return Check(
         NAME,
         "fail",
-        f"{fault}; the file counts as empty: what it takes away is NOT taken away",
-        "mend the file; mcpd looks at it every other second",
+        f"{fault}; {what} counts as empty: what it takes away is NOT taken away",
+        f"mend {what}; mcpd looks at it every other second",
     )
 
 

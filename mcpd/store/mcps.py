@@ -108,13 +108,22 @@ class _File:
         self._fault = fault
 
 
+def layers(paths: Paths, scope: Scope) -> list[tuple[list[Path], Path]]:
+    """Where *scope* has its map, by rising precedence: files, and after them those in a directory."""
+    own = [([paths.user.mcps], paths.user.mcps_dir)] if scope is Scope.USER else []
+    return [([paths.vendor_mcps, paths.system.mcps], paths.system.mcps_dir), *own]
+
+
+def files_in(directory: Path) -> list[Path]:
+    """The files of the map in *directory*, by rising precedence. Raises OSError if it cannot be read."""
+    return sorted(path for path in directory.iterdir() if path.suffix == ".json" and path.name[0] != ".")
+
+
 class McpsMap:
     """The map as one scope sees it. May be used by several threads."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
-        layouts = [paths.system, *([paths.user] if scope is Scope.USER else [])]
-        self._layers = [_Files([layout.mcps], layout.mcps_dir) for layout in layouts]
-        self._layers[0].first.insert(0, _File(paths.vendor_mcps))
+        self._layers = [_Files(first, directory) for first, directory in layers(paths, scope)]
         self._seen: list[dict[str, _Said]] = []
         self._entries: dict[str, ServerEntry] = {}
         self.version = 0
@@ -166,7 +175,7 @@ class _Files:
             now = signature(status)
             if now == self._listed:
                 return
-            names = sorted(p.name for p in self._directory.iterdir() if p.suffix == ".json" and p.name[0] != ".")
+            names = [path.name for path in files_in(self._directory)]
         except OSError as error:
             fault = "" if is_missing(error) else f"{self._directory}: {error.strerror}"
             if fault and fault != self._fault:

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from bridge_harness import text_of
-from pool_world import ASKING, ME, OTHER, Client, asked, eventually, send, world
+from pool_world import ASKING, ME, OTHER, Client, Sink, asked, eventually, send, world
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.budget import Budget
 from mcpd.bridge.handshake.greeting import POOL_GREETING, greeting
 from mcpd.bridge.upstream.audience import Audience
+from mcpd.bridge.upstream.call import Call
+from mcpd.bridge.upstream.flight import Flight
 from mcpd.errors import LimitExceeded, NotAuthorized
 
 if TYPE_CHECKING:
@@ -290,9 +294,36 @@ async def test_what_cannot_wait_is_dropped_when_too_many_would_hear_it() -> None
     assert len(members[0].heard) == 20
 
 
+async def test_news_that_is_long_waits_without_what_came_with_it() -> None:
+    member, heard = Hearer(), audience()
+    heard.join(member)
+    kept: list[Message] = []
+    member.pool_notification = lambda _method, message: kept.append(message)  # type: ignore[method-assign]
+    for method in ("notifications/tools/list_changed", "notifications/x/list_changed"):
+        for size in (10, 100_000):
+            heard.hear(method, jsonrpc.notification(method, jsonrpc.encode({"_meta": {"x": "y" * size}})))
+    await eventually(lambda: len(kept) == 4)
+    assert sorted(len(jsonrpc.encode(message)) > 100 for message in kept) == [False, False, False, True]
+
+
+async def test_a_stream_beside_a_call_leaves_to_it_what_is_said() -> None:
+    flight = Flight(Budget(1 << 20).holding(ME, lambda _fault: None))
+    stream, other = (Call(Sink(), b"1", "m", None, b"", 0.0, timeout, None) for timeout in (math.inf, 30.0))
+    flight.add(b"1", stream)
+    flight.add(b"2", other)
+    assert flight.only is other
+    assert flight.give_up(b"1") is stream
+    assert flight.only is other
+    assert flight.give_up(b"2") is other
+    flight.add(b"3", other)
+    assert flight.only is None
+    flight.take(b"2")
+    assert flight.only is other
+
+
 async def test_only_who_is_of_one_caller_hears_of_the_parts_of_a_resource() -> None:
     for one_caller in (True, False):
-        member, heard = Hearer(), audience(one_caller=one_caller, server="s")
+        member, heard = Hearer(), audience(one_caller=one_caller)
         heard.join(member)
         for uri in ("file://", "file:///home/", "f"):
             await heard.subscribe(member, uri)

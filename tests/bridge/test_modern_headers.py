@@ -259,3 +259,4 @@ def test_tools_without_annotations_are_not_read() -> None:
 def test_a_page_that_cannot_be_read_declares_nobody_knows_what() -> None:
     with pytest.raises(NotSupported):
         headers.tools_of(raw({"tools": {"x-mcp-header": 1}}))
+    assert headers.tools_of(raw({"tools": ["x-mcp-header", ["x-mcp-header"]]})) == ({"": ()}, "")

@@ -245,6 +245,9 @@ class Application:
         navigates = headers.get(b"sec-fetch-mode", b"navigate") == b"navigate"
         if not navigates or headers.get(b"sec-fetch-site", b"none") not in {b"none", b"same-origin"}:
             raise Refused(403, "another page asks for this link: copy it into the address bar of your browser")
+        if not sign_in.names_its_port(headers, request.peer):
+            raise Refused(403, "this link came to another port than it names, where no browser can be signed in: "
+                          "give a tunnel the same port at both ends")  # fmt: skip
         signs = self._gate.sign_in
         found = signs.redeem(request.path.removeprefix("/open/"), request.peer) if signs is not None else None
         if found is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 8192
 """Bytes of a head that is kept for a connection."""
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})\r\n", re.IGNORECASE)
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,9})(?=\r\n)", re.IGNORECASE)
 _DIGITS: Final = 10
 
 

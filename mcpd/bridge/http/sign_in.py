@@ -94,7 +94,7 @@ class SignIn:
 
         Only requests of this bridge's own pages count, or, if they are safe, those nobody's page made.
         """
-        if not _is_of(headers, peer) or not (_is_own_or_nobodys(headers) if safe else is_own(headers)):
+        if not names_its_port(headers, peer) or not (_is_own_or_nobodys(headers) if safe else is_own(headers)):
             return None
         now = time.monotonic()
         for digest in _cookies(headers):
@@ -144,7 +144,7 @@ def _is_own_or_nobodys(headers: Mapping[bytes, bytes]) -> bool:
     return headers.get(b"sec-fetch-site", b"none") in {b"none", b"same-origin"}
 
 
-def _is_of(headers: Mapping[bytes, bytes], peer: Peer) -> bool:
+def names_its_port(headers: Mapping[bytes, bytes], peer: Peer) -> bool:
     """Whether the request names the port that it came to: a page of another one is a stranger's."""
     if peer.server is None:
         return True

@@ -25,7 +25,6 @@ CLIENT: Final = eras.META_CLIENT
 LOG_LEVEL: Final = eras.META + "logLevel"
 SERVER_INFO: Final = eras.META + "serverInfo"
 SUBSCRIPTION: Final = eras.META_SUBSCRIPTION
-LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 MAX_CAPABILITIES: Final = 15000
 """Bytes of the capabilities that a client may declare."""
 MAX_KEPT: Final = 4096
@@ -70,8 +69,8 @@ def _read(text: bytes) -> Envelope:
         raise InvalidArgument(f'"params._meta" lacks {" and ".join(missing)}')
     version = _text(meta, VERSION)
     level = _text(meta, LOG_LEVEL) if LOG_LEVEL in meta else ""
-    if level and level not in LEVELS:
-        raise InvalidArgument(f"{LOG_LEVEL} is {level[:40]!r}: it has to be one of {', '.join(LEVELS)}")
+    if level and level not in eras.LEVELS:
+        raise InvalidArgument(f"{LOG_LEVEL} is {level[:40]!r}: it has to be one of {', '.join(eras.LEVELS)}")
     capabilities, asks = _capabilities(bytes(meta[CAPABILITIES]))
     rest = {name: value for name, value in meta.items() if name not in _OWN}
     return Envelope(

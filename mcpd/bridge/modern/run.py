@@ -11,9 +11,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcpd.bridge import jsonrpc
+from mcpd.bridge import eras, jsonrpc
 from mcpd.bridge.jsonrpc import Raw
-from mcpd.bridge.modern import envelope, results, seal
+from mcpd.bridge.modern import results, seal
 from mcpd.errors import LimitExceeded, McpdError, MissingCapability
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Run(Forward):
         self._table = table
         self._asks: dict[str, Ask] = {}
         if request.said.level:
-            self._levels = frozenset(envelope.LEVELS[envelope.LEVELS.index(request.said.level) :])
+            self._levels = frozenset(eras.LEVELS[eras.LEVELS.index(request.said.level) :])
 
     @property
     def held(self) -> Holding:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from mcpd.bridge import jsonrpc
+from mcpd.bridge.eras import LEVELS
 from mcpd.bridge.upstream.news import News
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError
 
@@ -29,8 +30,6 @@ _CHANGES: Final = frozenset({
     "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
 })  # fmt: skip
 _JOINT: Final = re.compile("[/?#]")
-LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""Of log messages, the most verbose first."""
 DEFAULT_LEVEL: Final = LEVELS.index("info")
 """What a member hears that has not asked for another level, while others have."""
 

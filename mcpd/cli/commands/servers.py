@@ -85,7 +85,8 @@ def _may_have_map() -> bool:
     """Whether one of the usual places has a map: what knows all places takes its time to import."""
     root, config = os.environ.get("MCP_ROOT") or "/", os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     bases = [Path(root, "usr/share"), Path(root, "etc"), Path(config).expanduser()]
-    return any((base / "mcp" / name).exists() for base in bases for name in ("mcps.json", "mcps.d"))
+    # os.path.exists says no where a directory may not be looked into, and Path.exists raises.
+    return any(os.path.exists(base / "mcp" / name) for base in bases for name in ("mcps.json", "mcps.d"))  # noqa: PTH110
 
 
 async def _warn_of_map(args: argparse.Namespace) -> None:
