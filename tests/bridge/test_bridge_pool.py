@@ -18,6 +18,7 @@ from mcpd.bridge.handshake.greeting import POOL_GREETING, greeting
 from mcpd.bridge.upstream.audience import Audience
 from mcpd.bridge.upstream.call import Call
 from mcpd.bridge.upstream.flight import Flight
+from mcpd.bridge.upstream.news import News
 from mcpd.errors import LimitExceeded, NotAuthorized
 
 if TYPE_CHECKING:
@@ -319,6 +320,33 @@ async def test_a_stream_beside_a_call_leaves_to_it_what_is_said() -> None:
     assert flight.only is None
     flight.take(b"2")
     assert flight.only is other
+
+
+async def test_a_call_that_was_given_up_is_not_forgotten_for_others() -> None:
+    for shared in (False, True):
+        flight = Flight(Budget(1 << 20).holding(ME, lambda _fault: None), shared=shared)
+        for number in range(1100):
+            flight.add(b"%d" % number, Call(Sink(), b"1", "m", None, b"", 0.0, 30.0, None))
+            flight.give_up(b"%d" % number)
+        for number in range(1, 1100):
+            flight.take(b"%d" % number)
+        flight.add(b"x", Call(Sink(), b"1", "m", None, b"", 0.0, 30.0, None))
+        assert flight.only is None
+
+
+async def test_what_is_about_all_is_told_however_much_else_is_told() -> None:
+    told: list[str] = []
+
+    def spread(key: tuple[str, str], _message: Message) -> int:
+        told.append(key[1])
+        return 1
+
+    news = News(spread, "s")
+    for number in range(5000):
+        news.tell(("updated", f"u{number}"), {})
+    news.tell(("list_changed", ""), {})
+    await eventually(lambda: "" in told)
+    assert len(told) < 5000
 
 
 async def test_only_who_is_of_one_caller_hears_of_the_parts_of_a_resource() -> None:

@@ -210,3 +210,12 @@ async def test_a_request_in_the_pipeline_is_not_refused_before_its_turn(monkeypa
     while b"HTTP/1.1 504" not in transport.written:
         await asyncio.sleep(0.01)
     connection.connection_lost(None)
+
+
+def test_what_is_no_http_is_not_refused_in_the_place_of_another_reply(bridge: Bridge) -> None:
+    body = json.dumps(call("echo", 1, text="late", delay=0.5)).encode()
+    slow = request(b"Content-Length: %d" % len(body), 1, body)
+    with connect(bridge) as connection:
+        assert exchange(connection, [slow + b"GET / HTTP/1.1\n\x00\n\n"], 1) == []
+    with connect(bridge) as connection:
+        assert [reply.status for reply in exchange(connection, [b"GET\x00 / HTTP/1.1\r\n\r\n"], 1)] == [400]

@@ -190,6 +190,15 @@ class Connection(HttpToolsProtocol):
             # The parser does not check that those which frame the body are there once.
             self._all_headers.append((name.lower(), value))
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, but not where the client waits for the reply to something before it."""
+        cycle = self.cycle
+        is_of_this = cycle is not None and cycle.more_body and not cycle.response_started and not self.pipeline
+        if cycle is None or cycle.response_complete or is_of_this:
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the request that nobody waits for it any more."""
         self._lost = True

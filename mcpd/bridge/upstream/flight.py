@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GHOST: Final = 60.0
 """Seconds for which a server may go on with a call that was given up."""
 MOST_GHOSTS: Final = 1000
-"""Such calls that are remembered, the newest."""
+"""Such calls that are told apart; if there are more, none counts as answered."""
 _STEP: Final = COUNTED_FROM
 """Bytes in whose multiples room is made, so that most calls cost two additions and no more."""
 
@@ -33,7 +33,7 @@ class Flight(dict[bytes, Call]):
     Use :meth:`add` and :meth:`take` to change it.
     """
 
-    __slots__ = ("_ghosts", "_held", "_low", "_room", "_shared", "_size")
+    __slots__ = ("_ghosts", "_haunted_until", "_held", "_low", "_room", "_shared", "_size")
 
     def __init__(self, held: Holding, *, shared: bool = False) -> None:
         super().__init__()
@@ -41,6 +41,8 @@ class Flight(dict[bytes, Call]):
         self._shared = shared
         self._ghosts: dict[bytes, float] = {}
         """When those were given up that have not been answered yet, by their upstream id, the newest last."""
+        self._haunted_until = 0.0
+        """Until when there may be some that are not among these."""
         self._size = 0
         self._room = _STEP
         self._low = 0
@@ -78,9 +80,10 @@ class Flight(dict[bytes, Call]):
         """The call *own*, if it is there, that nobody waits for any more; the server may go on with it."""
         call = self.take(own)
         if call is not None and not _is_stream(call):
-            if len(self._ghosts) >= MOST_GHOSTS:
-                del self._ghosts[next(iter(self._ghosts))]
-            self._ghosts[own] = monotonic()
+            if len(self._ghosts) < MOST_GHOSTS:
+                self._ghosts[own] = monotonic()
+            else:
+                self._haunted_until = math.inf if self._shared else monotonic() + GHOST
         return call
 
     @property
@@ -101,7 +104,7 @@ class Flight(dict[bytes, Call]):
     def _is_haunted(self) -> bool:
         if self._ghosts and not self._shared and next(reversed(self._ghosts.values())) + GHOST < monotonic():
             self._ghosts.clear()
-        return bool(self._ghosts)
+        return bool(self._ghosts) or (self._haunted_until > 0 and monotonic() < self._haunted_until)
 
     def trim(self) -> None:
         """Give room back that an admitted call did not take after all."""

@@ -28,7 +28,8 @@ MOST_HEARD: Final = 2000
 class News:
     """Gives news to *spread*, which says how many heard it: the first at once, what comes soon after that together.
 
-    What says the same as something that waits takes its place; the log calls the teller *server*.
+    A key is a method and what it is about; there are few methods that are about nothing in particular, and what these
+    tell is never lost. What says the same as something that waits takes its place; the log calls the teller *server*.
     """
 
     def __init__(self, spread: Callable[[Key, Message], int], server: str) -> None:
@@ -44,7 +45,7 @@ class News:
     def tell(self, key: Key, message: Message) -> None:
         """Tell *message*, now or with the next round."""
         if self._waiting or key in self._told or self._heard >= MOST_HEARD or len(self._told) >= MOST_NEWS:
-            if key in self._waiting or len(self._waiting) < MOST_NEWS:
+            if key in self._waiting or len(self._waiting) < MOST_NEWS or not key[1]:
                 self._waiting[key] = message
             else:
                 self._lose()
