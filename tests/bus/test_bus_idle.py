@@ -204,7 +204,9 @@ async def test_a_call_of_the_last_moment_is_answered(
 
     async def call() -> None:
         calls.extend(asyncio.create_task(client.manager.call("ListServers", "a{sv}", [{}])) for _ in range(50))
+        # Once the bus answers this, it has passed on what came before it.
         await asyncio.sleep(0)
+        await owner(client)
 
     on_release(monkeypatch, call)
     async with leaving(running, Duty()) as task:
@@ -223,7 +225,9 @@ async def test_a_long_call_of_the_last_moment_is_finished_under_the_name(
     async def call() -> None:
         arguments = ["x", "token", Handle(0), {}]
         calls.append(asyncio.create_task(client.manager.call("SetSecret", "ssha{sv}", arguments, fds=[read])))
+        # Once the bus answers this, it has passed on what came before it.
         await asyncio.sleep(0)
+        await owner(client)
 
     on_release(monkeypatch, call)
     async with leaving(running, Duty()) as task:

@@ -30,7 +30,6 @@ TOGETHER: Final = 0.01
 """Seconds in which what a server asks at once is collected."""
 _METHOD_NOT_FOUND: Final = -32601
 _PROGRESS: Final = b"notifications/progress"
-_NOTHING: Final = Raw(b"")
 _DROPPED: Final = ("notifications/tools/", "notifications/prompts/", "notifications/resources/", "notifications/tasks/",
                    "notifications/elicitation/")  # fmt: skip
 
@@ -127,7 +126,6 @@ class Run(Forward):
     """When it was suspended, by the loop's clock; 0 while its client waits for it."""
     _number = 0
     """How often its server has asked something."""
-    _sent = 0
     _digest = b""
     _held: Holding | None = None
     _outcome: bytes | None = None
@@ -150,8 +148,8 @@ class Run(Forward):
 
     @property
     def size(self) -> int:
-        """Bytes that are kept for it."""
-        return self._sent + sum(ask.size for ask in self._asks.values()) + len(self._outcome or b"")
+        """Bytes that are kept for it, beside its parameters, which count as those of a call in flight."""
+        return sum(ask.size for ask in self._asks.values()) + len(self._outcome or b"")
 
     @property
     def digest(self) -> bytes:
@@ -321,8 +319,6 @@ class Run(Forward):
         self._collecting = None
         if self.done or not self._asks:
             return
-        # The call itself keeps what the server got.
-        self._sent = self._sent or len(memoryview(self.request.message.get("params", _NOTHING)))
         try:
             state = self._table.add(self)
         except LimitExceeded as fault:
@@ -353,7 +349,6 @@ class Run(Forward):
     def give_up(self, fault: McpdError) -> None:
         """End the call while it is suspended; its client learns why if it comes back in time."""
         self._asks.clear()
-        self._sent = 0
         self.profile.unsuspend(self)
         self.status = fault.http_status
         self._outcome = jsonrpc.failure(self.identity, fault)
