@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from bench.load.target import Target
 
 MIB: Final = 1 << 20
+APART: Final = 10_000_000
+"""Calls that one client of a load makes at most."""
 SILENCE: Final = 20.0
 """Seconds without an answer after which a load has failed."""
 
@@ -69,7 +71,8 @@ def load(target: Target, connections: int, seconds: float, *, sessions: bool) ->
     ]  # fmt: skip
     before = target.cpu()
     try:
-        done = _run(clients, seconds)
+        # Ids differ within a session; independent clients all begin with the same.
+        done = _run(clients, seconds, apart=0 if sessions else APART)
         spent = target.cpu() - before
     finally:
         for client in clients:
@@ -84,11 +87,11 @@ def load(target: Target, connections: int, seconds: float, *, sessions: bool) ->
 
 @dataclass(slots=True)
 class _Flight:
-    """A client with a call in flight. Each counts its ids from the same number, as independent clients do."""
+    """A client with a call in flight, which counts the ids of its calls up from *identity*."""
 
     client: Client
     make: Maker
-    identity: int = 0
+    identity: int
 
     def push(self, number: int) -> None:
         self.identity += 1
@@ -110,14 +113,14 @@ class _Flight:
         return True
 
 
-def _run(clients: Sequence[Client], seconds: float) -> int:
+def _run(clients: Sequence[Client], seconds: float, apart: int) -> int:
     poll = select.epoll()
     known: dict[int, _Flight] = {}
     number = done = 0
-    for client in clients:
+    for place, client in enumerate(clients):
         sock = client.http.connect()
         sock.setblocking(False)
-        known[sock.fileno()] = _Flight(client, client.maker())
+        known[sock.fileno()] = _Flight(client, client.maker(), place * apart)
         poll.register(sock.fileno(), select.EPOLLIN)
     for flight in known.values():
         number += 1

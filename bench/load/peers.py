@@ -44,7 +44,7 @@ def ours(*options: str) -> Peer:
     token.write_text(TOKEN, encoding="ascii")
     argv = (
         *(sys.executable, "-m", "mcpd.bridge.main", "--listen", "127.0.0.1:{port}"),
-        *("--token-file", str(token), "--server", "echo={server}", *options),
+        *("--token-file", str(token), "--server", "echo={server}", "--audit", str(CACHE / "calls.jsonl"), *options),
     )
     return Peer("mcpd-bridge", argv, "/mcp/echo", (f"Authorization: Bearer {TOKEN}",))
 

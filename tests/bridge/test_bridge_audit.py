@@ -183,6 +183,9 @@ class Kept:
         self.error: OSError | None = None
         self.closed = False
 
+    def entry(self, record: Record) -> Any:
+        return record
+
     def write(self, records: Sequence[Record], lost: int) -> int:
         assert threading.current_thread() is not threading.main_thread()
         assert self.may_write.wait(20)
@@ -225,6 +228,20 @@ async def test_a_slow_output_holds_nobody_up_and_what_is_too_much_is_counted(mon
     assert kept.lost == 50
 
 
+async def test_records_that_come_while_others_are_written_are_written_next() -> None:
+    kept = Kept()
+    trail = Audit(kept)
+    for number in range(10_000):
+        trail.take(record(str(number)), 5000 if number % 7 == 0 else 100)
+        if number == 3000:
+            trail._flush()
+        if number % 1000 == 0:
+            await asyncio.sleep(0)
+    await trail.close()
+    assert [each[3] for each in kept.records] == list(map(str, range(10_000)))
+    assert kept.lost == 0
+
+
 async def test_many_large_arguments_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "MOST_HELD", 100_000)
     kept = Kept()
@@ -261,10 +278,10 @@ async def test_an_output_that_fails_is_said_once_and_counted(caplog: pytest.LogC
 def test_lines_go_on_in_a_new_file_after_rotation(tmp_path: Path) -> None:
     path = tmp_path / "calls"
     output = Lines(str(path))
-    output.write([record("old")], 0)
+    output.write([output.entry(record("old"))], 0)
     path.rename(tmp_path / "calls.1")
     output.reopen()
-    output.write([record("new")], 3)
+    output.write([output.entry(record("new"))], 3)
     output.close()
     assert [each["tool"] for each in lines(tmp_path / "calls.1")] == ["old"]
     assert [each.get("tool", each.get("lost")) for each in lines(path)] == [3, "new"]
@@ -276,7 +293,7 @@ def test_a_pipe_that_nobody_reads_costs_records_and_no_more(monkeypatch: pytest.
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     output = Lines(str(fifo))
-    lost = output.write([record(str(number)) for number in range(2000)], 0)
+    lost = output.write([output.entry(record(str(number))) for number in range(2000)], 0)
     assert 0 < lost < 2000
     data = b""
     with suppress(BlockingIOError):
@@ -299,7 +316,7 @@ def test_the_journal_gets_fields_that_nothing_can_forge(tmp_path: Path) -> None:
         journal.bind(str(tmp_path / "journal"))
         output = Journal("mcpd-bridge", str(tmp_path / "journal"))
         evil = "x\nPRIORITY=0\nCALLER_UID=0"
-        output.write([record(), record(evil)], 2)
+        output.write([output.entry(record()), output.entry(record(evil))], 2)
         output.close()
         gap, plain, forged = (journal.recv(65536) for _ in range(3))
     assert b"MCP_AUDIT_LOST=2\n" in gap

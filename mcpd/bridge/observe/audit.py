@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The audit trail: a record of every call of a tool (design §8 "Audit"; A-20).
 
-A record is taken down on the path of the call and written in batches by a thread. Nothing waits for that: if records
-come faster than they can be written, they are counted, and the count is written instead.
+A record is made into an entry on the path of the call, unless its arguments are large, and entries are written in
+batches by a thread. Nothing waits for that: if they come faster than they can be written, they are counted, and the
+count is written instead. The thread does no more than it has to: two that want the interpreter at the same time cost
+each other more than an entry takes.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import contextlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from time import sleep
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -31,18 +32,14 @@ DELAY: Final = 0.2
 """Seconds that a record waits for others."""
 MOST_WAITING: Final = 65_536
 """Records that wait to be written; further ones are lost."""
-COUNTED_FROM: Final = 1024
-"""Bytes of a request up to which it counts as nothing."""
+SMALL: Final = 4096
+"""Bytes of a request up to which its arguments are digested on the path of the call."""
 LARGE: Final = 65_536
 """Bytes of a request above which it does not wait: its arguments are digested, and forgotten, at once."""
 HURRY: Final = 1 << 20
 """Bytes of requests that wait, after which none waits longer."""
 MOST_HELD: Final = 8 << 20
 """Bytes of requests that wait while the thread is busy; what comes then is digested on the path of its call."""
-PIECE: Final = 32
-"""Records that are written in one go."""
-PAUSE: Final = 0.0002
-"""Seconds between two pieces."""
 FLUSH_TIMEOUT: Final = 3.0
 """Seconds in which the last records are written when the bridge ends."""
 
@@ -89,10 +86,13 @@ def read_params(raw: Raw) -> Params:
 
 
 class Output(Protocol):
-    """Where records go. It is used by one thread at a time, which it may hold up for a few seconds at most."""
+    """Where records go. Its file is used by one thread at a time, which it may hold up for a few seconds at most."""
 
-    def write(self, records: Sequence[Record], lost: int) -> int:
-        """Write *records*, and that *lost* others were lost; returns how many of *records* could not be written.
+    def entry(self, record: Record) -> bytes:
+        """*record* as it is written. Any thread may ask."""
+
+    def write(self, entries: Sequence[bytes], lost: int) -> int:
+        """Write *entries*, and that *lost* others were lost; returns how many of *entries* could not be written.
 
         Raises :class:`OSError` if none could be.
         """
@@ -112,7 +112,7 @@ class Audit:
         self.lost = 0
         """Records that were lost so far."""
         self._untold = 0
-        self._waiting: list[Record] = []
+        self._waiting: list[bytes | Record] = []
         self._held = 0
         self._timer: asyncio.TimerHandle | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="audit")
@@ -125,9 +125,7 @@ class Audit:
         if len(waiting) >= MOST_WAITING:
             self._lose(1)
             return
-        if size > COUNTED_FROM:
-            record = self._held_record(record, size)
-        waiting.append(record)
+        waiting.append(self.output.entry(record) if size <= SMALL else self._held_record(record, size))
         if self._timer is None and self._writing is None:
             hurries = size > LARGE or self._held > HURRY
             self._timer = asyncio.get_running_loop().call_later(0 if hurries else DELAY, self._flush)
@@ -167,25 +165,16 @@ class Audit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        records, self._waiting = self._waiting, []
-        untold, self._untold = self._untold, 0
+        batch, self._waiting = self._waiting, []
         self._held = 0
-        writing = asyncio.get_running_loop().run_in_executor(self._executor, self._write, records, untold)
+        untold, self._untold = self._untold, 0
+        writing = asyncio.get_running_loop().run_in_executor(self._executor, self._write, batch, untold)
         self._writing = writing
-        writing.add_done_callback(lambda done: self._written(done, len(records), untold))
+        writing.add_done_callback(lambda done: self._written(done, len(batch), untold))
 
-    def _write(self, records: list[Record], lost: int) -> int:
-        """Write *records*, in pieces between which the loop's thread gets its turn at the interpreter."""
-        failed = 0
-        for start in range(0, len(records) or 1, PIECE):
-            piece = [_read(record) for record in records[start : start + PIECE]]
-            failed += self.output.write(piece, lost)
-            lost = 0
-            if failed:
-                return failed + len(records) - start - len(piece)
-            if start + PIECE < len(records):
-                sleep(PAUSE)
-        return failed
+    def _write(self, batch: list[bytes | Record], lost: int) -> int:
+        entries = [each if isinstance(each, bytes) else self.output.entry(_read(each)) for each in batch]
+        return self.output.write(entries, lost)
 
     def _written(self, done: asyncio.Future[int], count: int, untold: int) -> None:
         self._writing = None

@@ -49,20 +49,22 @@ class Lines:
         self._fd = 1 if path == STDOUT else _open(path)
         self._is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
 
-    def write(self, records: Sequence[Record], lost: int) -> int:
+    def entry(self, record: Record) -> bytes:
+        """See :class:`~mcpd.bridge.observe.audit.Output`."""
+        return _encode(_line(record)) + b"\n"
+
+    def write(self, entries: Sequence[bytes], lost: int) -> int:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""
         if lost:
             self._put(_encode({"time": _stamp(time.time()), "lost": lost}) + b"\n")
-        clock = _clock()
-        lines = [_encode(_line(record, clock)) + b"\n" for record in records]
         written = 0
-        for piece in _pieces(lines, _FILE_PIECE if self._is_file else _PIECE):
+        for piece in _pieces(entries, _FILE_PIECE if self._is_file else _PIECE):
             try:
                 self._put(b"".join(piece))
             except TimeoutError:
                 break
             written += len(piece)
-        return len(lines) - written
+        return len(entries) - written
 
     def reopen(self) -> None:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""
@@ -101,7 +103,7 @@ def _open(path: str) -> int:
         raise from_oserror(error, f"opening {path} for the audit trail") from error
 
 
-def _pieces(lines: list[bytes], largest: int) -> Iterator[list[bytes]]:
+def _pieces(lines: Sequence[bytes], largest: int) -> Iterator[list[bytes]]:
     """*lines* in pieces of up to *largest* bytes, which are taken as a whole."""
     piece: list[bytes] = []
     size = 0
@@ -115,9 +117,9 @@ def _pieces(lines: list[bytes], largest: int) -> Iterator[list[bytes]]:
         yield piece
 
 
-def _clock() -> float:
-    """What a moment of the monotonic clock that is not long ago lacks to its date, in seconds since 1970."""
-    return time.time() - time.monotonic()
+def _date(ended: float) -> float:
+    """The date, in seconds since 1970, of a moment of the monotonic clock that is not long ago."""
+    return time.time() - time.monotonic() + ended
 
 
 def _stamp(seconds: float) -> str:
@@ -147,11 +149,11 @@ class _Line(msgspec.Struct, gc=False, omit_defaults=True):
     via: str = ""
 
 
-def _line(record: Record, clock: float) -> _Line:
+def _line(record: Record) -> _Line:
     ended, caller, server, tool, outcome, seconds, arguments, size, request, identity = record
     sha256, length = digest(arguments)
     return _Line(
-        _stamp(clock + ended), caller.uid, server[:LONGEST_NAME], tool[:LONGEST_NAME], outcome, round(seconds, 6),
+        _stamp(_date(ended)), caller.uid, server[:LONGEST_NAME], tool[:LONGEST_NAME], outcome, round(seconds, 6),
         sha256, length, size, request, identity[:LONGEST_ID].decode(errors="replace"), caller.server,
     )  # fmt: skip
 
@@ -162,16 +164,19 @@ class Journal:
     def __init__(self, identifier: str, address: str = journal.SOCKET) -> None:
         self._entries = journal.Entries(identifier, address)
 
-    def write(self, records: Sequence[Record], lost: int) -> int:
+    def entry(self, record: Record) -> bytes:
+        """See :class:`~mcpd.bridge.observe.audit.Output`."""
+        return _fields(record)
+
+    def write(self, entries: Sequence[bytes], lost: int) -> int:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""
         if lost:
             self._entries.send(_gap(lost))
-        clock = _clock()
-        for number, record in enumerate(records):
+        for number, entry in enumerate(entries):
             try:
-                self._entries.send(_fields(record, clock))
+                self._entries.send(entry)
             except TimeoutError:
-                return len(records) - number
+                return len(entries) - number
         return 0
 
     def reopen(self) -> None:
@@ -189,7 +194,7 @@ def _gap(lost: int) -> bytes:
     ).encode()
 
 
-def _fields(record: Record, clock: float) -> bytes:
+def _fields(record: Record) -> bytes:
     """The entry of *record*; what others chose in it has no line of its own, or is in the form with a length."""
     ended, caller, server, tool, outcome, seconds, arguments, size, request, identity = record
     sha256, length = digest(arguments)
@@ -199,7 +204,7 @@ def _fields(record: Record, clock: float) -> bytes:
     known = (
         f"MESSAGE={whom} called {shown[0]} of server {shown[1]}: {outcome} after {seconds:.4f} s\n"
         f"MESSAGE_ID={journal.TOOL_CALLED}\nPRIORITY={_INFO}\nCALLER_UID={caller.uid}\n"
-        f"MCP_CALL_OUTCOME={outcome}\nMCP_CALL_ENDED_USEC={(clock + ended) * 1e6:.0f}\n"
+        f"MCP_CALL_OUTCOME={outcome}\nMCP_CALL_ENDED_USEC={_date(ended) * 1e6:.0f}\n"
         f"MCP_CALL_DURATION_USEC={seconds * 1e6:.0f}\nMCP_CALL_ARGUMENTS_SHA256={sha256}\n"
         f"MCP_CALL_ARGUMENTS_SIZE={length}\nMCP_CALL_RESPONSE_SIZE={size}\nMCP_REQUEST_ID={request}\n"
     ).encode(errors="backslashreplace")
