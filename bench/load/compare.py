@@ -34,6 +34,7 @@ LOADS: Final = {"c16": (16, False), "c100": (100, False), "s16": (16, True), "s1
 """Calls in flight, and whether each client has a session, and the same ids as all others, of its own."""
 DIRECT: Final = "direct"
 OURS: Final = "mcpd-bridge"
+OURS_UNRECORDED: Final = "mcpd-bridge, no audit"
 OURS_MODERN: Final = "mcpd-bridge, 2026-07-28"
 PROXY: Final = "mcp-proxy (PyPI)"
 
@@ -69,6 +70,7 @@ def _start(stack: ExitStack, server: str, others: list[peers.Peer]) -> list[Targ
     candidates = [
         Target(DIRECT, None, server),
         Target(OURS, peers.ours(), server),
+        Target(OURS_UNRECORDED, peers.ours("--audit", "off"), server),
         Target(OURS_MODERN, peers.ours(), server, MODERN),
         *(Target(peer.name, peer, server) for peer in others),
     ]
@@ -157,5 +159,7 @@ def _judge(report: Report, path: Rounds, big: Rounds, rates: dict[str, Rounds]) 
     for key in ("result", "argument"):
         times = _ratio(big, OURS, DIRECT, key)
         report.add(f"a 1 MiB {key}, times the server's own pipe", times, 6, "×", "one core")
+    times = _ratio(big, OURS_UNRECORDED, DIRECT, "argument")
+    report.add("the same argument, without the audit trail", times, 6, "×", "one core; the rest is SHA-256")
     failed = sum(each.get("failed", 0) for rounds in (path, big, *rates.values()) for each in rounds.get(OURS, []))
     report.add("blocks with a wrong or missing answer", failed, 0, "", "any load")

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from mcpd.bridge import long_text
 from mcpd.errors import InvalidArgument, InvalidRequest, McpdError, ParseError
 
 Raw = msgspec.Raw
@@ -51,6 +52,10 @@ class Kind(Enum):
     RESPONSE = "response"
 
 
+def _decode_large(data: bytes) -> Message:
+    return long_text.decode(data, _decode_object)
+
+
 def _first(raw: Raw) -> bytes:
     return bytes(memoryview(raw)[:1])
 
@@ -65,7 +70,7 @@ def parse_body(body: bytes) -> Message | list[Raw]:
         if not body.isascii():
             body.decode()
         if body[:1] == b"{" or body.lstrip()[:1] != b"[":
-            return _decode_object(body) if len(body) <= _SHORT else _without_rest(_decode_object(body), body)
+            return _decode_object(body) if len(body) <= _SHORT else _without_rest(_decode_large(body), body)
         batch = _decode_array(body)
     except msgspec.ValidationError:
         _check_json(body)
@@ -182,7 +187,7 @@ def parse_line(line: bytes) -> list[Message]:
         if not line.isascii():
             line.decode()
         if line[:1] == b"{":
-            return [_decode_object(line)]
+            return [_decode_object(line) if len(line) <= _SHORT else _decode_large(line)]
         if line.lstrip()[:1] == b"[":
             return _parse_batch(line)
         return [_decode_object(line)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd import __version__, journal
-from mcpd.bridge.allocator import keep_large_blocks
+from mcpd.bridge.allocator import keep_large_blocks, settle
 from mcpd.bridge.budget import DEFAULT_TOTAL, SHARES, Budget
 from mcpd.bridge.callers import Everybody, OneUser
 from mcpd.bridge.http import listeners
@@ -386,6 +386,7 @@ def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | N
                     log.error("the check at the start failed", exc_info=fault)
 
     keep_large_blocks()
+    settle()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
 

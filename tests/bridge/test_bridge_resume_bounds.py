@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -141,3 +142,17 @@ def test_what_many_sessions_keep_is_counted() -> None:
     for streams in crowd:
         streams.close()
     assert not budget.held
+
+
+def test_closed_streams_are_freed_without_the_collector() -> None:
+    streams = Streams(Budget(), ME)
+    streams.push(b"1")
+    streams.close()
+    assert not streams.push(b"2")
+    gc.collect()
+    gc.disable()
+    try:
+        del streams
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

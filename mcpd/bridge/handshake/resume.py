@@ -111,15 +111,16 @@ class Track:
 class Streams:
     """The streams of one session: its own, for GET, and one for each POST whose reply became a stream."""
 
-    __slots__ = ("_budget", "_caller", "_events", "_held", "_number", "_own", "_size", "_tag", "_tracks", "link",
-                 "primes")  # fmt: skip
+    __slots__ = ("_budget", "_caller", "_closed", "_events", "_held", "_kept_own", "_number", "_size", "_tag",
+                 "_tracks", "link", "primes")  # fmt: skip
 
     def __init__(self, budget: Budget, caller: Caller) -> None:
         self._budget = budget
         self._caller = caller
         self._tag = b""
         self._number = 0
-        self._own = Track(self, 0, None)
+        self._kept_own: Track | None = None
+        self._closed = False
         self._tracks: dict[int, Track] = {}
         self._events: list[tuple[Track, int, bytes]] = []
         self._size = 0
@@ -141,13 +142,22 @@ class Streams:
     @property
     def is_heard(self) -> bool:
         """Whether a client listens to the session's own stream."""
-        return self.link is not None or self._own.sink is not None
+        return self.link is not None or (self._kept_own is not None and self._kept_own.sink is not None)
+
+    @property
+    def _own(self) -> Track:
+        """The session's own stream. Most sessions end before anything is sent on it."""
+        own = self._kept_own
+        if own is None:
+            own = self._kept_own = Track(self, 0, None)
+            own.ended = self._closed
+        return own
 
     def push(self, message: bytes, *, needed: bool = False) -> bool:
         """Send *message* on the session's own stream, see :meth:`Track.push`."""
         if self.link is not None:
             return self.link.push(message)
-        return self._own.push(message, needed=needed)
+        return not self._closed and self._own.push(message, needed=needed)
 
     def listen(self, sink: EventQueue, last_event_id: bytes = b"") -> None:
         """Serve a GET: *sink* gets the stream of *last_event_id* from there on, or the session's own if that is empty.
@@ -172,15 +182,19 @@ class Streams:
         """End all streams, and keep nothing."""
         if self.link is not None:
             self.link.end()
-        for track in (self._own, *self._tracks.values()):
+        self._closed = True
+        # Each of them refers to this, and would keep it until the collector finds both.
+        own, self._kept_own = self._kept_own, None
+        for track in (*self._tracks.values(), *((own,) if own is not None else ())):
             track.ended = True
             if track.sink is not None:
                 track.sink.end()
         self._tracks.clear()
         self._events.clear()
         self._size = 0
-        if self._held is not None:
-            self._held.close()
+        held, self._held = self._held, None
+        if held is not None:
+            held.close()
 
     def _find(self, event_id: bytes) -> tuple[Track, int]:
         found = _ID.fullmatch(event_id)
@@ -206,6 +220,8 @@ class Streams:
 
     def keep(self, track: Track, text: bytes) -> bool:
         """Keep the newest event of *track*; false if there is no memory for it."""
+        if self._closed:
+            return False
         self._events.append((track, track.place, text))
         track.kept += 1
         if track.place > track.sent:

@@ -73,15 +73,17 @@ class Handshake:
         except McpdError as fault:
             exchange.refuse(fault, jsonrpc.id_of(message))
             return
-        if session is not None:
-            life = session.life
-            exchange.headers, exchange.streams = life.headers, life.streams
         if kind is Kind.REQUEST:
+            if session is not None:
+                life = session.life
+                exchange.headers, exchange.streams = life.headers, life.streams
             if method == "initialize":
                 self._initialize(post, session, message, identity, exchange)
             else:
                 self._request(post, session, (identity, method, message), exchange)
         else:
+            if session is not None:
+                exchange.headers = session.headers
             self._other(session, kind, method, identity, message, exchange)
 
     def _initialize(

@@ -58,7 +58,7 @@ class Kind:
 
 
 class _Life:
-    """What a session has once its client goes on after ``initialize``."""
+    """What a session has once its client asks for something."""
 
     __slots__ = ("asked", "environment", "headers", "held", "is_deaf", "number", "seat", "streams", "was_busy")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mcpd.bridge import eras, jsonrpc
+from mcpd.bridge import allocator, eras, jsonrpc
 from mcpd.bridge.handshake.greeting import MOST_GREETING, greeting
 from mcpd.bridge.handshake.session import Kind, Session, version_of
 from mcpd.bridge.tasks import fault_of
@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 MOST_SESSIONS: Final = 10_000
 """Sessions of one caller, with and without a process of their own."""
+MANY_SESSIONS: Final = 1000
+"""After so many at once, memory is given back when the last one ends."""
 MOST_OF_ITS_OWN: Final = 4096
 """Bytes of ``initialize`` params that a session without a process keeps, if no other has the same."""
 _OUT_OF_USE: Final = (NotFound, Disabled, NotSupported, SystemInstanceOnly, InvalidConfig)
@@ -65,6 +67,8 @@ class Sessions:
         self._sweeper = Sweeper(self._all, Session.due, self._expire)
         self._last: Kind | None = None
         self._encoded: tuple[Message, bytes] = ({}, b"")
+        self._most = 0
+        """How many there were at once since there were none."""
         self._closing = False
         self._refreshing = False
         self._stale = False
@@ -191,6 +195,7 @@ class Sessions:
             self._last = kind
         session = Session(self._last)
         self._sessions[session.id] = session
+        self._most = max(self._most, len(self._sessions))
         _count(self._per_caller, caller, 1)
         self._sweeper.expect(self.idle_timeout(info))
         return session
@@ -324,6 +329,10 @@ class Sessions:
             # A dictionary that was large once stays so.
             self._sessions = {}
             self._last = None
+            if self._most >= MANY_SESSIONS:
+                # Soon, as who ends them looks at a list of all.
+                asyncio.get_running_loop().call_later(1.0, allocator.give_back)
+            self._most = 0
         _count(self._per_caller, session.caller, -1)
         if session.seat is not None:
             _count(self._seated, session.caller, -1)

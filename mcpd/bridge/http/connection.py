@@ -217,6 +217,16 @@ class Connection(HttpToolsProtocol):
         if self.waiting is not None:
             self.waiting.hang_up()
             self.waiting = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Refer to nothing that refers to this: until the collector finds such circles, thousands may have come."""
+        self.parser = None  # type: ignore[assignment]
+        self.app_state = {}
+        self.scope = None  # type: ignore[assignment]
+        self._known = self.head = None
+        if self.cycle is not None and self.cycle.response_complete:
+            self.cycle = self._cycle = None  # type: ignore[assignment]
 
     def until_read(self, queue: EventQueue) -> None:
         """All of *queue* was written: it is counted until the client has read it."""

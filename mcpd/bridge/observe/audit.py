@@ -34,11 +34,9 @@ MOST_WAITING: Final = 65_536
 """Records that wait to be written; further ones are lost."""
 SMALL: Final = 4096
 """Bytes of a request up to which its arguments are digested on the path of the call."""
-LARGE: Final = 65_536
-"""Bytes of a request above which it does not wait: its arguments are digested, and forgotten, at once."""
-HURRY: Final = 1 << 20
-"""Bytes of requests that wait, after which none waits longer."""
-MOST_HELD: Final = 8 << 20
+HURRY: Final = 4 << 20
+"""Bytes of requests that wait, after which none waits longer: their arguments are digested, and forgotten."""
+MOST_HELD: Final = 16 << 20
 """Bytes of requests that wait while the thread is busy; what comes then is digested on the path of its call."""
 FLUSH_TIMEOUT: Final = 3.0
 """Seconds in which the last records are written when the bridge ends."""
@@ -127,9 +125,8 @@ class Audit:
             return
         waiting.append(self.output.entry(record) if size <= SMALL else self._held_record(record, size))
         if self._timer is None and self._writing is None:
-            hurries = size > LARGE or self._held > HURRY
-            self._timer = asyncio.get_running_loop().call_later(0 if hurries else DELAY, self._flush)
-        elif self._held > HURRY or size > LARGE:
+            self._timer = asyncio.get_running_loop().call_later(DELAY, self._flush)
+        if self._held > HURRY:
             self._flush()
 
     async def close(self) -> None:

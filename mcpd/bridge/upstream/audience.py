@@ -78,7 +78,9 @@ class Audience:
         self._ask = ask
         self._tell = tell
         self._one_caller = one_caller
-        self._members: dict[object, tuple[Member, set[str]]] = {}
+        self._members: dict[Member, None] = {}
+        self._uris: dict[Member, set[str]] = {}
+        """What those are subscribed to who are to anything."""
         self._counts: dict[str, int] = {}
         self._levels: dict[object, int] = {}
         self._level = -1
@@ -106,12 +108,12 @@ class Audience:
 
     def join(self, member: Member) -> None:
         """See :meth:`Pool.join`."""
-        self._members.setdefault(member, (member, set()))
+        self._members[member] = None
 
     def leave(self, member: Member) -> None:
         """See :meth:`Pool.leave`."""
-        _, uris = self._members.pop(member, (None, set[str]()))
-        for uri in uris:
+        self._members.pop(member, None)
+        for uri in self._uris.pop(member, ()):
             self._unlist(member, uri)
             self._uncount(uri)
         if not self._members:
@@ -124,18 +126,18 @@ class Audience:
 
     def end(self) -> None:
         """Tell those who cannot go on elsewhere that the pool is at its end."""
-        for member, _ in list(self._members.values()):
+        for member in list(self._members):
             if isinstance(member, Tied):
                 member.pool_ended()
 
     def subscriptions(self, member: Member) -> set[str]:
         """What *member* is subscribed to."""
-        return set(self._members[member][1]) if member in self._members else set()
+        return set(self._uris.get(member, ()))
 
     async def subscribe(self, member: Member, uri: str) -> None:
         """See :meth:`Pool.subscribe`."""
         async with self._lock:
-            _, uris = self._members.get(member, (None, set[str]()))
+            uris = self._uris.get(member, set[str]())
             if uri in uris:
                 return
             if not uri:
@@ -153,7 +155,7 @@ class Audience:
                     self._pending = None
             self._counts[uri] = self._counts.get(uri, 0) + 1
             if member in self._members:
-                uris.add(uri)
+                self._uris.setdefault(member, uris).add(uri)
                 self._subscribed.setdefault(uri, {})[member] = member
             else:
                 self._uncount(uri)
@@ -161,10 +163,12 @@ class Audience:
     async def unsubscribe(self, member: Member, uri: str) -> None:
         """See :meth:`Pool.unsubscribe`."""
         async with self._lock:
-            _, uris = self._members.get(member, (None, set[str]()))
+            uris = self._uris.get(member, set[str]())
             if uri not in uris:
                 return
             uris.discard(uri)
+            if not uris:
+                del self._uris[member]
             self._unlist(member, uri)
             if self._counts[uri] > 1:
                 self._counts[uri] -= 1
@@ -204,13 +208,13 @@ class Audience:
             if self._members:
                 self._news.tell((method, ""), _kept(message, method, {}))
         elif self._one_caller and self._news.allows(len(self._members)):
-            for member, _ in list(self._members.values()):
+            for member in list(self._members):
                 if self.wants(member, method, message):
                     member.pool_notification(method, message)
 
     def _spread(self, key: tuple[str, str], message: Message) -> int:
         method, uri = key
-        hearers = self._listeners(uri) if uri else [member for member, _ in self._members.values()]
+        hearers = self._listeners(uri) if uri else list(self._members)
         for member in hearers:
             member.pool_notification(method, message)
         return len(hearers)
