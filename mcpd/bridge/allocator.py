@@ -29,7 +29,6 @@ def keep_large_blocks() -> None:
 
 def settle() -> None:
     """Have the collector leave alone what is there now, and stays: a whole round then takes a fraction of its time."""
-    gc.collect()
     gc.freeze()
 
 

@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from mcpd.bridge import long_text
 from mcpd.errors import InvalidArgument, InvalidRequest, McpdError, ParseError
 
 Raw = msgspec.Raw
@@ -52,10 +51,6 @@ class Kind(Enum):
     RESPONSE = "response"
 
 
-def _decode_large(data: bytes) -> Message:
-    return long_text.decode(data, _decode_object)
-
-
 def _first(raw: Raw) -> bytes:
     return bytes(memoryview(raw)[:1])
 
@@ -70,7 +65,7 @@ def parse_body(body: bytes) -> Message | list[Raw]:
         if not body.isascii():
             body.decode()
         if body[:1] == b"{" or body.lstrip()[:1] != b"[":
-            return _decode_object(body) if len(body) <= _SHORT else _without_rest(_decode_large(body), body)
+            return _decode_object(body) if len(body) <= _SHORT else _without_rest(_decode_object(body), body)
         batch = _decode_array(body)
     except msgspec.ValidationError:
         _check_json(body)
@@ -187,7 +182,7 @@ def parse_line(line: bytes) -> list[Message]:
         if not line.isascii():
             line.decode()
         if line[:1] == b"{":
-            return [_decode_object(line) if len(line) <= _SHORT else _decode_large(line)]
+            return [_decode_object(line)]
         if line.lstrip()[:1] == b"[":
             return _parse_batch(line)
         return [_decode_object(line)]

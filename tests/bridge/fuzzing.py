@@ -128,12 +128,22 @@ class Neighbour:
             answer = client.ask(call("echo", identity, **{self.argument: text}))
             assert (answer["id"], text_of(answer)) == (identity, text)
 
+    def check_processes(self) -> None:
+        """No further process is left; tells which, and what the bridge said, if there is one."""
+        try:
+            eventually(lambda: len(descendants(self.bridge.pid)) <= self.before[1], "the processes ended")
+        except AssertionError as error:
+            left = descendants(self.bridge.pid)
+            metrics = self.clients[1].http.get("/metrics").text
+            numbers = [line for line in metrics.splitlines() if "process" in line or "session" in line]
+            raise AssertionError(f"{error}\n{left}\n{numbers}\n{self.bridge.said()[-4000:]}") from None
+
     def check_the_rest(self, memory: int = 48 << 20) -> None:
         """Nothing is left: no descriptor, no process, and no more than *memory* bytes."""
-        fds, processes, size = self.before
+        fds, _, size = self.before
         self.check()
         eventually(lambda: self.bridge.fds() <= fds, "the descriptors are closed")
-        eventually(lambda: len(descendants(self.bridge.pid)) <= processes, "the processes ended")
+        self.check_processes()
         eventually(lambda: rss(self.bridge.pid) <= size + memory, "the memory is given back")
         assert "Traceback" not in self.bridge.said()
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
+import resource
 import signal
 import socket
 import stat
@@ -183,15 +185,15 @@ class Kept:
         self.error: OSError | None = None
         self.closed = False
 
-    def entry(self, record: Record) -> Any:
-        return record
+    def entry(self, record: Record) -> bytes:
+        return pickle.dumps((*record[:6], digest(record[6]), *record[7:]))
 
-    def write(self, records: Sequence[Record], lost: int) -> int:
+    def write(self, entries: Sequence[bytes], lost: int) -> int:
         assert threading.current_thread() is not threading.main_thread()
         assert self.may_write.wait(20)
         if self.error is not None:
             raise self.error
-        self.records += [(*record[:6], digest(record[6]), *record[7:]) for record in records]
+        self.records += [pickle.loads(entry) for entry in entries]
         self.lost += lost
         return 0
 
@@ -302,6 +304,39 @@ def test_a_pipe_that_nobody_reads_costs_records_and_no_more(monkeypatch: pytest.
     assert len([json.loads(line) for line in data.splitlines()]) == 2000 - lost
     os.close(reader)
     output.close()
+
+
+def test_a_line_that_was_cut_off_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "calls"
+    output = Lines(str(path))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+        with pytest.raises(OSError, match="large"):
+            output.write([output.entry(record("first"))], 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert output.write([output.entry(record("second"))], 1) == 0
+    output.close()
+    torn, lost, second = path.read_text().splitlines()
+    assert len(torn) == 100
+    assert json.loads(lost)["lost"] == 1
+    assert json.loads(second)["tool"] == "second"
+
+
+async def test_a_caller_does_not_choose_what_the_trail_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MOST_HELD", 10_000)
+    kept = Kept()
+    trail = Audit(kept)
+    params = jsonrpc.Raw(b'{"name":"harmless","arguments":{"x":"%b"},"name":"danger"}' % (b"y" * 9000))
+    for _ in range(3):
+        made = list(record("harmless"))
+        made[6] = audit.Unread(params)
+        trail.take(tuple(made), len(memoryview(params)))  # type: ignore[arg-type]
+    await trail.close()
+    assert [each[3] for each in kept.records] == ["danger"] * 3
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from bridge_harness import COMMAND, PATIENCE, call, descendants, eventually, initialize, text_of
+from bridge_harness import COMMAND, PATIENCE, call, eventually, initialize, text_of
 from fuzzing import Neighbour, abort, connect, exchange, nonce
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_clients_that_leave_in_the_middle_of_their_calls_leave_nothing(fuzzed_br
             pool.submit(leave, connection)
         over.set()
         watching.result(PATIENCE)
-    eventually(lambda: len(descendants(neighbour.bridge.pid)) <= neighbour.before[1], "sessions nobody has are ended")
+    neighbour.check_processes()
     neighbour.check_the_rest()
 
 

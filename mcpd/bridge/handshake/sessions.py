@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 MOST_SESSIONS: Final = 10_000
 """Sessions of one caller, with and without a process of their own."""
 MANY_SESSIONS: Final = 1000
-"""After so many at once, memory is given back when the last one ends."""
+"""After so many at once, memory is given back when few are left."""
 MOST_OF_ITS_OWN: Final = 4096
 """Bytes of ``initialize`` params that a session without a process keeps, if no other has the same."""
 _OUT_OF_USE: Final = (NotFound, Disabled, NotSupported, SystemInstanceOnly, InvalidConfig)
@@ -68,7 +68,7 @@ class Sessions:
         self._last: Kind | None = None
         self._encoded: tuple[Message, bytes] = ({}, b"")
         self._most = 0
-        """How many there were at once since there were none."""
+        """How many there were at once since memory was given back."""
         self._closing = False
         self._refreshing = False
         self._stale = False
@@ -329,10 +329,10 @@ class Sessions:
             # A dictionary that was large once stays so.
             self._sessions = {}
             self._last = None
-            if self._most >= MANY_SESSIONS:
-                # Soon, as who ends them looks at a list of all.
-                asyncio.get_running_loop().call_later(1.0, allocator.give_back)
+        if self._most >= MANY_SESSIONS and len(self._sessions) <= self._most // 8:
             self._most = 0
+            # Soon, as who ends them looks at a list of all.
+            asyncio.get_running_loop().call_later(1.0, allocator.give_back)
         _count(self._per_caller, session.caller, -1)
         if session.seat is not None:
             _count(self._seated, session.caller, -1)

@@ -225,7 +225,7 @@ class Connection(HttpToolsProtocol):
         self.app_state = {}
         self.scope = None  # type: ignore[assignment]
         self._known = self.head = None
-        if self.cycle is not None and self.cycle.response_complete:
+        if self._cycle is not None or (self.cycle is not None and self.cycle.response_complete):
             self.cycle = self._cycle = None  # type: ignore[assignment]
 
     def until_read(self, queue: EventQueue) -> None:

@@ -209,6 +209,9 @@ class Cycle:
         """The connection is gone."""
         self.disconnected = True
         self._forget()
+        if self.exchange is not None:
+            # It refers to this, and may be there for as long as its call takes.
+            self.exchange.on_reply = None
 
     def _forget(self) -> None:
         if self._timer is not None:

@@ -147,7 +147,7 @@ class Audit:
     def _held_record(self, record: Record, size: int) -> Record:
         """*record*, which may wait; without the arguments if too many wait for the thread already."""
         if self._held + size > MOST_HELD:
-            time, caller, server, tool, outcome, seconds, arguments, response, request, identity = record
+            time, caller, server, tool, outcome, seconds, arguments, response, request, identity = _read(record)
             return time, caller, server, tool, outcome, seconds, digest(arguments), response, request, identity
         self._held += size
         return record

@@ -48,6 +48,8 @@ class Lines:
         self._path = path
         self._fd = 1 if path == STDOUT else _open(path)
         self._is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
+        self._is_torn = False
+        """The last line is not whole."""
 
     def entry(self, record: Record) -> bytes:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""
@@ -62,6 +64,10 @@ class Lines:
             try:
                 self._put(b"".join(piece))
             except TimeoutError:
+                break
+            except OSError:
+                if not written and not lost:
+                    raise
                 break
             written += len(piece)
         return len(entries) - written
@@ -82,16 +88,19 @@ class Lines:
 
     def _put(self, data: bytes) -> None:
         """Write *data*. Raises TimeoutError if nobody reads, another OSError if nothing can be written."""
-        if self._is_file:
-            while data:
-                data = data[os.write(self._fd, data) :]
-            return
+        if self._is_torn:
+            data = b"\n" + data
+        left, self._is_torn = data, False
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
-        while data:
-            if not poll.poll(PATIENCE * 1000):
-                raise TimeoutError(f"{self._path} is not read")
-            data = data[os.write(self._fd, data[:_PIECE]) :]
+        try:
+            while left:
+                if not self._is_file and not poll.poll(PATIENCE * 1000):
+                    raise TimeoutError(f"{self._path} is not read")
+                left = left[os.write(self._fd, left if self._is_file else left[:_PIECE]) :]
+        except OSError:
+            self._is_torn = 0 < len(left) < len(data)
+            raise
 
 
 def _open(path: str) -> int:

@@ -118,7 +118,8 @@ class Observer:
         self.metrics.refused(caller, server, reason)
         if self.audit is not None and method == TOOL_CALL:
             given = read_params(params) if params is not None else _NOTHING
-            size = memoryview(given.arguments).nbytes
+            # The whole is kept in memory with them.
+            size = memoryview(params).nbytes if params is not None else 0
             self.audit.take(
                 (monotonic(), caller, server, given.name, f"refused:{reason}", 0.0, given.arguments, 0, request, b""),
                 size,

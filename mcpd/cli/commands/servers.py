@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -85,8 +86,16 @@ def _may_have_map() -> bool:
     """Whether one of the usual places has a map: what knows all places takes its time to import."""
     root, config = os.environ.get("MCP_ROOT") or "/", os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     bases = [Path(root, "usr/share"), Path(root, "etc"), Path(config).expanduser()]
-    # os.path.exists says no where a directory may not be looked into, and Path.exists raises.
-    return any(os.path.exists(base / "mcp" / name) for base in bases for name in ("mcps.json", "mcps.d"))  # noqa: PTH110
+    return any(_may_be_there(base / "mcp" / name) for base in bases for name in ("mcps.json", "mcps.d"))
+
+
+def _may_be_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        # What may not be looked at is looked for, and told of.
+        return error.errno not in {errno.ENOENT, errno.ENOTDIR}
+    return True
 
 
 async def _warn_of_map(args: argparse.Namespace) -> None:
