@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.cli.checks import Check
 from mcpd.errors import InvalidManifest
 from mcpd.model import load_json
-from mcpd.model.mcps import parse_entry
+from mcpd.model.mcps import parse_entry, unknown_fields
 from mcpd.store.files import is_missing, read_file
 from mcpd.store.mcps import files_in, layers
 
@@ -71,6 +71,9 @@ def _entries(path: Path, text: bytes, data: dict[str, Any], installed: Collectio
             advice = "mend the entry; its server is disabled until then"
             yield Check(NAME, "fail", error.message, advice)
             continue
+        for field in unknown_fields(raw):
+            message = f"{where}: the entry has {field!r}, which is no field of it and has no effect"
+            yield Check(NAME, "warn", message, "docs/mcps.md has all fields")
         if installed is not None and server_id not in installed:
             message = f"{where}: there is no server {server_id!r}, so its entry has no effect"
             yield Check(NAME, "warn", message, "'mcpctl list' shows the ids of what is installed")

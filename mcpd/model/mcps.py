@@ -102,6 +102,26 @@ class McpsEntry(_Part):
         return self.enabled and self.mcp_enabled
 
 
+def unknown_fields(raw: object) -> list[str]:
+    """What is in the valid entry *raw*, and in those of its tools and their arguments, that nothing here reads."""
+    found = _unknown(McpsEntry, raw, "")
+    for name, tool in _items(raw, "tools"):
+        found += _unknown(ToolEntry, tool, f"tools.{name}.")
+        for argument, said in _items(tool, "arguments"):
+            found += _unknown(ArgumentEntry, said, f"tools.{name}.arguments.{argument}.")
+    return found
+
+
+def _unknown(kind: type[_Part], raw: object, where: str) -> list[str]:
+    known = {field.alias or name for name, field in kind.model_fields.items()}
+    return [where + key for key in raw if key not in known] if isinstance(raw, dict) else []
+
+
+def _items(raw: object, member: str) -> list[tuple[str, object]]:
+    inner = raw.get(member) if isinstance(raw, dict) else None
+    return list(inner.items()) if isinstance(inner, dict) else []
+
+
 def parse_entry(server_id: str, data: object, origin: str) -> McpsEntry:
     """The entry *data* of *server_id* in the map *origin*.
 

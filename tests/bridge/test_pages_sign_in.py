@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from bridge_harness import BOTH, PATIENCE, ROOT, Bridge, eventually, initialize
+from bridge_harness import BOTH, COMMAND, PATIENCE, ROOT, Bridge, eventually, initialize
 from bridge_machine import Machine
 from browser import LOOKS, check_look, chromium, keep, visiting
 from test_bridge_service import BRIDGE, Program
@@ -25,7 +25,7 @@ from mcpd.bridge.pages.snippets import snippets
 from mcpd.bridge.site import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser
@@ -423,6 +423,22 @@ def test_examples_call_the_mcpctl_that_there_is(
     for each in examples:
         assert str(program) in each.text
         assert all(part in each.text for part in scope)
+
+
+def test_what_is_to_be_pasted_names_the_address_that_was_asked(
+    start_bridge: Callable[..., Bridge], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("s" * 32)
+    token.chmod(0o600)
+    page = start_bridge(
+        "--listen=0.0.0.0:0", "--allow-remote", "--allow-host=mcp.example.com", f"--token-file={token}",
+        f"--server=s={COMMAND}",
+    ).client()  # fmt: skip
+    headers = {"Accept": "text/html", "Host": "mcp.example.com:8443", "Authorization": "Bearer " + "s" * 32}
+    text = page.http.get("/mcp/meta/s", headers=headers).text
+    assert "http://mcp.example.com:8443/mcp/s" in text
+    assert "0.0.0.0" not in text
 
 
 def test_the_page_of_a_unix_socket_knows_its_own_ways(machine: Machine) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,6 +194,13 @@ async def test_doctor_warns_of_entries_for_nobody(mcpctl: Mcpctl, mcpd: FakeMcpd
         "warn",
         True,
     )
+    file.write_text(
+        '{"calculator": {"disalowed_tools": ["x"], "tools": {"add": {"arguments": {"a": {"hidden": true}}}}}}'
+    )
+    warnings = [check["message"] for check in (await _checks(mcpctl))[1] if check["name"] == "mcps map"]
+    assert [re.search("has '(.*)', which", warning)[1] for warning in warnings] == [  # type: ignore[index]
+        "disalowed_tools", "tools.add.arguments.a.hidden"
+    ]  # fmt: skip
     file.write_text('{"calculator": {"enabled": false}}')
     assert _named((await _checks(mcpctl))[1], "mcps map")["result"] == "ok"
     assert "warning" not in (await mcpctl("list")).err

@@ -261,7 +261,7 @@ class Sessions:
         if self._seated.get(session.caller, 0) >= limit:
             raise LimitExceeded(
                 f"{limit} sessions with a process of their own are open, the limit for one caller: end some with "
-                "DELETE, or raise bridge.max_sessions"
+                "DELETE, or raise bridge.max_sessions (--max-sessions)"
             )
         shelf, environment = self._shelf(session, info), session.life.environment
         seat = Seat(info, session.caller, self.parts, session, session.kind.params, shelf, environment=environment)

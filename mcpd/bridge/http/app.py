@@ -135,7 +135,7 @@ class Application:
         check_repeated(request.scope["state"]["repeated"])
         if not self._gate.check_host(headers, request.peer):
             host = headers.get(b"host", b"").decode("latin-1")[:200]
-            raise Refused(421, f"this bridge does not answer for the host {host!r}")
+            raise Refused(421, f"this bridge does not answer for the host {host!r}; alone, --allow-host adds one")
         if b"upgrade" in headers.get(b"connection", b"").lower():
             raise Refused(400, "this bridge speaks plain HTTP/1.1: leave out 'Connection: Upgrade'")
         origin = headers.get(b"origin")

@@ -143,7 +143,7 @@ class Endpoint:
         gate = self._gate
         if not gate.check_host(headers, cycle.connection.peer):
             host = headers.get(b"host", b"").decode("latin-1")[:200]
-            raise Refused(421, f"this bridge does not answer for the host {host!r}")
+            raise Refused(421, f"this bridge does not answer for the host {host!r}; alone, --allow-host adds one")
         if b"upgrade" in headers.get(b"connection", b"").lower():
             raise Refused(400, "this bridge speaks plain HTTP/1.1: leave out 'Connection: Upgrade'")
         origin = headers.get(b"origin")
@@ -203,7 +203,7 @@ class Endpoint:
         options = self.parts.options
         fault = LimitExceeded(
             f"you call server {post.server} too often: {options.rate:g} calls a second are allowed, "
-            f"{options.burst} at once, see bridge.rate and bridge.burst; try again in {wait:.3g} s"
+            f"{options.burst} at once, see bridge.rate and bridge.burst (--rate, --burst); try again in {wait:.3g} s"
         )
         exchange.refuse(fault, jsonrpc.id_of(message), ((b"retry-after", b"%d" % math.ceil(wait)),))
 

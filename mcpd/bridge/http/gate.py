@@ -103,7 +103,9 @@ class Gate:
         authority = _AUTHORITY.fullmatch(site.group(1)) if site is not None else None
         if text in self.allowed_origins or (authority is not None and authority.group(1).lower() in _LOOPBACK):
             return ((b"access-control-allow-origin", origin), *_EXPOSED)
-        raise NotAuthorized(f"pages of the origin {text[:200]!r} may not use this bridge; see bridge.allowed_origins")
+        raise NotAuthorized(
+            f"pages of the origin {text[:200]!r} may not use this bridge; see bridge.allowed_origins (--allow-origin)"
+        )
 
     def identify(self, headers: Mapping[bytes, bytes], peer: Peer, *, safe: bool = False) -> Caller:
         """The caller, to whom sessions are bound; *safe* tells that the request changes nothing.

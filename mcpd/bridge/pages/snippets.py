@@ -26,9 +26,12 @@ class Snippet(NamedTuple):
     note: str = ""
 
 
-def snippets(site: Site, server: str) -> list[tuple[str, list[Snippet]]]:
-    """Those for *server* on the bridge of *site*, the simplest way first, each with its name."""
-    url = f"{site.urls[0] if site.urls else PORT_PLACE}/mcp/{quote(server, safe='')}"
+def snippets(site: Site, server: str, base: str = "") -> list[tuple[str, list[Snippet]]]:
+    """Those for *server* on the bridge of *site*, the simplest way first, each with its name.
+
+    *base* is the base URL on TCP, if one is known by which the bridge can be reached.
+    """
+    url = f"{base or PORT_PLACE}/mcp/{quote(server, safe='')}"
     name = server
     found = []
     if site.kind != "alone":

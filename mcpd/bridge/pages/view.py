@@ -88,7 +88,7 @@ class Pages:
             else f"unix://{site.socket}#/mcp/{quote(name, safe='')}",
             offer=offer,
             diagnostics=list(self._diagnostics(known, info, caller, offer)),
-            snippets=snippets(site, name),
+            snippets=snippets(site, name, base),
         )  # fmt: skip
 
     async def error(

@@ -39,7 +39,7 @@ class Census:
         if not self.has_room(caller, limit):
             raise LimitExceeded(
                 f"{limit} server processes run for you, the limit for one caller: end sessions that you do not need, "
-                "wait until unused ones have ended, or raise bridge.max_children"
+                "wait until unused ones have ended, or raise bridge.max_children (--max-children)"
             )
         self._running[caller] = self._running.get(caller, 0) + 1
 

@@ -150,7 +150,8 @@ class Child:
             raise SpawnFailed(f"server {self.name} ended while it started; see its log")
         response = await sink.future
         if not self.open:
-            raise SpawnFailed(f"server {self.name} ended while it started; see its log")
+            what = "ended while it started" if self._died else f"did not answer {method} within {timeout:g} s"
+            raise SpawnFailed(f"server {self.name} {what}; see its log")
         return response
 
     async def greet(self, params: bytes) -> Raw:
@@ -324,7 +325,7 @@ class Child:
         if expired:
             request = ", ".join([call.sink.request_id for _, call in expired[:MOST_NAMED]])
             self._warn.warning(
-                "%d calls timed out, so it gets no new ones and is stopped", len(expired), request=request
+                "calls that timed out: %d; it gets no new ones and is stopped", len(expired), request=request
             )
             self.retire()
 

@@ -185,7 +185,10 @@ class CommandSource:
         except OSError as error:
             held.ended(0.0)
             program = held.command.argv[0]
-            raise SpawnFailed(from_oserror(error, f"starting {program!r} for server {server}").message) from error
+            where = f" in {error.filename!r}" if error.filename and error.filename != program else ""
+            raise SpawnFailed(
+                from_oserror(error, f"starting {program!r}{where} for server {server}").message
+            ) from error
 
     async def close(self) -> None:
         """Nothing to let go of."""

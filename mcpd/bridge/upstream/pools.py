@@ -167,7 +167,7 @@ class Pools:
         if self._per_caller.get(caller, 0) >= limit:
             raise LimitExceeded(
                 f"{limit} kinds of processes are in use, the limit for one caller: declare the same capabilities and "
-                "revision in all sessions, or raise bridge.max_children"
+                "revision in all sessions, or raise bridge.max_children (--max-children)"
             )
 
     def _expire(self, pool: Pool) -> None:
