@@ -140,7 +140,7 @@ def test_an_error_has_the_id_that_the_log_names(wired: Bridge) -> None:
     reply = client.post(call("hang"), X_Request_Id="find-me")
     assert reply.headers["x-request-id"] == "find-me"
     eventually(lambda: "find-me" in wired.said(), "the log names the request")
-    assert "server w: 1 calls timed out" in wired.said()
+    assert "server w: calls that timed out: 1" in wired.said()
     own = [wired.client(name).post(initialize()).headers["x-request-id"] for name in ("missing", "missing")]
     assert len(set(own)) == 2
     assert wired.http().get("/nothing").headers["x-request-id"]
