@@ -11,12 +11,15 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx2
 import pytest
 from bridge_harness import BOTH, COMMAND, PATIENCE, Bridge, call, descendants, eventually, text_of
+
+from mcpd.bridge.pages.snippets import snippets
+from mcpd.bridge.site import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -343,3 +346,38 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert str(files[0]) in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "uid", "scope"), [("user", 1000, []), ("user", 0, ["--user"]), ("system", 0, ["--system"])]
+)
+def test_examples_call_the_mcpctl_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, uid: int, scope: list[str]
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (_, examples), *_ = snippets(Site(kind), "x")
+    assert examples[-1].text == " ".join(["mcpctl", *scope, "run", "x"])
+    program = tmp_path / "mcpctl"
+    program.touch()
+    (_, examples), *_ = snippets(Site(kind), "x")
+    for each in examples:
+        assert str(program) in each.text
+        assert all(part in each.text for part in scope)
+
+
+def test_what_is_to_be_pasted_names_the_address_that_was_asked(
+    start_bridge: Callable[..., Bridge], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("s" * 32)
+    token.chmod(0o600)
+    page = start_bridge(
+        "--listen=0.0.0.0:0", "--allow-remote", "--allow-host=mcp.example.com", f"--token-file={token}",
+        f"--server=s={COMMAND}",
+    ).client()  # fmt: skip
+    headers = {"Accept": "text/html", "Host": "mcp.example.com:8443", "Authorization": "Bearer " + "s" * 32}
+    text = page.http.get("/mcp/meta/s", headers=headers).text
+    assert "http://mcp.example.com:8443/mcp/s" in text
+    assert "0.0.0.0" not in text

@@ -80,6 +80,7 @@ class Lines:
             os.dup2(fd, self._fd, inheritable=False)
             os.close(fd)
             self._is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
+            self._is_torn = False
 
     def close(self) -> None:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""
@@ -90,7 +91,7 @@ class Lines:
         """Write *data*. Raises TimeoutError if nobody reads, another OSError if nothing can be written."""
         if self._is_torn:
             data = b"\n" + data
-        left, self._is_torn = data, False
+        left = data
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         try:
@@ -99,8 +100,10 @@ class Lines:
                     raise TimeoutError(f"{self._path} is not read")
                 left = left[os.write(self._fd, left if self._is_file else left[:_PIECE]) :]
         except OSError:
-            self._is_torn = 0 < len(left) < len(data)
+            # What was torn before stays so if nothing could be written behind it.
+            self._is_torn |= len(left) < len(data)
             raise
+        self._is_torn = False
 
 
 def _open(path: str) -> int:

@@ -30,7 +30,7 @@ class Flight(dict[bytes, Call]):
     """Calls by their upstream id, oldest first; the sum of their sizes is counted in *held*.
 
     Where the process is *shared* by several callers, a call that was given up is remembered until it is answered.
-    Use :meth:`add` and :meth:`take` to change it.
+    Use :meth:`add`, :meth:`take` and :meth:`give_up` to change it.
     """
 
     __slots__ = ("_ghosts", "_haunted_until", "_held", "_low", "_room", "_shared", "_size")
