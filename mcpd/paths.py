@@ -42,6 +42,10 @@ class Layout:
     runtime: Path
     overlay: Path
     """A user's own values for system-installed servers; unused in the system scope."""
+    scripts: Path
+    """Files that are script servers."""
+    contents: Path
+    """What content ids of the mcps map stand for."""
 
     @property
     def sources_dir(self) -> Path:
@@ -79,6 +83,21 @@ class Paths:
         """The mcps map that the system's packages bring."""
         return self.vendor.with_name("mcps.json")
 
+    @property
+    def vendor_scripts(self) -> Path:
+        """The script servers that the system's packages bring."""
+        return self.vendor.with_name("scripts")
+
+    @property
+    def vendor_contents(self) -> Path:
+        """What the content ids of their map stand for."""
+        return self.vendor.with_name("cas")
+
+    def contents(self, scope: Scope) -> list[Path]:
+        """Where *scope* looks for content, its own first."""
+        own = [self.user.contents] if scope is Scope.USER else []
+        return [*own, self.system.contents, self.vendor_contents]
+
     def layout(self, scope: Scope) -> Layout:
         """The directories of *scope*."""
         return self.user if scope is Scope.USER else self.system
@@ -112,6 +131,8 @@ def _user() -> Layout:
         cache=Path(xdg.user_cache_dir),
         runtime=runtime,
         overlay=data / "overlay",
+        scripts=data / "scripts",
+        contents=data / "cas",
     )
 
 
@@ -126,6 +147,8 @@ def _system(root: Path) -> Layout:
         cache=root / "var/cache/mcp",
         runtime=root / "run/mcp",
         overlay=root / "var/lib/mcp/overlay",
+        scripts=root / "etc/mcp/scripts",
+        contents=root / "var/lib/mcp/cas",
     )
 
 

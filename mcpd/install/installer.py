@@ -229,6 +229,11 @@ class Installer:
     def _own(self, server_id: str) -> InstalledServer:
         """The installed server, if this instance may change it."""
         server = self._store.get(check_id(server_id))
+        if server.script is not None:
+            raise ReadOnly(
+                f"{server_id} is a script server: its script ('mcpctl script remove {server_id}') or its entry in the"
+                " mcps map is all there is of it"
+            )
         if not server.writable:
             raise ReadOnly(f"{server_id} belongs to the {server.layer} layer and is not changed by this instance")
         return server

@@ -104,6 +104,16 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) and value else (value or [])
 
 
+def as_map(value: Any) -> Any:
+    """Other tools write ``null`` for an object that they do not have."""
+    return {} if value is None else value
+
+
+def as_list(value: Any) -> Any:
+    """The same of a list."""
+    return [] if value is None else value
+
+
 def _flag(value: Any) -> Any:
     return False if value is None else value
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Self
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from mcpd.errors import InvalidManifest
-from mcpd.model.base import Document, Strings, Text, check_id
+from mcpd.model.base import Document, Strings, Text, as_list, check_id
 from mcpd.model.legacy import modernise
 from mcpd.model.property import ConfigProperty  # noqa: TC001 - pydantic reads the annotations
 from mcpd.model.source import Source  # noqa: TC001 - pydantic reads the annotations
@@ -24,10 +24,6 @@ def _checked_id(value: str) -> str:
         raise ValueError(error.message) from error
 
 
-def _list(value: Any) -> Any:
-    return [] if value is None else value
-
-
 class Entry(Document):
     """Identity, origin and needs of a server."""
 
@@ -35,7 +31,7 @@ class Entry(Document):
     name: Text = ""
     summary: Text = ""
     version: Text = ""
-    transports: Annotated[list[Transport], BeforeValidator(_list)] = Field(default_factory=list)
+    transports: Annotated[list[Transport], BeforeValidator(as_list)] = Field(default_factory=list)
     source: Source | None = None
     description: Text = ""
     author: JsonValue = ""
@@ -55,7 +51,7 @@ class Entry(Document):
     """The scope the registry proposes; in a manifest, the one the server is installed in (S-23)."""
     platforms: JsonValue = None
     permissions: Strings = Field(default_factory=list)
-    configurable_properties: Annotated[list[ConfigProperty], BeforeValidator(_list)] = Field(default_factory=list)
+    configurable_properties: Annotated[list[ConfigProperty], BeforeValidator(as_list)] = Field(default_factory=list)
     manifest: Text = ""
     """URL of the whole manifest, where the registry holds a summary only."""
     integrity: JsonValue = None

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue
 
-from mcpd.model.base import Document, Text
+from mcpd.model.base import Document, Text, as_map
 from mcpd.model.entry import Entry
+
+EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Runtime(Document):
@@ -22,19 +24,12 @@ class Runtime(Document):
     run_as: Literal["user", "system"] = "user"
 
 
-def _mapping(value: Any) -> Any:
-    return {} if value is None else value
-
-
-_EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-
 class Manifest(Entry):
     """``manifest.json``."""
 
-    config: Annotated[dict[str, JsonValue], BeforeValidator(_mapping)] = Field(default_factory=dict)
+    config: Annotated[dict[str, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
     install_dir: Text = ""
-    env: Annotated[dict[_EnvironmentName, str], BeforeValidator(_mapping)] = Field(default_factory=dict)
+    env: Annotated[dict[EnvironmentName, str], BeforeValidator(as_map)] = Field(default_factory=dict)
     runtime: Runtime = Field(default_factory=Runtime)
     stateful: bool | None = None
     """Set by other tools for servers that keep state between calls, which ``runtime.sharing`` covers."""

@@ -6,16 +6,20 @@ Its own fields are in snake_case, as the seed has them, those of MCP (``inputSch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
 
 from mcpd.errors import InvalidManifest
-from mcpd.model.base import Document, Text, printable
+from mcpd.model.base import Document, Strings, Text, as_list, as_map, printable
+from mcpd.model.manifest import EnvironmentName, Runtime
+from mcpd.model.property import ConfigProperty  # noqa: TC001 - pydantic reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+CALL_TIMEOUT: Final = 30.0
+"""Seconds for a call of a script, where nothing else is said."""
 MOST_NAMES: Final = 10_000
 """Names of tools in one entry."""
 
@@ -23,10 +27,6 @@ Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=25
 Names = Annotated[list[Name], Field(max_length=MOST_NAMES)]
 _Switch = Annotated[bool, Field(strict=True)]
 """``"false"`` in quotes is a slip of the pen, and no word for true."""
-
-
-def _map(value: Any) -> Any:
-    return {} if value is None else value
 
 
 class _Part(Document):
@@ -52,6 +52,12 @@ class ToolEntry(_Part):
     title: str | None = None
     description: str | None = None
     input_schema: dict[str, JsonValue] | None = Field(default=None, alias="inputSchema")
+    output_schema: dict[str, JsonValue] | None = Field(default=None, alias="outputSchema")
+    """Of a script server's."""
+    annotations: dict[str, JsonValue] | None = None
+    """The same."""
+    function: Name | None = None
+    """The same: the function or command that is called, if it has another name."""
     arguments: dict[Name, ArgumentEntry] = Field(default_factory=dict)
 
 
@@ -60,15 +66,43 @@ class ResourceEntry(_Part):
 
     uri: Text = ""
     name: Text = ""
+    title: Text = ""
     description: Text = ""
+    size: Annotated[int, Field(ge=0)] | None = None
+    """Bytes, as far as that is known."""
     mime_type: Text = Field(default="", alias="mimeType")
+    source: Text = ""
+    """Where its content comes from, if that is not what :attr:`uri` says."""
 
 
 class PromptEntry(_Part):
     """A prompt of a script server."""
 
+    title: Text = ""
     description: Text = ""
     arguments: list[dict[str, JsonValue]] = Field(default_factory=list)
+    template: Text = ""
+    """The text of its only message."""
+    messages: list[dict[str, JsonValue]] = Field(default_factory=list)
+
+
+class ScriptRuntime(Runtime):
+    """How a script server is run, with the limits of each call."""
+
+    workers: Annotated[int, Field(ge=0, le=64)] = 0
+    """Processes that have the script imported before they are called."""
+    memory: Annotated[int, Field(ge=16 << 20, le=1 << 40)] = 1 << 30
+    """Bytes of memory."""
+    processes: Annotated[int, Field(ge=1, le=32768)] = 256
+    output: Annotated[int, Field(ge=1 << 10, le=1 << 30)] = 10 << 20
+    """Bytes of a result."""
+    error_mapping: Literal["tool-result", "json-rpc"] = "tool-result"
+    """Whether a call that fails is a result with ``isError`` or an error of JSON-RPC (C-4 to C-7)."""
+
+    @property
+    def seconds(self) -> float:
+        """What a call may take."""
+        return self.call_timeout or CALL_TIMEOUT
 
 
 class McpsEntry(_Part):
@@ -79,7 +113,7 @@ class McpsEntry(_Part):
     """Whether it is offered over MCP, which for an installed server is the same as :attr:`enabled`."""
     summary: Text = ""
     description: Text = ""
-    tools: Annotated[dict[Name, ToolEntry], BeforeValidator(_map), Field(max_length=MOST_NAMES)] = Field(
+    tools: Annotated[dict[Name, ToolEntry], BeforeValidator(as_map), Field(max_length=MOST_NAMES)] = Field(
         default_factory=dict
     )
     allowed_tools: Names | None = None
@@ -91,20 +125,45 @@ class McpsEntry(_Part):
     prompts: _Switch | dict[str, PromptEntry] = Field(default_factory=dict)
     """The same of prompts."""
     auto_discover: bool | None = None
-    """Whether tools are found by looking at a script; where it is not said, a script without ``tools`` is looked at."""
+    """Whether tools are found by looking at a script; where it is not said, they are unless ``tools`` describes some
+    whole, with an ``inputSchema`` or a ``function``."""
     tools_transform_cid: Text = ""
     resources_transform_cid: Text = ""
     prompts_transform_cid: Text = ""
+    definition_cid: Text = ""
+    """The script itself, if no file of the server's name is there."""
+    permissions: Strings = Field(default_factory=list)
+    """What a script server may, as in manifests."""
+    env: Annotated[dict[EnvironmentName, str], BeforeValidator(as_map)] = Field(default_factory=dict)
+    configurable_properties: Annotated[list[ConfigProperty], BeforeValidator(as_list)] = Field(
+        default_factory=list, alias="configurableProperties"
+    )
+    runtime: ScriptRuntime = Field(default_factory=ScriptRuntime)
+    variables: Annotated[dict[Name, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
+    """What resources ``variable://NAME`` hold."""
 
     @property
     def usable(self) -> bool:
         """Whether clients may have the server at all."""
         return self.enabled and self.mcp_enabled
 
+    @property
+    def is_server(self) -> bool:
+        """Whether the entry makes a server where there is none; tools alone are what is changed of an installed one."""
+        offered = any(isinstance(each, dict) and each for each in (self.resources, self.prompts))
+        return offered or any((
+            self.definition_cid, self.tools_transform_cid, self.resources_transform_cid, self.prompts_transform_cid,
+        ))  # fmt: skip
+
 
 def unknown_fields(raw: object) -> list[str]:
-    """What is in the valid entry *raw*, and in those of its tools and their arguments, that nothing here reads."""
+    """What is in the valid entry *raw*, and in its runtime, tools, resources and prompts, that nothing here reads."""
     found = _unknown(McpsEntry, raw, "")
+    if isinstance(raw, dict):
+        found += _unknown(ScriptRuntime, raw.get("runtime"), "runtime.")
+    for member, kind in (("resources", ResourceEntry), ("prompts", PromptEntry)):
+        for name, said in _items(raw, member):
+            found += _unknown(kind, said, f"{member}.{name}.")
     for name, tool in _items(raw, "tools"):
         found += _unknown(ToolEntry, tool, f"tools.{name}.")
         for argument, said in _items(tool, "arguments"):
@@ -112,7 +171,7 @@ def unknown_fields(raw: object) -> list[str]:
     return found
 
 
-def _unknown(kind: type[_Part], raw: object, where: str) -> list[str]:
+def _unknown(kind: type[Document], raw: object, where: str) -> list[str]:
     known = {field.alias or name for name, field in kind.model_fields.items()}
     return [where + key for key in raw if key not in known] if isinstance(raw, dict) else []
 
@@ -154,17 +213,18 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def policies(entries: Iterable[McpsEntry]) -> list[dict[str, Any]]:
-    """What *entries* change of an installed server's tools, resources and prompts; empty if they change nothing.
+def policies(entries: Iterable[McpsEntry], definition: McpsEntry | None = None) -> list[dict[str, Any]]:
+    """What *entries* change of a server's tools, resources and prompts; empty if they change nothing.
 
-    One object per entry that does, in the order given: each sees the server as those before it leave it.
+    One object per entry that does, in the order given: each sees the server as those before it leave it. The one that
+    is the *definition* of a script server says what its tools are, and so changes nothing of how they look.
     """
-    return [found for entry in entries if (found := _policy(entry))]
+    return [found for entry in entries if (found := _policy(entry, defining=entry is definition))]
 
 
-def _policy(entry: McpsEntry) -> dict[str, Any]:
+def _policy(entry: McpsEntry, *, defining: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if tools := {name: changes for name, tool in entry.tools.items() if (changes := _changes(tool))}:
+    if tools := {name: changes for name, tool in entry.tools.items() if (changes := _changes(tool, defining=defining))}:
         found["tools"] = tools
     if entry.allowed_tools is not None:
         found["allowed_tools"] = entry.allowed_tools
@@ -176,8 +236,12 @@ def _policy(entry: McpsEntry) -> dict[str, Any]:
     return found
 
 
-def _changes(tool: ToolEntry) -> dict[str, Any]:
-    known = set(ToolEntry.model_fields) - {"arguments"}
+_LOOKS: Final = frozenset({"title", "description", "input_schema"})
+_DEFINED: Final = frozenset({"output_schema", "annotations", "function", "arguments"})
+
+
+def _changes(tool: ToolEntry, *, defining: bool) -> dict[str, Any]:
+    known = set(ToolEntry.model_fields) - _DEFINED - (_LOOKS if defining else set())
     changes = tool.model_dump(mode="json", by_alias=True, exclude_unset=True, include=known)
     changes = {key: value for key, value in changes.items() if value is not None}
     if changes.get("enabled") is True:

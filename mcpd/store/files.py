@@ -29,6 +29,7 @@ MAX_FILE: Final = 8 * 1024 * 1024
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 
+_PUBLIC: Final = 0o755
 _TICK: Final = 50_000_000
 """Nanoseconds."""
 
@@ -133,10 +134,16 @@ def sync_tree(path: Path) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """Make *path* and its parents, if they are not there; only *path* itself gets *mode*."""
+    """Make *path*, which gets *mode*, and its parents, if they are not there.
+
+    What everybody is to look into lies in parents that everybody may pass, whatever the umask is.
+    """
     try:
         if not path.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            for parent in reversed([each for each in path.parents if not each.exists()]):
+                parent.mkdir(exist_ok=True)
+                if mode == _PUBLIC:
+                    parent.chmod(_PUBLIC)
             path.mkdir(mode=mode, exist_ok=True)
             path.chmod(mode)
             sync_directory(path.parent)

@@ -18,7 +18,7 @@ from mcpd.store.index import IndexFile
 
 if TYPE_CHECKING:
     from mcpd.paths import Scope
-    from mcpd.store.records import LayerName
+    from mcpd.store.records import LayerName, ScriptFile
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ class Kind(Enum):
     """Nothing but an object in an index of the older form."""
     VENDOR = auto()
     """A directory of the read-only layer."""
+    SCRIPT = auto()
+    """A script, or an entry of the mcps map: a manifest that is in no file."""
     NOTHING = auto()
     """A pointer of the index to nothing, or a key that is no id."""
 
@@ -57,7 +59,9 @@ class Found:
     exposed: frozenset[str] = frozenset()
     """Keys of sensitive values that another tool left in the manifest."""
     document: dict[str, Any] | None = field(default=None, repr=False)
-    """The manifest as it is in an index of the older form."""
+    """The manifest as it is in an index of the older form, or as it is made for a script."""
+    script: ScriptFile | None = None
+    """Of a script server."""
 
     def load(self) -> dict[str, Any]:
         """The manifest as it is in the file, sensitive values and all.

@@ -12,7 +12,7 @@ from mcpd.errors import InvalidManifest, McpdError, NoSpace, NotFound, ReadOnly,
 from mcpd.model import ID_PATTERN, JsonValue, Manifest, check_id
 from mcpd.store import configuration, documents
 from mcpd.store.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
-from mcpd.store.layers import MANIFEST, Found, Kind, Layer
+from mcpd.store.layers import MANIFEST, Found, Kind
 from mcpd.store.migrate import migrate_index
 from mcpd.store.tree import contained
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcpd.store.catalogue import ToolFiles
     from mcpd.store.records import Generation
     from mcpd.store.tree import Tree
-    from mcpd.store.view import View
+    from mcpd.store.view import Place, View
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Lifecycle:
         view = self._view
         layer, found = view.find(server_id)
         if layer is not view.own:
-            raise ReadOnly(_not_ours(found.id, layer))
+            raise ReadOnly(_not_ours(found, layer))
         migrate_index(view)
         layer, found = view.find(server_id)
         if keep_config:
@@ -115,7 +115,7 @@ class Lifecycle:
         except OSError as error:
             raise from_oserror(error, f"removing what is left of {found.id}") from error
 
-    def _keep(self, layer: Layer, found: Found) -> None:
+    def _keep(self, layer: Place, found: Found) -> None:
         """Put the values of *found* where :meth:`activate` finds them should it come back."""
         view = self._view
         if found.manifest is None or not view.is_own(layer, found):
@@ -190,7 +190,12 @@ def _remove_temporary(directory: Path) -> None:
                 remove_tree(directory / name)
 
 
-def _not_ours(server_id: str, layer: Layer) -> str:
+def _not_ours(found: Found, layer: Place) -> str:
+    server_id = found.id
+    if found.script is not None:
+        path = found.script.path
+        is_file = path is not None and path.name.rpartition(".")[0] == server_id
+        return f"{server_id} is a script server; remove {path if is_file else 'its entry in the mcps map'}"
     if layer.name == "vendor":
         return f"{server_id} belongs to the system's packages; remove the package that brought it"
     return f"{server_id} is installed for the whole system; remove it there (mcpctl --system remove {server_id})"

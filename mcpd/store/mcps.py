@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.errors import InvalidManifest
+from mcpd.errors import InvalidManifest, McpdError
 from mcpd.model import load_json, printable
 from mcpd.model.mcps import McpsEntry, merge, parse_entry, policies
 from mcpd.paths import Scope
+from mcpd.store import contents
 from mcpd.store.files import Signature, is_missing, read_file, settled, signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from mcpd.paths import Paths
@@ -47,6 +49,19 @@ NO_ENTRY: Final = ServerEntry()
 
 
 @dataclass(frozen=True, slots=True)
+class Definition:
+    """What the map says about one script server: one entry tells what it is, the others what clients get of it."""
+
+    said: ServerEntry
+    entry: McpsEntry
+    raw: Mapping[str, Any]
+    """The entry as it was written, its files merged."""
+
+
+NO_DEFINITION: Final = Definition(NO_ENTRY, McpsEntry(), {})
+
+
+@dataclass(frozen=True, slots=True)
 class _Said:
     """One file's word on one server."""
 
@@ -58,8 +73,9 @@ class _Said:
 class _File:
     """One file of the map; a missing or malformed one is empty."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, contents: Sequence[Path]) -> None:
         self._path = path
+        self._contents = contents
         self._fault = ""
         self._read: tuple[Signature | None, dict[str, _Said]] = (None, {})
 
@@ -73,7 +89,9 @@ class _File:
             if now == self._read[0]:
                 return self._read[1]
             known = now if settled(status) else None
-            found = self._entries()
+            found, is_whole = self._entries()
+            if not is_whole:
+                known = None  # What it refers to may change, and has a signature of its own.
             self._fault = ""
         except InvalidManifest as error:
             self._unusable(error.message)
@@ -88,11 +106,23 @@ class _File:
         self._read = (known, found)
         return found
 
-    def _entries(self) -> dict[str, _Said]:
+    def _entries(self) -> tuple[dict[str, _Said], bool]:
+        """What it says, and whether it says so itself."""
         data = load_json(read_file(self._path), str(self._path))
+        is_whole = not isinstance(data, str)
+        if isinstance(data, str):
+            data = self._referred(data)
         if not isinstance(data, dict):
             raise InvalidManifest(f"{self._path}: the map is an object, from server ids to entries")
-        return {server_id: self._said(server_id, raw) for server_id, raw in data.items()}
+        return {server_id: self._said(server_id, raw) for server_id, raw in data.items()}, is_whole
+
+    def _referred(self, text: str) -> Any:
+        """The map that the file names by its content id instead of holding it (T1.3)."""
+        try:
+            data = contents.read(text, self._contents)
+        except McpdError as error:
+            raise InvalidManifest(f"{self._path}: {error.message}") from error
+        return load_json(data, f"{self._path}: {text}")
 
     def _said(self, server_id: str, raw: object) -> _Said:
         origin = str(self._path)
@@ -123,43 +153,75 @@ class McpsMap:
     """The map as one scope sees it. May be used by several threads."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
-        self._layers = [_Files(first, directory) for first, directory in layers(paths, scope)]
+        known = paths.contents(scope)
+        self._layers = [_Files(first, directory, known) for first, directory in layers(paths, scope)]
         self._seen: list[dict[str, _Said]] = []
         self._entries: dict[str, ServerEntry] = {}
+        self._said: dict[str, list[list[_Said]]] = {}
+        self._definitions: dict[tuple[str, int], Definition] = {}
+        self._lock = threading.RLock()
         self.version = 0
         """Another number whenever :meth:`refresh` found something else."""
 
     def refresh(self) -> None:
         """Look at the files; they are read again only if they changed."""
-        found = [layer.read() for layer in self._layers]
-        flat = [said for layer in found for said in layer]
-        if len(flat) == len(self._seen) and all(a is b for a, b in zip(flat, self._seen, strict=True)):
-            return
-        self._entries = self._merged(found)
-        self._seen = flat
-        self.version += 1
+        with self._lock:
+            found = [layer.read() for layer in self._layers]
+            flat = [said for layer in found for said in layer]
+            if len(flat) == len(self._seen) and all(a is b for a, b in zip(flat, self._seen, strict=True)):
+                return
+            self._entries = self._merged(found)
+            self._seen = flat
+            self.version += 1
 
     def entry(self, server_id: str) -> ServerEntry:
         """What was said about *server_id* at the last :meth:`refresh`; the same object until that changes."""
         return self._entries.get(server_id, NO_ENTRY)
 
+    def definition(self, server_id: str, scope: Scope) -> Definition:
+        """The same of a script server whose script is of *scope*: an entry of that scope's files says what it is."""
+        with self._lock:
+            if server_id not in self._said:
+                return NO_DEFINITION
+            layer = 0 if scope is Scope.SYSTEM else 1
+            known = self._definitions.get((server_id, layer))
+            if known is None:
+                known = self._definitions[server_id, layer] = _combined(server_id, self._said[server_id], layer)
+            return known
+
+    def servers(self) -> dict[str, Scope]:
+        """The servers that entries make where no script of that name is, and in whose files they are."""
+        found: dict[str, Scope] = {}
+        with self._lock:
+            for server_id in self._said:
+                for scope in (Scope.USER, Scope.SYSTEM)[2 - len(self._layers) :]:
+                    if self.definition(server_id, scope).entry.is_server:
+                        found.setdefault(server_id, scope)
+        return found
+
     def _merged(self, layers: list[list[dict[str, _Said]]]) -> dict[str, ServerEntry]:
         ids = dict.fromkeys(server_id for layer in layers for file in layer for server_id in file)
         merged: dict[str, ServerEntry] = {}
+        said: dict[str, list[list[_Said]]] = {}
         for server_id in ids:
-            entry = _combined(server_id, [[file[server_id] for file in layer if server_id in file] for layer in layers])
+            said[server_id] = [[file[server_id] for file in layer if server_id in file] for layer in layers]
+            entry = _combined(server_id, said[server_id]).said
             old = self._entries.get(server_id)
             if entry.problem and (old is None or old.problem != entry.problem):
                 _log.warning("%s; the server is disabled until that is mended", entry.problem)
             merged[server_id] = old if old == entry else entry
+        same = {server_id for server_id in ids if said[server_id] == self._said.get(server_id)}
+        self._definitions = {key: found for key, found in self._definitions.items() if key[0] in same}
+        self._said = said
         return merged
 
 
 class _Files:
     """The files of one layer, by rising precedence."""
 
-    def __init__(self, first: Iterable[Path], directory: Path) -> None:
-        self.first = [_File(path) for path in first]
+    def __init__(self, first: Iterable[Path], directory: Path, contents: Sequence[Path]) -> None:
+        self.first = [_File(path, contents) for path in first]
+        self._contents = contents
         self._directory = directory
         self._more: dict[str, _File] = {}
         self._listed: Signature | None = None
@@ -183,18 +245,19 @@ class _Files:
             self._more, self._listed, self._fault = {}, None, fault
             return
         self._fault = ""
-        self._more = {name: self._more.get(name) or _File(self._directory / name) for name in names}
+        self._more = {name: self._more.get(name) or _File(self._directory / name, self._contents) for name in names}
         self._listed = now if settled(status) else None
 
 
-def _combined(server_id: str, layers: list[list[_Said]]) -> ServerEntry:
-    """What *layers*, the system's first, say together."""
+def _combined(server_id: str, layers: list[list[_Said]], defining: int | None = None) -> Definition:
+    """What *layers*, the system's first, say together; *defining* is the layer that a script server is defined in."""
     entries: list[McpsEntry] = []
     disabled = ""
-    for files in layers:
+    definition, written = None, {}
+    for number, files in enumerate(layers):
         faults = [said.fault for said in files if said.fault]
         if faults:
-            return ServerEntry(disabled=faults[0], problem=faults[0])
+            return Definition(ServerEntry(disabled=faults[0], problem=faults[0]), McpsEntry(), {})
         if not files:
             continue
         raw: dict[str, Any] = {}
@@ -203,16 +266,19 @@ def _combined(server_id: str, layers: list[list[_Said]]) -> ServerEntry:
         try:
             entry = parse_entry(server_id, raw, files[-1].origin)
         except InvalidManifest as error:
-            return ServerEntry(disabled=error.message, problem=error.message)
+            return Definition(ServerEntry(disabled=error.message, problem=error.message), McpsEntry(), {})
         if not entry.usable and not disabled:
             switch = "enabled" if not entry.enabled else "mcp_enabled"
             origin = next(said.origin for said in reversed(files) if said.raw.get(switch) is False)
             disabled = f"{origin}: entry {printable(server_id)!r} has {switch} false"
         entries.append(entry)
-    changes = policies(entries)
-    return ServerEntry(
+        if number == defining:
+            definition, written = entry, raw
+    changes = policies(entries, definition)
+    said_of_it = ServerEntry(
         disabled=disabled,
         summary=next((entry.summary for entry in reversed(entries) if entry.summary), ""),
         description=next((entry.description for entry in reversed(entries) if entry.description), ""),
         policy=json.dumps(changes, ensure_ascii=False, separators=(",", ":")) if changes else "",
     )
+    return Definition(said_of_it, definition or McpsEntry(), written)

@@ -19,6 +19,18 @@ LayerName: TypeAlias = Literal["user", "system", "vendor"]
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptFile:
+    """What a script server is made from."""
+
+    path: Path | None
+    """None for an entry of the mcps map that has no script."""
+    sha256: str
+    """Of its content, in hexadecimal."""
+    contents: tuple[Path, ...]
+    """Where the content ids of its entry are looked up."""
+
+
+@dataclass(frozen=True, slots=True)
 class InstalledServer:
     """A server as it is installed, also a broken one."""
 
@@ -42,6 +54,10 @@ class InstalledServer:
     """What the mcps map says about it."""
     values: tuple[Signature | None, ...] = ()
     """What changes when the files with its values and secrets do."""
+    script: ScriptFile | None = None
+    """Of a script server, whose manifest is in no file."""
+    clash: str = ""
+    """What has the same id and is not used because of that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mcpd.errors import ConfigMissing
+from mcpd.errors import ConfigMissing, NotSupported
 from mcpd.model import ConfigProperty, check_id
 from mcpd.store import configuration, configure, documents
 from mcpd.store.catalogue import ToolFiles, Tools
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from mcpd.model import JsonValue, Manifest
     from mcpd.paths import Paths, Scope
-    from mcpd.store.layers import Found, Layer
+    from mcpd.store.layers import Found
+    from mcpd.store.view import Place
 
 _Servers: TypeAlias = list[InstalledServer]
 _Numbers: TypeAlias = list[int]
@@ -53,13 +54,24 @@ class Store:
         """The server *server_id* (S-26). Raises :class:`~mcpd.errors.NotFound`."""
         return self._view.show(*self._view.find(server_id))
 
-    def map_version(self) -> int:
-        """Another number whenever the mcps map says something else; cheap to ask."""
-        return self._view.map_version()
+    def edits(self) -> tuple[int, int]:
+        """Something else whenever the mcps map or the scripts are, which are files for everybody to edit.
+
+        Cheap to ask, but for new scripts, which are read.
+        """
+        return self._view.edits()
 
     def manifest_path(self, server_id: str) -> Path:
-        """The path of the public ``manifest.json`` (S-27). Raises :class:`~mcpd.errors.NotFound`."""
-        return self._view.find(server_id)[1].manifest_path
+        """The path of the public ``manifest.json`` (S-27).
+
+        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.NotSupported` for a script server, which has
+        none.
+        """
+        _, found = self._view.find(server_id)
+        if found.script is not None:
+            made_from = found.script.path or "its entry of the mcps map"
+            raise NotSupported(f"{found.id} is a script server and has no manifest; it is made from {made_from}")
+        return found.manifest_path
 
     def problems(self) -> tuple[str, ...]:
         """Faults of whole index files, which cost no server."""
@@ -101,7 +113,7 @@ class Store:
             merged |= {key: value for key, value in values.items() if value is not None}
         return merged
 
-    def _set(self, layer: Layer, found: Found, document: dict[str, Any]) -> _Values:
+    def _set(self, layer: Place, found: Found, document: dict[str, Any]) -> _Values:
         """Everything that was set for *found*, whose manifest is *document*, by rising precedence."""
         exposed = {key: value for key, value in documents.config_of(document).items() if key in found.exposed}
         layers = [*self._view.values(layer, found), self._view.secrets.read(found.id)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcpd.errors import InvalidConfig, InvalidManifest, NotFound
 from mcpd.model import JsonValue, Manifest, Pointer, printable
@@ -16,12 +16,15 @@ from mcpd.store.layers import MANIFEST, Found, Kind, Layer
 from mcpd.store.mcps import McpsMap
 from mcpd.store.records import Configuration, InstalledServer
 from mcpd.store.values import ValueFiles
+from mcpd.store.virtual import ScriptLayer, ScriptServers
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 _log = logging.getLogger(__name__)
 
+Place: TypeAlias = Layer | ScriptLayer
+"""What a server belongs to."""
 _OWN: Final = frozenset({Kind.MANAGED, Kind.DIRECTORY, Kind.EMBEDDED})
 """Kinds whose manifest is ours to write."""
 
@@ -49,6 +52,7 @@ class View:
         self._valued: frozenset[str] = frozenset()
         """Ids with values of their own anywhere."""
         self._mcps: Final = McpsMap(paths, scope)
+        self._scripts: Final = ScriptServers(paths, scope, self._mcps)
         self._shown: dict[str, tuple[Found, tuple[Signature | None, ...], InstalledServer]] = {}
 
     @property
@@ -58,20 +62,24 @@ class View:
 
     def all(self) -> list[InstalledServer]:
         """Every server once, by id."""
-        merged: dict[str, tuple[Layer, Found]] = {}
+        merged: dict[str, tuple[Place, Found]] = {}
         for layer in self.layers:
             for server_id, found in layer.scan().items():
                 # A pointer to nothing hides no server of a lower layer.
                 if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
                     merged[server_id] = (layer, found)
-        self._refresh()
+        self._refresh_values()
+        for server_id, made in self._scripts.scan(wait=False).items():
+            # What is installed comes before a script of its id.
+            if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
+                merged[server_id] = made
         shown = {server_id: self._show(layer, found) for server_id, (layer, found) in merged.items()}
         for server_id in list(self._shown):  # a copy: other threads add to it
             if server_id not in shown:
                 self._shown.pop(server_id, None)
         return [shown[server_id] for server_id in sorted(shown)]
 
-    def find(self, server_id: str) -> tuple[Layer, Found]:
+    def find(self, server_id: str) -> tuple[Place, Found]:
         """The server *server_id* of the highest layer that has it. Raises :class:`~mcpd.errors.NotFound`."""
         nothing: tuple[Layer, Found] | None = None
         for layer in self.layers:
@@ -80,31 +88,38 @@ class View:
                 return layer, found
             if found is not None and nothing is None:
                 nothing = layer, found
+        self._mcps.refresh()
+        made = self._scripts.scan().get(server_id)
+        if made is not None:
+            return made
         if nothing is None:
             raise NotFound(f"no server {printable(server_id)!r} is installed")
         return nothing
 
-    def show(self, layer: Layer, found: Found) -> InstalledServer:
-        """*found* for callers of the store."""
-        self._refresh()
+    def show(self, layer: Place, found: Found) -> InstalledServer:
+        """*found*, which was found just now, for callers of the store."""
+        self._refresh_values()
+        if found.script is None:
+            self._scripts.scan(wait=False)  # One of them may have its id.
         return self._show(layer, found)
 
-    def map_version(self) -> int:
-        """Another number whenever the mcps map says something else."""
+    def edits(self) -> tuple[int, int]:
+        """Something else whenever the mcps map or the scripts are."""
         self._mcps.refresh()
-        return self._mcps.version
+        self._scripts.scan()
+        return self._mcps.version, self._scripts.version
 
-    def is_own(self, layer: Layer, found: Found) -> bool:
+    def is_own(self, layer: Place, found: Found) -> bool:
         """Whether the manifest of *found* is this scope's to write; else values go to the overlay."""
         return layer is self.own and found.kind in _OWN
 
-    def values(self, layer: Layer, found: Found) -> list[dict[str, JsonValue]]:
+    def values(self, layer: Place, found: Found) -> list[dict[str, JsonValue]]:
         """The public values of *found* by rising precedence. Raises :class:`~mcpd.errors.InvalidConfig`."""
         overlays = [self.overlay] if layer.scope is Scope.USER else self._overlays
         config = found.manifest.config if found.manifest is not None else {}
         return [config, *(overlay.read(found.id) for overlay in overlays)]
 
-    def configuration(self, layer: Layer, found: Found) -> Configuration:
+    def configuration(self, layer: Place, found: Found) -> Configuration:
         """The configuration of *found* as everybody may see it. Raises what reading it raises."""
         manifest = usable(found)
         merged = configuration.merge(manifest, self.values(layer, found))
@@ -130,19 +145,24 @@ class View:
         make_directory(self.layout.installed.resolve())
         return self.own.index.stage(new)
 
-    def _refresh(self) -> None:
+    def _refresh_values(self) -> None:
+        """Look at what goes over the layers."""
         files = (self.secrets, *self._overlays)
         self._valued = frozenset().union(*(each.ids() for each in files))
         self._mcps.refresh()
 
-    def _show(self, layer: Layer, found: Found) -> InstalledServer:
+    def _show(self, layer: Place, found: Found) -> InstalledServer:
         signatures: tuple[Signature | None, ...] = ()
         if found.id in self._valued:
             signatures = tuple(files.signature(found.id) for files in (self.secrets, *self._overlays))
-        entry = self._mcps.entry(found.id)
+        is_script = found.kind is Kind.SCRIPT
+        entry = self._mcps.definition(found.id, layer.scope).said if is_script else self._mcps.entry(found.id)
+        clash = self._scripts.clash(found.id, installed=not is_script)
         cached = self._shown.get(found.id)
-        if cached is not None and cached[0] is found and cached[1] == signatures and cached[2].entry is entry:
-            return cached[2]
+        if cached is not None and cached[0] is found and cached[1] == signatures:
+            known = cached[2]
+            if known.entry is entry and known.clash == clash:
+                return known
         configured, problem = False, found.problem
         if found.manifest is not None:
             try:
@@ -161,6 +181,8 @@ class View:
             configured=configured,
             entry=entry,
             values=signatures,
+            script=found.script,
+            clash=clash,
         )
         self._shown[found.id] = (found, signatures, shown)
         return shown

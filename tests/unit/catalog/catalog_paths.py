@@ -22,6 +22,8 @@ def paths_below(root: Path) -> Paths:
             cache=base / "cache",
             runtime=base / "run",
             overlay=base / "share/overlay",
+            scripts=base / "share/scripts",
+            contents=base / "share/cas",
         )
 
     return Paths(layout(Scope.USER), layout(Scope.SYSTEM), root / "vendor", root / "home")

@@ -24,6 +24,8 @@ def layout(scope: Scope, root: Path) -> Layout:
         cache=root / "cache",
         runtime=root / "run",
         overlay=root / "share/overlay",
+        scripts=root / "share/scripts",
+        contents=root / "share/cas",
     )
 
 

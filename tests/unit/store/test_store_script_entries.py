@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the mcps map says of script servers (seed 004 T1, docs/scripts.md)."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from store_scripts import HELLO, listed, put, said, write
+
+from mcpd.errors import NotFound
+from mcpd.paths import Scope
+from mcpd.store import Store, contents
+
+if TYPE_CHECKING:
+    from mcpd.paths import Paths
+
+
+# ---------------------------------------------------------------------------------------- entries of the map
+
+
+def test_an_entry_tells_how_a_script_is_run(paths: Paths, user: Store) -> None:
+    put(paths.user.scripts, "x.py")
+    entry = {
+        "summary": "Mine",
+        "permissions": ["network"],
+        "env": {"MODE": "fast"},
+        "runtime": {"callTimeout": 60, "workers": 2, "sharing": "session"},
+        "configurableProperties": [{"key": "TOKEN", "sensitive": True, "required": True, "target": "env"}],
+        "tools": {"hello": {"description": "Says hello", "name": "greet"}},
+    }
+    write(paths.user.mcps, {"x": entry})
+    server = user.get("x")
+    manifest = server.manifest
+    assert manifest is not None
+    assert (manifest.summary, manifest.permissions, manifest.env) == ("Mine", ["network"], {"MODE": "fast"})
+    assert (manifest.runtime.call_timeout, manifest.runtime.sharing) == (65, "session")
+    assert said(server)["entry"] == entry
+    assert not server.configured
+    user.set_secret("x", "TOKEN", "hush")
+    assert user.get("x").configured
+    assert user.launch_manifest("x").values["TOKEN"] == "hush"
+    assert "hush" not in repr(user.get("x"))
+    # How a tool looks is what the script server makes of it; what clients call it is the bridge's.
+    assert json.loads(server.entry.policy) == [{"tools": {"hello": {"name": "greet"}}}]
+
+
+def test_a_users_entry_for_a_script_of_the_system_takes_away_and_defines_nothing(paths: Paths, user: Store) -> None:
+    put(paths.system.scripts, "x.py")
+    write(paths.system.mcps, {"x": {"permissions": ["network"]}})
+    write(paths.user.mcps, {"x": {"permissions": ["filesystem:rw:~"], "tools": {"hello": {"description": "Mine"}}}})
+    server = user.get("x")
+    assert server.manifest is not None
+    assert server.manifest.permissions == ["network"]
+    assert said(server)["entry"] == {"permissions": ["network"]}
+    assert json.loads(server.entry.policy) == [{"tools": {"hello": {"description": "Mine"}}}]
+    write(paths.system.mcps, {"x": {"enabled": False}})
+    assert str(paths.system.mcps) in user.get("x").entry.disabled
+
+
+def test_an_entry_alone_is_a_server_if_it_offers_something(paths: Paths, user: Store) -> None:
+    write(
+        paths.user.mcps,
+        {
+            "v": {"description": "Values", "variables": {"a": 1}, "resources": {"a": {"uri": "variable://a"}}},
+            "p": {"prompts": {"ask": {"template": "Ask."}}},
+            "com.example.gone": {"tools": {"read": {"name": "read_file"}}, "resources": False},
+        },
+    )
+    found = listed(user)
+    assert set(found) == {"v", "p"}
+    assert said(found["v"])["path"] == ""
+    assert found["v"].manifest is not None
+    assert found["v"].manifest.description == "Values"
+    write(paths.user.mcps, {})
+    assert listed(user) == {}
+
+
+def test_T1_3_a_map_and_a_script_are_found_by_their_content(paths: Paths, user: Store) -> None:
+    script = contents.write(paths.user.contents, HELLO.encode())
+    stored = contents.write(paths.user.contents, json.dumps({"x": {"definition_cid": f"cid://{script}"}}).encode())
+    write(paths.user.mcps, json.dumps(f"cid://{stored}"))
+    server = user.get("x")
+    assert server.manifest is not None
+    assert server.manifest.summary == "Greets."
+    assert said(server)["path"] == str(paths.user.contents / script)
+    (paths.user.contents / script).write_text("tampered")
+    assert (
+        "does not" in Store(paths, Scope.USER).get("x").problem
+        or "not what" in Store(paths, Scope.USER).get("x").problem
+    )
+
+
+def test_T1_3_what_a_map_refers_to_is_looked_at_again(
+    paths: Paths, user: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(paths.user.scripts, "x.py")
+    stored = contents.write(paths.user.contents, b'{"x": {"enabled": false}}')
+    write(paths.user.mcps, json.dumps(stored))
+    assert user.get("x").entry.disabled
+    assert user.get("x") is user.get("x")
+    time.sleep(0.06)
+    user.get("x")
+    (paths.user.contents / stored).write_text("{}")
+    assert user.get("x").entry.disabled == ""
+    assert "counts as empty" in caplog.text
+    assert str(paths.user.mcps) in caplog.text
+
+
+@pytest.mark.parametrize("cid", ["cid://" + "0" * 64, "../../etc/passwd", "x.py"])
+def test_a_script_that_is_not_in_the_contents_is_a_problem(paths: Paths, user: Store, cid: str) -> None:
+    write(paths.user.mcps, {"x": {"definition_cid": cid}})
+    server = user.get("x")
+    assert server.manifest is None
+    assert "definition_cid" in server.problem
+
+
+def test_T1_5_an_entry_of_a_server_that_is_not_there_says_nothing(paths: Paths, user: Store) -> None:
+    put(paths.user.scripts, "x.py")
+    assert said(user.get("x"))["entry"] == {}
+    with pytest.raises(NotFound):
+        user.get("y")
+
+
+# ---------------------------------------------------------------------------------------- T1: the map itself
+
+
+@pytest.mark.parametrize("text", ["{}", "", None])
+def test_T1_1_an_empty_map_says_nothing(paths: Paths, user: Store, text: str | None) -> None:
+    put(paths.user.scripts, "x.py")
+    if text is not None:
+        write(paths.user.mcps, text)
+    server = user.get("x")
+    assert said(server)["entry"] == {}
+    assert (server.entry.policy, server.entry.disabled) == ("", "")
+
+
+def test_T1_2_a_valid_map_is_taken_as_it_is(paths: Paths, user: Store) -> None:
+    put(paths.user.scripts, "x.py")
+    entry = {
+        "description": "Looks things up",
+        "auto_discover": True,
+        "variables": {"a": [1, None, {"b": "ü"}]},
+        "resources": {"a": {"uri": "variable://a", "mimeType": "application/json"}},
+        "prompts": {"ask": {"arguments": [{"name": "topic", "required": True}], "template": "About {{ topic }}."}},
+        "somebody_elses": 1,
+    }
+    write(paths.user.mcps, {"x": entry})
+    assert said(user.get("x"))["entry"] == entry
+
+
+def test_T1_4_a_malformed_map_is_empty_and_a_warning_names_file_and_line(
+    paths: Paths, user: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(paths.user.scripts, "x.py")
+    write(paths.user.mcps, '{\n  "x": {"summary": "no"\n')
+    server = user.get("x")
+    assert said(server)["entry"] == {}
+    (record,) = (record for record in caplog.records if str(paths.user.mcps) in record.getMessage())
+    assert record.levelname == "WARNING"
+    assert "line 3" in record.getMessage()

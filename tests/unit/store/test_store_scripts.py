@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Script servers as the store lists them (seed 004, docs/scripts.md): nothing of a script is run to be listed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_scripts import HELLO, listed, put, said, write
+from store_trees import foreign
+
+from mcpd.errors import NotSupported, ReadOnly
+from mcpd.paths import Scope
+from mcpd.store import Store, contents
+from mcpd.store.inspection import inspect, interpreter, kind_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.paths import Paths
+
+
+def test_a_script_is_a_server(paths: Paths, user: Store) -> None:
+    path = put(paths.user.scripts, "hello.py")
+    server = user.get("hello")
+    manifest = server.manifest
+    assert manifest is not None
+    assert (manifest.summary, manifest.version, server.problem) == ("Greets.", "1.2", "")
+    assert (server.scope, server.layer, server.writable) == (Scope.USER, "user", False)
+    assert (manifest.runtime.sharing, manifest.runtime.call_timeout) == ("caller", 35)
+    assert said(server) == {
+        "path": str(path),
+        "kind": "python",
+        "sha256": contents.content_id(HELLO.encode()),
+        "entry": {},
+        "contents": [str(each) for each in paths.contents(Scope.USER)],
+    }
+    assert json.loads(user.launch_manifest("hello").data)["script"] == said(server)
+    with pytest.raises(NotSupported, match=r"hello\.py"):
+        user.manifest_path("hello")
+    with pytest.raises(ReadOnly, match=r"hello\.py"):
+        user.remove("hello")
+    assert path.exists()
+
+
+def test_the_system_does_not_look_into_homes(paths: Paths, system: Store) -> None:
+    put(paths.user.scripts, "mine.py")
+    put(paths.system.scripts, "ours.py")
+    assert set(listed(system)) == {"ours"}
+
+
+def test_a_users_script_comes_first_then_the_administrators_then_a_packages(paths: Paths, user: Store) -> None:
+    for directory, text in (
+        (paths.vendor_scripts, "vendor"),
+        (paths.system.scripts, "system"),
+        (paths.user.scripts, "user"),
+    ):
+        put(directory, "x.py", f'"""Of {text}."""\n')
+        server = user.get("x")
+        assert server.manifest is not None
+        assert (server.manifest.summary, server.layer) == (f"Of {text}.", text)
+
+
+def test_an_installed_server_comes_before_a_script_which_is_told(paths: Paths, user: Store) -> None:
+    foreign(paths.vendor, "x")
+    path = put(paths.user.scripts, "x.py")
+    server = user.get("x")
+    assert (server.layer, server.script, server.problem) == ("vendor", None, "")
+    assert str(path) in server.clash
+    path.unlink()
+    assert user.get("x").clash == ""
+
+
+def test_of_two_scripts_with_one_name_the_other_is_told(paths: Paths, user: Store) -> None:
+    put(paths.user.scripts, "x.py")
+    other = put(paths.user.scripts, "x.sh", "#!/bin/sh\n")
+    server = user.get("x")
+    assert said(server)["kind"] == "python"
+    assert str(other) in server.clash
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "where"),
+    [
+        ("x.py", "def f(:\n    pass\n", ":1: "),
+        ("x.py", "a = 1\n\nif a\n    pass\n", ":3: "),
+        ("x.py", "\0", ":1: "),
+        ("x.py", "(" * 5000, ":1: "),
+        ("x.sh", "#!/bin/sh\nif true; then\n  echo x\n", ":4: "),
+        ("x.sh", "#!/usr/bin/env bash\necho 'x\n", ":2: "),
+        ("x.sh", "#!/bin/sh\n\0", ":1: "),
+    ],
+)
+def test_a_script_that_is_wrong_is_listed_with_its_line(
+    paths: Paths, user: Store, name: str, text: str, where: str
+) -> None:
+    path = put(paths.user.scripts, name, text)
+    server = listed(user)["x"]
+    assert server.manifest is None
+    assert server.problem.startswith(f"{path}{where}")
+    put(paths.user.scripts, name, "")
+    assert user.get("x").problem == ""
+
+
+def test_nothing_of_a_script_is_run_to_be_listed(paths: Paths, user: Store, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    put(paths.user.scripts, "a.py", f"open({str(mark)!r}, 'w')\n")
+    put(paths.user.scripts, "b.sh", f"#!/bin/sh\ntouch {mark}\n")
+    put(paths.user.scripts, "c.sh", f"#!/bin/bash\n$(touch {mark})\n: $(( a[$(touch {mark})] ))\n")
+    assert set(listed(user)) == {"a", "b", "c"}
+    assert not mark.exists()
+
+
+def test_what_is_no_script_is_not_listed(paths: Paths, user: Store) -> None:
+    for name in ("_helper.py", ".hidden.py", "readme.txt", "noext", ".py"):
+        put(paths.user.scripts, name)
+    (paths.user.scripts / "directory.py").mkdir()
+    os.mkfifo(paths.user.scripts / "pipe.py")
+    (paths.user.scripts / "nowhere.py").symlink_to("/nonexistent")
+    assert listed(user) == {}
+
+
+def test_a_name_that_is_no_id_is_listed_with_its_problem(paths: Paths, user: Store) -> None:
+    put(paths.user.scripts, "two words.py")
+    put(paths.user.scripts, "meta.py")
+    found = listed(user)
+    assert "is not a server id" in found["two words"].problem
+    assert "reserved" in found["meta"].problem
+
+
+def test_an_edit_is_seen_and_nothing_else_is_another_object(paths: Paths, user: Store) -> None:
+    path = put(paths.user.scripts, "a.py")
+    put(paths.user.scripts, "b.py")
+    before, edits = listed(user), user.edits()
+    assert user.edits() == edits
+    assert all(listed(user)[key] is before[key] for key in before)
+    path.write_text(HELLO.replace("Greets", "Meets"))
+    assert user.edits() != edits
+    after = listed(user)
+    assert after["a"].manifest is not None
+    assert after["a"].manifest.summary == "Meets."
+    assert after["b"] is before["b"]
+    path.unlink()
+    assert set(listed(user)) == {"b"}
+
+
+def test_a_later_start_reads_nothing_twice(paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(paths.user.scripts, "a.py")
+    put(paths.user.scripts, "b.py", "def f(:\n")
+    before = listed(user)
+
+    def never(*_: object) -> None:
+        raise AssertionError("a script was read again")
+
+    monkeypatch.setattr("mcpd.store.scripts.inspect", never)
+    again = listed(Store(paths, Scope.USER))
+    assert [each.problem for each in again.values()] == [each.problem for each in before.values()]
+    assert again["a"].manifest is not None
+    assert again["a"].manifest.summary == "Greets."
+
+
+@pytest.mark.parametrize("kept", ["", "[]", "{", '{"by": 1}', '{"by": "", "scripts": {"python:x": [1]}}'])
+def test_a_broken_cache_costs_nothing(paths: Paths, kept: str) -> None:
+    put(paths.user.scripts, "a.py")
+    write(paths.user.cache / "scripts.json", kept)
+    server = Store(paths, Scope.USER).get("a")
+    assert server.manifest is not None
+    assert server.manifest.summary == "Greets."
+
+
+# ---------------------------------------------------------------------------------------- looking at scripts
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=300))
+def test_whatever_a_script_holds_it_is_inspected(data: bytes) -> None:
+    found = inspect(data, "python")
+    assert found.problem == "" or found.problem.split(":")[0].isdigit()
+    assert kind_of(data) in {"python", "shell"}
+    assert isinstance(interpreter(data), list)
+
+
+def test_the_first_line_of_a_comment_is_the_summary() -> None:
+    text = b"#!/bin/sh\n# SPDX-License-Identifier: MIT\n#\n# Says \x1b[31mhello.\n# More\necho\n"
+    assert inspect(text, "shell").summary == "Says  [31mhello."
+    assert inspect(b"#!/bin/bash\n# @describe Does it\n", "shell").summary == "Does it"
+    assert inspect(b"echo\n# late\n", "shell").summary == ""
+
+
+def test_a_file_that_changes_twice_at_once_is_not_taken_for_the_first(paths: Paths, user: Store) -> None:
+    for round_ in range(20):
+        put(paths.user.scripts, "x.py", f'"""Number {round_:02}."""\n')
+        server = user.get("x")
+        assert server.manifest is not None
+        assert server.manifest.summary == f"Number {round_:02}."
+    time.sleep(0.06)
+    assert user.get("x") is user.get("x")
+
+
+# ---------------------------------------------------------------------------------------- what goes wrong beside it
+
+
+def test_what_cannot_be_looked_at_costs_no_other_script(
+    paths: Paths, user: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abcdef":
+        put(paths.user.scripts, f"{name}.py")
+    (paths.user.scripts / "loop.py").symlink_to("loop.py")
+    for _ in range(3):
+        found = listed(user)
+        assert set(found) == {*"abcdef", "loop"}
+        assert "loop.py: Too many levels" in found["loop"].problem
+    assert user.edits() == user.edits()
+    assert caplog.text.count("Too many levels") <= 1
+
+
+def test_a_directory_that_cannot_be_read_is_said_once(paths: Paths, caplog: pytest.LogCaptureFixture) -> None:
+    paths.user.scripts.parent.mkdir(parents=True)
+    paths.user.scripts.symlink_to(paths.user.scripts)
+    store = Store(paths, Scope.USER)
+    for _ in range(3):
+        assert store.list() == []
+    assert caplog.text.count("its scripts are no servers") == 1
+
+
+def test_entries_that_cannot_be_used_do_not_change_all_the_time(paths: Paths, user: Store) -> None:
+    missing = {"definition_cid": "cid://" + "0" * 64}
+    stored = {"definition_cid": contents.write(paths.user.contents, HELLO.encode())}
+    write(paths.user.mcps, {"a": missing, "b": missing, "c": stored, "d": stored})
+    before = listed(user)
+    edits = user.edits()
+    assert [user.edits() for _ in range(3)] == [edits] * 3
+    assert all(each is before[key] for key, each in listed(user).items())
+    assert {key: said(before[key])["path"] != "" for key in "cd"} == {"c": True, "d": True}
+
+
+def test_what_runs_is_what_was_verified(paths: Paths, user: Store) -> None:
+    good = contents.write(paths.system.contents, HELLO.encode())
+    paths.user.contents.mkdir(parents=True)
+    (paths.user.contents / good).write_text('"""Forged."""\n')
+    write(paths.system.mcps, {"ours": {"definition_cid": good}})
+    write(paths.user.mcps, {"mine": {"definition_cid": good}})
+    for server_id in ("ours", "mine"):
+        server = user.get(server_id)
+        assert said(server)["path"] == str(paths.system.contents / good)
+        assert server.manifest is not None
+        assert server.manifest.summary == "Greets."
+    # Where a user can put something, an administrator's ids are not looked for at all.
+    assert said(user.get("ours"))["contents"] == [str(each) for each in paths.contents(Scope.SYSTEM)]
+
+
+def test_content_that_is_not_read_twice_is_when_it_changes(
+    paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cid = contents.write(paths.user.contents, HELLO.encode())
+    write(paths.user.mcps, {"x": {"definition_cid": cid}})
+    time.sleep(0.06)
+    user.get("x")
+    read: list[str] = []
+    real = contents.find
+    monkeypatch.setattr(
+        "mcpd.store.virtual.contents.find", lambda text, *more: (read.append(text), real(text, *more))[1]
+    )
+    before = user.get("x")
+    assert user.get("x") is before
+    assert read == []
+    (paths.user.contents / cid).write_text("tampered")
+    assert "does not" in user.get("x").problem or "is not" in user.get("x").problem
+    assert read
+
+
+def test_an_unreadable_directory_of_contents_is_a_problem_of_its_servers_alone(
+    paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(paths.user.scripts, "a.py")
+    write(paths.user.mcps, {"x": {"definition_cid": "cid://" + "0" * 64}})
+    paths.user.contents.parent.mkdir(parents=True, exist_ok=True)
+    paths.user.contents.symlink_to(paths.user.contents)
+    found = listed(user)
+    assert found["a"].problem == ""
+    assert "definition_cid" in found["x"].problem
+
+
+def test_a_permission_that_is_taken_back_is_gone_for_every_thread(paths: Paths, user: Store) -> None:
+    """Threads that look at the map while it changes must not bring back what it said before."""
+    names = [f"s{number}" for number in range(40)]
+    for name in names:
+        put(paths.user.scripts, f"{name}.py")
+    stop = threading.Event()
+    faults: list[BaseException] = []
+
+    def look() -> None:
+        while not stop.is_set():
+            try:
+                user.list()
+                user.edits()
+                user.get(names[0])
+            except BaseException as error:  # noqa: BLE001 -- told below
+                faults.append(error)
+                return
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for round_ in range(30):
+            granted = [] if round_ % 2 else ["network"]
+            write(paths.user.mcps, {name: {"permissions": granted} for name in names})
+            time.sleep(0.01)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert faults == []
+    assert [each.manifest.permissions for each in user.list() if each.manifest is not None] == [[]] * len(names)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=200))
+def test_whatever_a_shell_script_says_it_is_inspected(text: str) -> None:
+    found = inspect(f"#!/bin/nosuchshell\n{text}".encode("utf-8", "surrogatepass"), "shell")
+    assert found.problem == "" or found.problem.split(":")[0].isdigit()
+    assert found.summary.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("#!/usr/bin/env bash", ["bash"]),
+        ("#!/usr/bin/env -S bash -eu", ["bash", "-eu"]),
+        ("#!/usr/bin/env -i A=b sh", ["sh"]),
+        ("#!/usr/bin/env", []),
+        ("#! /bin/sh -e", ["/bin/sh", "-e"]),
+        ("echo", []),
+    ],
+)
+def test_the_interpreter_is_found(line: str, words: list[str]) -> None:
+    assert interpreter(f"{line}\n".encode()) == words
