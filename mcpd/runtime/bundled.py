@@ -14,12 +14,16 @@ from mcpd.errors import NotSupported
 from mcpd.runtime import mounts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mcpd.runtime.launch import Mount
 
 PYTHON: Final = Path("/usr/lib/mcpd-servers/bin/python")
 """The interpreter of the package mcpd-servers."""
 NEEDED: Final = ("httpx2", "websockets")
-"""What tells an environment with the programs' libraries from one without."""
+"""What tells an environment with the libraries of ``mcpd-remote`` from one without."""
+NEEDED_BY_SCRIPTS: Final = ("mcp", "jinja2", "jsonschema", "docstring_parser")
+"""The same of ``mcp-scripts``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +43,34 @@ def remote_program(whom: str) -> Program:
 
     Raises :class:`~mcpd.errors.NotSupported` if it is not installed, which says how to have it.
     """
+    return _program(f"{whom} runs elsewhere, and what reaches it", "mcpd.servers.remote", NEEDED)
+
+
+def scripts_program(whom: str, manifest: str) -> Program:
+    """``mcp-scripts``, for the script server *whom*, whose private manifest it finds at the path *manifest*.
+
+    Raises :class:`~mcpd.errors.NotSupported` if it is not installed, which says how to have it.
+    """
+    found = _program(f"{whom} is a script, and what makes a server of it", "mcpd.servers.scripts", NEEDED_BY_SCRIPTS)
+    return Program((*found.argv, "--manifest", manifest))
+
+
+def _program(what: str, module: str, needed: Iterable[str]) -> Program:
     # Isolated: neither the directory it is started in nor a variable adds to what it imports.
-    return Program((_python(whom), "-I", "-m", "mcpd.servers.remote"))
+    return Program((_python(what, needed), "-I", "-m", module))
 
 
-def _python(whom: str) -> str:
+def _python(what: str, needed: Iterable[str]) -> str:
     """An environment that mcpd itself runs in comes before the distribution's, which holds another mcpd."""
-    complete = all(importlib.util.find_spec(name) for name in NEEDED)
+    complete = all(importlib.util.find_spec(name) for name in needed)
     if sys.prefix != sys.base_prefix:
         if complete:
             return sys.executable
         raise NotSupported(
-            f"{whom} runs elsewhere, and what reaches it is not installed; install it with:"
-            f" {sys.executable} -m pip install 'mcpd-system[servers]'"
+            f"{what} is not installed; install it with: {sys.executable} -m pip install 'mcpd-system[servers]'"
         )
     if PYTHON.exists():
         return str(PYTHON)
     if complete:
         return sys.executable
-    raise NotSupported(f"{whom} runs elsewhere, and what reaches it is not installed; install the package mcpd-servers")
+    raise NotSupported(f"{what} is not installed; install the package mcpd-servers")

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mcpd.errors import ERROR_PREFIX, LimitExceeded, McpdError, SpawnFailed, from_dbus
+from mcpd.runtime.exec.wire import MANIFEST_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,8 @@ STOP_GRACE: Final = 3.0
 START_TIMEOUT: Final = 30.0
 """Seconds in which ``mcpd-exec`` must answer; building a sandbox takes milliseconds."""
 KILLED: Final = 137
+UNCONFINED_MANIFEST: Final = MANIFEST_PATH
+"""Where a program without a sandbox finds its private manifest: in a descriptor that it inherits, on no disk."""
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,10 @@ class Overlay:
     """The private merged ``manifest.json``; its bytes travel in a memfd, never in the line."""
 
     path: str
-    """Absolute path inside the sandbox, of a file that exists there."""
+    """Absolute path inside the sandbox, of a file that exists there or can be made in a directory of its own.
+
+    Without a sandbox it is :data:`UNCONFINED_MANIFEST`.
+    """
     data: bytes = field(repr=False)
 
 

@@ -19,9 +19,9 @@ from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
 from mcpd.paths import CALLS_SOCKET, Scope
 from mcpd.runtime import environment, mounts
-from mcpd.runtime.bundled import remote_program
+from mcpd.runtime.bundled import remote_program, scripts_program
 from mcpd.runtime.guard import Guard
-from mcpd.runtime.launch import Bus, LaunchSpec, Mount, MountKind, Overlay
+from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import Permissions, parse
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of it
 """Holds what it has to show there."""
 McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Way]"
 """From a server's id and the ids it may call (none: all) to where on the host they are reached."""
+MANIFEST: Final = "manifest.json"
 PROGRAM_DIRECTORIES: Final = (".venv/bin", "node_modules/.bin")
 """Where an installation puts a server's own programs; searched before the system's."""
 
@@ -63,12 +64,14 @@ def server_spec(
     from others without a sandbox, and :class:`~mcpd.errors.SpawnFailed` for a missing path.
     """
     manifest = launch.manifest
-    argv, granted, bundled = _command(server.id, manifest, launch.values)
     confined = settings.runtime.sandbox == "on"
-    generation = server.generation.resolve()
     state = _state_directory(paths, scope, server.id)
-    search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
     runtime_dir = f"/run/user/{os.getuid()}" if scope is Scope.USER else f"/run/{mounts.SYSTEM_USER}"
+    # Where no grant can lie over it.
+    private = f"/{MANIFEST}" if confined else UNCONFINED_MANIFEST
+    argv, granted, bundled = _command(server, manifest, launch.values, private)
+    generation = _working_directory(server, state)
+    search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
     env = environment.base(str(state), runtime_dir, search)
     if scope is Scope.USER:
         env |= environment.inherited(caller_environment or {})
@@ -78,7 +81,8 @@ def server_spec(
     if not confined:
         _refuse_secrets(server.id, manifest, launch.values)
         del env["XDG_RUNTIME_DIR"]
-        return LaunchSpec(server.id, argv, str(generation), env, (), granted.network, None, confined=False)
+        overlay = Overlay(private, launch.data) if server.script is not None else None
+        return LaunchSpec(server.id, argv, str(generation), env, (), granted.network, overlay, confined=False)
     bus = _bus(server.id, granted, scope, paths, runtime_dir)
     if bus:
         env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={bus.socket}"
@@ -93,7 +97,7 @@ def server_spec(
         *asked,
     ]
     shown += guard.covers(shown)
-    own = _generation(server.directory, generation, shown)
+    own = script_mounts(server, shown) if server.script else _generation(server.directory, generation, shown)
     guard.check(server.id, [*asked, *own])
     # Another tool may have put a server anywhere.
     shown += [*own, *guard.covers(own)]
@@ -109,9 +113,6 @@ def server_spec(
         env[MCP_SOCKET_VARIABLE] = f"{runtime_dir}/mcp/{CALLS_SOCKET}"
         env[MCP_TOKEN_VARIABLE] = way.token
         shown.append(mounts.bind(way.directory, Path(env[MCP_SOCKET_VARIABLE]).parent))
-    # The manifest of a script's virtual entry is nowhere on disk, so there is nothing to mount over.
-    public = generation / "manifest.json"
-    overlay = Overlay(str(public), launch.data) if public.is_file() else None
     return LaunchSpec(
         id=server.id,
         argv=argv,
@@ -119,7 +120,7 @@ def server_spec(
         env=env,
         mounts=tuple(shown),
         network=granted.network,
-        manifest=overlay,
+        manifest=_overlay(server, generation, private, launch),
         bus=bus,
     )
 
@@ -173,12 +174,53 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
     return LaunchSpec(spec_id, tuple(argv), str(cwd.resolve()), merged, tuple(shown), network, None)
 
 
+def _working_directory(server: InstalledServer, state: Path) -> Path:
+    """Where the server is started: with its own files, if it has some."""
+    is_bare = server.script is not None and server.script.path is None
+    return state if is_bare else server.generation.resolve()
+
+
+def _overlay(server: InstalledServer, generation: Path, private: str, launch: LaunchManifest) -> Overlay | None:
+    """The private manifest: over the public one, and where there is none, where a script server is told to look."""
+    public = generation / MANIFEST
+    if server.script is None and not public.is_file():
+        return None
+    return Overlay(str(public) if server.script is None else private, launch.data)
+
+
+def script_mounts(server: InstalledServer, shown: Sequence[Mount] = ()) -> list[Mount]:
+    """The directory of scripts, from which they may import, and the content that its entry may name.
+
+    Of a script that a symlink leads to, the file alone: what lies beside it is nobody's business. What *shown* shows
+    already is left out.
+    """
+    script = server.script
+    if script is None:
+        return []
+    wanted = [*([server.directory, script.path] if script.path is not None else []), *script.contents]
+    binds = [Path(mount.target) for mount in shown if mount.kind in {MountKind.RO_BIND, MountKind.BIND}]
+    found: list[Mount] = []
+    # os.path, as pathlib raises for what may not be looked at.
+    for path in dict.fromkeys(Path(os.path.realpath(each)) for each in wanted if os.path.exists(each)):  # noqa: PTH110
+        if not any(path.is_relative_to(bound) for bound in binds):
+            found.append(mounts.bind(path, path))
+            binds.append(path)
+    return found
+
+
 def _command(
-    server_id: str, manifest: Manifest, values: Mapping[str, JsonValue]
+    server: InstalledServer, manifest: Manifest, values: Mapping[str, JsonValue], private: str
 ) -> tuple[tuple[str, ...], Permissions, list[Mount]]:
-    """What is started, what it is granted, and what has to be shown besides its program."""
+    """What is started, what it is granted, and what has to be shown besides its program.
+
+    *private* is where a script server finds its manifest.
+    """
+    server_id = server.id
     sensitive = {item.key for item in manifest.configurable_properties if item.sensitive}
     granted = parse(server_id, manifest.permissions, values, sensitive=sensitive)
+    if server.script is not None:
+        program = scripts_program(server_id, private)
+        return program.argv, granted, program.mounts()
     if manifest.stdio is not None:
         return (manifest.stdio.command, *_arguments(manifest, manifest.stdio, values)), granted, []
     if manifest.remote is None:

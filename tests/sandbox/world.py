@@ -56,6 +56,8 @@ class World:
             home / ".cache/mcp",
             self.root / "run/mcp",
             home / ".local/share/mcp/overlay",
+            home / ".local/share/mcp/scripts",
+            home / ".local/share/mcp/cas",
         )
         system = self.root / "system"
         layout = Layout(
@@ -68,6 +70,8 @@ class World:
             system / "var/cache/mcp",
             system / "run/mcp",
             system / "var/lib/mcp/overlay",
+            system / "etc/mcp/scripts",
+            system / "var/lib/mcp/cas",
         )
         self.paths = Paths(user, layout, system / "usr/share/mcp/servers", home)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _socket
 import os
+import select
 import time
 
 TYPE_CHECKING = False
@@ -46,8 +47,18 @@ def log_refusal(uid: int, message: str) -> None:
         pass
 
 
+def _takes(fd: int) -> bool:
+    """Whether a short line can be written to *fd* without waiting for whoever reads there."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return any(events & select.POLLOUT for _, events in poll.poll(0))
+
+
 class Stderr:
-    """The server's stderr: its last 64 KiB, and line by line the journal, which a flood does not reach."""
+    """The server's stderr: its last 64 KiB, and line by line the journal, which a flood does not reach.
+
+    Where there is no journal the lines go to our own stderr, which is that of mcpd.
+    """
 
     def __init__(self, server_id: str) -> None:
         self.fd, self.writer = os.pipe()
@@ -55,8 +66,8 @@ class Stderr:
         self._tail, self._partial = bytearray(), b""
         self._second, self._lines, self._bytes, self._dropped = 0, 0, 0, 0
         fields = f"PRIORITY=6\nSYSLOG_IDENTIFIER=mcp-server\nMCP_SERVER_ID={server_id}\nMESSAGE="
-        self._head = fields.encode()
         self._journal = journal()
+        self._head = (fields if self._journal is not None else f"{server_id}: ").encode()
 
     def pump(self) -> bool:
         """Take what is there; False once nobody holds the other end."""
@@ -69,13 +80,12 @@ class Stderr:
         self._tail += data
         if len(self._tail) > 2 * TAIL:
             del self._tail[:-TAIL]
-        if self._journal is not None:
-            *lines, self._partial = (self._partial + data).split(b"\n")
-            while len(self._partial) > MAX_LOG_LINE:
-                lines.append(self._partial[:MAX_LOG_LINE])
-                self._partial = self._partial[MAX_LOG_LINE:]
-            for line in lines:
-                self._log(line[:MAX_LOG_LINE])
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        while len(self._partial) > MAX_LOG_LINE:
+            lines.append(self._partial[:MAX_LOG_LINE])
+            self._partial = self._partial[MAX_LOG_LINE:]
+        for line in lines:
+            self._log(line[:MAX_LOG_LINE])
         return True
 
     def _log(self, line: bytes) -> None:
@@ -92,7 +102,12 @@ class Stderr:
 
     def _send(self, line: bytes) -> bool:
         try:
-            self._journal.send(self._head + line + b"\n")  # type: ignore[union-attr]
+            if self._journal is not None:
+                self._journal.send(self._head + line + b"\n")
+            elif not _takes(2):
+                return False
+            else:
+                os.write(2, (self._head + line)[: select.PIPE_BUF - 1] + b"\n")
         except OSError:
             return False
         return True
@@ -102,7 +117,7 @@ class Stderr:
         for _ in range(64):
             if not self.pump():
                 break
-        if self._journal is not None and self._partial:
+        if self._partial:
             self._log(self._partial)
         return self._tail[-TAIL:].decode(errors="replace")
 

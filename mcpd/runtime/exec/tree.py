@@ -22,7 +22,7 @@ from mcpd.runtime.exec.proc import (
     reap_orphans,
     signal_pidfd,
 )
-from mcpd.runtime.exec.wire import Failure
+from mcpd.runtime.exec.wire import MANIFEST_FD, Failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ class Unconfined(Tree):
                 null = os.open(os.devnull, os.O_RDWR)
                 for number in (0, 1, 2):
                     os.dup2(self.fds.get(number, null), number)
+                if self.request.manifest is not None:
+                    # Last, as one of the others may have been there; inheritable by hand, as it may be there itself.
+                    os.dup2(self.request.manifest_fd, MANIFEST_FD)
+                    os.set_inheritable(MANIFEST_FD, True)
                 for ignored in (SIGPIPE, SIGXFSZ):
                     _signal.signal(ignored, _signal.SIG_DFL)
                 os.chdir(self.request.cwd)

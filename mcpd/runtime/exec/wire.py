@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MAX_LINE: Final = 1024 * 1024
 MAX_FDS: Final = 4
 """0, 1, 2 and the private manifest."""
+MANIFEST_FD: Final = 3
+"""What a program without a sandbox has the private manifest as, there being no path that only it sees."""
+MANIFEST_PATH: Final = f"/proc/self/fd/{MANIFEST_FD}"
 LINE_TIMEOUT: Final = 10.0
 """Seconds until the whole line must be there; mcpd sends it at once."""
 
@@ -65,6 +68,8 @@ class Request:
         self.manifest = None if line["manifest"] is None else _text(line["manifest"])
         self.confined = line["confined"] is not False
         self.bus = _fields(line.get("bus", {}))
+        if not self.confined and self.manifest not in {None, MANIFEST_PATH}:
+            raise ValueError("without a sandbox there is nothing to mount a manifest over")
         numbers = line["fds"]
         if not self.argv:
             raise ValueError("argv is empty")

@@ -170,3 +170,33 @@ def _drain(sock: socket.socket) -> list[bytes]:
             found.append(sock.recv(1 << 20))
         except BlockingIOError:
             return found
+
+
+def test_without_a_journal_lines_go_to_our_own_stderr(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stderr, "JOURNAL", str(tmp_path / "none"))
+    taken = stderr.Stderr("x")
+    os.write(taken.writer, b"one\ntw")
+    os.close(taken.writer)
+    assert taken.tail() == "one\ntw"
+    taken.close()
+    assert capfd.readouterr().err == "x: one\nx: tw\n"
+
+
+def test_a_stderr_that_nobody_reads_holds_no_server_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stderr, "JOURNAL", str(tmp_path / "none"))
+    kept = os.dup(2)
+    read, write = os.pipe()
+    taken = stderr.Stderr("x")
+    try:
+        os.dup2(write, 2)
+        for _ in range(40):
+            os.write(taken.writer, b"y" * 4000 + b"\n")
+            assert taken.pump()
+    finally:
+        os.dup2(kept, 2)
+        for fd in (kept, read, write, taken.writer):
+            os.close(fd)
+    assert taken.tail().count("\n") >= 16
+    taken.close()
