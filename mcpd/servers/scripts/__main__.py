@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``python -m mcpd.servers.scripts``: how mcpd starts it."""
+
+import sys
+
+from mcpd.servers.scripts.server import main
+
+sys.exit(main())

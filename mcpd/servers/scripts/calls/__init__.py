@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Calls of a script, each in processes of its own that end with it.
+
+:class:`Calls` is the whole interface. It starts a small *zygote*, from which each call gets a *keeper*, which forks the
+*worker* that runs the script and ends the call's whole process tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mcpd.servers.scripts.calls.calls import Calls
+    from mcpd.servers.scripts.calls.job import Limits, Outcome, PythonJob, ShellJob
+
+__all__ = ["Calls", "Limits", "Outcome", "PythonJob", "ShellJob"]
+
+
+def __getattr__(name: str) -> object:
+    """Load what is asked for: the zygote imports this package as well, and must not load asyncio."""
+    if name == "Calls":
+        from mcpd.servers.scripts.calls import calls  # noqa: PLC0415
+
+        return calls.Calls
+    if name in __all__:
+        from mcpd.servers.scripts.calls import job  # noqa: PLC0415
+
+        return getattr(job, name)
+    raise AttributeError(name)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""From JSON arguments to what a function's annotations ask for."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcpd.servers.scripts.calls.convert import BadArgument, convert
+
+__all__ = ["BadArgument", "bind"]
+
+
+def bind(
+    function: Any, arguments: dict[str, Any], positional: list[Any], context: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and the named arguments for a call of *function*; raises :class:`BadArgument`.
+
+    *positional* come first, as many as it takes. A parameter ``context`` gets *context*. ``*args`` is an array of that
+    name, ``**kwargs`` gets what no other parameter is called.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return list(positional), dict(arguments)
+    binding = _Binding(dict(arguments), list(positional), context, _hints(function))
+    binding.in_place = any(p.kind is p.VAR_POSITIONAL and arguments.get(p.name) for p in parameters)
+    for parameter in parameters:
+        binding.add(parameter)
+    if binding.left:
+        known = ", ".join(p.name for p in parameters if p.name != "context") or "none"
+        raise BadArgument(f"There is no argument {next(iter(binding.left))!r}; there are: {known}.")
+    return binding.args, binding.kwargs
+
+
+@dataclass
+class _Binding:
+    """A call's arguments, as they find their parameters."""
+
+    left: dict[str, Any]
+    given: list[Any]
+    context: dict[str, Any]
+    hints: dict[str, Any]
+    args: list[Any] = field(default_factory=list)
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    in_place: bool = False
+    """Whether all before ``*args`` have to be given by position, because there is something for it."""
+
+    def add(self, parameter: inspect.Parameter) -> None:
+        """Find the argument of the next *parameter*."""
+        name, kind = parameter.name, parameter.kind
+        hint = self.hints.get(name, Any)
+        if kind is parameter.VAR_POSITIONAL:
+            items = _array(self.left.pop(name, []), name)
+            self.args += self.given + [convert(item, hint, f"{name}[{at}]") for at, item in enumerate(items)]
+            self.given = []
+        elif kind is parameter.VAR_KEYWORD:
+            self.kwargs |= {key: convert(item, hint, key) for key, item in self.left.items()}
+            self.left = {}
+        elif kind is parameter.KEYWORD_ONLY:
+            self._put(parameter, hint, by_name=True)
+        elif self.given:
+            self.args.append(self.given.pop(0))
+        else:
+            self._put(parameter, hint, by_name=kind is not parameter.POSITIONAL_ONLY and not self.in_place)
+
+    def _put(self, parameter: inspect.Parameter, hint: Any, *, by_name: bool) -> None:
+        name = parameter.name
+        if name == "context":
+            self.left.pop(name, None)
+            value = self.context
+        elif name in self.left:
+            value = convert(self.left.pop(name), hint, name)
+        elif parameter.default is parameter.empty:
+            raise BadArgument(f"The argument {name!r} is missing.")
+        elif by_name:
+            return
+        else:
+            value = parameter.default
+        if by_name:
+            self.kwargs[name] = value
+        else:
+            self.args.append(value)
+
+
+def _array(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadArgument(f"The argument {name!r} has to be an array.")
+    return value
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    """The annotations, evaluated; those that cannot be, because only type checkers import them, are left out."""
+    if not inspect.isroutine(function):
+        function = getattr(function, "__init__" if isinstance(function, type) else "__call__", function)
+    target = inspect.unwrap(function)
+    with suppress(Exception):
+        return typing.get_type_hints(target, include_extras=True)
+    found = {}
+    for name, hint in getattr(target, "__annotations__", {}).items():
+        with suppress(Exception):
+            found[name] = eval(hint, target.__globals__) if isinstance(hint, str) else hint  # noqa: S307 -- its own code
+    return found

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The server's end of one call, and of the zygote."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.servers.scripts.calls import frames, lines, tree
+from mcpd.servers.scripts.calls.job import PythonJob
+from mcpd.servers.scripts.calls.outcome import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.servers.scripts.calls.job import Limits, ShellJob
+
+    Progress = Callable[[float, float | None, str], None]
+
+_CHUNK: Final = 1 << 18
+WATCH: Final = 0.05
+_ENDING: Final = 5.0
+"""Seconds that the zygote has to end everything by itself."""
+
+
+class Broken(Exception):
+    """The zygote, or a keeper, is not there any more or does not do what it should."""
+
+
+class NoRoom(Broken):
+    """The server itself has too much open for another call; its zygote is all right."""
+
+
+class Silent(Broken):
+    """A keeper has ended before it said anything, so its zygote may not be what it was."""
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    try:
+        return socket.socketpair()
+    except OSError as error:
+        raise NoRoom(f"the server has no room for it: {error.strerror}") from error
+
+
+class Control:
+    """A zygote as the server sees it: it is given one end of a channel, and starts a keeper there."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._one = asyncio.Lock()
+
+    async def channel(self) -> socket.socket:
+        """The channel of a new keeper; raises :class:`Broken`."""
+        ours, theirs = _pair()
+        with theirs:
+            await self._send(ours, frames.START, [theirs])
+        return ours
+
+    async def stem(self) -> tuple[socket.socket, Control]:
+        """The channel of the keeper of a new zygote that imports the script, and that zygote.
+
+        Raises :class:`Broken`.
+        """
+        ours, theirs = _pair()
+        try:
+            control, inner = _pair()
+        except NoRoom:
+            ours.close()
+            theirs.close()
+            raise
+        control.setblocking(False)
+        with theirs, inner:
+            try:
+                await self._send(ours, frames.STEM, [theirs, inner])
+            except BaseException:
+                control.close()
+                raise
+        return ours, Control(control)
+
+    async def _send(self, ours: socket.socket, wish: bytes, fds: list[socket.socket]) -> None:
+        ours.setblocking(False)
+        try:
+            async with self._one:
+                while True:
+                    try:
+                        socket.send_fds(self.sock, [wish], [fd.fileno() for fd in fds])
+                    except BlockingIOError:
+                        await _writable(self.sock)
+                    else:
+                        return
+        except BaseException as error:
+            ours.close()
+            if isinstance(error, OSError):
+                raise Broken("its zygote is not there any more") from error
+            raise
+
+    def close(self) -> None:
+        """Let the zygote end."""
+        self.sock.close()
+
+
+async def _writable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    writable = asyncio.Event()
+    loop.add_writer(sock, writable.set)
+    try:
+        await writable.wait()
+    finally:
+        loop.remove_writer(sock)
+
+
+class Zygote(Control):
+    """The zygote's process."""
+
+    def __init__(self, sock: socket.socket, process: asyncio.subprocess.Process) -> None:
+        super().__init__(sock)
+        self._process = process
+        self.calls = 0
+        """How many calls it has that have not ended."""
+        self.retired = False
+        """Whether it gets no more, and ends with the last of them."""
+
+    @classmethod
+    async def start(cls, path: str, kind: str, source: str, digest: str = "") -> Zygote:
+        """Start one for the script; raises :class:`Broken`."""
+        ours, theirs = _pair()
+        ours.setblocking(False)
+        module = "mcpd.servers.scripts.calls.zygote"
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-B", "-X", "utf8", "-m", module),
+                    stdin=theirs.fileno(),
+                    stdout=asyncio.subprocess.DEVNULL,
+                )
+            except BaseException as error:
+                ours.close()
+                if isinstance(error, OSError):
+                    raise Broken(f"its zygote cannot be started: {error.strerror or error}") from error
+                raise
+        self = cls(ours, process)
+        script = json.dumps({"path": path, "kind": kind, "source": source, "digest": digest}).encode()
+        try:
+            await asyncio.get_running_loop().sock_sendall(ours, frames.frame(frames.TASK, script))
+        except OSError:
+            pass  # It has ended already, as the first call will find.
+        except BaseException:
+            await self.kill()
+            raise
+        return self
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked for keepers."""
+        return self._process.returncode is None
+
+    async def end(self) -> None:
+        """End it and all that is below it."""
+        self.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING):
+                await self._process.wait()
+        await self.kill()
+
+    async def kill(self) -> None:
+        """The same at once, and also if somebody keeps it from ending."""
+        if self._process.returncode is None:
+            tree.kill_below(self._process.pid)
+            tree.send(self._process.pid, signal.SIGKILL)
+        self.close()
+        await self._process.wait()
+
+
+async def drain(sock: socket.socket) -> None:
+    """Tell a keeper that nobody waits for its call any more, and wait until all of that has ended."""
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        while await asyncio.get_running_loop().sock_recv(sock, _CHUNK):
+            pass
+
+
+def is_open(sock: socket.socket) -> bool:
+    """Whether a keeper is still at the other end of a channel that it has nothing to say on yet."""
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def job_frames(job: PythonJob | ShellJob, limits: Limits) -> bytes:
+    """What a keeper is sent to begin with *job*."""
+    bounds = asdict(limits)
+    task: dict[str, Any] = {"limits": bounds, "read_only": False}
+    if isinstance(job, PythonJob):
+        task |= {
+            "function": job.function,
+            "arguments": job.arguments,
+            "positional": job.positional,
+            "source": job.source,
+            "path": job.path,
+            "context": job.context,
+            "read_only": job.read_only,
+        }
+    else:
+        task |= {"words": job.words, "environment": job.environment, "stdin": base64.b64encode(job.stdin).decode()}
+    shell = not isinstance(job, PythonJob)
+    return begin(bounds, shell=shell) + frames.frame(frames.TASK, json.dumps(task).encode())
+
+
+def stem_frames(limits: Limits) -> bytes:
+    """The same for the import ahead; its time is the server's to watch."""
+    bounds = asdict(limits) | {"seconds": 0}
+    return begin(bounds) + frames.frame(frames.TASK, json.dumps({"limits": bounds, "stem": True}).encode())
+
+
+def begin(bounds: dict[str, float], watch: float = WATCH, *, shell: bool = False) -> bytes:
+    """The limits that a keeper is to watch from now on, looking every *watch* seconds how many processes there are."""
+    return frames.frame(frames.JOB, json.dumps(bounds | {"watch": watch, "shell": shell}).encode())
+
+
+async def exchange(
+    sock: socket.socket, data: bytes, output: int, log: Callable[[str], None], on_progress: Progress | None
+) -> Report:
+    """Send *data* to a keeper and hear it out; *output* bounds its result.
+
+    Raises :class:`Broken`, and :class:`Silent` if it says nothing at all.
+    """
+    loop = asyncio.get_running_loop()
+    sending = loop.create_task(loop.sock_sendall(sock, data))
+    cut = frames.Frames(max(output, lines.MOST_BYTES) + 4096)
+    report, room = Report(), lines.MOST + 1
+    gone: type[Broken] = Silent
+    try:
+        while not report.last:
+            received = await loop.sock_recv(sock, _CHUNK)
+            if not received:
+                raise gone("the process that watched it was killed")
+            gone = Broken
+            for kind, payload in cut.feed(received):
+                if kind == frames.LOG and room:
+                    room -= 1
+                    log(payload.decode(errors="replace"))
+                else:
+                    _take(report, kind, payload, on_progress)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise gone("the process that watched it was killed") from error
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+        if not sending.cancelled():
+            sending.exception()  # Where nobody reads, nobody answers either.
+    return report
+
+
+def _take(report: Report, kind: bytes, payload: bytes, on_progress: Progress | None) -> None:
+    if kind == frames.RESULT:
+        report.result = payload
+    elif kind == frames.OUTPUT:
+        report.output = payload
+    elif kind == frames.PROGRESS and on_progress:
+        current, total, message = json.loads(payload)
+        on_progress(float(current), None if total is None else float(total), str(message))
+    elif kind == frames.END:
+        last = json.loads(payload)
+        report.last = {"stopped": last["stopped"], "code": last["code"], "tail": str(last["tail"])}

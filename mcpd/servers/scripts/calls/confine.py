@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a worker may use and touch: resource limits, signals to its own only (landlock(7)), nothing else of other
+processes (seccomp(2)), no writing at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import struct
+from typing import Final
+
+from mcpd.servers.scripts.calls import seccomp
+
+FILE_SIZE: Final = 1 << 30
+"""Bytes of the longest file that a call can write."""
+OPEN_FILES: Final = 1024
+
+_CREATE_RULESET: Final = 444
+_RESTRICT_SELF: Final = 446
+"""The same numbers on every architecture."""
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+_SCOPE_SIGNAL: Final = 1 << 1
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class Unavailable(Exception):
+    """The kernel cannot confine a call as it has to be."""
+
+
+def limit(memory: int, tasks: int) -> None:
+    """Limit this process and all below it to *memory* bytes of data each, and the user to *tasks* processes."""
+    for what, most in (
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_NPROC, tasks),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, FILE_SIZE),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+    ):
+        _lower(what, most, most)
+
+
+def limit_time(seconds: float) -> None:
+    """Limit this process to *seconds* on the processor, and one more."""
+    soft = math.ceil(seconds) + 1
+    _lower(resource.RLIMIT_CPU, soft, soft + 1)
+
+
+def _lower(what: int, soft: int, hard: int) -> None:
+    """Set a limit, or keep a lower one that is there."""
+    _, most = resource.getrlimit(what)
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(what, (soft, hard))
+
+
+def keep_to_own() -> bool:
+    """Let this process signal and trace only itself and what it starts.
+
+    False if that does not hold, as it cannot before Linux 6.12.
+    """
+    if landlock() < 6:
+        return False
+    try:
+        _restrict(_signals_only())
+    except OSError:
+        return False
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        pass
+    return False
+
+
+def leave_others_alone() -> bool:
+    """Let this process, for good, change limits, priority and memory of none but itself.
+
+    False where seccomp cannot be had.
+    """
+    no_new_privileges()
+    try:
+        seccomp.install(read_only=False)
+    except (OSError, KeyError):
+        return False
+    return True
+
+
+def forbid_writing() -> bool:
+    """Take from this process, for good, all ways to change a file, its metadata included, and to use the network.
+
+    What :func:`keep_to_own` says. Raises :class:`Unavailable` where seccomp cannot be had.
+    """
+    scoped = keep_to_own()
+    no_new_privileges()
+    try:
+        seccomp.install(read_only=True)
+    except (OSError, KeyError) as error:
+        raise Unavailable(f"seccomp, which is not to be had here ({os.uname().machine}): {error}") from None
+    return scoped
+
+
+def no_new_privileges() -> None:
+    """Nothing that is executed gets more rights than this process has."""
+    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
+
+
+def landlock() -> int:
+    """Which version of Landlock this kernel has; 0 or less for none."""
+    return int(_LIBC.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(1)))
+
+
+def _signals_only() -> int:
+    """A set of rules, as a descriptor, that is about signals and nothing else."""
+    attributes = struct.pack("=QQQ", 0, 0, _SCOPE_SIGNAL)
+    return _call(_CREATE_RULESET, ctypes.create_string_buffer(attributes, 24), 24, 0)
+
+
+def _restrict(rules: int) -> None:
+    no_new_privileges()
+    _call(_RESTRICT_SELF, rules, 0)
+    os.close(rules)
+
+
+def _call(number: int, *arguments: object) -> int:
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
+    result = int(_LIBC.syscall(ctypes.c_long(number), *words))
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return result

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a function returned, as MCP's content.
+
+The worker's answer is ``{"value": JSON}`` for what is plain, or ``{"content": [blocks], "mime_type"}`` and, where there
+is one, ``structured``, ``value`` and ``error``; and ``result``, an object that may hold ``_meta``, where a script
+returned a whole result of MCP.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime as dt
+import enum
+import json
+import math
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+_MAGIC: Final = (
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF8", "image/gif"),
+    (8, b"WEBP", "image/webp"),
+    (8, b"WAVE", "audio/wav"),
+    (0, b"ID3", "audio/mpeg"),
+    (0, b"\xff\xfb", "audio/mpeg"),
+    (0, b"\xff\xf3", "audio/mpeg"),
+    (0, b"OggS", "audio/ogg"),
+    (0, b"fLaC", "audio/flac"),
+)
+"""Where a kind of data has which bytes."""
+_BINARY: Final = "application/octet-stream"
+_NOWHERE: Final = "urn:mcpd:result"
+"""What an embedded resource is called that is nowhere else."""
+_KINDS: Final = {
+    "text": ("text",),
+    "image": ("data", "mimeType"),
+    "audio": ("data", "mimeType"),
+    "resource_link": ("uri", "name"),
+    "resource": (),
+}
+"""MCP's content blocks, and their members that have to be text."""
+
+
+_REDIRECTS: Final = {301, 302, 303, 307, 308}
+"""Those of HTTP's codes of status."""
+
+DEEPEST: Final = 200
+"""Levels of arrays and objects; what reads it further on gives up at 255."""
+_LONGEST_NUMBER: Final = 13_000
+"""Bits of a whole number; Python reads no more than 4,300 digits."""
+
+
+class NotJson(Exception):
+    """A value that JSON has no way to say."""
+
+
+def message(value: Any) -> dict[str, Any]:
+    """The worker's answer for *value*; :class:`NotJson` if there is none."""
+    if isinstance(value, dict) and (found := _as_said(value)):
+        return found
+    if isinstance(value, bytes | bytearray | memoryview):
+        return binary(bytes(value), "")
+    if _is_block(value):
+        return {"content": [value.block()], "mime_type": getattr(value, "mime_type", "")}
+    if isinstance(value, list | tuple) and any(
+        _is_block(item) or isinstance(item, bytes | bytearray | memoryview) for item in value
+    ):
+        return {"content": [block for item in value for block in blocks(item)], "mime_type": ""}
+    return {"value": plain(value)}
+
+
+def blocks(value: Any) -> list[dict[str, Any]]:
+    """The content blocks of *value*."""
+    found = message(value)
+    return list(found["content"]) if "content" in found else text_blocks(found["value"])
+
+
+def text_blocks(value: Any) -> list[dict[str, Any]]:
+    """The content of a plain JSON value: text as it is, None is no content, all else JSON."""
+    if value is None:
+        return []
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return [{"type": "text", "text": text}]
+
+
+def binary(data: bytes, mime_type: str) -> dict[str, Any]:
+    """The answer for bytes; what they are is looked up in themselves if nobody says it."""
+    kind = mime_type.partition(";")[0].strip().lower() or sniff(data)
+    if kind.startswith("text/") or kind == "application/json":
+        text = data.decode(errors="replace")
+        return {"content": [{"type": "text", "text": text}], "mime_type": mime_type, "value": text}
+    encoded = base64.b64encode(data).decode()
+    family = kind.partition("/")[0]
+    if family in {"image", "audio"}:
+        block: dict[str, Any] = {"type": family, "data": encoded, "mimeType": kind}
+    else:
+        kind = kind or _BINARY
+        block = {"type": "resource", "resource": {"uri": _NOWHERE, "mimeType": kind, "blob": encoded}}
+    return {"content": [block], "mime_type": kind}
+
+
+def sniff(data: bytes) -> str:
+    """The MIME type of an image or a sound, empty for other data."""
+    for at, magic, kind in _MAGIC:
+        if data[at : at + len(magic)] == magic and (at == 0 or data[:4] == b"RIFF"):
+            return kind
+    return ""
+
+
+def _is_block(value: Any) -> bool:
+    helper = sys.modules.get("mcpd.script")
+    return helper is not None and isinstance(value, helper.Content)
+
+
+def _as_said(value: dict[Any, Any]) -> dict[str, Any] | None:
+    """The answer for a dict that says itself what kind of result it is; nothing else may be in it."""
+    keys = set(value)
+    if _is_result(value):
+        return _result(value)
+    if uri := _redirect(value):
+        return {"content": [link(uri)], "mime_type": ""}
+    content_type = value.get("content_type")
+    if {"output", "content_type"} <= keys <= {"output", "content_type", "status", "headers"} and isinstance(
+        content_type, str
+    ):
+        return _viewed(value["output"], content_type)
+    return None
+
+
+def _is_result(value: dict[Any, Any]) -> bool:
+    """Whether *value* is a whole result of MCP (CallToolResult)."""
+    return (
+        set(value) <= {"content", "structuredContent", "isError", "_meta"}
+        and isinstance(value.get("content"), list)
+        and (bool(value["content"]) or len(value) > 1)
+        and isinstance(value.get("structuredContent"), dict | None)
+        and isinstance(value.get("isError", False), bool)
+        and isinstance(value.get("_meta"), dict | None)
+        and are_blocks(value["content"])
+    )
+
+
+def _result(value: dict[Any, Any]) -> dict[str, Any]:
+    """The answer for a whole result. :class:`NotJson` for data that is not base64."""
+    content = plain(value["content"])
+    for at, block in enumerate(content):
+        if not _is_encoded(block):
+            raise NotJson(f"The result's content[{at}] is no {block['type']}: its data is not base64.")
+    found: dict[str, Any] = {"content": content, "mime_type": "", "result": {}}
+    if value.get("_meta") is not None:
+        found["result"]["_meta"] = plain(value["_meta"])
+    if value.get("structuredContent") is not None:
+        found["structured"] = plain(value["structuredContent"])
+    if value.get("isError"):
+        found["error"] = "\n".join(block["text"] for block in content if block["type"] == "text") or "failed"
+    return found
+
+
+def _redirect(value: dict[Any, Any]) -> str:
+    if set(value) == {"redirect"} and isinstance(value["redirect"], str):
+        return value["redirect"]
+    status = value.get("status")
+    for key in ("location", "Location"):
+        if set(value) == {"status", key} and isinstance(status, int) and status in _REDIRECTS:
+            return value[key] if isinstance(value[key], str) else ""
+    return ""
+
+
+def link(uri: str, name: str = "") -> dict[str, Any]:
+    """A link to *uri*; a path is one of this machine's servers."""
+    full = f"server:/{uri}" if uri.startswith("/") and not uri.startswith("//") else uri
+    return {"type": "resource_link", "uri": full, "name": name or uri}
+
+
+def _viewed(output: Any, content_type: str) -> dict[str, Any]:
+    """The answer for ``{"output": …, "content_type": …}``."""
+    if isinstance(output, bytes | bytearray):
+        return binary(bytes(output), content_type)
+    value = plain(output)
+    return {"content": text_blocks(value), "mime_type": content_type, "value": value}
+
+
+def _is_encoded(block: dict[str, Any]) -> bool:
+    """Whether what should be base64 in a content block is."""
+    data = block["resource"].get("blob", "") if block["type"] == "resource" else block.get("data", "")
+    if block["type"] in {"text", "resource_link"}:
+        return True
+    try:
+        base64.b64decode(data, validate=True)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def are_encoded(content: list[dict[str, Any]]) -> bool:
+    """Whether all data in *content*, which are blocks, is base64."""
+    return all(map(_is_encoded, content))
+
+
+def are_blocks(content: Any) -> bool:
+    """Whether *content* is a list of MCP's content blocks, as far as one can see."""
+    return isinstance(content, list) and all(
+        isinstance(block, dict)
+        and isinstance(block.get("type"), str)
+        and block["type"] in _KINDS
+        and all(isinstance(block.get(member), str) for member in _KINDS[block["type"]])
+        and (block["type"] != "resource" or _is_resource(block.get("resource")))
+        for block in content
+    )
+
+
+def _is_resource(resource: Any) -> bool:
+    return (
+        isinstance(resource, dict)
+        and isinstance(resource.get("uri"), str)
+        and (isinstance(resource.get("text"), str) or isinstance(resource.get("blob"), str))
+    )
+
+
+def plain(value: Any) -> Any:
+    """*value* as JSON can say it. Raises :class:`NotJson`."""
+    return _plain(value, set())
+
+
+def _plain(value: Any, above: set[int]) -> Any:
+    if isinstance(value, enum.Enum):
+        return _plain(value.value, above)
+    if value is None or isinstance(value, bool):
+        return value
+    if (leaf := _leaf(value)) is not None:
+        return leaf
+    if id(value) in above:
+        raise NotJson("The result contains itself, which JSON cannot say.")
+    if len(above) >= DEEPEST:
+        raise NotJson("The result is nested too deeply for JSON.")
+    above.add(id(value))
+    try:
+        return _nested(value, above)
+    finally:
+        above.remove(id(value))
+
+
+_UNNUMBERS: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+"""What JSON has no numbers for."""
+
+
+def _text(text: str) -> str:
+    """Text without lone surrogates, which no UTF-8 can hold; they are written out."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
+
+
+def _leaf(value: Any) -> str | float | None:  # noqa: PLR0911 -- one line for each type there is
+    """What stands for *value*, if it is no container."""
+    if isinstance(value, str):
+        return _text(str(value))
+    if isinstance(value, int):
+        if value.bit_length() > _LONGEST_NUMBER:
+            raise NotJson("The result contains a number of more than 4,000 digits.")
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _UNNUMBERS[str(float(value))]
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return value.total_seconds()
+    if isinstance(value, os.PathLike):
+        return _text(os.fsdecode(value))
+    if type(value).__module__.partition(".")[0] in {"uuid", "decimal", "_decimal", "fractions", "ipaddress"}:
+        return str(value)
+    return None
+
+
+def _nested(value: Any, above: set[int]) -> Any:
+    if isinstance(value, Mapping):
+        found = {_key(key): _plain(item, above) for key, item in value.items()}
+        if len(found) < len(value):
+            twice = next(key for key, count in Counter(map(_key, value)).items() if count > 1)
+            raise NotJson(f"The result has two members that are both called {twice!r} in JSON.")
+        return found
+    if isinstance(value, list | tuple | AbstractSet | Iterator):
+        return [_plain(item, above) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name), above) for field in dataclasses.fields(value)}
+    pydantic = sys.modules.get("pydantic")
+    if pydantic and isinstance(value, pydantic.BaseModel):
+        return _plain(value.model_dump(mode="json", by_alias=True), above)
+    raise NotJson(f"The result contains a {type(value).__qualname__}, which JSON cannot say.")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, enum.Enum):
+        key = key.value
+    if isinstance(key, bool) or key is None:
+        return json.dumps(key)
+    return _text(key if isinstance(key, str) else str(key))

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The system calls that a worker cannot make (seccomp(2)); they fail with EPERM.
+
+For every worker these are the ways to change another process of the same user, which Landlock leaves open: its limits,
+its priority, its processors, its memory. It may do so to itself by the id 0, which is what libraries say.
+
+For one that must not write they are, in addition, all that open a file for more than reading, change directories,
+modes, owners, times and attributes, make sockets and other ways to talk to processes elsewhere, and what root may do to
+a system without opening a file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import struct
+from typing import Final
+
+_PR_SET_SECCOMP: Final = 22
+_FILTER: Final = 2
+
+_LOAD: Final = 0x20
+_EQUAL: Final = 0x15
+_AT_LEAST: Final = 0x35
+_ANY_BIT: Final = 0x45
+_AND: Final = 0x54
+_RETURN: Final = 0x06
+_ALLOW: Final = 0x7FFF0000
+_ERROR: Final = 0x00050000
+_DENY: Final = _ERROR | errno.EPERM
+_UNKNOWN: Final = _ERROR | errno.ENOSYS
+_X32: Final = 0x40000000
+
+_NUMBER_AT: Final = 0
+_ARCHITECTURE_AT: Final = 4
+_ARGUMENTS_AT: Final = 16
+
+_CLONE3: Final = 435
+"""Its flags are in memory, where no filter looks; where it is not to be had, libraries use clone(2)."""
+
+_FOREIGN: Final = {
+    "x86_64": {
+        "ptrace": 101, "process_vm_writev": 311, "pidfd_getfd": 438, "kcmp": 312, "process_madvise": 440,
+        "migrate_pages": 256, "move_pages": 279,
+    },
+    "aarch64": {
+        "ptrace": 117, "process_vm_writev": 271, "pidfd_getfd": 438, "kcmp": 272, "process_madvise": 440,
+        "migrate_pages": 238, "move_pages": 239,
+    },
+}  # fmt: skip
+"""What is there only for other processes."""
+_OWN: Final = {
+    "x86_64": {
+        "prlimit64": 302, "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142,
+        "sched_setattr": 314,
+    },
+    "aarch64": {
+        "prlimit64": 261, "sched_setaffinity": 122, "sched_setscheduler": 119, "sched_setparam": 118,
+        "sched_setattr": 274,
+    },
+}  # fmt: skip
+"""What is for the process that the first argument says, where 0 is the caller."""
+_OWN_PRIORITY: Final = {"x86_64": ((141, 0), (251, 1)), "aarch64": ((140, 0), (30, 1))}
+"""setpriority and ioprio_set: their first argument has to be this, a single process, and their second 0, the caller."""
+
+_NEWER: Final = {
+    "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "open_tree": 428,
+    "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "mount_setattr": 442,
+    "open_tree_attr": 467, "quotactl_fd": 443, "fchmodat2": 452, "setxattrat": 463, "removexattrat": 466,
+    "file_setattr": 469, "openat2": 437,  # Its flags are in memory, where no filter looks.
+}  # fmt: skip
+"""Those with one number on every architecture."""
+
+_X86_64: Final = _NEWER | {
+    "creat": 85, "truncate": 76, "unlink": 87, "unlinkat": 263, "rename": 82, "renameat": 264, "renameat2": 316,
+    "mkdir": 83, "mkdirat": 258, "rmdir": 84, "link": 86, "linkat": 265, "symlink": 88, "symlinkat": 266, "mknod": 133,
+    "mknodat": 259,
+    "chmod": 90, "fchmod": 91, "fchmodat": 268, "chown": 92, "fchown": 93, "lchown": 94, "fchownat": 260,
+    "utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280, "setxattr": 188, "lsetxattr": 189,
+    "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199,
+    "socket": 41, "connect": 42, "bind": 49, "listen": 50, "accept": 43, "accept4": 288,
+    "mq_open": 240, "mq_unlink": 241, "shmget": 29, "shmat": 30, "shmctl": 31, "msgget": 68, "msgsnd": 69, "msgrcv": 70,
+    "msgctl": 71, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220,
+    "add_key": 248, "request_key": 249, "keyctl": 250, "open_by_handle_at": 304,
+    "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "setns": 308, "unshare": 272, "swapon": 167,
+    "swapoff": 168, "quotactl": 179, "acct": 163, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323,
+    "init_module": 175, "finit_module": 313, "delete_module": 176, "kexec_load": 246, "kexec_file_load": 320,
+    "reboot": 169, "sethostname": 170, "setdomainname": 171, "settimeofday": 164, "clock_settime": 227,
+    "adjtimex": 159, "clock_adjtime": 305, "iopl": 172, "ioperm": 173, "fanotify_init": 300, "syslog": 103,
+    "vhangup": 153,
+}  # fmt: skip
+
+_AARCH64: Final = _NEWER | {
+    "truncate": 45, "unlinkat": 35, "renameat": 38, "renameat2": 276, "mkdirat": 34, "linkat": 37, "symlinkat": 36,
+    "mknodat": 33,
+    "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
+    "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
+    "socket": 198, "connect": 203, "bind": 200, "listen": 201, "accept": 202, "accept4": 242,
+    "mq_open": 180, "mq_unlink": 181, "shmget": 194, "shmat": 196, "shmctl": 195, "msgget": 186, "msgsnd": 189,
+    "msgrcv": 188, "msgctl": 187, "semget": 190, "semop": 193, "semctl": 191, "semtimedop": 192,
+    "add_key": 217, "request_key": 218, "keyctl": 219,
+    "open_by_handle_at": 265, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51, "setns": 268, "unshare": 97,
+    "swapon": 224, "swapoff": 225, "quotactl": 60, "acct": 89, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282,
+    "init_module": 105, "finit_module": 273, "delete_module": 106, "kexec_load": 104, "kexec_file_load": 294,
+    "reboot": 142, "sethostname": 161, "setdomainname": 162, "settimeofday": 170, "clock_settime": 112,
+    "adjtimex": 171, "clock_adjtime": 266, "fanotify_init": 262, "syslog": 116, "vhangup": 58,
+}  # fmt: skip
+
+_SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
+_CLONE: Final = {"x86_64": 56, "aarch64": 220}
+_IOCTL: Final = {"x86_64": 16, "aarch64": 29}
+_OPEN: Final = {"x86_64": ((2, 1), (257, 2)), "aarch64": ((56, 2),)}
+"""The numbers of open and openat, and which of their arguments is the flags."""
+_WRITING: Final = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC
+"""Any of these in the flags is more than reading."""
+_ARCHITECTURES: Final = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
+
+_HARMLESS: Final = (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
+"""TCGETS, TCGETS2, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX; others change flags of a file, or make subvolumes,
+and are content with a descriptor for reading."""
+_AF_UNIX: Final = 1
+_SOCK_STREAM: Final = 1
+_SOCK_TYPE_MASK: Final = 0xF
+_NAMESPACES: Final = 0x7E020000
+"""CLONE_NEWNS, …CGROUP, …UTS, …IPC, …USER, …PID and …NET."""
+
+_Step = tuple[int, int, "str | int", "str | int"]
+
+
+def install(*, read_only: bool) -> None:
+    """Deny these calls to this process and all that it starts, for good; ``no_new_privs`` must be set.
+
+    Raises ``KeyError`` for an architecture that is not known here, and ``OSError`` where the kernel has no filters.
+    """
+    code = program(os.uname().machine, read_only=read_only)
+    instructions = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(instructions))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_FILTER), ctypes.create_string_buffer(header, len(header)), 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+@functools.cache
+def program(machine: str, *, read_only: bool) -> bytes:
+    """The filter for *machine*; it ends with the returns that all else jumps to. ``KeyError`` if that is not known."""
+    architecture, numbers = _ARCHITECTURES[machine]
+    denied = set(_FOREIGN[machine].values()) | (set(numbers.values()) if read_only else set())
+    body: list[_Step] = [
+        (_LOAD, _ARCHITECTURE_AT, 0, 0),
+        (_EQUAL, architecture, 0, "deny"),
+        (_LOAD, _NUMBER_AT, 0, 0),
+        (_AT_LEAST, _X32, "deny", 0),
+    ]
+    body += [(_EQUAL, number, "deny", 0) for number in sorted(denied)]
+    for number in _OWN[machine].values():
+        body += [(_EQUAL, number, 0, 2), (_LOAD, _argument(0), 0, 0), (_EQUAL, 0, "allow", "deny")]
+    for number, which in _OWN_PRIORITY[machine]:
+        body += [(_EQUAL, number, 0, 4), (_LOAD, _argument(0), 0, 0), (_EQUAL, which, 0, "deny")]
+        body += [(_LOAD, _argument(1), 0, 0), (_EQUAL, 0, "allow", "deny")]
+    if read_only:
+        body += _reading(machine)
+    ends = {"allow": len(body), "deny": len(body) + 1, "unknown": len(body) + 2}
+    body += [(_RETURN, _ALLOW, 0, 0), (_RETURN, _DENY, 0, 0), (_RETURN, _UNKNOWN, 0, 0)]
+
+    def jump(to: str | int, here: int) -> int:
+        return to if isinstance(to, int) else ends[to] - here - 1
+
+    return b"".join(
+        struct.pack("HBBI", code, jump(true, here), jump(false, here), value)
+        for here, (code, value, true, false) in enumerate(body)
+    )
+
+
+def _reading(machine: str) -> list[_Step]:
+    """What of a call's arguments a worker that must not write may say."""
+    body: list[_Step] = [
+        (_EQUAL, _CLONE3, "unknown", 0),
+        (_EQUAL, _CLONE[machine], 0, 2),
+        (_LOAD, _argument(0), 0, 0),
+        (_ANY_BIT, _NAMESPACES, "deny", "allow"),
+    ]
+    # A connected pair is harmless (asyncio needs one); one of datagrams could still send to any socket by its name.
+    body += [
+        (_EQUAL, _SOCKETPAIR[machine], 0, 5),
+        (_LOAD, _argument(0), 0, 0),
+        (_EQUAL, _AF_UNIX, 0, "deny"),
+        (_LOAD, _argument(1), 0, 0),
+        (_AND, _SOCK_TYPE_MASK, 0, 0),
+        (_EQUAL, _SOCK_STREAM, "allow", "deny"),
+    ]
+    body += [(_EQUAL, _IOCTL[machine], 0, 1 + len(_HARMLESS) + 1), (_LOAD, _argument(1), 0, 0)]
+    body += [(_EQUAL, request, "allow", 0) for request in _HARMLESS]
+    body.append((_RETURN, _DENY, 0, 0))
+    for number, flags in _OPEN[machine]:
+        body += [(_EQUAL, number, 0, 2), (_LOAD, _argument(flags), 0, 0), (_ANY_BIT, _WRITING, "deny", "allow")]
+    return body
+
+
+def _argument(index: int) -> int:
+    """Where the low half of an argument is; both architectures are little-endian."""
+    return _ARGUMENTS_AT + 8 * index

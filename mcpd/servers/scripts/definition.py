@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a script server is: its script and what the mcps map says of it, from the manifest that mcpd wrote for it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, JsonValue
+
+from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, from_oserror
+from mcpd.model import check_id, id_from_name, load_json
+from mcpd.model.base import Document, Text, as_map
+from mcpd.model.mcps import McpsEntry, parse_entry
+from mcpd.servers.scripts.calls import Limits
+from mcpd.servers.scripts.discover import python
+from mcpd.store.files import is_missing, read_file
+from mcpd.store.inspection import MAX_SCRIPT, Kind, kind_of
+from mcpd.store.scripts import SUFFIXES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_MANIFEST: Final = 16 * 1024 * 1024
+"""Bytes of a manifest."""
+
+
+class _Script(Document):
+    path: Text = ""
+    kind: Literal["python", "shell", ""] = ""
+    sha256: Text = ""
+    entry: Annotated[dict[str, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
+    contents: list[str] = Field(default_factory=list)
+
+
+class _Manifest(Document):
+    """As much of the private manifest of a script server as is used here."""
+
+    id: str
+    name: Text = ""
+    description: Text = ""
+    version: Text = ""
+    config: Annotated[dict[str, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
+    script: _Script
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One script server, read."""
+
+    id: str
+    title: str
+    description: str
+    version: str
+    config: Mapping[str, Any]
+    path: str
+    """Of the script; empty if there is none."""
+    kind: Kind
+    """Empty if there is no script."""
+    source: str
+    entry: McpsEntry
+    raw: Mapping[str, Any]
+    """The entry as it was written, its files merged."""
+    contents: tuple[Path, ...]
+    """The directories that content ids are looked up in."""
+    digest: str = ""
+    """SHA-256 of the script, in hexadecimal digits; empty if there is none."""
+    managed: bool = False
+    """Whether mcpd runs it, as far as can be told: it gave the manifest."""
+
+    def limits(self) -> Limits:
+        """What a call may take."""
+        runtime = self.entry.runtime
+        return Limits(runtime.seconds, runtime.memory, runtime.processes, runtime.output)
+
+    def context(self) -> dict[str, Any]:
+        """What functions may know of the server they belong to, if they have a parameter ``context``."""
+        return {
+            "server_name": self.id,
+            "path": self.path,
+            "config": dict(self.config),
+            "variables": dict(self.entry.variables),
+            "entry": dict(self.raw),
+        }
+
+
+def read(path: Path) -> Definition:
+    """The definition in the manifest at *path*.
+
+    Raises :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.NotFound` and what reading raises.
+    """
+    manifest = _Manifest.parse(load_json(_bytes(path, MAX_MANIFEST), str(path)), str(path))
+    script = manifest.script
+    server_id = check_id(manifest.id)
+    raw = script.entry
+    entry = parse_entry(server_id, raw, str(path))
+    data = _bytes(Path(script.path), MAX_SCRIPT) if script.path else b""
+    digest = hashlib.sha256(data).hexdigest() if script.path else ""
+    # Only a file of a directory of scripts may have been edited meanwhile; it has the name of one.
+    if entry.definition_cid and Path(script.path).suffix not in SUFFIXES and script.sha256 not in {"", digest}:
+        raise InvalidManifest(f"{script.path}: the content is not what its id {entry.definition_cid[:100]} says")
+    kind: Kind = (script.kind or kind_of(data)) if script.path else ""
+    return Definition(
+        id=server_id,
+        title=manifest.name,
+        description=manifest.description,
+        version=manifest.version,
+        config=manifest.config,
+        path=script.path,
+        kind=kind,
+        source=_text(data, kind, script.path),
+        entry=entry,
+        raw=raw,
+        contents=tuple(map(Path, script.contents)),
+        digest=digest,
+        managed=True,
+    )
+
+
+def alone(path: Path) -> Definition:
+    """The definition of the script at *path* for which there is neither a manifest nor an entry.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` for what is no script by its name, and what reading raises.
+    """
+    kind = SUFFIXES.get(path.suffix)
+    if kind is None:
+        raise InvalidArgument(f"{path}: a script is a file .py or .sh")
+    try:
+        server_id = id_from_name(path.stem)
+    except InvalidManifest as error:
+        raise InvalidArgument(f"{path}: {error.message}") from error
+    data = _bytes(path, MAX_SCRIPT)
+    return Definition(
+        id=server_id,
+        title="",
+        description="",
+        version="",
+        config={},
+        path=str(path.absolute()),
+        kind=kind,
+        source=_text(data, kind, str(path)),
+        entry=McpsEntry(),
+        raw={},
+        contents=(),
+        digest=hashlib.sha256(data).hexdigest(),
+    )
+
+
+def _bytes(path: Path, limit: int) -> bytes:
+    try:
+        return read_file(path, limit)
+    except OSError as error:
+        if is_missing(error):
+            raise NotFound(f"{path}: there is no such file") from error
+        raise from_oserror(error, f"reading {path}") from error
+
+
+def _text(data: bytes, kind: Kind, origin: str) -> str:
+    """What is no text in a shell script does not matter to the shell."""
+    return python.decode(data, origin) if kind == "python" else data.decode(errors="replace")

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Docstrings: the first line as a description (V-26, T11.5), and what is said of each parameter.
+
+The sections are read by docstring-parser, in the three styles that are common: Google, NumPy and Sphinx. Its regular
+expressions take time in the cube of a line's length if the line is made for that, so what it is given is measured.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Final
+
+from mcpd.servers.scripts.discover.literals import text
+
+MAX_LINE: Final = 1000
+"""The longest description of a tool or a parameter, in characters."""
+
+_MAX_DOCSTRING: Final = 32 * 1024
+_MAX_EFFORT: Final = 60_000_000  # of one file: parentheses × length of their line, squared; less than a second
+
+_STYLES: Final = {
+    "GOOGLE": re.compile(r"^[ \t]*(?:Arguments|Args|Parameters|Params|Attributes):[ \t]*$", re.MULTILINE),
+    "NUMPYDOC": re.compile(
+        r"^[ \t]*(?:Parameters|Params|Arguments|Args|Other [A-Z][a-z]+|Attributes)[ \t]*\n"
+        r"[ \t]*-{3,}[ \t]*$",
+        re.MULTILINE,
+    ),
+    "REST": re.compile(
+        r"^[ \t]*:(?:param|parameter|arg|argument|key|keyword|attribute|ivar|var|cvar)\b[^:\n]*:", re.MULTILINE
+    ),
+}
+_SPACES: Final = re.compile(r"(?<=\S)[^\S\n]+")
+
+
+def summary(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """The first line of the docstring of *node*, empty if it has none."""
+    docstring = ast.get_docstring(node)
+    return text(docstring.split("\n", 1)[0].strip(), MAX_LINE) if docstring else ""
+
+
+class Docstrings:
+    """Reads the docstrings of one file, and stops reading parameters when that has taken too much effort."""
+
+    def __init__(self) -> None:
+        self._effort = 0
+
+    def parameters(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> dict[str, str]:
+        """What the docstring of *node* says of each parameter or attribute, by name, without stars."""
+        docstring = ast.get_docstring(node)
+        if not docstring or len(docstring) > _MAX_DOCSTRING:
+            return {}
+        style = next((name for name, pattern in _STYLES.items() if pattern.search(docstring)), None)
+        if style is None:
+            return {}
+        docstring = _SPACES.sub(" ", docstring)
+        effort = sum((line.count("(") * len(line) + 10) * len(line) for line in docstring.split("\n"))
+        if self._effort + effort > _MAX_EFFORT:
+            return {}
+        self._effort += effort
+        return _parameters(docstring, style)
+
+
+def _parameters(docstring: str, style: str) -> dict[str, str]:
+    import docstring_parser  # noqa: PLC0415 -- most scripts have no such sections
+
+    try:
+        parsed = docstring_parser.parse(docstring, docstring_parser.DocstringStyle[style])
+    except (docstring_parser.ParseError, LookupError, ValueError, TypeError, AttributeError):
+        return {}  # the last four are its own slips over odd text
+    return {
+        name.strip().lstrip("*"): text(" ".join(param.description.split()), MAX_LINE)
+        for param in parsed.params
+        if param.description
+        for name in param.arg_name.split(",")
+    }

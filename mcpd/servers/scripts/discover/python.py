@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tools of a Python file: its public functions, found in its syntax tree (V-26, T11.1 to T11.6).
+
+A function is offered if it is defined at the top level, blocks included, and is not private; if the module has a
+literal ``__all__``, it has to be in there. Nothing is imported or run, so a file that does something when it is
+imported does nothing when it is listed.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from mcpd.servers.scripts.discover import constraints
+from mcpd.servers.scripts.discover.annotations import Converter
+from mcpd.servers.scripts.discover.budget import Budget
+from mcpd.servers.scripts.discover.docstrings import MAX_LINE, Docstrings, summary
+from mcpd.servers.scripts.discover.literals import literal
+from mcpd.servers.scripts.discover.names import Kind, Names
+from mcpd.servers.scripts.discover.syntax import Bindings, Function, bindings, decode, parse
+from mcpd.servers.scripts.tool import MAX_TOOLS, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcpd.servers.scripts.discover.types import Schema
+
+__all__ = ["decode", "read"]
+
+_CONTEXT: Final = "context"  # the parameter that whoever calls the function supplies, so that no schema has it
+
+MAX_NAME: Final = 128
+"""The longest name of a tool, in characters; a function with a longer one is not offered."""
+
+
+def read(source: str, path: str) -> tuple[list[Tool], frozenset[str]]:
+    """The tools of the Python *source*, in the order of their definition, and the names of all its public functions.
+
+    The names are there whether ``__all__`` has them or not, and all of them; of the tools at most :data:`MAX_TOOLS`.
+    Raises :class:`InvalidManifest` as ``PATH:LINE: what is wrong`` if *source* is no Python.
+    """
+    with _without_collection():
+        return _read(source, path)
+
+
+def _read(source: str, path: str) -> tuple[list[Tool], frozenset[str]]:
+    found = bindings(parse(source, path))
+    public = {name: node for name, node in found.functions.items() if _is_public(name)}
+    exported = _exported(found)
+    names, docs, budget = Names(found), Docstrings(), Budget()
+    offered = ((name, node) for name, node in public.items() if exported is None or name in exported)
+    made = [
+        Tool(name, summary(node), _input(node, Converter(names, docs, budget)), function=name)
+        for name, node in islice(offered, MAX_TOOLS)
+    ]
+    return made, frozenset(public)
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """No search for garbage, of which a syntax tree has none: with it, a large file takes four times as long."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_") and len(name) <= MAX_NAME
+
+
+def _exported(found: Bindings) -> set[str] | None:
+    """What ``__all__`` lists; None if there is none, or it is not a literal."""
+    names: set[str] = set()
+    for part in found.exported:
+        if not isinstance(part, ast.List | ast.Tuple):
+            return None
+        for item in part.elts:
+            if not (isinstance(item, ast.Constant) and isinstance(item.value, str)):
+                return None
+            names.add(item.value)
+    return names if found.exported else None
+
+
+def _input(node: Function, converter: Converter) -> Schema:
+    """The input schema of the function *node*."""
+    arguments = node.args
+    said = converter.docs.parameters(node)
+    properties: dict[str, Schema] = {}
+    required: list[str] = []
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]
+    given = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    for argument, default in given:
+        if argument.arg == _CONTEXT:
+            continue
+        info = _info(argument, default, converter.names)
+        if not info.description and not _is_described(argument, converter.names):
+            info.description = said.get(argument.arg, "")
+        properties[argument.arg] = _property(argument.annotation, info, converter)
+        if info.required:
+            required.append(argument.arg)
+    if arguments.vararg is not None:
+        properties[arguments.vararg.arg] = _rest(arguments.vararg, said, converter)
+    others: Schema | bool = False
+    if arguments.kwarg is not None:
+        others = _others(arguments.kwarg, properties, required, converter)
+    schema: Schema = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = required
+    schema["additionalProperties"] = others
+    definitions = converter.definitions()
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _info(argument: ast.arg, default: ast.expr | None, names: Names) -> constraints.Info:
+    """What the default of *argument* says, and whether it has to be given."""
+    if default is None:
+        return constraints.Info(required=True)  # whatever Annotated says: Python has no default
+    info = constraints.read(default, names) if isinstance(default, ast.Call) else constraints.Info()
+    if isinstance(default, ast.Call) and names.full(default.func) in constraints.FIELDS:
+        info.required = info.required is not False
+        return info
+    return constraints.Info(default=literal(default, names.constant), required=False)
+
+
+def _is_described(argument: ast.arg, names: Names) -> bool:
+    """Whether the annotation of *argument* describes it."""
+    match argument.annotation:
+        case ast.Subscript(value, ast.Tuple([_, *extras])) if names.full(value) == "Annotated":
+            return any(constraints.read(extra, names).description for extra in extras)
+        case _:
+            return False
+
+
+def _property(annotation: ast.expr | None, info: constraints.Info, converter: Converter) -> Schema:
+    schema = converter.schema(annotation)
+    if info.default is None and schema and not _takes_null(schema):
+        schema = {"anyOf": [schema, {"type": "null"}]}  # `x: int = None`, as it was written before Optional
+    return converter.described(schema, info)
+
+
+def _takes_null(schema: Schema) -> bool:
+    return (
+        schema.get("type") == "null"
+        or None in schema.get("enum", [])
+        or ("const" in schema and schema["const"] is None)
+        or any(_takes_null(branch) for branch in schema.get("anyOf", []))
+    )
+
+
+def _rest(argument: ast.arg, said: dict[str, str], converter: Converter) -> Schema:
+    """The property of ``*args``: a list."""
+    info = constraints.Info(description=said.get(argument.arg, "")[:MAX_LINE])
+    if isinstance(argument.annotation, ast.Starred):  # *args: *tuple[int, str]
+        return converter.described(converter.schema(argument.annotation), info)
+    items = converter.schema(argument.annotation)
+    return converter.described({"type": "array", "items": items} if items else {"type": "array"}, info)
+
+
+def _others(
+    argument: ast.arg,
+    properties: dict[str, Schema],
+    required: list[str],
+    converter: Converter,
+) -> Schema | bool:
+    """What ``**kwargs`` takes beside *properties*; of ``Unpack[SomeTypedDict]`` the keys are added to those."""
+    match argument.annotation:
+        case ast.Subscript(value, inner) if converter.names.full(value) == "Unpack":
+            found = converter.names.local(inner)
+            if found is None or converter.names.kind(found[1]) is not Kind.TYPED_DICT:
+                return True
+            unpacked = converter.inline(found[1])
+            for name, schema in unpacked.get("properties", {}).items():
+                properties.setdefault(name, schema)
+            required += [name for name in unpacked.get("required", []) if name not in required]
+            return False
+    return converter.schema(argument.annotation) or True

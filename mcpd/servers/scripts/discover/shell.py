@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tools of a shell script: one that takes a command line, or what the script's comment header describes (T11.2).
+
+**How arguments become words.** No value of an argument may become an option that nobody gave, so:
+
+- an option is ``--name VALUE``, two words, which every kind of parser takes; if the value begins with what options
+  begin with, it is ``--name=VALUE``, one word. An option that has only a short name cannot have such a value;
+- positional arguments come last. If one of them begins like an option, ``--`` goes before them, as long as the script
+  shows that it knows that (argc, ``getopts``, ``getopt`` or a branch ``--)``); else it is refused, unless a number;
+- the script's name and its command come before everything, and are the script's own text.
+
+``args`` of a script without a header is different: it is a command line, and options are what it is for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from mcpd.errors import InvalidArgument
+from mcpd.servers.scripts.discover.budget import Budget
+from mcpd.servers.scripts.discover.dashes import knows
+from mcpd.servers.scripts.discover.docstrings import MAX_LINE
+from mcpd.servers.scripts.discover.literals import text
+from mcpd.servers.scripts.discover.tags import Command, Header, Parameter, read
+from mcpd.servers.scripts.tool import MAX_TOOLS, Option, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_DESCRIPTION: Final = 4000
+"""The longest description of a tool, in characters."""
+
+MAX_WORD: Final = 131_071
+"""The longest word of a command line, in bytes: what Linux takes."""
+
+MAX_OFTEN: Final = 16
+"""How often a flag may be given that counts."""
+
+_ARGUMENTS: Final = ("args", "command_args")  # C-36: the first is published, both are taken
+_FOR_PROGRAMS: Final = re.compile(r"!|shellcheck |vim?:|-\*-|SPDX-|Copyright|\W*$", re.IGNORECASE)
+_FOR_LAWYERS: Final = re.compile(r"free software|\blicen[sc]ed?\b|warranty|all rights reserved", re.IGNORECASE)
+_TYPES: Final = {"INT": "integer", "NUM": "number"}
+
+
+def tools(source: str, name: str) -> list[Tool]:
+    """The tools of the shell script *source*, whose file is called *name* without its suffix; at most MAX_TOOLS.
+
+    Parameters that make a tool, or all tools together, too large are left out.
+
+    Raises :class:`InvalidManifest` as ``NAME:LINE: what is wrong``.
+    """
+    header = read(source, name)
+    if not header.documented or not (header.commands or header.script.parameters):
+        description = header.script.description if header.documented else _first_comment(source)
+        return [
+            Tool(
+                name,
+                text(description, MAX_DESCRIPTION) or f"Execute {name} command",
+                {
+                    "type": "object",
+                    "properties": {"args": {"type": "string", "description": "Command arguments"}},
+                },
+                function="",
+            )
+        ]
+    maker = _Maker(header, knows(source))
+    if not header.commands:
+        return [maker.tool(name, header.script)]
+    found: dict[str, Tool] = {}
+    for command in header.commands:
+        called = re.sub(r"[^\w.-]+", "_", command.function).rstrip("_")
+        private = any(part.startswith(("_", "-")) for part in command.function.split("::"))
+        if called and not private and len(called) <= 128 and called not in found:
+            found[called] = maker.tool(called, command)
+            if len(found) == MAX_TOOLS:
+                break
+    return list(found.values())
+
+
+def _first_comment(source: str) -> str:
+    """The first block of comments, without what is for programs and lawyers."""
+    lines: list[str] = []
+    for line in source[: 64 * 1024].split("\n"):
+        stripped = line.strip()
+        if stripped.startswith("#"):
+            comment = stripped.lstrip("#").strip()
+            lines.append("" if _FOR_PROGRAMS.match(comment) else comment)
+        elif any(lines) or stripped:
+            break
+    paragraphs = [part.strip() for part in re.split(r"\n{2,}", "\n".join(lines))]
+    return "\n\n".join(part for part in paragraphs if part and not _FOR_LAWYERS.search(part))
+
+
+class _Maker:
+    """Makes the tools of one script; *dashes* is how it knows the end of options."""
+
+    def __init__(self, header: Header, dashes: Literal["", "needed", "always"]) -> None:
+        self._header = header
+        self._dashes = dashes
+        self._budget = Budget()
+        inherited = header.script.parameters if header.inherits else []
+        self._inherited = [self._made(parameter) for parameter in inherited if parameter.kind != "arg"]
+
+    def _made(self, parameter: Parameter) -> _Made:
+        schema = _property(parameter)
+        required = parameter.modifier[:1] in {"!", "+"} and parameter.default is None
+        cost = len(parameter.name) * 2 + len(json.dumps(schema))
+        return _Made(parameter, schema, _option(parameter, self._header.signs), required, cost)
+
+    def tool(self, name: str, command: Command) -> Tool:
+        self._budget.next_tool()
+        offered: dict[str, _Made] = {}
+        for made in self._parameters(command):
+            parameter = made.parameter
+            if parameter.modifier == "%" or (parameter.modifier == "~" and parameter.kind != "arg"):
+                continue  # it takes words that are not its own
+            if not self._budget.spend(made.cost):
+                break  # with all that follow, as the place of an argument says what it is
+            offered[parameter.name] = made
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {name: dict(made.schema) for name, made in offered.items()},
+        }
+        required = [name for name, made in offered.items() if made.required]
+        if required:
+            schema["required"] = required
+        schema["additionalProperties"] = False
+        return Tool(
+            name,
+            text(command.description, MAX_DESCRIPTION),
+            schema,
+            function=command.function,
+            options=tuple(made.option for made in offered.values()),
+            end_of_options=self._dashes,
+        )
+
+    def _parameters(self, command: Command) -> Iterator[_Made]:
+        """The parameters of *command*, and of the script those that it has, too; of two with one name the first."""
+        seen: set[str] = set()
+        for parameter in command.parameters:
+            if parameter.name not in seen:
+                seen.add(parameter.name)
+                yield self._made(parameter)
+        if command is not self._header.script:
+            yield from (made for made in self._inherited if made.parameter.name not in seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What a parameter becomes; *cost* is about how many characters of JSON it takes."""
+
+    parameter: Parameter
+    schema: dict[str, Any]
+    option: Option
+    required: bool
+    cost: int
+
+
+def _property(parameter: Parameter) -> dict[str, Any]:
+    described: dict[str, Any] = {}
+    if said := text(" ".join(parameter.description.split()), MAX_LINE):
+        described["description"] = said
+    if parameter.kind == "flag":
+        often = {"type": "integer", "minimum": 0, "maximum": MAX_OFTEN}
+        return {**(often if parameter.modifier else {"type": "boolean"}), **described}
+    notations = parameter.notations
+    last = notations[-1] if notations else ""
+    kind = _TYPES.get(last.rstrip("*+?"), "string") if not _together(parameter) else "string"
+    one: dict[str, Any] = {"type": kind}
+    if parameter.choices:
+        one["enum"] = [_typed(choice, kind) for choice in dict.fromkeys(parameter.choices)]
+        if not all(isinstance(choice, str) == (kind == "string") for choice in one["enum"]):
+            one = {"type": "string", "enum": list(dict.fromkeys(parameter.choices))}
+    several = _several(parameter)
+    if parameter.default is not None:
+        default = _typed(parameter.default, one["type"])
+        described["default"] = default if several is None else [default]
+    return {**one, **described} if several is None else {"type": "array", "items": one, **several, **described}
+
+
+def _several(parameter: Parameter) -> dict[str, int] | None:
+    """How many values *parameter* takes; None if it is one."""
+    if _together(parameter):
+        number, last = len(parameter.notations), parameter.notations[-1][-1:]
+        least = {"minItems": number - (last in {"*", "?"})}
+        return least if last in {"*", "+"} else {**least, "maxItems": number}
+    if parameter.modifier[:1] in {"*", "+", "~"}:
+        return {"minItems": 1} if parameter.modifier.startswith("+") else {}
+    return None
+
+
+def _together(parameter: Parameter) -> bool:
+    several = len(parameter.notations) > 1 or any(note[-1:] in {"*", "+", "?"} for note in parameter.notations)
+    return parameter.kind == "option" and several
+
+
+def _typed(value: str, kind: str) -> str | int | float:
+    try:
+        if kind == "integer":
+            return int(value)
+        number = float(value) if kind == "number" else math.nan
+    except ValueError:
+        return value
+    return number if math.isfinite(number) else value
+
+
+def _option(parameter: Parameter, signs: str) -> Option:
+    together = _together(parameter)
+    return Option(
+        parameter.name,
+        parameter.flag,
+        takes_value=parameter.kind != "flag",
+        repeats=not together and _several(parameter) is not None,
+        together=together,
+        signs=signs,
+    )
+
+
+def words(tool: Tool, arguments: dict[str, Any]) -> list[str]:
+    """The words of the command line after the script's path, for *arguments* that fit the schema of *tool*.
+
+    Raises :class:`InvalidArgument` for what no command line can hold, or the script would take for an option.
+    """
+    command = [part.rstrip("_") for part in tool.function.split("::") if part]  # argc: test_() is the command test
+    if not tool.options:
+        return [*command, *_split(tool, arguments)]
+    found: list[str] = []
+    positional: list[tuple[Option, Any, str]] = []
+    skipped = ""
+    for option in tool.options:
+        value = arguments.get(option.name)
+        if option.flag:
+            found += _flagged(option, value)
+        elif value is None or value == []:
+            skipped = skipped or option.name
+        elif skipped:
+            raise InvalidArgument(f"{option.name}: give {skipped}, too, which comes before it on the command line")
+        else:
+            values = value if option.repeats and isinstance(value, list) else [value]
+            positional += [(option, item, _word(option.name, item)) for item in values]
+    return [*command, *found, *_positional(tool, positional)]
+
+
+def _split(tool: Tool, arguments: dict[str, Any]) -> list[str]:
+    """The words in ``args``, as a shell splits them, but nothing is expanded."""
+    given = [(name, arguments[name]) for name in _ARGUMENTS if name in arguments]
+    if not given:
+        return []
+    if len(given) > 1:
+        raise InvalidArgument("args and command_args are the same; give one of them")
+    name, value = given[0]
+    if tool.input_schema.get("additionalProperties") is False and name not in tool.input_schema.get("properties", {}):
+        raise InvalidArgument(f"{name}: {tool.name} takes no arguments")
+    try:
+        parts = shlex.split(_checked(name, value if isinstance(value, str) else _word(name, value), MAX_WORD * 8))
+    except ValueError as error:
+        raise InvalidArgument(f"{name}: {error}. Quote it as for a shell.") from None
+    return [_checked(name, part) for part in parts]
+
+
+def _flagged(option: Option, value: Any) -> list[str]:
+    if value is None or value is False or value == []:
+        return []
+    if not option.takes_value:
+        often = 1 if value is True else value
+        if not isinstance(often, int | float) or not 0 <= often <= MAX_OFTEN:
+            raise InvalidArgument(f"{option.name}: has to be true, false, or how often, at most {MAX_OFTEN} times")
+        return [option.flag] * int(often)
+    if option.together:
+        items = [_word(option.name, item) for item in (value if isinstance(value, list) else [value])]
+        for item in items:
+            if item[:1] and item[0] in option.signs:
+                raise _looks_like_option(option, item)
+        return [option.flag, *items]
+    found: list[str] = []
+    for item in value if option.repeats and isinstance(value, list) else [value]:
+        word = _word(option.name, item)
+        if not word or word[0] not in option.signs:
+            found += [option.flag, word]
+        elif option.flag.startswith("--"):
+            found.append(_checked(option.name, f"{option.flag}={word}"))
+        else:
+            raise _looks_like_option(option, word)
+    return found
+
+
+def _positional(tool: Tool, given: list[tuple[Option, Any, str]]) -> list[str]:
+    values = [word for _, _, word in given]
+    odd = [(option, value, word) for option, value, word in given if word[:1] and word[0] in option.signs]
+    open_ended = any(option.together for option in tool.options)
+    needed = bool(odd) or open_ended
+    if given and (tool.end_of_options == "always" or (tool.end_of_options == "needed" and needed)):
+        return ["--", *values]
+    for option, value, word in odd:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or any(other.flag[:1] == "-" and other.flag[1:2].isdigit() for other in tool.options):
+            raise _looks_like_option(option, word)
+    return values
+
+
+def _looks_like_option(option: Option, word: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{option.name}: {word[:40]!r} begins with {word[0]!r}, and the script would take it for an option"
+    )
+
+
+def _word(name: str, value: Any) -> str:
+    """*value* as one word."""
+    match value:
+        case str():
+            return _checked(name, value)
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value) if abs(value) < 10**4000 else _refuse_number(name)
+        case float() if math.isfinite(value):
+            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+        case dict() | list():
+            return _checked(name, json.dumps(value))
+        case _:
+            return _refuse_number(name)
+
+
+def _refuse_number(name: str) -> str:
+    raise InvalidArgument(f"{name}: has to be text, a number, or true or false")
+
+
+def _checked(name: str, word: str, limit: int = MAX_WORD) -> str:
+    if "\0" in word:
+        raise InvalidArgument(f"{name}: there is a NUL character in it, which no command line can hold")
+    try:
+        size = len(word.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name}: is not text: there is half a character in it") from None
+    if size > limit:
+        raise InvalidArgument(f"{name}: longer than {limit} bytes, which is more than a command line can hold")
+    return word

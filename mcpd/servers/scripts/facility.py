@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A script server without a protocol: what it offers, and what is done when it is asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+
+from mcpd.errors import McpdError, UnknownMethod
+from mcpd.servers.scripts import running
+from mcpd.servers.scripts.checking import Checks
+from mcpd.servers.scripts.offer import Tools
+from mcpd.servers.scripts.pagination import PAGE, Pages
+from mcpd.servers.scripts.prompts import MOST_COMPLETIONS, Prompts
+from mcpd.servers.scripts.resources import Reader, Resources
+from mcpd.servers.scripts.transforms import generated
+from mcpd.servers.timing import in_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from mcpd.servers.scripts.definition import Definition
+    from mcpd.servers.scripts.resources import Other
+    from mcpd.servers.scripts.running import Progress
+    from mcpd.servers.scripts.transforms import Kind, Runs
+
+PROBLEMS: Final = "org.mcpd/problems"
+"""In ``_meta`` of a list: texts that say what is wrong with the server."""
+MOST_PROBLEMS: Final = 100
+LONGEST_PROBLEM: Final = 1000
+"""Characters."""
+MOST_CALLS: Final = 64
+"""At once; others wait."""
+AGAIN: Final = 10.0
+"""Seconds after which a list that could not be made is made again, if somebody asks for it."""
+
+log = logging.getLogger("mcp-scripts")
+T = TypeVar("T")
+
+
+class _Offer(Protocol):
+    """Tools, resources or prompts."""
+
+    problems: list[str]
+    listed: list[dict[str, Any]]
+
+
+M = TypeVar("M", bound=_Offer)
+
+
+class Facility:
+    """The server *definition*, whose functions are run by *runs*, and which calls other servers with *other*.
+
+    Lists come in pages of *size*. Transforms run once, when what they make is first needed.
+    """
+
+    def __init__(self, definition: Definition, runs: Runs, other: Other, size: int = PAGE) -> None:
+        self.definition = definition
+        self._runs = runs
+        self._server = running.Server(definition, runs, Checks(definition.limits().seconds))
+        self._other = other
+        self._size = size
+        self._room = asyncio.Semaphore(MOST_CALLS)
+        self._running: set[asyncio.Future[Any]] = set()
+        self._tools = _Once(partial(self._make, "tools", Tools))
+        self._resources = _Once(partial(self._make, "resources", Resources))
+        self._prompts = _Once(partial(self._make, "prompts", Prompts))
+
+    async def list_tools(self, cursor: str | None) -> dict[str, Any]:
+        """The result of ``tools/list``. Raises :class:`~mcpd.errors.InvalidArgument` for a cursor that is none."""
+        return self._page("tools", await self._tools(), cursor)
+
+    async def list_resources(self, cursor: str | None) -> dict[str, Any]:
+        """The result of ``resources/list``; raises the same."""
+        return self._page("resources", await self._resources(), cursor)
+
+    async def list_prompts(self, cursor: str | None) -> dict[str, Any]:
+        """The result of ``prompts/list``; raises the same."""
+        return self._page("prompts", await self._prompts(), cursor)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], on_progress: Progress | None) -> dict[str, Any]:
+        """The result of ``tools/call``. Cancelling it ends what runs.
+
+        What goes wrong is told in it, so that a model can do better; where the entry's ``errorMapping`` is
+        ``json-rpc`` that raises :class:`~mcpd.errors.McpdError`, whose code tells what it is (C-4 to C-7).
+        """
+        try:
+            tool = (await self._tools()).made.get(name)
+            if tool is None:
+                raise UnknownMethod(f"Unknown tool: {name[:1000]}")
+            found = await self._apart(partial(running.call, self._server, tool, arguments, on_progress))
+        except McpdError as error:
+            if self._raises:
+                raise
+            return running.failed(error.message)
+        if found["isError"] and self._raises:
+            raise McpdError(running.text_of(found))
+        return found
+
+    @property
+    def _raises(self) -> bool:
+        return self.definition.entry.runtime.error_mapping == "json-rpc"
+
+    async def read_resource(self, uri: str, hops: int) -> dict[str, Any]:
+        """The result of ``resources/read``; raises what :meth:`~mcpd.servers.scripts.resources.Reader.read` raises."""
+        resources, tools = (await self._resources()).made, (await self._tools()).made
+        reader = Reader(self._server, resources, tools, self._other)
+        return {"contents": await self._apart(partial(reader.read, uri, hops))}
+
+    async def check_prompt(self, name: str, arguments: dict[str, Any]) -> None:
+        """Raise :class:`~mcpd.errors.InvalidArgument` for a prompt there is not, and for arguments that are no strings.
+
+        That is what the SDK would not name.
+        """
+        (await self._prompts()).made.get(name).check_strings(arguments)
+
+    async def get_prompt(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result of ``prompts/get``. Raises :class:`~mcpd.errors.InvalidArgument`."""
+        prompt = (await self._prompts()).made.get(name)
+        return await self._apart(partial(prompt.get, self._server, arguments))
+
+    async def complete(self, prompt: str, argument: str, begun: str) -> dict[str, Any]:
+        """The result of ``completion/complete`` for an *argument* of a prompt. Raises the same."""
+        values = (await self._prompts()).made.get(prompt).complete(argument, begun)
+        some = values[:MOST_COMPLETIONS]
+        return {"completion": {"values": some, "total": len(values), "hasMore": len(some) < len(values)}}
+
+    async def describe(self) -> dict[str, Any]:
+        """All that is offered, and all that is wrong with it."""
+        tools, resources = (await self._tools()).made, (await self._resources()).made
+        prompts = (await self._prompts()).made
+        return {
+            "tools": tools.listed,
+            "resources": resources.listed,
+            "prompts": prompts.listed,
+            "problems": _shown([*tools.problems, *resources.problems, *prompts.problems]),
+        }
+
+    async def close(self) -> None:
+        """End everything that runs."""
+        for once in (self._tools, self._resources, self._prompts):
+            await once.close()
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+        await self._server.checks.close()
+        await self._runs.close()
+
+    async def _apart(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do *work* in a task of its own, when there is room for it.
+
+        Cancelled once, it ends what it runs in its own time; what the SDK cancels is cancelled at each of its awaits.
+        """
+        task = asyncio.ensure_future(self._in_room(work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    async def _in_room(self, work: Callable[[], Awaitable[T]]) -> T:
+        async with self._room:
+            return await work()
+
+    async def _make(self, kind: Kind, make: Callable[[Definition, list[Any], list[str]], M]) -> _List[M]:
+        """What *make* makes of what the transform gives, in a thread: there may be much to read and to check."""
+        given, problems = await generated(self.definition, self._runs, kind)
+        found = await asyncio.to_thread(self._listed, kind, make, given, problems)
+        _report(found.made.problems)
+        return found
+
+    def _listed(
+        self,
+        kind: Kind,
+        make: Callable[[Definition, list[Any], list[str]], M],
+        given: list[Any],
+        problems: list[str],
+    ) -> _List[M]:
+        made = make(self.definition, given, problems)
+        return _List(made, Pages(kind, made.listed, self._size), whole=not problems)
+
+    def _page(self, kind: Kind, found: _List[Any], cursor: str | None) -> dict[str, Any]:
+        some, following = found.pages.page(cursor)
+        result: dict[str, Any] = {kind: some}
+        if following is not None:
+            result["nextCursor"] = following
+        if found.made.problems:
+            result["_meta"] = {PROBLEMS: _shown(found.made.problems)}
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _List(Generic[M]):
+    """Tools, resources or prompts, and the list of them in pages."""
+
+    made: M
+    pages: Pages
+    whole: bool
+    """Whether what a transform was to add is there."""
+
+
+class _Once(Generic[M]):
+    """What *make* makes, made once, when it is first asked for, whoever else gives up waiting for it.
+
+    What failed, and what a transform that failed is missing in, is made again when it is asked for :data:`AGAIN`
+    later.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[_List[M]]]) -> None:
+        self._make = make
+        self._task: asyncio.Future[_List[M]] | None = None
+        self._failed_at = 0.0
+
+    async def __call__(self) -> _List[M]:
+        if self._task is None or (self._has_failed() and monotonic() >= self._failed_at + AGAIN):
+            self._task = asyncio.ensure_future(self._made())
+        return await asyncio.shield(self._task)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _made(self) -> _List[M]:
+        try:
+            return await self._make()
+        finally:
+            self._failed_at = monotonic()
+
+    def _has_failed(self) -> bool:
+        task = self._task
+        if task is None or not task.done():
+            return False
+        return task.cancelled() or task.exception() is not None or not task.result().whole
+
+
+def _shown(problems: Sequence[str]) -> list[str]:
+    return [problem[:LONGEST_PROBLEM] for problem in problems[:MOST_PROBLEMS]]
+
+
+def _report(problems: Sequence[str]) -> None:
+    for problem in _shown(problems):
+        log.warning("%s", in_one_line(problem))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The log on stderr, which nobody has to read: a thread writes it, so that a full pipe holds up nothing else."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import os
+import queue
+import threading
+from typing import Final
+
+MOST_LINES: Final = 10_000
+"""That wait to be written; what comes then is left out, and counted."""
+_STDERR: Final = 2
+
+
+class Log(logging.handlers.QueueHandler):
+    """A handler that never waits. What it takes is written to the descriptor *fd* by a thread of its own."""
+
+    def __init__(self, fd: int = _STDERR, most: int = MOST_LINES) -> None:
+        self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(most)
+        super().__init__(self._lines)
+        self._fd = fd
+        self._left_out = 0
+        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread.start()
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Have *record* written, or counted if there is no room."""
+        try:
+            self._lines.put_nowait(record)
+        except queue.Full:
+            self._left_out += 1
+
+    def end(self, seconds: float) -> bool:
+        """Write what waits, for *seconds* at most; whether all was written."""
+        try:
+            self._lines.put(None, timeout=seconds)
+        except queue.Full:
+            return False
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _write_all(self) -> None:
+        while (record := self._lines.get()) is not None:
+            self._write(str(record.msg))
+            # Between two lines: whoever counts meanwhile is counted the next time.
+            count, self._left_out = self._left_out, 0
+            if count:
+                self._write(f"mcp-scripts: {count} lines are left out, as they came faster than they were read")
+
+    def _write(self, line: str) -> None:
+        data = memoryview(line.encode(errors="backslashreplace") + b"\n")
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError:
+            """Nobody reads any more; there is nobody else to tell."""

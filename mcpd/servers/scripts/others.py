@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Calls of other servers' tools, for resources ``server://ID/TOOL``: through the bridge, if that was permitted."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from mcpd import __version__
+from mcpd.errors import McpdError, NotAuthorized, ServiceUnavailable, TimedOut
+from mcpd.model import load_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx2
+
+SOCKET: Final = "MCPD_SOCKET"
+TOKEN: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of a variable
+HOPS: Final = "org.mcpd/hops"
+"""In ``_meta`` of a request: how many servers it came through."""
+REVISION: Final = "2026-07-28"
+MOST: Final = 32 * 1024 * 1024
+"""Bytes of an answer."""
+_PLAIN: Final = re.compile(r"(?!\s|=\?base64\?.*\?=$)[\x20-\x7e]*(?<!\s)")
+
+
+class Others:
+    """Calls tools for the server *server_id*, whose *environ* says how to; a call may take *seconds*."""
+
+    def __init__(self, server_id: str, seconds: float, environ: Mapping[str, str] = os.environ) -> None:
+        self._server_id = server_id
+        self._seconds = seconds
+        self._socket = environ.get(SOCKET, "")
+        self._token = environ.get(TOKEN, "")
+
+    async def __call__(self, server: str, tool: str, arguments: dict[str, Any], hops: int) -> dict[str, Any]:
+        """The result of *tool* of *server*, for a request that came through *hops* servers.
+
+        Raises :class:`~mcpd.errors.NotAuthorized` without the permission, :class:`~mcpd.errors.TimedOut`,
+        :class:`~mcpd.errors.ServiceUnavailable` and, for whatever the tool could not do, McpdError.
+        """
+        if not self._socket or not self._token:
+            raise NotAuthorized(
+                f"server {self._server_id} may not call {server}: grant it the permission mcp:{server}, in "
+                '"permissions" of its entry in the mcps map'
+            )
+        body = self._request(tool, arguments, hops)
+        answer = await self._post(server, tool, body)
+        where = f"tool {tool} of server {server}"
+        error = answer.get("error")
+        if isinstance(error, dict):
+            raise McpdError(f"{where}: {error.get('message')}")
+        result = answer.get("result")
+        if not isinstance(result, dict):
+            raise McpdError(f"{where}: the answer is none")
+        if result.get("resultType", "complete") != "complete":
+            raise McpdError(f"{where} asks its user something, and nobody is there who could answer")
+        if result.get("isError") is True:
+            raise McpdError(f"{where}: {_text(result)}")
+        return result
+
+    def _request(self, tool: str, arguments: dict[str, Any], hops: int) -> bytes:
+        prefix = "io.modelcontextprotocol/"
+        about = {
+            prefix + "protocolVersion": REVISION,
+            prefix + "clientInfo": {"name": self._server_id, "version": __version__},
+            prefix + "clientCapabilities": {},
+            HOPS: hops,
+        }
+        params = {"name": tool, "arguments": arguments, "_meta": about}
+        return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+
+    async def _post(self, server: str, tool: str, body: bytes) -> dict[str, Any]:
+        import httpx2  # noqa: PLC0415 -- few servers call others
+
+        headers = {
+            "Authorization": f"Bearer {self._token}",
+            "Accept": "application/json, text/event-stream",
+            "Content-Type": "application/json",
+            "MCP-Protocol-Version": REVISION,
+            "Mcp-Method": "tools/call",
+            "Mcp-Name": _header(tool),
+        }
+        transport = httpx2.AsyncHTTPTransport(uds=self._socket)
+        url = f"http://localhost/mcp/{quote(server, safe='')}"
+        try:
+            # Of httpx, the time is that for each part of the answer.
+            async with (
+                asyncio.timeout(self._seconds),
+                httpx2.AsyncClient(transport=transport, timeout=None, trust_env=False) as http,
+                http.stream("POST", url, content=body, headers=headers) as response,
+            ):
+                return await _answer(response)
+        except TimeoutError:
+            raise TimedOut(f"server {server} did not answer within {self._seconds:g} s") from None
+        except httpx2.HTTPError as error:
+            raise ServiceUnavailable(f"server {server} cannot be reached through {self._socket}: {error}") from error
+
+
+async def _answer(response: httpx2.Response) -> dict[str, Any]:
+    """The JSON-RPC response that *response* is, or that comes last on the stream of events that it is."""
+    data = bytearray()
+    async for chunk in response.aiter_bytes():
+        data += chunk
+        if len(data) > MOST:
+            raise McpdError(f"the answer has more than {MOST} bytes")
+    origin = f"the answer of the bridge (HTTP {response.status_code})"
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        lines = [line.removeprefix(b"data:") for line in bytes(data).splitlines() if line.startswith(b"data:")]
+        data = bytearray(next((line for line in reversed(lines) if line.strip()), b"null"))
+    found = load_json(bytes(data), origin)
+    if not isinstance(found, dict):
+        raise McpdError(f"{origin} is no answer")
+    return found
+
+
+def _header(text: str) -> str:
+    """*text* as the value of a header: in Base64 with its marks if it could not travel as it is."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+def _text(result: dict[str, Any]) -> str:
+    blocks = result.get("content")
+    texts = [str(each.get("text", "")) for each in blocks if isinstance(each, dict)] if isinstance(blocks, list) else []
+    return "\n".join(texts)[:2000] or "it failed"

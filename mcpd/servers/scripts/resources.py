@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The resources of a script server, read when they are asked for: contents, results of tools, variables (seed 004)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import ConfigDict, Field
+
+from mcpd.errors import InvalidManifest, LimitExceeded, McpdError, NotFound
+from mcpd.model import check_id
+from mcpd.model.base import Document, Text
+from mcpd.servers.scripts import running
+from mcpd.servers.scripts.schemas import from_texts
+from mcpd.servers.scripts.transforms import MOST_OFFERED, left_out
+from mcpd.store import contents
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from urllib.parse import SplitResult
+
+    from mcpd.servers.scripts.definition import Definition
+    from mcpd.servers.scripts.offer import Tools
+
+    Other = Callable[[str, str, dict[str, Any], int], Awaitable[dict[str, Any]]]
+    """Calls a tool of another server: its id, the tool, the arguments and how many servers the request came through."""
+
+MAX_RESOURCE: Final = contents.MAX_CONTENT
+"""Bytes of a resource."""
+MOST_REDIRECTS: Final = 5
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
+"""What RFC 3986 allows in a URI."""
+_LONGEST_URI: Final = 8192
+_TEXTUAL: Final = re.compile(
+    r"text/.*|application/(?:json|xml|yaml|toml|javascript|ecmascript|sql|graphql|x-sh|x-yaml|.*\+(?:json|xml|yaml))"
+    r"|image/svg\+xml",
+    re.IGNORECASE,
+)
+_PARAMETERS: Final = re.compile(r"\s*;.*", re.DOTALL)
+
+
+class ResourceItem(Document):
+    """A resource as an entry or a transform gives it."""
+
+    model_config = ConfigDict(alias_generator=str)
+
+    uri: Text = ""
+    name: Text = ""
+    title: Text = ""
+    description: Text = ""
+    mime_type: Text = Field(default="", alias="mimeType")
+    source: Text = ""
+    """Where its content comes from; its own URI if nothing is said."""
+    size: Annotated[int, Field(ge=0, strict=True)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource that clients are offered, and can read."""
+
+    item: ResourceItem
+    source: SplitResult
+
+    def listed(self) -> dict[str, Any]:
+        """What ``resources/list`` says of it."""
+        item = self.item
+        told = {"title": item.title, "description": item.description, "mimeType": item.mime_type, "size": item.size}
+        return {
+            "uri": item.uri,
+            "name": item.name,
+            **{key: each for key, each in told.items() if each not in ("", None)},
+        }
+
+
+class Resources:
+    """All resources of the server *definition*; *generated* is what its transform gave."""
+
+    def __init__(self, definition: Definition, generated: Iterable[object] = (), problems: Iterable[str] = ()) -> None:
+        self._definition = definition
+        self._offered: dict[str, Resource] = {}
+        self._left_out = 0
+        self.problems = list(problems)
+        """What is wrong, for whoever looks after the server."""
+        static = definition.raw.get("resources")
+        for key, item in static.items() if isinstance(static, dict) else ():
+            self._add(f"resource {key}", {"name": key, **item} if isinstance(item, dict) else item)
+        for number, item in enumerate(generated, 1):
+            self._add(f"resources_transform_cid: item {number}", item)
+        if self._left_out:
+            self.problems.append(left_out(self._left_out, "resources"))
+        self.listed = [each.listed() for each in self._offered.values()]
+        """What ``resources/list`` says."""
+
+    def get(self, uri: str) -> Resource | None:
+        """The resource *uri*. What is not offered cannot be read, whatever its URI says."""
+        return self._offered.get(uri)
+
+    def _add(self, where: str, raw: object) -> None:
+        if len(self._offered) >= MOST_OFFERED:
+            self._left_out += 1
+            return
+        try:
+            item = ResourceItem.parse(raw, where)
+        except InvalidManifest as error:
+            self.problems.append(error.message)
+            return
+        item = item.model_copy(update={"uri": item.uri or item.source, "name": item.name or item.uri or item.source})
+        fault = "" if is_uri(item.uri) else f"{item.uri[:100]!a} is no URI (RFC 3986)"
+        source = item.source or item.uri
+        fault = fault or self._unreadable(source)
+        if not fault and item.uri in self._offered:
+            fault = f"another resource has the URI {item.uri}"
+        if fault:
+            self.problems.append(f"{where}: {fault}")
+            return
+        self._offered[item.uri] = Resource(item, urlsplit(source))
+
+    def _unreadable(self, source: str) -> str:
+        """Why *source* cannot be read, as far as that can be known before it is."""
+        try:
+            parts = urlsplit(source)
+        except ValueError:
+            return f"{source[:100]!a} is no URI (RFC 3986)"
+        if parts.scheme == "cid":
+            return "" if contents.is_content_id(source) else f"{source[:100]!a} is no content id"
+        if parts.scheme == "variable":
+            name = variable(source)
+            return "" if name in self._definition.entry.variables else f"the entry has no variable {name[:100]!a}"
+        if parts.scheme == "server":
+            try:
+                check_id(parts.netloc)
+            except InvalidManifest as error:
+                return f"{source[:100]!a}: {error.message}"
+            return "" if is_uri(source) else f"{source[:100]!a} is no URI (RFC 3986)"
+        return (
+            f'{source[:100]!a} is nothing that can be read; give the resource a "source": cid://CONTENT, '
+            "server://SERVER/TOOL?ARGUMENT=VALUE or variable://NAME"
+        )
+
+
+def is_uri(text: str) -> bool:
+    """Whether *text* is a URI by RFC 3986 (T6.6)."""
+    return len(text) <= _LONGEST_URI and _URI.fullmatch(text) is not None
+
+
+def variable(source: str) -> str:
+    """The name in ``variable://NAME``. It is taken as it is written, as hosts of URIs are not: capitals count."""
+    return unquote(source.partition("://")[2])
+
+
+class Reader:
+    """Reads the *resources* of *server*, from its *tools* as well, and from those of others, called with *other*."""
+
+    def __init__(self, server: running.Server, resources: Resources, tools: Tools, other: Other) -> None:
+        self._server = server
+        self._definition = server.definition
+        self._resources = resources
+        self._tools = tools
+        self._other = other
+
+    async def read(self, uri: str, hops: int = 0) -> list[dict[str, Any]]:
+        """The contents of the resource *uri*, for a request that came through *hops* servers.
+
+        Raises :class:`~mcpd.errors.NotFound` if it is not offered, with the URI in ``data``, and another
+        :class:`~mcpd.errors.McpdError` if it cannot be read.
+        """
+        resource = self._resources.get(uri)
+        if resource is None:
+            fault = NotFound(f"Resource not found: {uri[:1000]}")
+            fault.data = {"uri": uri}
+            raise fault
+        seen = [uri]
+        while True:
+            found = await self._read(resource, hops)
+            target = _redirection(found)
+            if not target:
+                break
+            if len(seen) > MOST_REDIRECTS:
+                raise McpdError(f"resource {uri}: redirected more than {MOST_REDIRECTS} times")
+            following = self._resources.get(target)
+            if following is None:
+                raise McpdError(f"resource {uri}: redirected to {target[:1000]}, which is no resource of this server")
+            resource = following
+            seen.append(target)
+        _check_size(uri, found)
+        return [{**each, "uri": uri} for each in found]
+
+    async def _read(self, resource: Resource, hops: int) -> list[dict[str, Any]]:
+        item, source = resource.item, resource.source
+        if source.scheme == "cid":
+            data = await asyncio.to_thread(
+                contents.read, item.source or item.uri, self._definition.contents, MAX_RESOURCE
+            )
+            return [of_bytes(data, item.mime_type)]
+        if source.scheme == "variable":
+            return [_of_value(self._definition.entry.variables[variable(item.source or item.uri)], item.mime_type)]
+        if source.netloc == self._definition.id:
+            return await self._own(resource)
+        tool = unquote(source.path.removeprefix("/")) or source.netloc
+        result = await self._other(source.netloc, tool, _query(source, {}), hops)
+        return _of_blocks(item, result.get("content"), structured="structuredContent" in result)
+
+    async def _own(self, resource: Resource) -> list[dict[str, Any]]:
+        item, source = resource.item, resource.source
+        name = unquote(source.path.removeprefix("/"))
+        tool = self._tools.of_path(name)
+        if tool is None:
+            raise NotFound(f"resource {item.uri}: {self._definition.id} has no tool or function {name or 'main'!r}")
+        arguments = _query(source, tool.tool.input_schema)
+        try:
+            outcome = await running.outcome(self._server, tool, arguments)
+        except McpdError as error:
+            raise type(error)(f"resource {item.uri}: {source.geturl()}: {error.message}") from error
+        return _of_blocks(item, outcome.content, outcome.mime_type, structured=isinstance(outcome.value, dict | list))
+
+
+def of_bytes(data: bytes, mime_type: str) -> dict[str, Any]:
+    """The content *data*: a text if it is one and its type, if it has one, says nothing else, or a blob."""
+    kind = _PARAMETERS.sub("", mime_type)
+    if not kind or _TEXTUAL.fullmatch(kind):
+        try:
+            return {"mimeType": mime_type or "text/plain", "text": data.decode()}
+        except UnicodeDecodeError:
+            pass
+    return {"mimeType": mime_type or "application/octet-stream", "blob": base64.b64encode(data).decode()}
+
+
+def _of_value(value: Any, mime_type: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"mimeType": mime_type or "text/plain", "text": value}
+    return {"mimeType": mime_type or "application/json", "text": json.dumps(value, ensure_ascii=False)}
+
+
+def _of_blocks(
+    item: ResourceItem, blocks: object, mime_type: str = "", *, structured: bool = False
+) -> list[dict[str, Any]]:
+    """The contents that the blocks of a tool's result are."""
+    kind = item.mime_type or mime_type
+    found: list[dict[str, Any]] = []
+    for block in blocks if isinstance(blocks, list) else []:
+        match block:
+            case {"type": "text", "text": str(text)}:
+                found.append({"mimeType": kind or ("application/json" if structured else "text/plain"), "text": text})
+            case {"type": "image" | "audio", "data": str(data)}:
+                said = block.get("mimeType")
+                found.append({"mimeType": said if isinstance(said, str) else kind, "blob": data})
+            case {"type": "resource", "resource": {"text": str()} | {"blob": str()} as inner}:
+                said = {"mimeType": kind} if kind else {}
+                found.append(said | {key: inner[key] for key in ("mimeType", "text", "blob") if key in inner})
+            case {"type": "resource_link", "uri": str(uri)}:
+                found.append({"redirect": uri})
+            case _:
+                raise McpdError(f"resource {item.uri}: its source gave something that is no content of a resource")
+    return found
+
+
+def _redirection(found: list[dict[str, Any]]) -> str:
+    return next((str(each["redirect"]) for each in found if "redirect" in each), "")
+
+
+def _query(source: SplitResult, schema: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that the query of *source* gives, each of the type that *schema* says."""
+    texts: dict[str, list[str]] = {}
+    for name, text in parse_qsl(source.query, keep_blank_values=True):
+        texts.setdefault(name, []).append(text)
+    properties = schema.get("properties", {})
+    return {name: from_texts(properties.get(name), each) for name, each in texts.items()}
+
+
+def _check_size(uri: str, found: list[dict[str, Any]]) -> None:
+    size = sum(len(each["text"].encode()) if "text" in each else len(each["blob"]) * 3 // 4 for each in found)
+    if size > MAX_RESOURCE:
+        raise LimitExceeded(
+            f"resource {uri} has {size} bytes, more than the {MAX_RESOURCE} ({MAX_RESOURCE >> 20} MiB) that are read"
+        )

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The program ``mcp-scripts``: one script server over stdio, in both eras of MCP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from pydantic_core import to_json
+
+from mcpd import __version__
+from mcpd.errors import McpdError
+from mcpd.model.base import first_fault
+from mcpd.servers.scripts import definition as definitions
+from mcpd.servers.scripts.calls import Calls, tree
+from mcpd.servers.scripts.draining import Incoming, Outgoing, Pending
+from mcpd.servers.scripts.facility import Facility
+from mcpd.servers.scripts.logs import Log
+from mcpd.servers.scripts.others import HOPS, Others
+from mcpd.servers.scripts.running import failed
+from mcpd.servers.timing import Timing, in_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    import mcp_types as types
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel import Server
+
+    from mcpd.servers.scripts.definition import Definition
+
+    Context = ServerRequestContext[Any, Any]
+    Next = Callable[[Any], Awaitable[Any]]
+
+RESOURCE_NOT_FOUND: Final = -32002
+"""Until revision 2026-07-28, in which it is -32602."""
+_PATIENCE: Final = 2.0
+"""Seconds that the last lines of the log may take."""
+_HANDSHAKE: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
+
+log = logging.getLogger("mcp-scripts")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until the end of stdin or SIGTERM; the exit status."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if (arguments.file is None) == (arguments.manifest is None):
+        parser.error("name a script, or a manifest with --manifest")
+    lines = Log()
+    logging.basicConfig(handlers=[lines], level=logging.INFO, format="mcp-scripts: %(message)s")
+    # What they say of each message is what is said here in one line.
+    for name in ("mcp", "httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        found = definitions.read(arguments.manifest) if arguments.manifest else definitions.alone(arguments.file)
+        return asyncio.run(_describe(found) if arguments.describe else _serve(found, lines))
+    except McpdError as fault:
+        print(f"mcp-scripts: {fault.message}", file=sys.stderr)  # noqa: T201 - a usage message
+        return fault.exit_code
+    finally:
+        lines.end(_PATIENCE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mcp-scripts",
+        description="Serves a Python file or a shell script over stdio, as an MCP server.",
+    )
+    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="the script, which is served as it is")
+    parser.add_argument("--manifest", metavar="FILE", type=Path, help="serve what this manifest of mcpd says")
+    parser.add_argument("--describe", action="store_true", help="print what would be offered, as JSON, and exit")
+    parser.add_argument("--version", action="version", version=f"mcp-scripts {__version__}", help="print the version")
+    return parser
+
+
+def _facility(definition: Definition) -> Facility:
+    limits = definition.limits()
+    calls = Calls(
+        definition.path,
+        definition.kind,
+        definition.source,
+        workers=definition.entry.runtime.workers,
+        limits=limits,
+        digest=definition.digest,
+        log=lambda text: log.info("%s", in_one_line(text)),
+    )
+    return Facility(definition, calls, Others(definition.id, limits.seconds))
+
+
+async def _describe(definition: Definition) -> int:
+    facility = _facility(definition)
+    try:
+        said = json.dumps(await facility.describe(), indent=2, ensure_ascii=False)
+        sys.stdout.buffer.write(said.encode(errors="backslashreplace") + b"\n")
+    finally:
+        await facility.close()
+    return 0
+
+
+async def _serve(definition: Definition, lines: Log) -> int:
+    # A script, which runs as the same user, is not to write into what /proc has of us.
+    tree.prctl(tree.PR_SET_DUMPABLE, 0)
+    facility = _facility(definition)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    serving = asyncio.create_task(_run(facility))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    await facility.close()
+    if serving.done():
+        try:
+            serving.result()
+        except* OSError:
+            log.info("the client has gone without waiting for answers")
+    lines.end(_PATIENCE)
+    # A thread may be held up by a stdin that never ends, or a stdout or stderr that nobody reads.
+    os._exit(0)
+
+
+async def _run(facility: Facility) -> None:
+    """Serve until the end of stdin, and then those requests that have come before it, for some seconds."""
+    from mcp.server.lowlevel import NotificationOptions  # noqa: PLC0415 - the SDK is not needed to describe a server
+    from mcp.server.stdio import stdio_server  # noqa: PLC0415
+
+    server = make_server(facility)
+    # The bridge tells clients when a list has changed: it runs another process then. Alone there is nobody who would.
+    changes = facility.definition.managed
+    options = server.create_initialization_options(
+        NotificationOptions(prompts_changed=changes, resources_changed=changes, tools_changed=changes)
+    )
+    async with stdio_server() as (incoming, outgoing):
+        pending = Pending()
+        await server.run(Incoming(incoming, pending), Outgoing(outgoing, pending), options)
+
+
+def make_server(facility: Facility) -> Server[Any]:
+    """The SDK's server whose handlers ask *facility*."""
+    from mcp.server.caching import CacheableMethod, CacheHint  # noqa: PLC0415 - not needed to describe a server
+    from mcp.server.lowlevel import Server  # noqa: PLC0415
+    from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler  # noqa: PLC0415
+    from mcp_types import DiscoverResult, RequestParams  # noqa: PLC0415
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415
+
+    handlers = Handlers(facility)
+    about = facility.definition
+    server: Server[Any] = Server(
+        about.id,
+        version=about.version,
+        title=about.title or None,
+        instructions=about.description or None,
+        cache_hints={method: CacheHint() for method in get_args(CacheableMethod)},
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_resource_templates,
+        on_read_resource=handlers.read_resource,
+        on_list_prompts=handlers.list_prompts,
+        on_get_prompt=handlers.get_prompt,
+        on_completion=handlers.complete,
+        on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
+    )
+
+    async def discover(ctx: Context, _params: RequestParams | None) -> DiscoverResult:
+        capabilities = server.get_capabilities(protocol_version=ctx.protocol_version)
+        if capabilities.resources is not None:
+            capabilities.resources.subscribe = False
+        versions = list(MODERN_PROTOCOL_VERSIONS)
+        return DiscoverResult(supported_versions=versions, capabilities=capabilities, instructions=server.instructions)
+
+    server.add_request_handler("server/discover", RequestParams, discover)
+    server.middleware[:] = [Timing(log), handlers.guard]
+    return server
+
+
+class Handlers:
+    """Answers the SDK's requests with what *facility* says."""
+
+    def __init__(self, facility: Facility) -> None:
+        self._facility = facility
+
+    async def guard(self, ctx: Context, call_next: Next) -> Any:
+        """Turn every fault into an error of the protocol, and check what the SDK would refuse without saying why."""
+        from mcp.shared.exceptions import MCPError  # noqa: PLC0415
+        from pydantic import ValidationError  # noqa: PLC0415
+
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        try:
+            if ctx.method == "prompts/get":
+                await self._check_prompt(ctx.params or {})
+            return await call_next(ctx)
+        except McpdError as fault:
+            data: Mapping[str, object] | None = fault.data
+            code = fault.jsonrpc_code
+            if ctx.method == "resources/read" and data is not None and ctx.protocol_version in _HANDSHAKE:
+                code = RESOURCE_NOT_FOUND
+            raise MCPError(code, fault.message, data) from fault
+        except ValidationError as error:
+            raise MCPError(-32602, f"{ctx.method}: {first_fault(error)}") from error
+        except MCPError:
+            raise
+        except Exception as error:
+            log.exception("%s", in_one_line(str(ctx.method)))
+            raise MCPError(-32603, "Internal error") from error
+
+    async def _check_prompt(self, params: Mapping[str, Any]) -> None:
+        """The SDK refuses arguments that are no strings, and does not name them."""
+        name, arguments = params.get("name"), params.get("arguments")
+        if isinstance(name, str) and isinstance(arguments, dict):
+            await self._facility.check_prompt(name, arguments)
+
+    async def list_tools(self, _ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        """``tools/list``."""
+        return _complete(await self._facility.list_tools(params.cursor if params else None))
+
+    async def list_resources(self, _ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        """``resources/list``."""
+        return _complete(await self._facility.list_resources(params.cursor if params else None))
+
+    async def list_resource_templates(self, _ctx: Context, _params: types.PaginatedRequestParams | None) -> Any:
+        """``resources/templates/list``: there are none."""
+        return _complete({"resourceTemplates": []})
+
+    async def list_prompts(self, _ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
+        """``prompts/list``."""
+        return _complete(await self._facility.list_prompts(params.cursor if params else None))
+
+    async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
+        """``tools/call``, with progress for whoever asked for it."""
+        async with _Progress(ctx) as on_progress:
+            result = await self._facility.call_tool(params.name, params.arguments or {}, on_progress)
+        try:
+            return _complete(result)
+        except McpdError as fault:
+            return _complete(failed(f"tool {params.name}: {fault.message}"))
+
+    async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Any:
+        """``resources/read``."""
+        meta = (ctx.params or {}).get("_meta")
+        hops = meta.get(HOPS) if isinstance(meta, dict) else 0
+        return _complete(await self._facility.read_resource(str(params.uri), hops if isinstance(hops, int) else 0))
+
+    async def get_prompt(self, _ctx: Context, params: types.GetPromptRequestParams) -> Any:
+        """``prompts/get``."""
+        return _complete(await self._facility.get_prompt(params.name, dict(params.arguments or {})))
+
+    async def complete(self, _ctx: Context, params: types.CompleteRequestParams) -> Any:
+        """``completion/complete``: values of arguments of prompts."""
+        name = getattr(params.ref, "name", None)
+        if name is None:
+            return _complete({"completion": {"values": [], "total": 0, "hasMore": False}})
+        return _complete(await self._facility.complete(name, params.argument.name, params.argument.value))
+
+
+def _complete(result: dict[str, Any]) -> dict[str, Any]:
+    """*result* as it is from revision 2026-07-28 on; the SDK takes away what is new in it for others.
+
+    Raises McpdError for what could not be sent: the SDK would end with it.
+    """
+    try:
+        to_json(result)
+    except ValueError as error:
+        raise McpdError(
+            "what was to be sent holds half a surrogate pair, which is no character, or is nested too deeply"
+        ) from error
+    return {**result, "resultType": "complete"}
+
+
+class _Progress:
+    """Sends what a call reports, the newest only if it comes faster than it is taken."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._newest: tuple[float, float | None, str] | None = None
+        self._last = float("-inf")
+        self._news = asyncio.Event()
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Callable[[float, float | None, str], None] | None:
+        meta = (self._ctx.params or {}).get("_meta")
+        if not isinstance(meta, dict) or meta.get("progressToken") is None:
+            return None
+        self._task = asyncio.create_task(self._send())
+        return self._take
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if self._task is None:
+            return
+        if kind is None:
+            # What was reported last comes before the result.
+            self._ended = True
+            self._news.set()
+        else:
+            self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    def _take(self, progress: float, total: float | None, message: str) -> None:
+        if progress > self._last:
+            self._last = progress
+            self._newest = progress, total, message
+            self._news.set()
+
+    async def _send(self) -> None:
+        while not self._ended or self._newest is not None:
+            await self._news.wait()
+            self._news.clear()
+            newest, self._newest = self._newest, None
+            if newest is not None:
+                await self._ctx.session.report_progress(newest[0], newest[1], newest[2] or None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Transforms: Python functions, named by their content id, that make tools, resources and prompts (seed 004, C-17).
+
+They run as calls do, but may write nothing and reach nothing, and for seconds only. One that fails leaves what others
+give standing, and is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+from mcpd.errors import McpdError
+from mcpd.servers.scripts.calls import Limits, PythonJob
+from mcpd.servers.scripts.discover import python
+from mcpd.store import contents
+from mcpd.store.inspection import MAX_SCRIPT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.servers.scripts.calls import Outcome, ShellJob
+    from mcpd.servers.scripts.definition import Definition
+
+Kind: TypeAlias = Literal["tools", "resources", "prompts"]
+
+SECONDS: Final = 5.0
+"""That a transform may take."""
+MOST_ITEMS: Final = 10_000
+"""That one transform may give."""
+MOST_OFFERED: Final = 1000
+"""Tools, resources or prompts of one server."""
+
+
+class Runs(Protocol):
+    """What runs functions: :class:`~mcpd.servers.scripts.calls.Calls`."""
+
+    async def call(
+        self,
+        job: PythonJob | ShellJob,
+        limits: Limits | None = None,
+        on_progress: Callable[[float, float | None, str], None] | None = None,
+    ) -> Outcome:
+        """How *job* ended."""
+
+    async def close(self) -> None:
+        """End everything that runs."""
+
+
+def content_of(definition: Definition, kind: Kind) -> str:
+    """The content id of the transform that makes *kind*; empty if there is none."""
+    entry = definition.entry
+    return {
+        "tools": entry.tools_transform_cid,
+        "resources": entry.resources_transform_cid,
+        "prompts": entry.prompts_transform_cid,
+    }[kind]
+
+
+async def generated(definition: Definition, runs: Runs, kind: Kind) -> tuple[list[Any], list[str]]:
+    """What the transform for *kind* gives, unchecked, and what went wrong with it."""
+    content = content_of(definition, kind)
+    if not content:
+        return [], []
+    function = f"generate_{kind}"
+    origin = f"{kind}_transform_cid {content[:100]}"
+    try:
+        data = await asyncio.to_thread(contents.read, content, definition.contents, MAX_SCRIPT)
+        source = python.decode(data, origin)
+    except McpdError as error:
+        return [], [f"{kind}_transform_cid: {error.message}"]
+    limits = definition.limits()
+    outcome = await runs.call(
+        PythonJob(
+            function=function,
+            arguments={},
+            source=source,
+            path=origin,
+            positional=(definition.id, {**definition.context(), "source": definition.source}),
+            read_only=True,
+        ),
+        Limits(SECONDS, limits.memory, limits.processes, limits.output),
+    )
+    if outcome.error:
+        return [], [f"{origin}: {function} failed: {outcome.error}"]
+    if not isinstance(outcome.value, list):
+        return [], [f"{origin}: {function} has to return a list of objects, not {_kind(outcome.value)}"]
+    if len(outcome.value) > MOST_ITEMS:
+        return [], [f"{origin}: {function} returned {len(outcome.value)} {kind}, more than {MOST_ITEMS}"]
+    return outcome.value, []
+
+
+def left_out(count: int, kind: Kind) -> str:
+    """The problem that *count* of a *kind* are more than :data:`MOST_OFFERED`."""
+    return f"{count} {kind} are left out: a server has {MOST_OFFERED} of them at most"
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How long a bundled server takes for what it is asked: a line on stderr, which the journal keeps, for each message."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from mcpd.model import printable
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Awaitable, Callable, Mapping
+
+_SUBJECTS: Final = ("name", "uri")
+
+
+class Request(Protocol):
+    """What the SDK's middleware is given of a request or notification; the latter has no id."""
+
+    @property
+    def method(self) -> str:
+        """The method, as it was sent."""
+
+    @property
+    def params(self) -> Mapping[str, Any] | None:
+        """The parameters, as they were sent."""
+
+    @property
+    def request_id(self) -> object:
+        """The id of a request."""
+
+
+class Timing:
+    """A middleware of the SDK's low-level server that logs ``tools/call echo: 12.3 ms`` to *log* for each message.
+
+    What did not end well says how: ``failed`` for an error of the protocol or a result with ``isError``, ``cancelled``
+    for what nobody waits for any more.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+
+    async def __call__(self, ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Have *call_next* answer *ctx*, a :class:`Request`."""
+        began = time.perf_counter()
+        how = ", cancelled"
+        try:
+            result = await call_next(ctx)
+            how = ", failed" if isinstance(result, dict) and result.get("isError") is True else ""
+        except Exception:
+            how = ", failed"
+            raise
+        finally:
+            taken = (time.perf_counter() - began) * 1000
+            self._log.info("%s: %.1f ms%s", subject(ctx), taken, how)
+        return result
+
+
+def subject(request: Request) -> str:
+    """What *request* is about, in one line without control characters: the method, and the name or URI it gives."""
+    params = request.params or {}
+    named = next((params[key] for key in _SUBJECTS if isinstance(params.get(key), str)), "")
+    return printable(f"{request.method} {named}".rstrip())
+
+
+def in_one_line(text: str) -> str:
+    """*text*, which somebody else wrote, for a line of the log: at most 2,000 characters, none of them control ones."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:2000])

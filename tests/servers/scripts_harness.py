@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcp-scripts`` as a process, with the SDK's client or raw messages in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from tests.servers.remote_harness import Client as Wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+ERAS = ("legacy", "2026-07-28")
+PROGRAM = ("-I", "-m", "mcpd.servers.scripts")
+
+SCRIPT = '''
+"""Things to try."""
+import os
+import time
+
+
+def echo(message: str) -> str:
+    """Say it back.
+
+    Args:
+        message: What to say.
+    """
+    return message
+
+
+def greet(name: str, greeting: str = "Hello") -> str:
+    return f"{greeting}, {name}!"
+
+
+def fail(reason: str) -> str:
+    raise RuntimeError(reason)
+
+
+def count(steps: int) -> str:
+    from mcpd.script import progress
+    for step in range(steps):
+        progress(step + 1, steps, f"step {step + 1}")
+    return "counted"
+
+
+def wait(file: str) -> str:
+    with open(file, "w") as begun:
+        begun.write(str(os.getpid()))
+    while True:
+        time.sleep(60)
+
+
+def print_much() -> str:
+    print('{"jsonrpc": "2.0", "method": "nonsense"}')
+    return "printed"
+
+
+def where(context: dict) -> dict:
+    return {"server": context["server_name"], "key": context["config"].get("key")}
+
+
+def move() -> object:
+    from mcpd.script import Redirect
+    return Redirect("variable://note")
+'''
+
+
+def manifest(directory: Path, source: str = "", *, suffix: str = ".py", **entry: Any) -> Path:
+    """The private manifest of the server ``thing``, whose script holds *source*."""
+    script: dict[str, Any] = {
+        "path": "",
+        "kind": "",
+        "sha256": "",
+        "entry": entry,
+        "contents": [str(directory / "cas")],
+    }
+    if source:
+        path = directory / f"thing{suffix}"
+        path.write_text(source)
+        script |= {"path": str(path), "kind": {".py": "python", ".sh": "shell"}[suffix]}
+    said = {"id": "thing", "name": "Thing", "description": "Does things.", "version": "1.2", "config": {"key": "value"}}
+    file = directory / "manifest.json"
+    file.write_text(json.dumps({**said, "script": script}))
+    return file
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, *PROGRAM, *map(str, arguments)]
+
+
+@asynccontextmanager
+async def served(*arguments: object, mode: str, log: Path) -> AsyncIterator[Client]:
+    """The SDK's client of a server started with *arguments*, in the era of *mode*; its stderr goes to *log*."""
+    program, *rest = command(*arguments)
+    with log.open("a") as errors:
+        transport = stdio_client(StdioServerParameters(command=program, args=rest), errlog=errors)
+        async with Client(transport, mode=mode) as client:
+            yield client
+
+
+@asynccontextmanager
+async def wire(*arguments: object, log: Path) -> AsyncIterator[Wire]:
+    """The raw messages of a server started with *arguments*."""
+    with log.open("wb") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *command(*arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, limit=2**27
+        )
+    try:
+        yield Wire(process, log)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def text(result: Any) -> str:
+    (block,) = result.content
+    return str(block.text)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcp-scripts`` over stdio, in both eras of MCP (seed 004, T4 to T8)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp import MCPError
+
+from mcpd.store import contents
+from tests.servers.scripts_harness import ERAS, SCRIPT, command, manifest, served, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRANSFORM = """
+def generate_tools(server_name, context):
+    return [{"name": "made", "function": "echo", "description": "Made of " + server_name}]
+"""
+PICTURE = bytes(range(256))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_T8_1_a_session_from_the_greeting_to_the_calls(tmp_path: Path, log: Path, mode: str) -> None:
+    async with served("--manifest", manifest(tmp_path, SCRIPT), mode=mode, log=log) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"echo", "greet", "fail", "count", "wait", "print_much", "where", "move"}
+        assert tools["echo"].description == "Say it back."
+        assert tools["echo"].input_schema["properties"]["message"]["description"] == "What to say."
+        assert text(await client.call_tool("echo", {"message": "žluťoučký"})) == "žluťoučký"
+        assert text(await client.call_tool("greet", {"name": "Ada"})) == "Hello, Ada!"
+        where = await client.call_tool("where", {})
+        assert where.structured_content == {"server": "thing", "key": "value"}
+        assert text(await client.call_tool("print_much", {})) == "printed"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_T5_what_is_wrong_with_a_call_is_told_in_its_result(tmp_path: Path, log: Path, mode: str) -> None:
+    async with served("--manifest", manifest(tmp_path, SCRIPT), mode=mode, log=log) as client:
+        for name, arguments, says in (
+            ("echo", {}, "$.message is required"),
+            ("echo", {"message": 5}, "$.message: 5 is not of type 'string'"),
+            ("nothing", {}, "Unknown tool: nothing"),
+            ("fail", {"reason": "the disk is full"}, "the disk is full"),
+        ):
+            result = await client.call_tool(name, arguments)
+            assert result.is_error, name
+            assert says in text(result)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_resources_and_prompts(tmp_path: Path, log: Path, mode: str) -> None:
+    name = contents.write(tmp_path / "cas", PICTURE)
+    entry: dict[str, Any] = {
+        "resources": {
+            "picture": {"uri": f"cid://{name}", "mimeType": "image/png"},
+            "moved": {"uri": "moved://", "source": "server://thing/move"},
+            "note": {"uri": "variable://note"},
+        },
+        "prompts": {"about": {"template": "About {{ topic }}.", "arguments": [{"name": "topic", "required": True}]}},
+        "variables": {"note": "a note"},
+    }
+    async with served("--manifest", manifest(tmp_path, SCRIPT, **entry), mode=mode, log=log) as client:
+        listed = (await client.list_resources()).resources
+        assert [each.name for each in listed] == ["picture", "moved", "note"]
+        assert (await client.list_resource_templates()).resource_templates == []
+        (picture,) = (await client.read_resource(f"cid://{name}")).contents
+        assert base64.b64decode(picture.blob) == PICTURE
+        # T13.8
+        (moved,) = (await client.read_resource("moved://")).contents
+        assert (str(moved.uri), moved.text) == ("moved://", "a note")
+        with pytest.raises(MCPError, match="Resource not found") as caught:
+            await client.read_resource("variable://other")
+        assert caught.value.error.code == {"legacy": -32002, "2026-07-28": -32602}[mode]
+        assert caught.value.error.data == {"uri": "variable://other"}
+        assert [each.name for each in (await client.list_prompts()).prompts] == ["about"]
+        (message,) = (await client.get_prompt("about", {"topic": "ships"})).messages
+        assert message.content.text == "About ships."
+        for arguments, prompt in (({}, "about"), ({"topic": "x", "y": "z"}, "about"), ({}, "never")):
+            with pytest.raises(MCPError) as wrong:
+                await client.get_prompt(prompt, arguments)
+            assert wrong.value.error.code == -32602
+            assert prompt in wrong.value.error.message
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_T4_5_many_tools_come_in_pages(tmp_path: Path, log: Path, mode: str) -> None:
+    script = "".join(f"def tool_{n}(): pass\n" for n in range(250))
+    async with served("--manifest", manifest(tmp_path, script), mode=mode, log=log) as client:
+        sizes, names, cursor = [], [], None
+        while not sizes or cursor is not None:
+            page = await client.list_tools(cursor=cursor)
+            sizes.append(len(page.tools))
+            names += [tool.name for tool in page.tools]
+            cursor = page.next_cursor
+        assert (sizes, names) == ([100, 100, 50], [f"tool_{n}" for n in range(250)])
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_T13_8_a_tool_that_redirects_gives_a_link(tmp_path: Path, log: Path, mode: str) -> None:
+    async with served("--manifest", manifest(tmp_path, SCRIPT), mode=mode, log=log) as client:
+        (link,) = (await client.call_tool("move", {})).content
+        assert (link.type, str(link.uri)) == ("resource_link", "variable://note")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_T4_4_a_transform_runs_with_the_rest_of_the_server(tmp_path: Path, log: Path, mode: str) -> None:
+    name = contents.write(tmp_path / "cas", TRANSFORM.encode())
+    entry = {"tools_transform_cid": name, "prompts_transform_cid": "0" * 64, "auto_discover": False}
+    async with served("--manifest", manifest(tmp_path, SCRIPT, **entry), mode=mode, log=log) as client:
+        (tool,) = (await client.list_tools()).tools
+        assert (tool.name, tool.description) == ("made", "Made of thing")
+        assert text(await client.call_tool("made", {"message": "hello"})) == "hello"
+        prompts = await client.list_prompts()
+        (problem,) = (prompts.meta or {})["org.mcpd/problems"]
+        assert "0" * 64 in problem
+    assert problem in log.read_text()
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_progress_comes_before_the_result(tmp_path: Path, log: Path, mode: str) -> None:
+    seen: list[tuple[float, float | None, str | None]] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, total, message))
+
+    async with served("--manifest", manifest(tmp_path, SCRIPT), mode=mode, log=log) as client:
+        result = await client.call_tool("count", {"steps": 3}, progress_callback=on_progress)
+        assert text(result) == "counted"
+    # Several may be one, but the last one comes.
+    assert seen[-1] == (3, 3, "step 3")
+    assert seen == sorted(seen)
+
+
+async def test_T13_4_calls_run_side_by_side(tmp_path: Path, log: Path) -> None:
+    async with served("--manifest", manifest(tmp_path, SCRIPT), mode="legacy", log=log) as client:
+        results = await asyncio.gather(*(client.call_tool("echo", {"message": str(n)}) for n in range(20)))
+        assert [text(result) for result in results] == [str(n) for n in range(20)]
+
+
+def test_the_list_of_a_shell_script_is_described(tmp_path: Path) -> None:
+    path = tmp_path / "hello.sh"
+    path.write_text('#!/bin/sh\n# Greets.\necho "hello $1"\n')
+    done = subprocess.run(command("--describe", path), capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(done.stdout)
+    assert [tool["name"] for tool in found["tools"]] == ["hello"]
+    assert (found["resources"], found["prompts"], found["problems"]) == ([], [], [])
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_shell_script_is_served_alone(tmp_path: Path, log: Path, mode: str) -> None:
+    path = tmp_path / "hello.sh"
+    path.write_text('#!/bin/sh\n# Greets.\necho "hello $1"\n')
+    async with served(path, mode=mode, log=log) as client:
+        assert text(await client.call_tool("hello", {"args": "'a b'"})).strip() == "hello a b"
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_tool_of_the_entry_finds_its_arguments_on_stdin(tmp_path: Path, log: Path, mode: str) -> None:
+    schema = {"properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    script = '#!/bin/sh\nprintf "%s|" "$MCP_TOOL" "$@"\ncat\n'
+    file = manifest(
+        tmp_path, script, suffix=".sh", tools={"thing": {"inputSchema": schema}, "more": {"inputSchema": schema}}
+    )
+    async with served("--manifest", file, mode=mode, log=log) as client:
+        assert text(await client.call_tool("thing", {"n": 5, "x": "y"})) == 'thing|--n=5|{"n": 5, "x": "y"}'
+        assert text(await client.call_tool("more", {"n": 5})) == 'more|more|--n=5|{"n": 5}'
+
+
+def test_a_description_holds_what_is_wrong(tmp_path: Path) -> None:
+    entry = {"auto_discover": False, "tools": {"gone": {}}, "resources": {"bad": {"uri": "x"}}, "prompts": {"bad": {}}}
+    name = contents.write(tmp_path / "cas", b"def generate_tools(name, context): return [5]")
+    file = manifest(tmp_path, SCRIPT, tools_transform_cid=name, **entry)
+    done = subprocess.run(
+        command("--manifest", file, "--describe"), capture_output=True, text=True, timeout=60, check=True
+    )
+    found = json.loads(done.stdout)
+    assert [tool["name"] for tool in found["tools"]] == ["gone"]
+    assert [problem.partition(":")[0] for problem in found["problems"]] == [
+        "tool gone", "tools_transform_cid", "resource bad", "prompt bad",
+    ]  # fmt: skip
+
+
+def test_a_syntax_error_is_described_with_its_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("--manifest", manifest(tmp_path, "\ndef broken(:\n"), "--describe"),
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["tools"] == []
+    assert f"{tmp_path}/thing.py:2:" in found["problems"][0]
+
+
+def test_describing_a_script_does_not_import_it(tmp_path: Path) -> None:
+    trace = tmp_path / "imported"
+    file = manifest(tmp_path, f"open({str(trace)!r}, 'w')\n" + SCRIPT)
+    subprocess.run(command("--manifest", file, "--describe"), capture_output=True, timeout=60, check=True)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "name a script"),
+        (["x.py", "--manifest", "y"], "name a script"),
+        (["/none.py"], "/none.py: there is no such file"),
+        (["/etc/hostname"], "/etc/hostname: a script is a file .py or .sh"),
+        (["--manifest", "/none.json"], "/none.json"),
+    ],
+)
+def test_what_cannot_be_served_is_told_at_the_start(arguments: list[str], says: str) -> None:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
