@@ -60,9 +60,10 @@ log = logging.getLogger(__name__)
 class Daemon:
     """One running instance."""
 
-    def __init__(self, scope: Scope, paths: Paths, log_switch: LevelSwitch) -> None:
+    def __init__(self, scope: Scope, paths: Paths, log_switch: LevelSwitch, *, read_only: bool = False) -> None:
         self._scope = scope
         self._paths = paths
+        self._read_only = read_only
         self._log_switch = log_switch
         self._fault: McpdError | None = None
         """What is wrong with the settings that mcpd started with: then it starts nothing, and says why to who asks."""
@@ -70,7 +71,9 @@ class Daemon:
             self._settings = self._load()
         except McpdError as error:
             log.error("Nothing will be started: %s", error.message)  # noqa: TRY400 -- the message is all there is to it
-            self._settings, self._fault = configuration.Settings(), error
+            # Whether changes are forbidden is among what cannot be read, and whoever broke a file may want it so.
+            unknown = configuration.DaemonSettings(read_only=True)
+            self._settings, self._fault = configuration.Settings(daemon=unknown), error
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -191,7 +194,10 @@ class Daemon:
         files = [self._paths.system.settings]
         if self._scope is Scope.USER:
             files.append(self._paths.user.settings)
-        return configuration.load(files, only_files_unconfine=self._scope is Scope.SYSTEM)
+        found = configuration.load(files, only_files_unconfine=self._scope is Scope.SYSTEM)
+        if self._read_only:
+            found.daemon = found.daemon.model_copy(update={"read_only": True})
+        return found
 
     def _reload(self, status: StatusLine) -> None:
         reloading()
@@ -233,13 +239,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     scope = parser.add_mutually_exclusive_group(required=True)
     scope.add_argument("--system", action="store_const", const=Scope.SYSTEM, dest="scope", help="serve the system bus")
     scope.add_argument("--user", action="store_const", const=Scope.USER, dest="scope", help="serve the session bus")
+    parser.add_argument(
+        "--read-only", action="store_true", help="change nothing: refuse to install, update, remove and configure"
+    )
     parser.add_argument("--log-level", choices=LEVELS, default="info")
     args = parser.parse_args(argv)
     # A stuck process that the service manager's watchdog ends says where it is stuck.
     faulthandler.enable()
     log_switch = configure(args.log_level, identifier="mcpd")
     try:
-        return asyncio.run(Daemon(args.scope, locations.from_environment(), log_switch).run())
+        daemon = Daemon(args.scope, locations.from_environment(), log_switch, read_only=args.read_only)
+        return asyncio.run(daemon.run())
     except McpdError as error:
         sys.stderr.write(f"mcpd: {error.message}\n")
         return error.exit_code

@@ -3,7 +3,7 @@
 
 The user instance reads ``/etc/mcp/mcpd.toml`` and then ``~/.config/mcp/mcpd.toml``; a later file wins key by
 key. A variable ``MCPD_<SECTION>_<KEY>`` (e.g. ``MCPD_INSTALL_KEEP_GENERATIONS=5``; commas between the
-items of a list) wins over both.
+items of a list) wins over both. But for ``daemon.read_only``: what one of these forbids no other allows.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class DaemonSettings(_Section):
     idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300
     """Seconds without a call, a job and a running server until mcpd ends, where a service manager starts it again at
     the next call; 0 for never."""
+    read_only: bool = False
+    """Refuse to install, update, remove and configure servers and registries. Once true in one place, it stays so
+    whatever the user's file or the environment says."""
 
 
 class RuntimeSettings(_Section):
@@ -135,21 +138,23 @@ def load(
 ) -> Settings:
     """Read *files* in order of rising precedence (a missing one is empty), then *environ*.
 
+    ``daemon.read_only`` is true if one of them says so: it is not the user's to undo.
+
     With *only_files_unconfine* the environment, which is easily set by accident and seen by nobody, cannot turn the
     sandbox off.
 
     Raises :class:`~mcpd.errors.InvalidConfig` that names the file or variable and the key.
     """
     merged: dict[str, dict[str, Any]] = {}
-    for file in files:
-        _merge(merged, _read(file), str(file))
+    layers = [_merge(merged, _read(file), str(file)) for file in files]
     variables = _from_environment(os.environ if environ is None else environ)
     if only_files_unconfine and variables.get("runtime", {}).get("sandbox") == "off":
         raise InvalidConfig(
             f"{_variable('runtime', 'sandbox')}=off: the sandbox of the system's servers is not turned off by the"
             ' environment; remove the variable, or write sandbox = "off" below [runtime] in mcpd.toml'
         )
-    _merge(merged, variables, _ENVIRONMENT)
+    layers.append(_merge(merged, variables, _ENVIRONMENT))
+    merged.setdefault("daemon", {})["read_only"] = any(layer.daemon.read_only for layer in layers)
     return Settings.model_validate(merged)
 
 
@@ -185,10 +190,10 @@ def _variable(*names: object) -> str:
     return "_".join(("MCPD", *map(str, names))).upper()
 
 
-def _merge(into: dict[str, dict[str, Any]], layer: dict[str, Any], origin: str) -> None:
-    """Add *layer* to *into* after checking it alone, so that a fault is blamed on the right *origin*."""
+def _merge(into: dict[str, dict[str, Any]], layer: dict[str, Any], origin: str) -> Settings:
+    """Add *layer* to *into* after checking it alone, so that a fault is blamed on the right *origin*; what it says."""
     try:
-        Settings.model_validate(layer)
+        alone = Settings.model_validate(layer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = first["loc"]
@@ -197,3 +202,4 @@ def _merge(into: dict[str, dict[str, Any]], layer: dict[str, Any], origin: str) 
         raise InvalidConfig(f"{named}: {what}") from error
     for section, values in layer.items():
         into.setdefault(section, {}).update(values)
+    return alone

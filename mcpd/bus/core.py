@@ -46,7 +46,8 @@ class Core:
     def features(self) -> list[str]:
         """The property ``Features``."""
         sandbox = ["sandbox"] if self.settings.runtime.sandbox == "on" and not self.sandbox_problem else []
-        return ["spawn", *sandbox, f"launcher:{self.launcher_name}"]
+        read_only = ["read-only"] if self.settings.daemon.read_only else []
+        return ["spawn", *sandbox, *read_only, f"launcher:{self.launcher_name}"]
 
     async def look_for_updates(self) -> None:
         """Compare the installed servers with what the registries offered when they were last read."""

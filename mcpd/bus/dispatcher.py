@@ -13,8 +13,9 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mcpd.bus import contract, wire
 from mcpd.bus.caller import Call, Caller, Callers
@@ -28,6 +29,7 @@ from mcpd.errors import (
     LimitExceeded,
     McpdError,
     NotAuthorized,
+    ReadOnly,
     ServiceUnavailable,
     UnknownInterface,
     UnknownMethod,
@@ -55,7 +57,8 @@ MAX_CALL_FDS: Final = 16
 log = logging.getLogger(__name__)
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Row:
     """What a method does, and what its caller must be allowed to do."""
 
     handler: Callable[..., Any]
@@ -64,6 +67,9 @@ class Row(NamedTuple):
     """The polkit action (without its prefix), or what chooses it from the same arguments; ``None``: anybody may."""
     details: Callable[..., dict[str, str] | Awaitable[dict[str, str]]] | None = None
     """From the same arguments, what the prompt and an administrator's rules are told."""
+    _: KW_ONLY
+    changes: bool
+    """Whether it changes what is installed or configured, which a read-only mcpd refuses; said of every method."""
 
 
 Table: TypeAlias = Mapping[tuple[str, str], Row]
@@ -82,14 +88,19 @@ class Dispatcher:
         *,
         only_uid: int | None = None,
         bridge_uid: int | None = None,
+        read_only: Callable[[], bool] = lambda: False,
     ) -> None:
-        """With *only_uid* nobody else is served; *bridge_uid*, which calls for many users, has a reserve."""
+        """With *only_uid* nobody else is served; *bridge_uid*, which calls for many users, has a reserve.
+
+        While *read_only* says so, nothing is changed.
+        """
         self._connection = connection
         self._objects = objects
         self._table = table
         self._callers = callers
         self._authority = authority
         self._only_uid = only_uid
+        self._read_only = read_only
         self.activity = Activity()
         """The calls under way."""
         self._in_flight: Counter[str] = Counter()
@@ -183,6 +194,11 @@ class Dispatcher:
         row = self._table.get((method.interface, method.name))
         if row is None or target is None:
             raise UnknownMethod(f"{method.interface}.{method.name} is not available")
+        if row.changes and self._read_only():
+            raise ReadOnly(
+                f"{method.name}: mcpd is read-only and changes nothing; it was started with --read-only, or"
+                " read_only = true is in mcpd.toml below [daemon], or mcpd.toml cannot be used, as mcpd's log then says"
+            )
         action = row.action(target, call, *args) if callable(row.action) else row.action
         if action is not None:
             details = await _done(row.details(target, call, *args)) if row.details else {}

@@ -90,9 +90,10 @@ def _details(target: JobObject, _call: Call, *_args: object) -> dict[str, str]:
     }
 
 
+# What lets a job that waits go on changes what it was begun to change: mcpd may have become read-only meanwhile.
 METHODS: Final = {
-    (JOB, "Cancel"): Row(JobObject.cancel, _foreign, _details),
-    (JOB, "Proceed"): Row(JobObject.proceed, _foreign, _details),
-    (JOB, "SetConfig"): Row(JobObject.set_config, _foreign, _details),
-    (JOB, "SetSecret"): Row(JobObject.set_secret, _foreign, _details),
+    (JOB, "Cancel"): Row(JobObject.cancel, _foreign, _details, changes=False),
+    (JOB, "Proceed"): Row(JobObject.proceed, _foreign, _details, changes=True),
+    (JOB, "SetConfig"): Row(JobObject.set_config, _foreign, _details, changes=True),
+    (JOB, "SetSecret"): Row(JobObject.set_secret, _foreign, _details, changes=True),
 }

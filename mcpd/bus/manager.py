@@ -59,16 +59,18 @@ class Manager:
 
     # --- reading ---
 
-    def list_servers(self, _call: Call, wanted: Mapping[str, Any]) -> list[Raw]:
+    async def list_servers(self, _call: Call, wanted: Mapping[str, Any]) -> list[Raw]:
         """``ListServers``."""
+        await self.servers.looked()
         records = self.servers.sync()
         if not wanted:
             return [record.raw for record in records]
         matches = matcher(wanted)
         return [record.raw for record in records if matches(record.values)]
 
-    def get_server(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], str]:
+    async def get_server(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], str]:
         """``GetServer``."""
+        await self.servers.looked()
         found = self.servers.get(server_id)
         return found.record.variants() | details(found.server), server_path(server_id)
 
@@ -86,7 +88,9 @@ class Manager:
             cursor=cursor,
             limit=min(max(limit, 1), MAX_PAGE),
         )
-        installed, newer = self.servers.installed(), self.core.newer
+        # A script is no installation of what a registry offers under its id: that can be installed still, and wins.
+        installed = {server.id: server for server in self.servers.installed().values() if server.script is None}
+        newer = self.core.newer
         scope = str(self.core.scope)
         records = [
             available_record(
@@ -202,7 +206,7 @@ class Manager:
         if flags:
             raise InvalidArgument(f"Spawn: there are no flags yet, {flags:#x} was given")
         owner_uid = self._owner_uid(call, options)
-        self._check_direct(call, server_id, fds, options)
+        await self._check_direct(call, server_id, fds, options)
         environment = _option(options, "environment", dict, {}) if self.core.scope is Scope.USER else {}
         if not all(isinstance(part, str) for pair in environment.items() for part in pair):
             raise InvalidArgument("Spawn: environment is a dictionary of strings")
@@ -216,7 +220,9 @@ class Manager:
             raise ServiceUnavailable(f"{call.sender} has left the message bus")
         return session_path(session.number), ends
 
-    def _check_direct(self, call: Call, server_id: str, fds: Mapping[int, int], options: Mapping[str, Any]) -> None:
+    async def _check_direct(
+        self, call: Call, server_id: str, fds: Mapping[int, int], options: Mapping[str, Any]
+    ) -> None:
         """Refuse with :class:`~mcpd.errors.NeedsBridge` a start in which nothing would stand where something has to.
 
         What an administrator took away from a server of the system, nobody gets by talking to it without the bridge.
@@ -225,6 +231,7 @@ class Manager:
         is_system = self.core.scope is Scope.SYSTEM
         if not is_direct and (not is_system or call.uid in {0, self.bridge_uid}):
             return
+        await self.servers.looked()
         server = self.servers.get(server_id).server
         if server.manifest is None or (server.manifest.runtime.run_as == "system" and not is_system):
             return
@@ -334,24 +341,25 @@ def _manifest_details(_target: Manager, _call: Call, *_args: object) -> dict[str
 
 
 METHODS: Final = {
-    (MANAGER, "ListServers"): Row(Manager.list_servers),
-    (MANAGER, "GetServer"): Row(Manager.get_server),
-    (MANAGER, "GetManifestPath"): Row(Manager.get_manifest_path),
-    (MANAGER, "ListAvailable"): Row(Manager.list_available),
-    (MANAGER, "ListSources"): Row(Manager.list_sources),
-    (MANAGER, "GetConfig"): Row(Manager.get_config),
-    (MANAGER, "ListSessions"): Row(Manager.list_sessions),
+    (MANAGER, "ListServers"): Row(Manager.list_servers, changes=False),
+    (MANAGER, "GetServer"): Row(Manager.get_server, changes=False),
+    (MANAGER, "GetManifestPath"): Row(Manager.get_manifest_path, changes=False),
+    (MANAGER, "ListAvailable"): Row(Manager.list_available, changes=False),
+    (MANAGER, "ListSources"): Row(Manager.list_sources, changes=False),
+    (MANAGER, "GetConfig"): Row(Manager.get_config, changes=False),
+    (MANAGER, "ListSessions"): Row(Manager.list_sessions, changes=False),
     # Until signatures are verified, every source is an untrusted one.
-    (MANAGER, "Install"): Row(Manager.install, "install-untrusted", Manager.catalogue_details),
-    (MANAGER, "InstallManifest"): Row(Manager.install_manifest, "install-untrusted", _manifest_details),
-    (MANAGER, "Update"): Row(Manager.update, "install-untrusted", _ids_details),
-    (MANAGER, "Uninstall"): Row(Manager.uninstall, "uninstall", _id_details),
-    (MANAGER, "Rollback"): Row(Manager.rollback, "rollback", _id_details),
-    (MANAGER, "CheckUpdates"): Row(Manager.check_updates, "refresh"),
-    (MANAGER, "Refresh"): Row(Manager.refresh, "refresh"),
-    (MANAGER, "SetConfig"): Row(Manager.set_config, "configure", _key_details),
-    (MANAGER, "SetSecret"): Row(Manager.set_secret, "set-secret", _key_details),
-    (MANAGER, "AddSource"): Row(Manager.add_source, "manage-sources", _url_details),
-    (MANAGER, "RemoveSource"): Row(Manager.remove_source, "manage-sources", _url_details),
-    (MANAGER, "Spawn"): Row(Manager.spawn, Manager.spawn_action, Manager.spawn_details),
+    (MANAGER, "Install"): Row(Manager.install, "install-untrusted", Manager.catalogue_details, changes=True),
+    (MANAGER, "InstallManifest"): Row(Manager.install_manifest, "install-untrusted", _manifest_details, changes=True),
+    (MANAGER, "Update"): Row(Manager.update, "install-untrusted", _ids_details, changes=True),
+    (MANAGER, "Uninstall"): Row(Manager.uninstall, "uninstall", _id_details, changes=True),
+    (MANAGER, "Rollback"): Row(Manager.rollback, "rollback", _id_details, changes=True),
+    # What the registries offer is kept for reading only: another copy of it changes nothing.
+    (MANAGER, "CheckUpdates"): Row(Manager.check_updates, "refresh", changes=False),
+    (MANAGER, "Refresh"): Row(Manager.refresh, "refresh", changes=False),
+    (MANAGER, "SetConfig"): Row(Manager.set_config, "configure", _key_details, changes=True),
+    (MANAGER, "SetSecret"): Row(Manager.set_secret, "set-secret", _key_details, changes=True),
+    (MANAGER, "AddSource"): Row(Manager.add_source, "manage-sources", _url_details, changes=True),
+    (MANAGER, "RemoveSource"): Row(Manager.remove_source, "manage-sources", _url_details, changes=True),
+    (MANAGER, "Spawn"): Row(Manager.spawn, Manager.spawn_action, Manager.spawn_details, changes=False),
 }

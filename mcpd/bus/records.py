@@ -82,7 +82,7 @@ def installed_record(server: InstalledServer, *, available: str, sandboxed: bool
         "id": text(server.id),
         "scope": str(server.scope),
         "state": _state(server, available),
-        "problem": text(server.problem or server.entry.problem),
+        "problem": text(server.problem or server.entry.problem or server.clash),
         "available-version": text(available),
         "sandboxed": sandboxed,
         "configured": server.configured,
@@ -119,6 +119,8 @@ def _digest(server: InstalledServer, manifest: Manifest) -> str:
 
 def _protocols(server: InstalledServer) -> list[str] | None:
     """The eras of MCP that *server* was found to speak when it was installed; ``None`` if nobody has tried."""
+    if server.script is not None:
+        return ["handshake", "modern"]
     from mcpd.install.lockfile import read_lock  # noqa: PLC0415 -- installing is not needed to list
 
     found = read_lock(server.generation).get("protocol")

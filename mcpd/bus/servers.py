@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,13 @@ class Servers:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    async def looked(self) -> tuple[int, int]:
+        """Have the store look at what anybody may edit, in a thread, as new scripts are read; see its ``edits``.
+
+        Raises :class:`~mcpd.errors.McpdError`.
+        """
+        return await asyncio.to_thread(self._core.store.edits)
 
     def sync(self) -> list[Record]:
         """Read the store, signal what is different, and return all records sorted by id."""

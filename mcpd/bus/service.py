@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TABLE: Final[Table] = {**manager.METHODS, **jobs.METHODS, **sessions.METHODS}
 """Every method of ours; the standard ones are in :mod:`mcpd.bus.objects`."""
-MAP_LOOK: Final = 2.0
+EDITS_LOOK: Final = 2.0
 """Seconds between two looks at the mcps map: its directories may not exist yet, so that nothing would tell."""
 _CATALOGUE_JOBS: Final = frozenset({"refresh", "check-updates"})
 
@@ -64,10 +64,21 @@ class Service:
         if log_control is not None:
             self._objects.add(LOG_CONTROL_PATH, log_control)
         self._dispatcher = Dispatcher(
-            connection, self._objects, TABLE, self._callers, authority, only_uid=only_uid, bridge_uid=bridge_uid
+            connection,
+            self._objects,
+            TABLE,
+            self._callers,
+            authority,
+            only_uid=only_uid,
+            bridge_uid=bridge_uid,
+            read_only=lambda: core.settings.daemon.read_only,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._watching: asyncio.Task[None] | None = None
+        self._seen: tuple[int, int] | None = None
+        """What the store said of edits when the objects were last brought up to date with them."""
+        self._fault = ""
+        """Why that was not possible, empty if it was."""
         self._unsubscribe: list[Callable[[], None]] = []
 
     @property
@@ -90,7 +101,7 @@ class Service:
             self._core.installer.jobs.subscribe(self._on_job),
             self._core.sessions.subscribe(self._on_session),
         ]
-        self._sync()
+        await self._look()
         self._objects.announce()
         if adopt is not None:
             await adopt()
@@ -98,7 +109,7 @@ class Service:
             self._spawn(self._watch_owner(name))
         self._dispatcher.start()
         self._spawn(self._look_for_updates())
-        self._watching = asyncio.create_task(self._watch_map())
+        self._watching = asyncio.create_task(self._watch_edits())
 
     async def close(self) -> None:
         """Stop answering, and send what is still to be sent."""
@@ -124,24 +135,46 @@ class Service:
         await self._core.look_for_updates()
         self._sync()
 
-    async def _watch_map(self) -> None:
+    async def _watch_edits(self) -> None:
         """Signal what somebody edits: who uses a server asks nothing any more by which it would be noticed."""
-        seen = self._core.store.map_version()
         while True:
-            await asyncio.sleep(MAP_LOOK)
-            now = self._core.store.map_version()
-            if now != seen:
-                seen = now
-                self._sync()
+            await asyncio.sleep(EDITS_LOOK)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Signal what was edited since the last look. A boundary: the next look comes whatever this one meets."""
+        try:
+            now = await self._servers.looked()
+        except Exception as error:  # noqa: BLE001 -- logged there
+            self._tell(error)
+            return
+        if now == self._seen and not self._fault:
+            return
+        if self._sync():
+            self._seen, self._fault = now, ""
 
     def _catalog_changed(self) -> None:
         self._objects.emit(ROOT, "CatalogChanged")
 
-    def _sync(self) -> None:
+    def _sync(self) -> bool:
+        """Bring the objects up to date, and say whether that was possible. A boundary: whoever asks goes on without."""
         try:
             self._servers.sync()
-        except McpdError as error:
+        except Exception as error:  # noqa: BLE001 -- logged there
+            self._tell(error)
+            return False
+        return True
+
+    def _tell(self, error: Exception) -> None:
+        """Log why the servers cannot be looked at; of one fault that stays once, as the looks are many."""
+        fault = f"{type(error).__name__}: {error}"
+        if fault == self._fault:
+            return
+        self._fault = fault
+        if isinstance(error, McpdError):
             log.warning("The installed servers cannot be listed: %s", error.message)
+        else:
+            log.error("The installed servers cannot be listed, by a fault of mcpd's own", exc_info=error)
 
     def _on_job(self, event: JobEvent) -> None:
         path = job_path(event.job.number)

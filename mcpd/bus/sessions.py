@@ -64,4 +64,4 @@ def _details(target: SessionObject, _call: Call, *_args: object) -> dict[str, st
     return {"id": session.server_id, "session": str(session.number), "owner-uid": str(session.owner.uid)}
 
 
-METHODS: Final = {(SESSION, "Stop"): Row(SessionObject.stop, _foreign, _details)}
+METHODS: Final = {(SESSION, "Stop"): Row(SessionObject.stop, _foreign, _details, changes=False)}

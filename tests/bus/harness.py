@@ -165,6 +165,8 @@ class Machine:
                 cache=base / "cache",
                 runtime=base / "run",
                 overlay=base / "data/overlay",
+                scripts=base / "data/scripts",
+                contents=base / "data/cas",
             )
 
         user, system = layout(Scope.USER, self.root / "user"), layout(Scope.SYSTEM, self.root / "machine")
