@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bridge_harness import Client
+    from facility import Target
 
 ALONE = ("--listen", "127.0.0.1:0", "--auth", "none", "--server", f"s={COMMAND}")
 
@@ -47,10 +48,22 @@ def facility_bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge
         )
 
 
+@pytest.fixture(scope="module")
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """The facility's server, of the kind that :data:`facility.on_both` says; the installed one where nothing does."""
+    if getattr(request, "param", "stdio") == "script":
+        with facility.of_script() as script:
+            yield script
+    else:
+        found = facility.of_bridge(request.getfixturevalue("facility_bridge"))
+        yield found
+        found.close()
+
+
 @pytest.fixture
-def fresh(facility_bridge: Bridge) -> Client:
+def fresh(target: Target) -> Client:
     """A client of the facility's server that has no session yet."""
-    return facility_bridge.client("f")
+    return target.client()
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ class Run:
 def test_run_hands_its_streams_over_when_nothing_stands_between(machine: Machine) -> None:
     with Run(machine, "run", "fix") as run:
         run.ask(initialize())
-        assert not run.bridged()
+        eventually(lambda: not run.bridged(), "mcpctl let go of the streams that it handed over")
 
 
 @pytest.mark.parametrize("server", ["narrow", "shared"])

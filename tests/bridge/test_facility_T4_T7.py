@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Seed 004's tests of tools (T4, T5), resources (T6) and prompts (T7), over a real socket.
+"""Seed 004's tests of tools (T4, T5), resources (T6) and prompts (T7), over a real socket, of both kinds of server.
 
 What a tool answers is the server's; the bridge has to bring it through with HTTP 200 and unchanged (C-4, C-5, C-6).
 """
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from bridge_harness import text_of
-from facility import request, tool
+from facility import PICTURE, on_both, request, tool
 from jsonschema import Draft202012Validator
 
 if TYPE_CHECKING:
     from bridge_harness import Client
 
-PICTURE = bytes(range(256))
+pytestmark = on_both
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:([A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+")
 """What RFC 3986 allows in a URI."""
 

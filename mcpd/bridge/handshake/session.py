@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Final
 from mcpd.bridge import jsonrpc
 from mcpd.bridge.budget import COUNTED_FROM
 from mcpd.bridge.handshake.greeting import MOST_GREETING
+from mcpd.bridge.handshake.renewal import news, renewed
 from mcpd.bridge.handshake.resume import PRIMED_FROM, Streams
 from mcpd.bridge.jsonrpc import Message, Raw
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.audience import ServerError
+from mcpd.bridge.upstream.catalogue import CHANGES
 from mcpd.errors import InvalidRequest, LimitExceeded, McpdError, ServiceUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from mcpd.bridge.budget import Holding
     from mcpd.bridge.callers import Caller
@@ -38,6 +40,8 @@ MOST_ASKED: Final = 64
 """Requests of one server to its client that may be unanswered."""
 _OF_MEMBER: Final = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
 """Requests that change what a session hears, which its process cannot know if it has several."""
+_CHANGED: Final = {method: jsonrpc.encode(jsonrpc.notification(method)) for method in CHANGES}
+"""The notifications that lists have changed, which many sessions get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Kind:
 
     table: Sessions
     info: ServerInfo
+    """As of which clients were told last."""
     caller: Caller
     params: bytes
     """Those of ``initialize``; of a member of a pool, those with which its processes were greeted."""
@@ -55,6 +60,8 @@ class Kind:
     """The InitializeResult, as the server wrote it."""
     version: str = ""
     """The negotiated protocol revision."""
+    is_gone: bool = False
+    """The server was not to be used when it was last looked at; :attr:`info` is from before that."""
 
 
 class _Life:
@@ -136,8 +143,16 @@ class Session:
         """The place of its own process, once it needs one."""
         return self._life.seat if self._life is not None else None
 
-    def greeted(self, result: bytes) -> None:
-        """Remember what the server answered to ``initialize``; LimitExceeded if that is too much."""
+    @property
+    def is_known(self) -> bool:
+        """Whether its client has asked for anything yet, or listens."""
+        return self._life is not None
+
+    def greeted(self, result: bytes, info: ServerInfo) -> None:
+        """Remember what the server, then as *info* says, answered to ``initialize``; LimitExceeded if that is too much.
+
+        Its client is told if the server has changed since.
+        """
         size = len(self.kind.params) + len(result)
         if size > COUNTED_FROM:
             life = self.life
@@ -148,6 +163,7 @@ class Session:
                 raise life.held.fault()
         self.kind = replace(self.kind, result=result, version=version_of(result))
         self.streams.primes = self.version >= PRIMED_FROM
+        self.tell(news(replace(self.kind, info=info), self.kind))
 
     def due(self, now: float) -> float:
         """When it will have been idle for long enough, as things stand; to be busy at a look counts as use."""
@@ -243,8 +259,9 @@ class Session:
 
     async def move(self, info: ServerInfo, pool: Pool) -> None:
         """Be a member of *pool*, as the one before takes no calls any more."""
+        self._renew(info)
         before = self.kind.pool
-        self.kind = replace(self.kind, info=info, pool=pool)
+        self.kind = replace(self.kind, pool=pool)
         pool.join(self)
         for uri in before.subscriptions(self) if before is not None else ():
             try:
@@ -256,8 +273,13 @@ class Session:
 
     def sit(self, info: ServerInfo, seat: Seat) -> None:
         """Have a process of its own, in *seat*."""
-        self.kind = replace(self.kind, info=info)
+        self._renew(info)
         self.life.seat = seat
+
+    def _renew(self, info: ServerInfo) -> None:
+        """Go with a change of the server of which it hears by itself first."""
+        before, self.kind = self.kind, renewed(self.kind, info)
+        self.tell(news(before, self.kind))
 
     async def _wish(self, pool: Pool, sink: Sink, identity: bytes, method: str, message: Message) -> None:
         params = jsonrpc.members(message.get("params"))
@@ -318,6 +340,14 @@ class Session:
     def pool_notification(self, method: str, message: Message) -> None:
         """Pass on what a process of several says in no client's call."""
         self._deliver(None, self.kind.table.encoded(message), of_call=False)
+
+    def tell(self, methods: Iterable[str]) -> None:
+        """Tell that lists changed, as no process can that ends before it or comes after it.
+
+        A client that does not listen now is told when it does, like one that was cut off.
+        """
+        for method in methods:
+            self._deliver(None, _CHANGED[method], of_call=False)
 
     def child_retired(self, child: Child) -> None:
         """The next call starts another process."""

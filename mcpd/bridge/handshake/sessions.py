@@ -12,23 +12,14 @@ import msgspec
 
 from mcpd.bridge import allocator, eras, jsonrpc
 from mcpd.bridge.handshake.greeting import MOST_GREETING, greeting
+from mcpd.bridge.handshake.renewal import Renewal
 from mcpd.bridge.handshake.session import Kind, Session, version_of
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.catalogue import is_plain, replay
 from mcpd.bridge.upstream.census import Sweeper
 from mcpd.bridge.upstream.queue import turn_away
 from mcpd.bridge.upstream.seat import Seat
-from mcpd.errors import (
-    Disabled,
-    InvalidConfig,
-    LimitExceeded,
-    McpdError,
-    NotFound,
-    NotSupported,
-    ServiceUnavailable,
-    SystemInstanceOnly,
-    UnsupportedRevision,
-)
+from mcpd.errors import LimitExceeded, McpdError, NotFound, ServiceUnavailable, UnsupportedRevision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,8 +41,6 @@ MANY_SESSIONS: Final = 1000
 """After so many at once, memory is given back when few are left."""
 MOST_OF_ITS_OWN: Final = 4096
 """Bytes of ``initialize`` params that a session without a process keeps, if no other has the same."""
-_OUT_OF_USE: Final = (NotFound, Disabled, NotSupported, SystemInstanceOnly, InvalidConfig)
-"""Why a server that was in use cannot be used any more, however often one asks."""
 
 
 class Sessions:
@@ -70,9 +59,7 @@ class Sessions:
         self._most = 0
         """How many there were at once since memory was given back."""
         self._closing = False
-        self._refreshing = False
-        self._stale = False
-        parts.source.listen(self._changed)
+        self._renewal = Renewal(parts, self, pools)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -101,6 +88,14 @@ class Sessions:
     def has(self, session: Session) -> bool:
         """Whether *session* has not ended."""
         return session.id in self._sessions
+
+    def servers(self) -> set[str]:
+        """The servers that there are sessions with."""
+        return {session.kind.info.id for session in self._sessions.values()}
+
+    def of(self, server: str) -> list[Session]:
+        """All sessions with *server*."""
+        return [session for session in self._sessions.values() if session.kind.info.id == server]
 
     def holders(self) -> list[tuple[Caller, str]]:
         """Caller and server of every session."""
@@ -171,7 +166,7 @@ class Sessions:
         try:
             response = await self._seat(session, info).open(params)
             if "result" in response:
-                session.greeted(bytes(response["result"]))
+                session.greeted(bytes(response["result"]), info)
                 return session
         except BaseException:
             self.end(session, "it could not be opened")
@@ -263,53 +258,21 @@ class Sessions:
                 f"{limit} sessions with a process of their own are open, the limit for one caller: end some with "
                 "DELETE, or raise bridge.max_sessions (--max-sessions)"
             )
-        shelf, environment = self._shelf(session, info), session.life.environment
+        shelf, environment = self.shelf(session, info), session.life.environment
         seat = Seat(info, session.caller, self.parts, session, session.kind.params, shelf, environment=environment)
         session.sit(info, seat)
         _count(self._seated, session.caller, 1)
         self._sweeper.expect(self.idle_timeout(info))
         return seat
 
-    def _shelf(self, session: Session, info: ServerInfo) -> Shelf | None:
+    def shelf(self, session: Session, info: ServerInfo) -> Shelf | None:
+        """Where it is kept what processes of *session* say of their server, now *info*; ``None`` for what is kept for
+        nobody else.
+        """
         key = b"" if session.life.environment else _canonical(session.kind.params)
         return self._pools.catalogue.shelf(info.id, info.state, key) if key else None
 
-    # ------------------------------------------------------------------------------------ what changes, and the end
-
-    def _changed(self) -> None:
-        """What is known of servers may have changed."""
-        self._stale = True
-        if not self._refreshing and not self._closing:
-            self._refreshing = True
-            self.parts.tasks.spawn(self._refresh())
-
-    async def _refresh(self) -> None:
-        try:
-            while self._stale and not self._closing:
-                self._stale = False
-                seated = {session.server for session in self._sessions.values() if session.seat is not None}
-                for server in seated | self._pools.servers():
-                    await self._renew(server)
-        finally:
-            self._refreshing = False
-
-    async def _renew(self, server: str) -> None:
-        """Have the processes of *server* end that are of another state than it is now."""
-        try:
-            info = await self.parts.source.describe(server)
-        except _OUT_OF_USE:
-            info = None
-        except McpdError as fault:
-            log.info("server %s: whether it has changed could not be found out: %s", server, fault.message)
-            return
-        self._pools.renew(server, info)
-        for session in self._sessions.values():
-            if session.server != server or session.seat is None:
-                continue
-            if info is None or not session.kind.info.is_same(info):
-                now = info or session.kind.info
-                session.sit(now, session.seat)
-                session.seat.renew(now, self._shelf(session, info) if info is not None else None)
+    # ------------------------------------------------------------------------------------ their end
 
     def _all(self) -> Iterable[Session]:
         return self._sessions.values()
@@ -344,6 +307,7 @@ class Sessions:
     async def close(self) -> None:
         """End everything, and open nothing any more."""
         self._closing = True
+        self._renewal.close()
         self._sweeper.close()
         for session in list(self._sessions.values()):
             self.end(session, "the bridge stops")

@@ -34,6 +34,7 @@ _LISTS: Final = {
     "resourcesListChanged": ("resources", "notifications/resources/list_changed"),
 }
 _UPDATED: Final = "notifications/resources/updated"
+_ACKNOWLEDGED: Final = "notifications/subscriptions/acknowledged"
 _TRUE: Final = b"true"
 
 
@@ -82,12 +83,15 @@ class ListenForward(Forward):
     def __init__(self, profile: Profile, request: Request, table: Listeners) -> None:
         super().__init__(profile, request)
         self._table = table
+        self._methods: list[str] = []
+        """The changes of lists that the server said it will tell."""
         self.is_over = False
 
     def send(self, message: Message) -> None:
         """Open the stream. Raises :class:`~mcpd.errors.LimitExceeded`."""
         self._table.add(self)
         self.exchange.on_gone = self.gone
+        self.profile.pool.join(self)
         method = self.request.method
         # It is over when one of the two sides says so, however long nothing changes.
         self.profile.pool.request(self, self, self.identity, method, message, timeout=math.inf, shape=self.shape)
@@ -125,8 +129,21 @@ class ListenForward(Forward):
         """Pass everything on: what comes here is about this stream."""
         if method == "notifications/cancelled":
             self.end()
-        else:
-            self.exchange.push(jsonrpc.encode(message))
+            return
+        if method == _ACKNOWLEDGED:
+            honored = jsonrpc.members(jsonrpc.members(message.get("params")).get("notifications"))
+            self._methods = [each for name, (_, each) in _LISTS.items() if bytes(honored.get(name, b"")) == _TRUE]
+        self.exchange.push(jsonrpc.encode(message))
+
+    def pool_notification(self, method: str, message: Message) -> None:
+        """What its process tells comes with the id of this stream; what is told to all is for others."""
+
+    def pool_ended(self, *, changed: bool) -> None:
+        """Another process may take the place of this one, which does not know what that has to offer."""
+        meta = jsonrpc.encode({"_meta": {envelope.SUBSCRIPTION: Raw(self.identity)}})
+        for method in self._methods if changed else ():
+            self.exchange.push(jsonrpc.encode(jsonrpc.notification(method, meta)))
+        self.end()
 
     def end(self) -> None:
         """End the stream on behalf of the server."""
@@ -139,6 +156,7 @@ class ListenForward(Forward):
         self.is_over = True
         self.exchange.on_gone = None
         self._table.remove(self)
+        self.profile.pool.leave(self)
 
 
 class Listener:
@@ -193,7 +211,7 @@ class Listener:
         if self._is_over:
             return
         acknowledged = jsonrpc.encode({"_meta": self._meta, "notifications": honored})
-        self._push(jsonrpc.encode(jsonrpc.notification("notifications/subscriptions/acknowledged", acknowledged)))
+        self._push(jsonrpc.encode(jsonrpc.notification(_ACKNOWLEDGED, acknowledged)))
         early, self._early = self._early or [], None
         for notification in early:
             self._push(notification)
@@ -223,8 +241,10 @@ class Listener:
         elif len(self._early) < MOST_EARLY:
             self._early.append(notification)
 
-    def pool_ended(self) -> None:
+    def pool_ended(self, *, changed: bool) -> None:
         """The server has changed or is gone: a client that comes back listens to what there is then."""
+        for method in sorted(self._methods) if changed else ():
+            self.pool_notification(method, jsonrpc.notification(method))
         self.end()
 
     def _push(self, notification: bytes) -> None:

@@ -17,6 +17,11 @@ MOST_SHOWN: Final = 200
 """Entries of one list."""
 MOST_RAW: Final = 8000
 """Characters of one schema in full."""
+PROBLEMS: Final = "org.mcpd/problems"
+"""What of ``_meta`` of a list tells why something is not in it."""
+MOST_PROBLEMS: Final = 20
+MOST_PROBLEM: Final = 500
+"""Characters of one."""
 
 T = TypeVar("T")
 
@@ -76,6 +81,14 @@ class Offer:
     prompts: Listed[Entry] = field(default_factory=Listed)
     faults: list[str] = field(default_factory=list)
     effort: Effort = field(default_factory=Effort)
+
+    def troubled(self, result: dict[str, Any]) -> None:
+        """Take note of what the server itself tells is wrong with a part of what it offers."""
+        problems = member(result, "_meta").get(PROBLEMS)
+        for problem in problems[:MOST_PROBLEMS] if isinstance(problems, list) else ():
+            text = str(problem)[:MOST_PROBLEM]
+            if text not in self.faults:
+                self.faults.append(text)
 
     def introduced(self, result: dict[str, Any]) -> None:
         """Take what the server says of itself, in the result of ``initialize`` or ``server/discover``."""

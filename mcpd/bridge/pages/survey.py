@@ -109,6 +109,7 @@ async def _lists(asker: _Asker, offer: Offer, capabilities: dict[str, Any], para
                 result = await asker.ask(method, {**params, **cursor})
                 entries = result.get(key)
                 await asyncio.to_thread(offer.listed, key, entries if isinstance(entries, list) else [])
+                offer.troubled(result)
                 if not isinstance(result.get("nextCursor"), str):
                     break
                 cursor = {"cursor": result["nextCursor"]}

@@ -47,8 +47,11 @@ class Member(Protocol):
 class Tied(Protocol):
     """A member that stays with its pool to the end."""
 
-    def pool_ended(self) -> None:
-        """The pool takes no more calls, and nothing more will be heard of it."""
+    def pool_ended(self, *, changed: bool) -> None:
+        """The pool takes no more calls, and nothing more will be heard of it.
+
+        If its server has *changed*, another one takes its place, whose lists may be others.
+        """
 
 
 class ServerError(McpdError):
@@ -124,11 +127,11 @@ class Audience:
                 self._level = wanted
                 self._tell("logging/setLevel", {"level": LEVELS[wanted]})
 
-    def end(self) -> None:
-        """Tell those who cannot go on elsewhere that the pool is at its end."""
+    def end(self, *, changed: bool = False) -> None:
+        """Tell those who cannot go on elsewhere that the pool is at its end, perhaps as its server has *changed*."""
         for member in list(self._members):
             if isinstance(member, Tied):
-                member.pool_ended()
+                member.pool_ended(changed=changed)
 
     def subscriptions(self, member: Member) -> set[str]:
         """What *member* is subscribed to."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Shape, Sink
+    from mcpd.bridge.upstream.policy import Policy
 
 LISTS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list"})
 """Methods whose results are kept."""
@@ -192,6 +193,20 @@ class Catalogue:
             if fullest is shelf or not fullest.size:
                 return
             fullest.clear()
+
+
+def announced(greeted: bytes, *policies: Policy | None) -> list[str]:
+    """By which notifications clients are told that lists changed, as the server declared in the result *greeted*.
+
+    Those of *policies* that the server had and has count as one: what the one lets out may have been seen, or be seen.
+    """
+    capabilities = jsonrpc.members(jsonrpc.members(Raw(greeted)).get("capabilities")) if greeted else {}
+    declared = [
+        method
+        for method in CHANGES
+        if bytes(jsonrpc.members(capabilities.get(method.split("/")[1])).get("listChanged", b"")) == b"true"
+    ]
+    return [method for method in declared if any(each is None or each.lets_out(method) for each in policies)]
 
 
 def replay(

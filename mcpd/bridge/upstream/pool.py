@@ -283,10 +283,10 @@ class Pool:
             desk.seat.rest()
         self._desks = [self._first]
 
-    def retire(self) -> None:
-        """Take no more calls; the processes end when those in flight have."""
+    def retire(self, *, changed: bool = False) -> None:
+        """Take no more calls; the processes end when those in flight have. Its server has *changed*, or is gone."""
         self.closed = True
-        self._audience.end()
+        self._audience.end(changed=changed)
         self._queue.close(self._gone())
         for desk in self._desks:
             desk.seat.retire(self._gone())

@@ -138,7 +138,7 @@ class Pools:
         for pool in [pool for pool in self._pools.values() if pool.key.server == server]:
             if info is None or not pool.info.is_same(info):
                 self._remove(pool)
-                pool.retire()
+                pool.retire(changed=info is not None)
                 self._retired.add(pool)
                 self._sweeper.expect(1.0)
 

@@ -74,6 +74,8 @@ class Seat:
         self._fault: McpdError | None = None
         self._children: set[Child] = set()
         self._closed = False
+        self._renewals = 0
+        """How often the server has changed, or was gone."""
 
     # ------------------------------------------------------------------------------------ calls
 
@@ -180,6 +182,7 @@ class Seat:
 
         The client sends what is to follow. Raises the McpdError that tells why there cannot be a process.
         """
+        renewals = self._renewals
         self._reserve()
         child = await self._launch()
         try:
@@ -189,6 +192,9 @@ class Seat:
             raise
         if "result" in response:
             self._take(child, response["result"])
+            if renewals != self._renewals:
+                # It was started as the server was before.
+                child.retire()
         else:
             self._parts.tasks.spawn(child.stop())
         return response
@@ -210,6 +216,7 @@ class Seat:
     def renew(self, info: ServerInfo, shelf: Shelf | None) -> None:
         """Serve the next calls with a process of *info*; the present one ends when its calls have."""
         self.info, self._shelf = info, shelf
+        self._renewals += 1
         for child in list(self._children):
             child.retire()
 
@@ -287,14 +294,14 @@ class Seat:
         self._fault = None
         try:
             while True:
-                info = self.info
+                renewals = self._renewals
                 child = await self._launch()
                 try:
                     result = await child.greet(self.greeting) if self.greeting else Raw(b"")
                 except BaseException:
                     await child.stop()
                     raise
-                if info is self.info:
+                if renewals == self._renewals:
                     break
                 # It was started as the server was before.
                 await child.stop()

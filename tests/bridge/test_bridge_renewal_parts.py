@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which sessions are told that the lists of their server changed, and what that costs those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bridge_harness import events, text_of
+from pool_world import ME, eventually, lists, send, world
+
+from mcpd.bridge.exchange import EventQueue
+from mcpd.bridge.handshake import renewal
+from mcpd.errors import Disabled
+
+if TYPE_CHECKING:
+    from pool_world import World
+
+    from mcpd.bridge.handshake.session import Session
+
+CHANGED = "notifications/tools/list_changed"
+CROWD = 300
+
+
+def listening(session: Session) -> EventQueue:
+    """What the session's own stream says from now on."""
+    queue = EventQueue()
+    session.streams.listen(queue)
+    return queue
+
+
+def heard(queue: EventQueue) -> list[str]:
+    """What came since the last look; the event without data that a stream begins with is none of it."""
+    text = queue.take().decode().replace("data:\n", "")
+    return [message["method"] for message in events(text)]
+
+
+def change(made: World, state: str) -> None:
+    made.source.info = replace(made.source.info, state=state)
+    made.source.listener()
+
+
+async def settled(made: World) -> None:
+    """Wait until all that a change is followed by has happened."""
+    await eventually(lambda: not len(made.parts.tasks))
+
+
+@pytest.mark.parametrize("every", [1, 60])
+async def test_of_a_crowd_only_those_who_listen_hear(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renewal, "TOLD_AT_ONCE", 2)
+    async with world(sharing="caller") as made:
+        sessions = [await made.initialize() for _ in range(CROWD)]
+        streams = [listening(session) for session in sessions[::every]]
+        idle = [session for session in sessions if not session.is_known]
+        assert len(idle) == CROWD - len(streams)
+        for state in ("second", "third"):
+            change(made, state)
+            await settled(made)
+            assert [heard(stream) for stream in streams] == [[CHANGED]] * len(streams)
+        made.source.fault = Disabled("server p is disabled")
+        made.source.listener()
+        await settled(made)
+        assert not any(heard(stream) for stream in streams)
+        made.source.fault = None
+        made.source.listener()
+        await settled(made)
+        assert [heard(stream) for stream in streams] == [[CHANGED]] * len(streams)
+        # The others have nothing of their own, as before, and no process was started for anybody.
+        assert not any(session.is_known for session in idle)
+        assert len({id(session.kind) for session in sessions}) == 1
+        assert not len(made.parts.census)
+        answers = [send(session, "pid") for session in sessions]
+        assert len({text_of(await answer.future) for answer in answers}) == 1
+        assert not any(heard(stream) for stream in streams)
+
+
+@pytest.mark.parametrize("sharing", ["session", "caller"])
+async def test_who_asked_and_does_not_listen_hears_it_later(sharing: str) -> None:
+    async with world(sharing=sharing) as made:
+        session = await made.initialize()
+        await lists(session)
+        change(made, "second")
+        await settled(made)
+        assert heard(listening(session)) == [CHANGED]
+
+
+async def test_who_hears_of_a_change_by_itself_is_told_once() -> None:
+    async with world() as made:
+        for _ in range(2):
+            await lists(await made.initialize())
+        session = await made.initialize()
+        stream = listening(session)
+        assert session.seat is None, "two have said the same before"
+        # It asks before anybody has told the bridge to look.
+        made.source.info = replace(made.source.info, state="second")
+        await send(session, "pid").future
+        assert heard(stream) == [CHANGED]
+        made.source.listener()
+        await settled(made)
+        assert heard(stream) == []
+
+
+async def test_a_session_that_goes_on_before_the_look_is_told_once() -> None:
+    async with world(sharing="caller") as made:
+        session = await made.initialize()
+        stream = listening(session)
+        change(made, "second")
+        await settled(made)
+        assert heard(stream) == [CHANGED]
+        made.source.info = replace(made.source.info, state="third")
+        await send(session, "pid").future
+        assert heard(stream) == [CHANGED]
+        made.source.listener()
+        await settled(made)
+        assert heard(stream) == []
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_session_that_opens_while_its_server_changes_has_no_process_of_before(gone: bool) -> None:
+    async with world() as made:
+        start, begun, go_on = made.source.start, asyncio.Event(), asyncio.Event()
+
+        async def start_slowly(*arguments: Any) -> Any:
+            begun.set()
+            await go_on.wait()
+            return await start(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(made.source, "start", start_slowly)
+            opening = asyncio.create_task(made.initialize())
+            await begun.wait()
+            (kind,) = {each.kind for each in made.sessions.of("p")}
+            made.source.fault = Disabled("server p is disabled") if gone else None
+            change(made, "second")
+            await eventually(lambda: made.sessions.of("p")[0].kind != kind)
+            go_on.set()
+            session = await opening
+        assert made.sessions.count("p", ME) == (1, 0)
+        stream = listening(session)
+        if gone:
+            assert heard(stream) == []
+            made.source.fault = None
+            made.source.listener()
+            await eventually(lambda: not made.sessions.of("p")[0].kind.is_gone)
+        assert heard(stream) == [CHANGED]
+        assert text_of(await send(session, "echo", text="x").future) == "x"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_client_hears_that_its_server_is_again_as_it_was(gone: bool) -> None:
+    async with world(sharing="caller") as made:
+        session = await made.initialize()
+        stream = listening(session)
+        known = made.source.info
+        if gone:
+            made.source.fault = Disabled("server p is disabled")
+        else:
+            made.source.info = replace(known, state="broken", policy=None)
+        made.source.listener()
+        await settled(made)
+        assert heard(stream) == ([] if gone else [CHANGED])
+        assert not made.pools.servers()
+        made.source.fault, made.source.info = None, known
+        made.source.listener()
+        await settled(made)
+        assert heard(stream) == [CHANGED]
+        assert made.sessions.count("p", ME) == (1, 0)
