@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Literal
 
-from mcpd.errors import McpdError
+from mcpd.errors import McpdError, NotSupported
 from mcpd.paths import Scope
 from mcpd.settings import Settings, load
 
@@ -80,6 +80,7 @@ def local_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
                 f"{kind} cannot be installed; install {package}",
                 environ={"npm_config_cache": scratch, "npm_config_update_notifier": "false"},
             )
+    yield scripts_check()
     yield _polkit()
     yield from _directories(paths.layout(scope))
     yield _secrets(paths.layout(scope).secrets)
@@ -159,6 +160,17 @@ def _program_runs(
         last = (done.stderr.strip() or f"ended with {done.returncode}").splitlines()[-1]
         return Check(name, bad, f"{argv[0]}: {last}", advice)
     return Check(name, "ok", good or done.stdout.strip().partition("\n")[0])
+
+
+def scripts_check() -> Check:
+    """Whether what makes servers of scripts is there, which is a package of its own."""
+    from mcpd.runtime.bundled import scripts_program  # noqa: PLC0415 - few commands need what knows it
+
+    try:
+        program = scripts_program("a script", "")
+    except NotSupported as error:
+        return Check("scripts", "warn", "what makes servers of scripts is not installed", error.message)
+    return Check("scripts", "ok", f"{program.argv[0]} makes servers of them")
 
 
 def _output(argv: Sequence[str]) -> str | None:

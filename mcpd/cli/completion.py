@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 2.0
 """Seconds until nothing is offered; a service that has to be started first takes one."""
-_SHOWN: Final = 60
+_WIDTH: Final = 60
 
 Offer: TypeAlias = "Mapping[str, str]"
 """What may stand there, with what a shell says beside it."""
@@ -36,8 +36,9 @@ def complete(parser: argparse.ArgumentParser) -> None:
     except ImportError:
         return
     for command, action in _arguments(parser, ()):
-        offers = _OFFERS.get((command, action.dest)) or _OFFERS.get(("", action.dest))
-        if offers is not None:
+        if local := _LOCAL.get((command, action.dest)):
+            vars(action)["completer"] = local
+        elif offers := _OFFERS.get((command, action.dest)) or _OFFERS.get(("", action.dest)):
             vars(action)["completer"] = _Completer(offers)
     argcomplete.autocomplete(parser, always_complete_options=False)
 
@@ -52,8 +53,7 @@ class _Completer:
         import asyncio  # noqa: PLC0415 - commands and options are offered without
 
         with suppress(McpdError, OSError, TimeoutError):
-            found = asyncio.run(self._ask(parsed_args, prefix))
-            return {value: _brief(text) for value, text in found.items() if value == clean(value)}
+            return _shown(asyncio.run(self._ask(parsed_args, prefix)))
         return {}
 
     async def _ask(self, args: argparse.Namespace, prefix: str) -> Offer:
@@ -61,14 +61,21 @@ class _Completer:
 
         from mcpd.bus.client import connect  # noqa: PLC0415
 
-        system = getattr(args, "system", os.geteuid() == 0)
-        async with asyncio.timeout(PATIENCE), connect(system) as bus:
+        async with asyncio.timeout(PATIENCE), connect(_is_system(args)) as bus:
             return await self._offers(bus, args, prefix)
+
+
+def _is_system(args: argparse.Namespace) -> bool:
+    return bool(getattr(args, "system", os.geteuid() == 0))
+
+
+def _shown(found: Offer) -> Offer:
+    return {value: _brief(text) for value, text in found.items() if value == clean(value)}
 
 
 def _brief(text: object) -> str:
     line = clean(text)
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
 
 
 def _arguments(parser: argparse.ArgumentParser, command: tuple[str, ...]) -> Iterator[tuple[str, argparse.Action]]:
@@ -121,22 +128,12 @@ async def _sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offe
 
 
 async def _keys(bus: Client, args: argparse.Namespace, *, sensitive: bool) -> Offer:
-    """The properties of the server named before, as its manifest has them."""
-    return _properties(await bus.manager.call("GetManifestPath", "s", [args.id]), sensitive=sensitive)
-
-
-def _properties(manifest: str, *, sensitive: bool) -> Offer:
-    import json  # noqa: PLC0415
-
-    try:
-        document = json.loads(Path(manifest).read_text(encoding="utf-8"))
-    except ValueError:
-        return {}
-    properties = document.get("configurableProperties") if isinstance(document, dict) else None
+    """The properties of the server named before."""
+    server, _path = await bus.manager.call("GetServer", "s", [args.id])
     return {
         item["key"]: item.get("label") or item.get("description") or ""
-        for item in (properties if isinstance(properties, list) else ())
-        if isinstance(item, dict) and isinstance(item.get("key"), str) and bool(item.get("sensitive")) == sensitive
+        for item in server.get("configurable-properties", ())
+        if bool(item.get("sensitive")) == sensitive
     }
 
 
@@ -156,6 +153,22 @@ async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Off
     return {}
 
 
+def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
+    """What ``mcpctl script remove`` may remove; no mcpd is asked, as it removes them without one, too."""
+    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
+    from mcpd.store.scripts import SUFFIXES  # noqa: PLC0415
+
+    def is_script(path: Path) -> bool:
+        return path.suffix in SUFFIXES and path.name[0] not in "._"
+
+    layout = from_environment().layout(Scope.SYSTEM if _is_system(parsed_args) else Scope.USER)
+    with suppress(OSError):
+        return _shown({path.stem: path.name for path in layout.scripts.iterdir() if is_script(path)})
+    return {}
+
+
+_LOCAL: Final = {("script remove", "id"): _own_scripts}
+"""What is known without mcpd, by command and argument."""
 _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str], Awaitable[Offer]]]] = {
     ("", "id"): _installed,
     ("", "session"): _sessions,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
-from mcpd.cli.parser import build_parser
+from mcpd.cli.parser import build_parser, parse
 from mcpd.cli.streams import fill_closed
 from mcpd.errors import EXIT_FAILED, McpdError, from_oserror
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from mcpd.cli.completion import complete  # noqa: PLC0415 - only a shell that completes needs it
 
             complete(parser)
-        code = _run(parser.parse_args(argv))
+        code = _run(parse(parser, argv))
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output has gone. Nothing is left to flush into, nor anybody to tell.

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS: Final = "mcpd.cli.commands."
+CALL: Final = COMMANDS + "tools:call"
+"""Calls a tool, whose arguments may stand before and after options."""
 
 EPILOG: Final = """\
 exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted.
@@ -46,9 +48,23 @@ def build_parser() -> argparse.ArgumentParser:
     _catalogue(add)
     _changes(add)
     _configuration(add)
+    _scripts(add)
     _running(add)
     _diagnosis(add)
     return parser
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """What *argv* (default: the process's own arguments) says to *parser*, which ends the process if it is wrong."""
+    args, rest = parser.parse_known_args(argv)
+    if args.handler == CALL:
+        # argparse takes no more arguments of a tool after an option that stands behind its name.
+        words = [word for word in rest if not word.startswith("-")]
+        args.arguments = [*args.arguments, *words]
+        rest = [word for word in rest if word.startswith("-") and word != "--"]
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
 
 
 def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
@@ -238,6 +254,28 @@ def _configuration(add: _Adder) -> None:
         command.add_argument("key", metavar="KEY", help="the property")
 
 
+def _scripts(add: _Adder) -> None:
+    script = add.group("script", "manage the scripts that are servers")
+    new = script("add", "script:add", "make a server of a Python file or a shell script")
+    new.add_argument("file", metavar="FILE", help="the script, which is copied")
+    new.add_argument("--name", metavar="NAME", help="id of the server (default: the name of FILE without its suffix)")
+    new.add_argument("--watch", action="store_true", help="stay, and copy each edit of FILE that can be read")
+    new.add_argument("--force", action="store_true", help="replace another script of that name")
+    script("list", "script:list_scripts", "list the scripts, those of the system and of packages among them", json=True)
+    remove = script("remove", "script:remove", "remove a script and what was set for it")
+    remove.add_argument("id", metavar="NAME", help="id of its server")
+    remove.add_argument("--keep-config", action="store_true", help="keep the configuration, the secrets and the state")
+    mcps = add.group("mcps", "make and check the mcps map, which says what servers offer")
+    build = mcps("build", "mcps:build_map", "make a map of a source, which names files where the map has content ids")
+    build.add_argument("source", metavar="SOURCE", help="the source, mcps.source.json; files are relative to it")
+    build.add_argument("-o", "--output", metavar="OUT", required=True, help="the map to write (- is standard output)")
+    build.add_argument("--contents", metavar="DIR", help="where the content goes (default: where mcpd looks for it)")
+    check = mcps("check", "mcps:check", "check maps and scripts, and show what each server would offer", json=True)
+    check.add_argument(
+        "files", metavar="FILE", nargs="*", help="maps, or sources *.source.json (default: all that mcpd reads)"
+    )
+
+
 def _running(add: _Adder) -> None:
     _id(add("run", "run:run", "run a server on this process's standard input and output", aliases=["spawn"]))
     add("ps", "sessions:ps", "list the running servers", json=True)
@@ -257,6 +295,7 @@ def _running(add: _Adder) -> None:
         "arguments",
         metavar="JSON|KEY=VALUE",
         nargs="*",
+        default=[],
         help="one JSON object, or single arguments; none for a tool that needs none",
     )
     for command in (tools, call):

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,6 @@ from tests.cli.fake import FakeMcpd, fake_mcpd
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
 
 PATIENCE = 60.0
 
@@ -41,7 +41,8 @@ class Mcpctl:
         process = await self.start(*argv, environ=environ)
         out, err = await asyncio.wait_for(process.communicate(stdin), PATIENCE)
         assert process.returncode is not None
-        assert "Traceback" not in err.decode()
+        # One of mcpctl itself; what servers write has their id before it.
+        assert "Traceback" not in {line.partition(" ")[0] for line in err.decode().splitlines()}
         return Ended(process.returncode, out.decode(), err.decode())
 
     async def start(
@@ -93,3 +94,17 @@ async def mcpd(bus_address: str) -> AsyncIterator[FakeMcpd]:
     fake = await fake_mcpd(bus_address)
     yield fake
     await fake.close()
+
+
+@pytest.fixture
+def own(mcpctl: Mcpctl) -> Path:
+    """Where the user's scripts go."""
+    return Path(mcpctl.environ["HOME"]) / ".local/share/mcp/scripts"
+
+
+@pytest.fixture
+def vendor(mcpctl: Mcpctl) -> Path:
+    """Where those of packages are."""
+    directory = Path(mcpctl.environ["MCP_ROOT"]) / "usr/share/mcp/scripts"
+    directory.mkdir(parents=True)
+    return directory

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pty
 import re
@@ -96,14 +95,10 @@ def shells(files: Path, mcpctl: Mcpctl, tmp_path: Path) -> Shells:
     return Shells(files, mcpctl.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(REPOSITORY)})
 
 
-def serve_manifest(mcpd: FakeMcpd, path: Path) -> None:
-    properties = [
-        {"key": "unit", "label": "Unit of temperature"},
-        {"key": "API_KEY", "label": "API key", "sensitive": True},
-        {"nonsense": 1},
-    ]
-    path.write_text(json.dumps({"configurableProperties": properties}))
-    vars(mcpd)["_GetManifestPath"] = lambda _frame, _id: [str(path)]
+PROPERTIES: list[dict[str, object]] = [
+    {"key": "unit", "label": "Unit of temperature", "sensitive": False, "required": False},
+    {"key": "API_KEY", "label": "API key", "sensitive": True, "required": False},
+]
 
 
 @every_shell
@@ -129,10 +124,21 @@ async def test_installed_servers_are_offered_with_what_they_do(shells: Shells, m
 
 
 @every_shell
-async def test_the_properties_of_the_server_are_offered(
-    shells: Shells, mcpd: FakeMcpd, shell: str, tmp_path: Path
-) -> None:
-    serve_manifest(mcpd, tmp_path / "manifest.json")
+async def test_only_scripts_of_ones_own_are_offered_to_remove(shells: Shells, mcpd: FakeMcpd, shell: str) -> None:
+    own = Path(shells.environ["HOME"], ".local/share/mcp/scripts")
+    system = Path(shells.environ["MCP_ROOT"], "etc/mcp/scripts")
+    for directory, name in ((own, "mine.py"), (own, "other.sh"), (own, "_helper.py"), (system, "theirs.py")):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+    offered = set(await shells(shell, "mcpctl --user script remove "))
+    assert {"mine", "other"} <= offered
+    assert not offered & {"calculator", "_helper", "theirs"}
+    assert set(await shells(shell, "mcpctl --system script remove t")) == {"theirs"}
+
+
+@every_shell
+async def test_the_properties_of_the_server_are_offered(shells: Shells, mcpd: FakeMcpd, shell: str) -> None:
+    mcpd.servers["calculator"]["configurable-properties"] = PROPERTIES
     assert "unit=" in await shells(shell, "mcpctl --user config set calculator u")
     assert set(await shells(shell, "mcpctl --user secret set calculator A")) == {"API_KEY"}
     assert "API_KEY" not in await shells(shell, "mcpctl --user config unset calculator ")

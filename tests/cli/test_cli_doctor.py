@@ -12,6 +12,7 @@ import pytest
 
 from mcpd.cli import checks
 from mcpd.paths import Scope, from_environment
+from mcpd.runtime import bundled
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Mcpctl
@@ -97,6 +98,28 @@ async def test_doctor_finds_broken_servers_and_open_secrets(mcpctl: Mcpctl, mcpd
     assert _named(checks, "secrets")["message"] == f"readable by others: {secrets}/calculator.json"
 
 
+async def test_doctor_knows_the_way_out_for_scripts(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    home, root = Path(mcpctl.environ["HOME"]), Path(mcpctl.environ["MCP_ROOT"])
+    own, system, vendor = home / ".local/share/mcp/scripts", root / "etc/mcp/scripts", root / "usr/share/mcp/scripts"
+    for directory, name in ((own, "mine"), (system, "theirs"), (vendor, "packaged")):
+        directory.mkdir(parents=True)
+        (directory / f"{name}.py").write_text("def f(:\n")
+        mcpd.servers[name] = mcpd.servers["calculator"] | {"id": name, "state": "broken", "problem": f"{name}: no"}
+    (home / ".config/mcp").mkdir(parents=True)
+    (home / ".config/mcp/mcps.json").write_text('{"nope": {"definition_cid": "' + "0" * 64 + '"}}')
+    broken = {"state": "broken", "problem": "nope: definition_cid: absent"}
+    mcpd.servers["nope"] = mcpd.servers["calculator"] | {"id": "nope"} | broken
+    mcpd.servers["calculator"] |= {"state": "broken", "problem": "manifest.json is not JSON"}
+    found = [check for check in (await _checks(mcpctl))[1] if check["name"] == "server"]
+    assert {check["message"]: check["advice"] for check in found} == {
+        "calculator: manifest.json is not JSON": "'mcpctl rollback calculator' or 'mcpctl remove calculator'",
+        "mine: no": f"mend {own}/mine.py, or 'mcpctl script remove mine'",
+        "theirs: no": f"mend {system}/theirs.py, or 'mcpctl --system script remove theirs'",
+        "packaged: no": f"mend {vendor}/packaged.py, which is a package's",
+        "nope: definition_cid: absent": "mend its entry of the mcps map; 'mcpctl mcps check' says where that is",
+    }
+
+
 async def test_doctor_fails_if_mcpd_found_that_it_cannot_confine(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert _named((await _checks(mcpctl))[1], "confinement")["result"] == "ok"
     mcpd.features = ["spawn"]
@@ -122,6 +145,17 @@ def test_doctor_fails_where_nothing_runs_in_a_sandbox(tmp_path: Path, monkeypatc
     found = {check.name: check for check in checks.local_checks(from_environment(), Scope.USER)}
     if found["namespaces"].result == "ok":
         assert (found["sandbox"].result, found["sandbox"].message) == ("fail", "/usr/bin/false ended with 1")
+
+
+def test_doctor_warns_that_scripts_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCP_ROOT", str(tmp_path))
+    found = {check.name: check for check in checks.local_checks(from_environment(), Scope.USER)}
+    assert found["scripts"].result == "ok"
+    monkeypatch.setattr(bundled, "PYTHON", tmp_path / "absent")
+    monkeypatch.setattr(bundled, "NEEDED_BY_SCRIPTS", ("surely_no_such_module",))
+    found = {check.name: check for check in checks.local_checks(from_environment(), Scope.USER)}
+    assert found["scripts"].result == "warn"
+    assert "install" in found["scripts"].advice
 
 
 async def test_doctor_leaves_nothing_in_the_home(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
@@ -195,11 +229,14 @@ async def test_doctor_warns_of_entries_for_nobody(mcpctl: Mcpctl, mcpd: FakeMcpd
         True,
     )
     file.write_text(
-        '{"calculator": {"disalowed_tools": ["x"], "tools": {"add": {"arguments": {"a": {"hidden": true}}}}}}'
+        '{"calculator": {"disalowed_tools": ["x"], "tools": {"add": {"arguments": {"a": {"hidden": true}}}},'
+        '"runtime": {"callTimout": 1, "callTimeout": 1}, "prompts": {"p": {"text": "x"}},'
+        '"resources": {"r": {"uri": "a://b", "mimetype": "text/plain", "mimeType": "text/plain"}}}}'
     )
     warnings = [check["message"] for check in (await _checks(mcpctl))[1] if check["name"] == "mcps map"]
     assert [re.search("has '(.*)', which", warning)[1] for warning in warnings] == [  # type: ignore[index]
-        "disalowed_tools", "tools.add.arguments.a.hidden"
+        "disalowed_tools", "runtime.callTimout", "resources.r.mimetype", "prompts.p.text",
+        "tools.add.arguments.a.hidden",
     ]  # fmt: skip
     file.write_text('{"calculator": {"enabled": false}}')
     assert _named((await _checks(mcpctl))[1], "mcps map")["result"] == "ok"

@@ -154,7 +154,22 @@ async def test_S31_paths_of_both_scopes(mcpctl: Mcpctl) -> None:
     assert found["user-sources-path"] == f"{mcpctl.environ['HOME']}/.config/mcp/sources.list"
     assert found["system-install-dir"] == f"{mcpctl.environ['MCP_ROOT']}/usr/share/mcp/installed"
     assert found["system-sources-path"] == "/y/sources.list"
-    home = mcpctl.environ["HOME"]
+    home, root = mcpctl.environ["HOME"], mcpctl.environ["MCP_ROOT"]
+    assert {
+        name: path for name, path in found.items() if "scripts" in name or "contents" in name or "mcps" in name
+    } == {
+        "user-mcps-path": f"{home}/.config/mcp/mcps.json",
+        "user-mcps-dir": f"{home}/.config/mcp/mcps.d",
+        "user-scripts-dir": f"{home}/.local/share/mcp/scripts",
+        "user-contents-dir": f"{home}/.local/share/mcp/cas",
+        "system-mcps-path": f"{root}/etc/mcp/mcps.json",
+        "system-mcps-dir": f"{root}/etc/mcp/mcps.d",
+        "system-scripts-dir": f"{root}/etc/mcp/scripts",
+        "system-contents-dir": f"{root}/var/lib/mcp/cas",
+        "vendor-mcps-path": f"{root}/usr/share/mcp/mcps.json",
+        "vendor-scripts-dir": f"{root}/usr/share/mcp/scripts",
+        "vendor-contents-dir": f"{root}/usr/share/mcp/cas",
+    }
     assert found["user-bridge-token"] == f"{home}/.local/state/mcp/bridge.token"
     for name, file in (("url", "bridge.url"), ("socket", "bridge.sock")):
         assert found[f"user-bridge-{name}"] == f"{found['user-runtime-dir']}/{file}"

@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.cli.commands import logs
+from mcpd.cli.commands import logs, tools
+from mcpd.cli.main import main
 from mcpd.errors import ConfigMissing, NotAuthorized, NotSupported, SystemInstanceOnly
 from tests.cli.fake import fake_mcpd
 
@@ -180,7 +183,7 @@ async def test_ps_and_stop(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
 
 
 async def test_logs_becomes_journalctl(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
-    if not (Path("/var/log/journal").is_dir() or Path("/run/log/journal").is_dir()):
+    if not any(place.is_dir() for place in logs._JOURNALS) or not logs._SOCKET.is_socket():
         ended = await mcpctl("logs", "calculator")
         assert (ended.code, "no journal" in ended.err) == (1, True)
         return
@@ -197,6 +200,27 @@ async def test_logs_becomes_journalctl(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path:
     program.write_text("#!/bin/sh\necho something\n")
     ended = await mcpctl("logs", "nope", environ={"PATH": path})
     assert (ended.code, ended.out, "no server nope any more" in ended.err) == (0, "something\n", True)
+
+
+@pytest.mark.parametrize("has_socket", [False, True])
+def test_logs_asks_for_a_journal_that_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, has_socket: bool
+) -> None:
+    monkeypatch.setattr(logs, "_JOURNALS", (tmp_path,))
+    monkeypatch.setattr(logs, "_SOCKET", tmp_path / "socket")
+    monkeypatch.setattr(logs, "_MACHINE_ID", tmp_path / "machine-id")
+    monkeypatch.setattr(shutil, "which", lambda _name: "/bin/true")
+    monkeypatch.setattr(logs, "_any", lambda _argv: False)
+    monkeypatch.setattr(os, "execv", lambda program, _argv: sys.exit(program))
+    monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", f"unix:path={tmp_path}/bus")
+    with socket.socket(socket.AF_UNIX) as journal:
+        if has_socket:
+            journal.bind(str(tmp_path / "socket"))
+            with pytest.raises(SystemExit, match="/bin/true"):
+                main(["--user", "logs", "calculator"])
+        else:
+            assert main(["--user", "logs", "calculator"]) == 1
+            assert "no journal, so mcpd's own output holds what servers wrote" in capsys.readouterr().err
 
 
 def test_logs_believes_nobody_where_mcpd_has_no_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +260,8 @@ async def test_S24_tools_of_all_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
         (['{"a": 1, "label": null}'], {"a": 1, "label": None}),
         (["a=1", "label=$(id)'\"\\"], {"a": 1, "label": "$(id)'\"\\"}),
         ([], {}),
+        (["a=1", "--timeout", "60", "label=x", "any=2"], {"a": 1, "label": "x", "any": 2}),
+        (["--timeout", "60", "--", "a=1"], {"a": 1}),
     ],
 )
 async def test_call_types_arguments_by_the_schema(
@@ -250,6 +276,18 @@ async def test_call_json_is_the_whole_result(mcpctl: Mcpctl, mcpd: FakeMcpd) -> 
     mcpd.program = [sys.executable, "-c", SERVER]
     ended = await mcpctl("call", "--json", "calculator", "add", "a=1")
     assert json.loads(ended.out) == {"content": [{"type": "text", "text": '{"a": 1}'}], "extra": 1}
+    assert (await mcpctl("call", "calculator", "add", "--json", "a=1")).out == ended.out
+    for words in (["--jsn"], ["--json", "a=1", "-x"]):
+        ended = await mcpctl("call", "calculator", "add", *words)
+        assert (ended.code, f"unrecognized arguments: {words[-1]}\n" in ended.err) == (2, True)
+    ended = await mcpctl("call", "calculator")
+    assert (ended.code, ended.err.endswith("the following arguments are required: TOOL\n")) == (2, True)
+
+
+@pytest.mark.parametrize(("text", "out"), [("a\n", "a\n"), ("a", "a\n"), ("a\n\n", "a\n\n"), ("", "\n")])
+def test_call_adds_no_empty_line(text: str, out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tools._print_result({"content": [{"type": "text", "text": text}]})
+    assert capsys.readouterr().out == out
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,12 @@ from mcpd.cli.system_checks import installed, name_check, service_checks
 from mcpd.cli.units import BOOTED
 from mcpd.errors import EXIT_FAILED, McpdError
 from mcpd.paths import Scope, from_environment
+from mcpd.store import Store
+from mcpd.store.scripts import SUFFIXES
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mcpd.bus.client import Client
     from mcpd.paths import Paths
@@ -34,9 +37,10 @@ async def doctor(args: argparse.Namespace) -> int:
     paths = from_environment()
     checks = await asyncio.to_thread(lambda: [*local_checks(paths, scope), *_unit_checks(paths, scope)])
     off = any(check.name == "sandbox" and check.result == "warn" for check in checks)
-    of_bus, servers = await _bus_checks(args, off=off)
+    scripts = await asyncio.to_thread(_scripts, paths, scope)
+    of_bus, servers = await _bus_checks(args, scripts, off=off)
     checks += of_bus
-    checks += await asyncio.to_thread(lambda: list(map_checks(paths, scope, servers)))
+    checks += await asyncio.to_thread(lambda: list(map_checks(paths, scope, servers, deep=True)))
     if args.json:
         write_json({"checks": [asdict(check) for check in checks]})
     else:
@@ -54,19 +58,42 @@ def _unit_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         yield from unit_checks(system=system)
 
 
-async def _bus_checks(args: argparse.Namespace, *, off: bool) -> tuple[list[Check], set[str] | None]:
+def _scripts(paths: Paths, scope: Scope) -> dict[str, str]:
+    """What to do about script servers that are broken, by id."""
+    places = {paths.user.scripts: "mcpctl script remove"} if scope is Scope.USER else {}
+    places |= {paths.system.scripts: "mcpctl --system script remove", paths.vendor_scripts: ""}
+    found = {}
+    for server in Store(paths, scope).list():
+        if server.script is None:
+            continue
+        files = (place / f"{server.id}{suffix}" for place in places for suffix in SUFFIXES)
+        file = next((file for file in files if os.path.lexists(file)), None)
+        found[server.id] = "mend its entry of the mcps map; 'mcpctl mcps check' says where that is"
+        if file is not None:
+            remove = places[file.parent]
+            otherwise = f"or '{remove} {server.id}'" if remove else "which is a package's"
+            found[server.id] = f"mend {file}, {otherwise}"
+    return found
+
+
+async def _bus_checks(
+    args: argparse.Namespace, scripts: Mapping[str, str], *, off: bool
+) -> tuple[list[Check], set[str] | None]:
     """What is said on the bus, and the ids of the servers, if somebody says them."""
     name = "system bus" if args.system else "session bus"
     try:
         async with open_bus(args) as bus:
-            checks, servers = await _mcpd_checks(bus, off=off)
+            checks, servers = await _mcpd_checks(bus, scripts, off=off)
             return [Check(name, "ok", "reachable"), *checks], servers
     except McpdError as error:
         return [Check(name, "fail", error.message, "start D-Bus, or run mcpctl inside the session it belongs to")], None
 
 
-async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str] | None]:
-    """What mcpd says of itself and its servers, and their ids; *off*: the settings want no sandbox."""
+async def _mcpd_checks(bus: Client, scripts: Mapping[str, str], *, off: bool) -> tuple[list[Check], set[str] | None]:
+    """What mcpd says of itself and its servers, and their ids; *off*: the settings want no sandbox.
+
+    *scripts* is what to do about broken script servers.
+    """
     unit = "systemctl status mcpd" if bus.system else "systemctl --user status mcpd"
     try:
         properties = await bus.manager.properties()
@@ -88,8 +115,10 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
         checks.append(Check("confinement", "fail", message, f"'{unit}' says why; then restart it"))
     for server in servers:
         if server["state"] == "broken":
-            message = f"{server['id']}: {server.get('problem', '')}"
-            checks.append(Check("server", "fail", message, f"'mcpctl rollback {server['id']}' or 'mcpctl remove'"))
+            server_id = server["id"]
+            message = f"{server_id}: {server.get('problem', '').removeprefix(f'{server_id}: ')}"
+            advice = scripts.get(server_id, f"'mcpctl rollback {server_id}' or 'mcpctl remove {server_id}'")
+            checks.append(Check("server", "fail", message, advice))
         elif not server.get("configured", True):
             message = f"{server['id']} lacks values it needs"
             checks.append(Check("server", "warn", message, f"see 'mcpctl config get {server['id']}'"))

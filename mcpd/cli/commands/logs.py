@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from mcpd.cli.output import note
 from mcpd.cli.session import open_bus
 from mcpd.errors import NotAuthorized, NotFound, NotSupported, ServiceUnavailable
+from mcpd.journal import SOCKET
 
 if TYPE_CHECKING:
     import argparse
@@ -25,15 +26,18 @@ if TYPE_CHECKING:
 _WRITERS: Final = ("mcpd", "mcp-server")
 """The users that the system's mcpd and its servers run as."""
 _JOURNALS: Final = (Path("/var/log/journal"), Path("/run/log/journal"))
+_SOCKET: Final = Path(SOCKET)
+"""Where journald listens; its directories may be there without it."""
 _MACHINE_ID: Final = Path("/etc/machine-id")
 
 
 async def logs(args: argparse.Namespace) -> int:
     """``mcpctl logs``: becomes journalctl. What a directly run server wrote went to its client instead."""
     program = shutil.which("journalctl")
-    if program is None or not any(place.is_dir() for place in _JOURNALS):
+    if program is None or not _SOCKET.is_socket() or not any(place.is_dir() for place in _JOURNALS):
         raise NotSupported(
-            "this system has no journal, so mcpd's own output holds what servers wrote; see where mcpd was started"
+            "this system has no journal, so mcpd's own output holds what servers wrote, in lines that begin with"
+            f" '{args.id}: '; see where mcpd was started"
         )
     users = list(_users(system=args.system))
     _check_readable(system=args.system)

@@ -29,6 +29,9 @@ def paths(args: argparse.Namespace) -> int:
                 ("cache-dir", layout.cache),
                 ("runtime-dir", layout.runtime),
                 ("mcps-path", layout.mcps),
+                ("mcps-dir", layout.mcps_dir),
+                ("scripts-dir", layout.scripts),
+                ("contents-dir", layout.contents),
             )
         }
     bridge = places(found.user)
@@ -38,7 +41,12 @@ def paths(args: argparse.Namespace) -> int:
         "user-bridge-stdio": str(bridge.stdio),
         "user-bridge-token": str(bridge.token),
     }
-    names["vendor-dir"] = str(found.vendor)
+    names |= {
+        "vendor-dir": str(found.vendor),
+        "vendor-mcps-path": str(found.vendor_mcps),
+        "vendor-scripts-dir": str(found.vendor_scripts),
+        "vendor-contents-dir": str(found.vendor_contents),
+    }
     if args.json:
         write_json(names)
     else:

@@ -83,19 +83,34 @@ async def show(args: argparse.Namespace) -> int:
 
 
 def _may_have_map() -> bool:
-    """Whether one of the usual places has a map: what knows all places takes its time to import."""
+    """Whether somebody wrote a file of the map: what reads all of them takes its time to import.
+
+    What comes with packages does not count: the empty directory ``mcps.d``, and the map in ``/usr/share``.
+    """
     root, config = os.environ.get("MCP_ROOT") or "/", os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    bases = [Path(root, "usr/share"), Path(root, "etc"), Path(config).expanduser()]
-    return any(_may_be_there(base / "mcp" / name) for base in bases for name in ("mcps.json", "mcps.d"))
+    bases = [Path(root, "etc/mcp"), Path(config).expanduser() / "mcp"]
+    return any(_may_be_there(base / "mcps.json") or _may_hold_files(base / "mcps.d") for base in bases)
 
 
 def _may_be_there(path: Path) -> bool:
     try:
         path.stat()
     except OSError as error:
-        # What may not be looked at is looked for, and told of.
-        return error.errno not in {errno.ENOENT, errno.ENOTDIR}
+        return _is_telling(error)
     return True
+
+
+def _may_hold_files(directory: Path) -> bool:
+    try:
+        with os.scandir(directory) as entries:
+            return any(entry.name.endswith(".json") for entry in entries)
+    except OSError as error:
+        return _is_telling(error)
+
+
+def _is_telling(error: OSError) -> bool:
+    """What may not be looked at is looked for, and told of."""
+    return error.errno not in {errno.ENOENT, errno.ENOTDIR}
 
 
 async def _warn_of_map(args: argparse.Namespace) -> None:

@@ -133,7 +133,8 @@ def _print_result(result: Mapping[str, Any]) -> None:
     content = result.get("content")
     items = [item for item in content if isinstance(item, dict)] if isinstance(content, list) else []
     for item in items:
-        text = _item_text(item)
+        # Most programs end what they print with a line break, which is not to become an empty line.
+        text = _item_text(item).removesuffix("\n")
         write(clean(text, lines=True) if sys.stdout.isatty() else text)
     if not items and "structuredContent" in result:
         write_json(result["structuredContent"])

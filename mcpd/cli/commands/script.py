@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl script``: the files that are servers (``docs/scripts.md``)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli import leftovers
+from mcpd.cli.checks import scripts_check
+from mcpd.cli.output import clean, note, paint, table, write, write_json
+from mcpd.cli.script_source import Text, Watched, read_given
+from mcpd.cli.session import open_bus
+from mcpd.errors import (
+    AlreadyInstalled,
+    InvalidArgument,
+    InvalidManifest,
+    McpdError,
+    NoSpace,
+    NotAuthorized,
+    NotFound,
+    ReadOnly,
+    ServiceUnavailable,
+    from_oserror,
+)
+from mcpd.model import check_id
+from mcpd.paths import Scope, from_environment
+from mcpd.store import Store, write_atomic
+from mcpd.store.files import make_directory, read_file, sync_directory
+from mcpd.store.inspection import MAX_SCRIPT, Kind, inspect, interpreter, kind_of
+from mcpd.store.scripts import SUFFIXES, Inspections, ScriptDirectory
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from mcpd.paths import Paths
+
+LOOK: Final = 0.3
+"""Seconds between two looks at a file that is watched."""
+_WHOSE: Final = {"system": "the administrator's", "vendor": "a package's"}
+
+
+async def add(args: argparse.Namespace) -> int:
+    """``mcpctl script add``; with ``--watch`` until it is interrupted."""
+    scope, paths = _scope(args), from_environment()
+    source = Path(args.file)
+    text = await asyncio.to_thread(read_given, source, scope)
+    kind = _kind(source, text.data)
+    place = _Place(paths.layout(scope).scripts, _name(args.name or source.stem), kind, scope)
+    if place.holds(source):
+        raise InvalidArgument(f"{source} is the server {place.name} already; edits of it show up by themselves")
+    _check(source, text.data, kind)
+    changed = await asyncio.to_thread(place.put, text, force=args.force)
+    write(f"{'Added' if changed else 'Unchanged'} {place.name}: {clean(place.path)}")
+    if (below := _below(paths, scope, place.name)) is not None:
+        layer, path = below
+        note(f"{clean(path)}, {_WHOSE[layer]} script {place.name}, is hidden by this one.")
+    await _tell(args, place.name)
+    if (missing := scripts_check()).result != "ok":
+        note(f"{paint('warning:', 'yellow')} the server cannot be started: {clean(missing.advice)}")
+    write(f"'mcpctl tools {place.name}' lists its tools, 'mcpctl call {place.name} TOOL' calls one.")
+    if args.watch:
+        write(f"Watching {clean(source)}, until Ctrl-C.")
+        sys.stdout.flush()
+        await _watch(args, Watched(source, scope, text), place)
+    return 0
+
+
+def list_scripts(args: argparse.Namespace) -> int:
+    """``mcpctl script list``. JSON: ``{"scripts": [{id, kind, scope, state, file, summary, problem}]}``."""
+    scope, paths = _scope(args), from_environment()
+    scripts = list(_scripts(paths, scope))
+    if args.json:
+        write_json({"scripts": scripts})
+    elif scripts:
+        rows = [
+            (each["id"], each["kind"], "package" if each["scope"] == "vendor" else each["scope"], each["state"],
+             each["file"], each["problem"] or each["summary"])
+            for each in scripts
+        ]  # fmt: skip
+        table(("ID", "KIND", "WHOSE", "STATE", "FILE", "SUMMARY"), rows)
+    else:
+        note("There are no scripts. 'mcpctl script add FILE' makes a server of one.")
+    return 0
+
+
+async def remove(args: argparse.Namespace) -> int:
+    """``mcpctl script remove``, with what was set for the server and its state unless ``--keep-config``."""
+    scope, paths = _scope(args), from_environment()
+    name = _name(args.id)
+    found = await asyncio.to_thread(_own, paths, scope, name)
+    forgets = not args.keep_config and await asyncio.to_thread(leftovers.is_used, paths, scope, name)
+    if forgets:
+        await leftovers.unset(args, name)
+    for path in found:
+        await asyncio.to_thread(_unlink, path)
+        write(f"Removed {name}: {clean(path)}")
+    if (below := _below(paths, scope, name)) is not None:
+        note(f"{clean(below[1])} is the server {name} now.")
+    await _tell(args, name)
+    if forgets:
+        await asyncio.to_thread(leftovers.drop, paths, scope, name)
+    return 0
+
+
+def _scope(args: argparse.Namespace) -> Scope:
+    return Scope.SYSTEM if args.system else Scope.USER
+
+
+def _name(text: str) -> str:
+    try:
+        return check_id(text)
+    except InvalidManifest as error:
+        raise InvalidArgument(f"{error.message}; --name gives a script another one") from error
+
+
+def _kind(source: Path, data: bytes) -> Kind:
+    """What *source* is by its name, or by its ``#!`` line if the name does not say it."""
+    if source.suffix in SUFFIXES:
+        return SUFFIXES[source.suffix]
+    words = interpreter(data)
+    kind = kind_of(data)
+    if not words:
+        raise InvalidArgument(f"{source}: a script is called .py or .sh, or begins with a #! line that says what it is")
+    if kind == "python" and not words[0].rpartition("/")[2].startswith("python"):
+        raise InvalidArgument(f"{source}: it is for {words[0]}; a script that can be a server is Python or shell")
+    return kind
+
+
+def _check(source: Path, data: bytes, kind: Kind) -> None:
+    """Raise :class:`~mcpd.errors.InvalidManifest` with the line, if the script cannot be read."""
+    if problem := inspect(data, kind).problem:
+        raise InvalidManifest(f"{source}:{problem}")
+
+
+def _files(directory: Path, name: str) -> list[Path]:
+    """What is called *name* in *directory*, the one that counts first."""
+    return [path for suffix in SUFFIXES if os.path.lexists(path := directory / f"{name}{suffix}")]
+
+
+def _layers(paths: Paths, scope: Scope) -> list[tuple[str, Path]]:
+    """Where scripts are, by falling precedence, and what the scope of those there is called."""
+    own = [("user", paths.user.scripts)] if scope is Scope.USER else []
+    return [*own, ("system", paths.system.scripts), ("vendor", paths.vendor_scripts)]
+
+
+def _below(paths: Paths, scope: Scope, name: str) -> tuple[str, Path] | None:
+    """The script *name* that *scope* has without its own one, and what the scope of that is called."""
+    own = paths.layout(scope).scripts
+    others = ((layer, directory) for layer, directory in _layers(paths, scope) if directory != own)
+    return next(((layer, path) for layer, directory in others for path in _files(directory, name)), None)
+
+
+def _require_writable(directory: Path, scope: Scope) -> None:
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if scope is Scope.SYSTEM and not os.access(existing, os.W_OK | os.X_OK):
+        raise NotAuthorized(
+            f"the system's scripts in {directory} are root's to change: run it with sudo, or without --system for"
+            " yourself"
+        )
+
+
+class _Place:
+    """Where a script of one name is put."""
+
+    def __init__(self, directory: Path, name: str, kind: Kind, scope: Scope) -> None:
+        suffix = next(suffix for suffix, known in SUFFIXES.items() if known == kind)
+        self.name, self.kind = name, kind
+        self.path = directory / f"{name}{suffix}"
+        self._directory, self._scope = directory, scope
+        self._last: bytes | None = None
+        self._mode = 0o755 if scope is Scope.SYSTEM else 0o700
+
+    def holds(self, source: Path) -> bool:
+        """Whether *source* is what lies there itself."""
+        return self.path.exists() and self.path.samefile(source)
+
+    def put(self, text: Text, *, force: bool) -> bool:
+        """Put *text* there, as the only one of the name; false if it was there already.
+
+        Raises :class:`~mcpd.errors.AlreadyInstalled` for what is neither that nor what was put there last, unless
+        *force*, and what writing raises.
+        """
+        _require_writable(self._directory, self._scope)
+        there, data = _files(self._directory, self.name), text.data
+        if there == [self.path] and self._content() == data:
+            self._last = data
+            return self._close(text.mode)
+        ours = there == [self.path] and self._last is not None and self._content() == self._last
+        if there and not force and not ours:
+            raise AlreadyInstalled(
+                f"{there[0]} is another script of that name; --force replaces it, and --name NAME adds this one beside"
+                " it"
+            )
+        make_directory(self._directory, self._mode)
+        write_atomic(self.path, data, text.mode)
+        for other in there:
+            if other != self.path:
+                _unlink(other)
+        self._last = data
+        return True
+
+    def _close(self, mode: int) -> bool:
+        """Take from everybody what *mode* does not give them of the copy; false if they had no more."""
+        status = self.path.lstat()
+        if not stat.S_ISREG(status.st_mode) or not stat.S_IMODE(status.st_mode) & 0o077 & ~mode:
+            return False
+        self.path.chmod(stat.S_IMODE(status.st_mode) & (mode | stat.S_IRWXU))
+        return True
+
+    def _content(self) -> bytes | None:
+        try:
+            return read_file(self.path, MAX_SCRIPT)
+        except (OSError, InvalidManifest):
+            return None
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise from_oserror(error, f"removing {path}") from error
+
+
+def _own(paths: Paths, scope: Scope, name: str) -> list[Path]:
+    """The files of the scope's own script *name*, which may be removed."""
+    layout = paths.layout(scope)
+    found = _files(layout.scripts, name)
+    if not found:
+        for layer, directory in _layers(paths, scope):
+            for path in _files(directory, name):
+                whose = "a package's"
+                if layer == "system":
+                    whose = f"the administrator's, who removes it with 'mcpctl --system script remove {name}'"
+                raise ReadOnly(
+                    f'{path} is {whose}; an entry {{"{name}": {{"enabled": false}}}} in {layout.mcps} disables it'
+                )
+        raise NotFound(f"there is no script {name!r}; 'mcpctl script list' shows all there are")
+    _require_writable(layout.scripts, scope)
+    return found
+
+
+def _scripts(paths: Paths, scope: Scope) -> Iterator[dict[str, str]]:
+    """All scripts, those that are not used among them."""
+    used = {server.script.path: server for server in Store(paths, scope).list() if server.script is not None}
+    inspections = Inspections(paths.layout(scope).cache / "scripts.json")
+    for layer, root in _layers(paths, scope):
+        directory = ScriptDirectory(root, inspections)
+        for script in directory.scan().values():
+            server = used.get(script.path)
+            state, problem = "unused", "another server has its name"
+            if server is not None:
+                problem = server.problem or server.entry.problem
+                state = "broken" if server.problem else "disabled" if server.entry.disabled else "installed"
+            yield _shown(script.id, script.kind, layer, state, script.path, script.found.summary, problem)
+        for name, path in directory.hidden.items():
+            kind = SUFFIXES.get(path.suffix, "")
+            yield _shown(name, kind, layer, "unused", path, "", "another script has its name")
+
+
+def _shown(name: str, kind: str, scope: str, state: str, path: Path, summary: str, problem: str) -> dict[str, str]:
+    return {
+        "id": name, "kind": kind, "scope": scope, "state": state, "file": str(path), "summary": summary,
+        "problem": problem,
+    }  # fmt: skip
+
+
+async def _tell(args: argparse.Namespace, name: str) -> None:
+    """Have mcpd look at the scripts now; it lists them when it is asked. Without mcpd that has time."""
+    try:
+        async with open_bus(args) as bus:
+            servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{}])
+    except ServiceUnavailable:
+        return
+    except McpdError as error:
+        note(f"{paint('warning:', 'yellow')} mcpd did not look at it: {clean(error.message)}")
+        return
+    for server in servers:
+        if server["id"] == name and server.get("problem"):
+            note(f"{paint('warning:', 'yellow')} {clean(server['problem'])}")
+
+
+async def _watch(args: argparse.Namespace, watched: Watched, place: _Place) -> None:
+    while True:
+        await asyncio.sleep(LOOK)
+        found = await asyncio.to_thread(watched.look)
+        if found is None:
+            continue
+        changed, fault = False, ""
+        if isinstance(found, str):
+            fault = found
+        elif problem := (await asyncio.to_thread(inspect, found.data, place.kind)).problem:
+            fault = f"{watched.path}:{problem}"
+        else:
+            try:
+                changed = await asyncio.to_thread(place.put, found, force=args.force)
+            except NoSpace as error:
+                # Saved again it may fit.
+                fault, watched.text = error.message, None
+        if changed:
+            await _tell(args, place.name)
+        said = f"{clean(fault)}; the server stays as it is" if fault else "updated" if changed else "as it was"
+        write(f"{place.name}: {said}")
+        sys.stdout.flush()

@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""mcpctl mcps: a map is built from a source, and what is wrong with one is found before a client finds it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from mcpd.cli import mcps_checks, mcps_offers
+from mcpd.cli.commands import servers
+from mcpd.cli.main import main
+from mcpd.errors import SandboxUnavailable
+from mcpd.store.contents import content_id, read, write
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcpd.runtime.launch import LaunchSpec, Leash
+    from tests.cli.conftest import Mcpctl
+    from tests.cli.fake import FakeMcpd
+
+HELLO = (
+    '"""Says hello."""\n\n\ndef hello(name: str = "you") -> str:\n    """Greets\n\n    somebody."""\n    return name\n'
+)
+TRANSFORM = """\
+import os
+
+def generate_tools(server_name, context):
+    seen = os.path.exists({secret!r})
+    try:
+        open({mark!r}, "w")
+    except OSError:
+        seen = seen or "only"
+    schema = {{"type": "object"}}
+    return [{{"name": f"seen-{{seen}}", "description": "Made", "inputSchema": schema, "function": "hello"}}]
+"""
+
+
+@pytest.fixture
+def home(mcpctl: Mcpctl) -> Path:
+    path = Path(mcpctl.environ["HOME"])
+    (path / ".config/mcp").mkdir(parents=True)
+    (path / ".local/share/mcp/scripts").mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, home: Path) -> Path:
+    """A source that is right."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "hello.py").write_text(HELLO)
+    secret = home / "secret"
+    secret.write_text("nobody's business")
+    (root / "tools.py").write_text(TRANSFORM.format(secret=str(secret), mark=str(tmp_path / "mark")))
+    document = {
+        "hello": {
+            "definition_cid": "hello.py",
+            "tools_transform_cid": "tools.py",
+            "auto_discover": True,
+            "disallowed_tools": ["nothing*"],
+            "tools": {"hello": {"name": "greet"}},
+            "resources": {"self": {"uri": "hello://self", "description": "Itself", "source": "file:hello.py"}},
+            "prompts": {"ask": {"description": "Asks", "template": "Say hello"}},
+        }
+    }
+    (root / "mcps.source.json").write_text(json.dumps(document, indent=2))
+    return root
+
+
+async def checked(mcpctl: Mcpctl, *files: Path) -> tuple[int, dict[str, Any]]:
+    ended = await mcpctl("mcps", "check", "--json", *map(str, files))
+    return ended.code, json.loads(ended.out)
+
+
+def messages(found: Mapping[str, Any], result: str) -> list[str]:
+    return [check["message"] for check in found["checks"] if check["result"] == result]
+
+
+async def test_T10_1_a_map_is_built_with_its_contents(mcpctl: Mcpctl, home: Path, project: Path) -> None:
+    out, cas = project / "mcps.json", home / ".local/share/mcp/cas"
+    ended = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", str(out))
+    assert (ended.code, ended.err) == (0, "")
+    name = content_id(HELLO.encode())
+    assert f"hello.definition_cid: {project}/hello.py is cid://{name}" in ended.out
+    assert out.read_text().endswith("}\n")
+    assert json.loads(out.read_text())["hello"]["definition_cid"] == f"cid://{name}"
+    assert read(name, [cas]) == HELLO.encode()
+    other = project / "elsewhere"
+    printed = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", "-", "--contents", str(other))
+    assert (printed.out, printed.err) == (out.read_text(), "")
+    assert read(name, [other]) == HELLO.encode()
+
+
+async def test_T10_1_what_cannot_be_built_leaves_everything_as_it_was(
+    mcpctl: Mcpctl, home: Path, project: Path
+) -> None:
+    source, out = project / "mcps.source.json", project / "mcps.json"
+    out.write_text("old")
+    (project / "tools.py").write_text("def generate_tools(:\n")
+    ended = await mcpctl("mcps", "build", str(source), "-o", str(out))
+    assert (ended.code, ended.out, out.read_text()) == (1, "", "old")
+    assert ended.err == f"mcpctl: {source}:2: entry 'hello': tools_transform_cid: tools.py:1: invalid syntax\n"
+    assert not (home / ".local/share/mcp/cas").exists()
+    assert (await mcpctl("mcps", "build", str(project / "absent"), "-o", str(out))).code == 1
+    ended = await mcpctl("mcps", "build", str(source), "-o", str(project))
+    assert ended.code == 2
+    assert "is not a file" in ended.err
+    assert (await mcpctl("mcps", "build", str(source), "-o", str(project / "new/mcps.json"))).code == 1
+    assert not (project / "new").exists()
+
+
+async def test_T10_1_the_directory_of_the_map_is_made(mcpctl: Mcpctl, home: Path, project: Path) -> None:
+    out = home / ".config/mcp/mcps.d/mine.json"
+    ended = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", str(out))
+    assert ended.code == 0, ended.err
+    assert "cid://" in out.read_text()
+
+
+async def test_T10_5_check_shows_what_a_source_would_offer(
+    mcpctl: Mcpctl, home: Path, project: Path, tmp_path: Path
+) -> None:
+    source = project / "mcps.source.json"
+    code, found = await checked(mcpctl, source)
+    assert (code, messages(found, "fail"), found["unavailable"]) == (0, [], "")
+    (offer,) = found["servers"]
+    assert (offer["id"], offer["source"], offer["problems"]) == ("hello", str(project / "hello.py"), [])
+    assert [tool["name"] for tool in offer["tools"]] == ["greet", "seen-only"]
+    assert [resource["uri"] for resource in offer["resources"]] == ["hello://self"]
+    assert [prompt["name"] for prompt in offer["prompts"]] == ["ask"]
+    # Nothing was left behind, or could be reached.
+    assert not (tmp_path / "mark").exists()
+    assert not (home / ".local/share/mcp/cas").exists()
+    assert not (home / ".cache").exists()
+    lines = (await mcpctl("mcps", "check", str(source))).out.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["SERVER", "OFFERS", "NAME"],
+        ["hello", "tool", "greet"],
+        ["hello", "tool", "seen-only"],
+        ["hello", "resource", "hello://self"],
+        ["hello", "prompt", "ask"],
+    ]
+    assert lines[1].endswith("Greets")
+
+
+async def test_check_without_files_looks_at_all_that_mcpd_reads(mcpctl: Mcpctl, home: Path, project: Path) -> None:
+    ended = await mcpctl("mcps", "check")
+    assert (ended.code, ended.out) == (0, "")
+    assert "no script servers" in ended.err
+    await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", str(home / ".config/mcp/mcps.json"))
+    scripts = home / ".local/share/mcp/scripts"
+    (scripts / "plain.py").write_text(HELLO)
+    (scripts / "broken.py").write_text("x = 1\ndef f(:\n")
+    code, found = await checked(mcpctl)
+    assert code == 1
+    assert [(offer["id"], offer["state"], len(offer["tools"])) for offer in found["servers"]] == [
+        ("broken", "broken", 0), ("hello", "script", 2), ("plain", "script", 1)
+    ]  # fmt: skip
+    assert messages(found, "fail") == [f"broken: {scripts}/broken.py:2: invalid syntax"]
+    (scripts / "broken.py").write_text("x = 1\n")
+    (home / ".config/mcp/mcps.d").mkdir()
+    (home / ".config/mcp/mcps.d/off.json").write_text('{"plain": {"enabled": false}}')
+    code, found = await checked(mcpctl)
+    assert (code, [(offer["id"], offer["state"]) for offer in found["servers"]]) == (
+        0, [("broken", "script"), ("hello", "script"), ("plain", "disabled")]
+    )  # fmt: skip
+
+
+async def test_check_tells_all_that_is_wrong_and_where(mcpctl: Mcpctl, home: Path, project: Path) -> None:
+    path = project / "mcps.json"
+    missing = "cid://" + "0" * 64
+    document = {
+        "lost": {"definition_cid": missing},
+        "typo": {"enabled": "yes"},
+        "odd": {"definition_cid": missing, "summery": "x"},
+        "nobody": {"tools": {"a": {"enabled": False}}},
+        "static": {"resources": {"r": {"uri": missing}}},
+    }
+    path.write_text(json.dumps(document, indent=2))
+    code, found = await checked(mcpctl, path)
+    assert code == 1
+    fails = messages(found, "fail")
+    assert [message.partition(" ")[0] for message in fails] == [f"{path}:{line}:" for line in (2, 5, 8, 19)]
+    assert "definition_cid: the content cid://000" in fails[0]
+    assert "enabled: " in fails[1]
+    assert "resources.r.uri: the content" in fails[3]
+    assert messages(found, "warn") == [
+        f"{path}:8: the entry has 'summery', which is no field of it and has no effect",
+        f"{path}:12: there is no server 'nobody', so its entry has no effect",
+    ]
+    (home / ".config/mcp/mcps.json").write_text('{"a": 1,}')
+    ended = await mcpctl("mcps", "check")
+    assert (ended.code, ended.err.count("\n")) == (1, 0)
+    assert ended.out.startswith(f"fail  {home}/.config/mcp/mcps.json: not JSON")
+    source = project / "bad.source.json"
+    source.write_text('{"a": {"definition_cid": "absent.py"}}')
+    ended = await mcpctl("mcps", "check", str(source))
+    assert (ended.code, ended.err, ended.out.count("\n")) == (1, "", 1)
+    path.write_text("{")
+    code, found = await checked(mcpctl, path)
+    assert (code, found["servers"]) == (1, [])
+    assert messages(found, "fail")[0].startswith(f"{path}: not JSON")
+    assert (await mcpctl("mcps", "check", str(project / "absent.json"))).code == 4
+
+
+async def test_check_names_the_server_and_makes_up_no_description(mcpctl: Mcpctl, home: Path) -> None:
+    (home / ".local/share/mcp/scripts/a.py").write_text("def bare() -> str:\n    return ''\n")
+    name = write(home / ".local/share/mcp/cas", b"def f(:\n")
+    (home / ".config/mcp/mcps.json").write_text(json.dumps({"e": {"definition_cid": name}}))
+    ended = await mcpctl("mcps", "check")
+    assert ended.code == 1
+    assert ended.out.splitlines()[1].split() == ["a", "tool", "bare"]
+    fails = [line.split()[1:] for line in ended.out.splitlines() if line.startswith("fail")]
+    assert fails
+    assert all("e" in "".join(words[:3]) and words[0].rstrip(":") != name for words in fails)
+    # An id that is part of what is said is no name.
+    (home / ".config/mcp/mcps.json").unlink()
+    (home / ".local/share/mcp/scripts/a.py").write_text("def f(:\n")
+    assert (await mcpctl("mcps", "check")).out.splitlines()[-1].split()[1] == "a:"
+
+
+async def test_check_and_build_look_at_permissions(mcpctl: Mcpctl, home: Path, project: Path) -> None:
+    source = project / "perms.source.json"
+    key = {"key": "KEY", "type": "string", "sensitive": True}
+    document: dict[str, dict[str, Any]] = {
+        "hello": {"definition_cid": "hello.py", "permissions": ["network", "filesystem:rw:"]},
+        "told": {"definition_cid": "hello.py", "permissions": ["Reads your calendar"]},
+        "secret": {
+            "definition_cid": "hello.py", "permissions": ["filesystem:ro:{config.KEY}"], "configurableProperties": [key]
+        },
+    }  # fmt: skip
+    source.write_text(json.dumps(document))
+    out = project / "out.json"
+    ended = await mcpctl("mcps", "build", str(source), "-o", str(out))
+    assert (ended.code, out.exists(), (home / ".local/share/mcp/cas").exists()) == (1, False, False)
+    assert f"{source}:1: entry 'hello': 'filesystem:rw:' is not a permission" in ended.err
+    assert "entry 'secret': permission 'filesystem:ro:{config.KEY}': 'KEY' is sensitive" in ended.err
+    for entry in document.values():
+        entry["definition_cid"] = write(home / ".local/share/mcp/cas", HELLO.encode())
+    out.write_text(json.dumps(document))
+    code, found = await checked(mcpctl, out)
+    assert code == 1
+    assert [message.split(": ")[1] for message in messages(found, "fail")] == ["entry 'hello'", "entry 'secret'"]
+    assert [message.split(": ")[2] for message in messages(found, "warn")] == [
+        "'Reads your calendar' is no permission and grants nothing"
+    ]
+
+
+async def test_check_and_doctor_warn_of_keys_that_are_there_twice(mcpctl: Mcpctl, mcpd: FakeMcpd, home: Path) -> None:
+    path = home / ".config/mcp/mcps.json"
+    path.write_text(
+        '{"calculator": {"enabled": false, "summary": "{\\"enabled\\": 1}", "tools": {"enabled": {}}},\n'
+        '"other": {},\n"calc\\u0075lator"\n: {"enabled": true,\n"enabled": true}}'
+    )
+    wanted = [
+        f"{path}:3: 'calculator' is in its object a second time; only the last one counts",
+        f"{path}:5: 'enabled' is in its object a second time; only the last one counts",
+    ]
+    for found in ((await checked(mcpctl))[1], (await checked(mcpctl, path))[1]):
+        assert [said for said in messages(found, "warn") if "second" in said] == wanted
+    doctor = json.loads((await mcpctl("doctor", "--json")).out)
+    assert [said for said in messages(doctor, "warn") if "second" in said] == wanted
+
+
+async def test_check_goes_on_after_a_source_that_cannot_be_built(mcpctl: Mcpctl, project: Path) -> None:
+    bad = project / "bad.source.json"
+    bad.write_text('{"a": {"definition_cid": "x"},\n"b": {"definition_cid": "../x"}}')
+    code, found = await checked(mcpctl, bad, project / "mcps.source.json")
+    assert code == 1
+    assert [message.partition(" ")[0] for message in messages(found, "fail")] == [f"{bad}:1:", f"{bad}:2:"]
+    assert [offer["id"] for offer in found["servers"]] == ["hello"]
+
+
+async def test_check_reports_a_transform_that_fails(mcpctl: Mcpctl, project: Path) -> None:
+    (project / "tools.py").write_text("def generate_tools(server_name, context):\n    raise ValueError('no luck')\n")
+    code, found = await checked(mcpctl, project / "mcps.source.json")
+    assert code == 1
+    (problem,) = messages(found, "fail")
+    assert "hello" in problem
+    assert "no luck" in problem
+    assert [tool["name"] for tool in found["servers"][0]["tools"]] == ["greet"]
+
+
+async def test_T1_3_a_map_may_be_named_by_its_content_id(mcpctl: Mcpctl, mcpd: FakeMcpd, home: Path) -> None:
+    cas, path = home / ".local/share/mcp/cas", home / ".config/mcp/mcps.json"
+    (home / ".local/share/mcp/scripts/hello.py").write_text(HELLO)
+    name = write(cas, b'{\n\n"hello": {"enabled": false}}')
+    path.write_text(json.dumps(f"cid://{name}"))
+    code, found = await checked(mcpctl)
+    assert (code, found["servers"][0]["state"]) == (0, "disabled")
+    write(cas, b'{\n\n"hello": {"enabled": 1}}')
+    path.write_text(json.dumps(content_id(b'{\n\n"hello": {"enabled": 1}}')))
+    (message,) = messages((await checked(mcpctl))[1], "fail")
+    assert ":3: entry 'hello': enabled" in message
+    path.write_text(json.dumps("0" * 64))
+    doctor = await mcpctl("doctor", "--json")
+    (check,) = [each for each in json.loads(doctor.out)["checks"] if each["name"] == "mcps map"]
+    assert check["message"].startswith(f"{path}: the content cid://000")
+    assert "NOT taken away" in check["message"]
+
+
+async def test_doctor_looks_at_what_entries_name(mcpctl: Mcpctl, mcpd: FakeMcpd, home: Path) -> None:
+    path = home / ".config/mcp/mcps.json"
+    path.write_text(json.dumps({"new": {"tools_transform_cid": "transforms/tools.py"}}))
+    checks = json.loads((await mcpctl("doctor", "--json")).out)["checks"]
+    (check,) = [each for each in checks if each["name"] == "mcps map"]
+    assert check["result"] == "fail"
+    assert check["message"].startswith(
+        f"{path}:1: entry 'new': tools_transform_cid: 'transforms/tools.py' is not a content id"
+    )
+    assert "warning" not in (await mcpctl("list")).err
+
+
+def test_root_runs_no_code_of_files_that_are_not_in_use(
+    mcpctl: Mcpctl, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in mcpctl.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(mcps_offers, "PlainLauncher", Refuses)
+    source = str(project / "mcps.source.json")
+    assert main(["--system", "mcps", "check", source]) == 0
+    told = capsys.readouterr()
+    assert "hello   not asked" in told.out
+    assert "root runs no code of files that are not in use yet; 'mcpctl --user mcps check FILE'" in told.err
+    (project / "tools.py").write_text("def generate_tools(:\n")
+    assert main(["--system", "mcps", "check", source]) == 1
+    assert "tools_transform_cid: tools.py:1: invalid syntax" in capsys.readouterr().out
+
+
+async def test_of_a_linked_script_only_itself_is_shown(mcpctl: Mcpctl, home: Path, tmp_path: Path) -> None:
+    elsewhere, scripts = tmp_path / "elsewhere", home / ".local/share/mcp/scripts"
+    elsewhere.mkdir()
+    (elsewhere / "secret").write_text("nobody's business")
+    (elsewhere / "hello.py").write_text(HELLO)
+    (scripts / "hello.py").symlink_to(elsewhere / "hello.py")
+    (elsewhere / "tools.py").write_text(TRANSFORM.format(secret=str(elsewhere / "secret"), mark=str(tmp_path / "mark")))
+    name = write(home / ".local/share/mcp/cas", (elsewhere / "tools.py").read_bytes())
+    (home / ".config/mcp/mcps.json").write_text(json.dumps({"hello": {"tools_transform_cid": name}}))
+    code, found = await checked(mcpctl)
+    assert (found["unavailable"], found["servers"][0]["problems"], code) == ("", [], 0)
+    assert {tool["name"] for tool in found["servers"][0]["tools"]} == {"hello", "seen-only"}
+
+
+async def test_a_map_keeps_its_mode_and_the_link_to_it(mcpctl: Mcpctl, home: Path, project: Path) -> None:
+    source, dotfiles, link = project / "mcps.source.json", project / "dotfiles", home / ".config/mcp/mcps.json"
+    dotfiles.mkdir()
+    target = dotfiles / "mcps.json"
+    target.write_text("{}")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    ended = await mcpctl("mcps", "build", str(source), "-o", str(link))
+    assert ended.code == 0, ended.err
+    assert f"Wrote {target}; " in ended.out
+    assert link.readlink() == target
+    assert "cid://" in target.read_text()
+    assert target.stat().st_mode & 0o777 == 0o600
+    target.unlink()
+    assert (await mcpctl("mcps", "build", str(source), "-o", str(link))).code == 0
+    assert (link.readlink(), target.stat().st_mode & 0o777) == (target, 0o644)
+    link.unlink()
+    link.symlink_to(link)
+    ended = await mcpctl("mcps", "build", str(source), "-o", str(link))
+    assert (ended.code, "is not a file" in ended.err, link.is_symlink()) == (2, True, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_nobody_elses_link_is_followed(mcpctl: Mcpctl, project: Path) -> None:
+    target, link = project / "target.json", project / "mcps.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    ended = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", str(link))
+    assert (ended.code, target.read_text()) == (2, "old")
+    assert "is another user's symlink; name the file that it leads to" in ended.err
+
+
+@pytest.mark.parametrize("name", ["mcps.d", "mcps.d/notes.txt", "mcps.d/bad.json"])
+def test_listing_reads_the_map_only_where_one_may_be(
+    mcpctl: Mcpctl, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable, value in mcpctl.environ.items():
+        monkeypatch.setenv(variable, value)
+    path = Path(mcpctl.environ["MCP_ROOT"]) / "etc/mcp" / name
+    if path.suffix in {".txt", ".json"}:
+        path.parent.mkdir(parents=True)
+        path.write_text("[]")
+    else:
+        path.mkdir(parents=True)
+    asked: list[object] = []
+    monkeypatch.setattr(mcps_checks, "map_checks", lambda *args: asked.append(args) or [])
+    monkeypatch.setattr(servers, "open_bus", NoServers)
+    assert main(["--user", "list"]) == 0
+    assert bool(asked) is (path.suffix == ".json")
+
+
+class NoServers:
+    """A bus on which mcpd has no servers."""
+
+    def __init__(self, _args: object) -> None:
+        self.manager = self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def call(self, *_: object) -> list[object]:
+        return []
+
+
+class Refuses:
+    """What must not be asked to start anything."""
+
+    async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
+        raise AssertionError(spec.id)
+
+
+class NoSandbox:
+    """A machine where none can be built."""
+
+    name = "none"
+
+    async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
+        raise SandboxUnavailable("bubblewrap is missing")
+
+
+def test_where_nothing_can_be_confined_nothing_is_run(
+    mcpctl: Mcpctl, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in mcpctl.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(mcps_offers, "PlainLauncher", NoSandbox)
+    assert main(["--user", "mcps", "check", str(project / "mcps.source.json")]) == 0
+    told = capsys.readouterr()
+    assert "hello   not asked" in told.out
+    assert "scripts were only read: bubblewrap is missing" in told.err
+    (project / "hello.py").write_text("def f(:\n")
+    assert main(["--user", "mcps", "check", str(project / "mcps.source.json")]) == 1
+    assert "definition_cid: hello.py:1: invalid syntax" in capsys.readouterr().out

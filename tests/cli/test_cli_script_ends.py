@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""mcpctl script: what is left of one that is removed, and what becomes of one that is edited."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ToolListChangedNotification
+
+from mcpd.cli.main import main
+from mcpd.errors import InvalidConfig, InvalidManifest
+from mcpd.runtime import bundled
+from tests.cli.script_files import HELLO, Watch, file, names, watching
+from tests.rig import BIN, Rig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Mcpctl
+    from tests.cli.fake import FakeMcpd
+
+PATIENCE = 60.0
+
+
+async def with_values(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> Path:
+    """Make the server ``a``, which has values, secrets and state, and return the directory of the latter."""
+    await mcpctl("script", "add", str(file(tmp_path, "a.py")))
+    mcpd.servers["a"] = {"id": "a"}
+    mcpd.config["a"] = ({"unit": "K", "depth": 3}, ["KEY", "TOKEN"])
+    mcpd.calls.clear()
+    state = Path(mcpctl.environ["HOME"]) / ".local/state/mcp/a"
+    (state / "deep").mkdir(parents=True)
+    (state / "deep/file").write_text("kept")
+    return state
+
+
+async def test_what_was_set_for_a_script_goes_with_it(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path
+) -> None:
+    state = await with_values(mcpctl, mcpd, tmp_path)
+    ended = await mcpctl("script", "remove", "a")
+    assert (ended.code, ended.err) == (0, "")
+    assert names(own) == []
+    assert not state.exists()
+    changes = [call[:3] for call in mcpd.calls if call[0].startswith("Set")]
+    assert changes == [*[("SetConfig", "a", {})] * 2, ("SetSecret", "a", "KEY"), ("SetSecret", "a", "TOKEN")]
+    assert [call[3] for call in mcpd.calls if call[0] == "SetConfig"] == [{"unset": ["depth"]}, {"unset": ["unit"]}]
+    assert mcpd.received == [b"", b""]
+
+
+async def test_what_was_set_for_a_script_may_stay(mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path) -> None:
+    state = await with_values(mcpctl, mcpd, tmp_path)
+    ended = await mcpctl("script", "remove", "--keep-config", "a")
+    assert (ended.code, ended.err, names(own)) == (0, "", [])
+    assert (state / "deep/file").exists()
+    assert [call[0] for call in mcpd.calls] == ["ListServers"]
+
+
+async def test_a_value_that_the_script_no_longer_knows_keeps_no_secret(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path
+) -> None:
+    await with_values(mcpctl, mcpd, tmp_path)
+    mcpd.errors["SetConfig"] = InvalidConfig("a: no configuration key 'depth'")
+    ended = await mcpctl("script", "remove", "a")
+    assert (ended.code, mcpd.received) == (0, [b"", b""])
+    assert "mcpd did not forget what was set: a: no configuration key 'depth'" in ended.err
+
+
+@pytest.mark.parametrize("member", ["GetConfig", "SetSecret", "all"])
+async def test_what_cannot_be_forgotten_is_told(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path, member: str
+) -> None:
+    state = await with_values(mcpctl, mcpd, tmp_path)
+    secret = Path(mcpctl.environ["HOME"]) / ".local/share/mcp/secrets/a.json"
+    secret.parent.mkdir(parents=True)
+    secret.write_text("{}")
+    environ = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nonexistent"} if member == "all" else {}
+    mcpd.errors[member] = InvalidManifest("a.py:1: broken")
+    ended = await mcpctl("script", "remove", "a", environ=environ)
+    assert (ended.code, names(own), state.exists()) == (0, [], False)
+    assert f"warning: the next server a gets what is left of this one: {secret}; remove it\n" in ended.err
+    assert ("mcpd did not forget what was set: a.py:1: broken" in ended.err) is (member != "all")
+
+
+async def test_what_is_another_servers_is_not_forgotten(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path
+) -> None:
+    state = await with_values(mcpctl, mcpd, tmp_path)
+    installed = Path(mcpctl.environ["HOME"]) / ".local/share/mcp/installed/a"
+    installed.mkdir(parents=True)
+    document = {"id": "a", "name": "A", "transports": [{"type": "stdio", "command": "true"}]}
+    (installed / "manifest.json").write_text(json.dumps(document))
+    ended = await mcpctl("script", "remove", "a")
+    assert (ended.code, names(own)) == (0, [])
+    assert state.exists()
+    assert [call[0] for call in mcpd.calls] == ["ListServers"]
+
+
+async def test_the_systems_state_is_left_to_mcpd(mcpctl: Mcpctl, tmp_path: Path) -> None:
+    root = Path(mcpctl.environ["MCP_ROOT"])
+    (root / "var/lib/mcp/state/a").mkdir(parents=True)
+    await mcpctl("script", "add", "--system", str(file(tmp_path, "a.py")))
+    ended = await mcpctl("script", "remove", "--system", "a")
+    assert ended.code == 0
+    assert f"{root}/var/lib/mcp/state/a; it is mcpd's; remove it as root" in ended.err
+    assert (root / "var/lib/mcp/state/a").is_dir()
+
+
+async def test_a_files_name_that_is_not_a_servers_state_is_not_touched(mcpctl: Mcpctl, tmp_path: Path) -> None:
+    token = Path(mcpctl.environ["HOME"]) / ".local/state/mcp/bridge.token"
+    token.parent.mkdir(parents=True)
+    token.write_text("token")
+    await mcpctl("script", "add", str(file(tmp_path, "bridge.token.py")))
+    assert (await mcpctl("script", "remove", "bridge.token")).err == ""
+    assert token.read_text() == "token"
+
+
+def test_without_the_package_that_runs_them_scripts_are_added_with_a_warning(
+    mcpctl: Mcpctl, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in mcpctl.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(bundled, "PYTHON", tmp_path / "absent")
+    monkeypatch.setattr(bundled, "NEEDED_BY_SCRIPTS", ("surely_no_such_module",))
+    assert main(["--user", "script", "add", str(file(tmp_path, "a.py"))]) == 0
+    told = capsys.readouterr()
+    assert told.err.startswith("warning: the server cannot be started: a script is a script")
+    assert "is not installed; install" in told.err
+    assert names(own) == ["a.py"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_the_systems_scripts_are_roots(mcpctl: Mcpctl, tmp_path: Path) -> None:
+    Path(mcpctl.environ["MCP_ROOT"]).mkdir(mode=0o500)
+    ended = await mcpctl("script", "add", "--system", str(file(tmp_path, "a.py")))
+    assert ended.code == 3
+    assert "run it with sudo" in ended.err
+
+
+async def test_the_systems_scripts_are_in_a_directory_for_all(mcpctl: Mcpctl, tmp_path: Path) -> None:
+    ended = await mcpctl("script", "add", "--system", str(file(tmp_path, "a.py")))
+    assert ended.code == 0
+    directory = Path(mcpctl.environ["MCP_ROOT"]) / "etc/mcp/scripts"
+    assert names(directory) == ["a.py"]
+    assert directory.stat().st_mode & 0o777 == 0o755
+    assert (await mcpctl("script", "remove", "a")).err.startswith(f"mcpctl: {directory}/a.py is the administrator's")
+
+
+async def test_edits_show_up_and_broken_ones_do_not(mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path) -> None:
+    script = file(tmp_path, "a.py")
+    async with watching(mcpctl, str(script)) as watch:
+        script.write_text("x = 1\n")
+        assert await watch.line() == "a: updated"
+        assert (own / "a.py").read_text() == "x = 1\n"
+        script.write_text("x = 1\ndef f(:\n")
+        assert await watch.line() == f"a: {script}:2: invalid syntax; the server stays as it is"
+        assert (own / "a.py").read_text() == "x = 1\n"
+        script.write_text("x = 1\n")
+        assert await watch.line() == "a: as it was"
+        script.write_text("x = 2\n")
+        assert await watch.line() == "a: updated"
+        assert names(own) == ["a.py"]
+    assert {call[0] for call in mcpd.calls} == {"ListServers"}
+    assert len(mcpd.calls) == 3
+
+
+async def test_a_file_that_editors_replace_is_still_watched(mcpctl: Mcpctl, own: Path, tmp_path: Path) -> None:
+    script, saved = file(tmp_path, "a.py"), tmp_path / "a.py~"
+    async with watching(mcpctl, str(script)) as watch:
+        saved.write_text("x = 1\n")
+        saved.rename(script)
+        assert await watch.line() == "a: updated"
+        script.unlink()
+        assert await watch.line() == f"a: {script}: No such file or directory; the server stays as it is"
+        target = file(tmp_path, "elsewhere.py", "x = 2\n")
+        script.symlink_to(target)
+        assert await watch.line() == "a: updated"
+        target.write_text("x = 3\n")
+        assert await watch.line() == "a: updated"
+        script.unlink()
+        os.mkfifo(script)
+        assert (await watch.line()).endswith("not a regular file; the server stays as it is")
+        script.unlink()
+        script.write_text("x = 4\n")
+        assert await watch.line() == "a: updated"
+        assert (own / "a.py").read_text() == "x = 4\n"
+
+
+async def test_a_script_that_somebody_else_changed_is_not_overwritten_by_watching(
+    mcpctl: Mcpctl, own: Path, tmp_path: Path
+) -> None:
+    script = file(tmp_path, "a.py")
+    process = await mcpctl.start("script", "add", "--watch", str(script))
+    watch = Watch(process)
+    for _ in range(3):
+        await watch.line()
+    (own / "a.py").write_text("mine = 1\n")
+    script.write_text("x = 1\n")
+    _, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert process.returncode == 1
+    assert b"is another script of that name" in err
+    assert (own / "a.py").read_text() == "mine = 1\n"
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[Rig]:
+    """A machine with mcpd and its bridge."""
+    with Rig() as machine:
+        machine.start_daemon()
+        machine.start_bridge()
+        yield machine
+
+
+async def test_T8_1_clients_hear_of_an_edit_and_call_what_is_there_now(rig: Rig, tmp_path: Path) -> None:
+    script, pipe, heard = file(tmp_path, "a.py"), asyncio.subprocess.PIPE, asyncio.Event()
+
+    async def hear(message: object) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            heard.set()
+
+    process = await asyncio.create_subprocess_exec(
+        BIN / "mcpctl", "--user", "script", "add", "--watch", script, env=rig.environ, stdout=pipe
+    )
+    watch = Watch(process)
+    try:
+        for _ in range(3):
+            await watch.line()
+        async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {rig.token}"}, timeout=PATIENCE) as http:
+            transport = streamable_http_client(f"{rig.url}/mcp/a", http_client=http)
+            async with Client(transport, mode="legacy", message_handler=hear) as client:
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["hello"]
+                script.write_text(HELLO.replace("hello(", "greet(").replace('"hello"', '"good day"'))
+                assert await watch.line() == "a: updated"
+                await asyncio.wait_for(heard.wait(), PATIENCE)
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["greet"]
+                assert (await client.call_tool("greet", {})).content[0].text == "good day"
+    finally:
+        process.send_signal(signal.SIGINT)
+        await process.communicate()
+    assert (await asyncio.to_thread(rig.mcpctl, "script", "remove", "a")).returncode == 0
+    assert (await asyncio.to_thread(rig.mcpctl, "tools", "a")).returncode == 4
+
+
+def test_the_next_script_of_the_name_gets_nothing_of_the_last(rig: Rig, tmp_path: Path) -> None:
+    script = str(file(tmp_path, "next.py"))
+    entry = {
+        "configurableProperties": [
+            {"key": "unit", "type": "string", "default": "C"}, {"key": "KEY", "type": "string", "sensitive": True},
+        ],
+    }  # fmt: skip
+    map_file = Path(rig.environ["HOME"]) / ".config/mcp/mcps.json"
+    map_file.parent.mkdir(parents=True, exist_ok=True)
+    map_file.write_text(json.dumps({"next": entry}))
+    for keep in ("--keep-config", ""):
+        assert rig.mcpctl("script", "add", script).returncode == 0
+        if keep:
+            assert rig.mcpctl("config", "set", "next", "unit=K").returncode == 0
+            assert rig.mcpctl("secret", "set", "next", "KEY", stdin="hush").returncode == 0
+        said = json.loads(rig.mcpctl("config", "get", "next", "--json").stdout)
+        assert said == {"values": {"unit": "K"}, "secrets-set": ["KEY"]}
+        removed = rig.mcpctl("script", "remove", "next", *([keep] if keep else []))
+        assert (removed.returncode, removed.stderr) == (0, "")
+    rig.mcpctl("script", "add", script)
+    said = json.loads(rig.mcpctl("config", "get", "next", "--json").stdout)
+    assert said == {"values": {"unit": "C"}, "secrets-set": []}
