@@ -70,10 +70,16 @@ install_files() {
     mkdir -p "$root$share/mcp/servers"
     ln -sfn /var/lib/mcp/installed "$root$share/mcp/installed"
     put 644 data/registry.json "$share/mcp/registry.json"
+    put_all "$share/mcp/profiles" data/profiles/*.toml
 
     [ -d build/man ] && [ -d build/completions ] ||
         echo 'install: without manual pages and completions, which "make docs" makes first' >&2
-    for section in 1 5 8; do put_all "$share/man/man$section" build/man/*."$section"; done
+    for page in build/man/*.[158]; do
+        case $page in
+        */mcp-scripts.1) ;; # its command comes with the environment of the bundled servers: servers.sh
+        *) put_all "$share/man/man${page##*.}" "$page" ;;
+        esac
+    done
     put_all "$share/bash-completion/completions" build/completions/mcpctl
     put_all "$zshcompletiondir" build/completions/_mcpctl
     put_all "$share/fish/vendor_completions.d" build/completions/mcpctl.fish

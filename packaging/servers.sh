@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# Make the private Python environment of the bundled servers below DESTDIR, from the wheels of servers.lock in a directory.
+# Make the private Python environment of the bundled servers below DESTDIR, from the wheels of servers.lock in a directory,
+# and put beside it what runs in it: the bundled servers, the scripts with the map that describes them, and mcp-scripts(1).
 #   DESTDIR=… packaging/servers.sh WHEELS
 # It asks no registry. Its programs are found by python -m, so nothing in it names the place it was made in.
 set -eu
@@ -27,3 +28,26 @@ for manifest in mcpd/servers/*/manifest.json; do
     [ -e "$manifest" ] || continue
     install -D -m 644 "$manifest" "$DESTDIR$prefix/share/mcp/servers/$(basename "$(dirname "$manifest")")/manifest.json"
 done
+
+share=$DESTDIR$prefix/share/mcp
+for script in data/scripts/*; do
+    [ ! -f "$script" ] || install -D -m 644 "$script" "$share/scripts/$(basename "$script")"
+done
+# The map names transforms by their content, which lies in cas/.
+PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=. "$root/bin/python" -c '
+import json, sys
+from pathlib import Path
+
+from mcpd.store.generator import build
+
+source, share = map(Path, sys.argv[1:])
+built = build(source, share / "cas")
+(share / "mcps.json").write_text(json.dumps(built.map, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+' data/mcps.source.json "$share"
+chmod -R u=rwX,go=rX "$share/cas" "$share/mcps.json"
+
+mkdir -p "$DESTDIR$prefix/bin"
+printf '#!/bin/sh\nexec %s -I -m mcpd.servers.scripts "$@"\n' "$prefix/lib/mcpd-servers/bin/python" >"$DESTDIR$prefix/bin/mcp-scripts"
+chmod 755 "$DESTDIR$prefix/bin/mcp-scripts"
+page=build/man/mcp-scripts.1
+[ ! -f "$page" ] || install -D -m 644 "$page" "$DESTDIR$prefix/share/man/man1/mcp-scripts.1"

@@ -42,6 +42,9 @@ if [ "$purpose" = check ]; then
     want_command xdg-dbus-proxy xdg-dbus-proxy
     want_command util-linux setpriv
     want_command procps ps
+    # What the scripts that come with mcpd call.
+    want_command jq jq
+    want tzdata /usr/share/zoneinfo/Europe/Vienna
     # The packages, and the machines they are tested on.
     want_command debootstrap debootstrap
     want debian-archive-keyring /usr/share/keyrings/debian-archive-keyring.gpg

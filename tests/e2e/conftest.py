@@ -10,6 +10,7 @@ import pytest
 
 from bench.servers import ECHO
 from tests.children import no_child_stays  # noqa: F401 -- for every module here
+from tests.e2e.script_parts import ScriptRig
 from tests.rig import Rig
 
 if TYPE_CHECKING:
@@ -61,3 +62,11 @@ def installed(rig: Rig) -> Rig:
         done = rig.mcpctl("install", SERVER)
         assert done.returncode == 0, done.stderr
     return rig
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[ScriptRig]:
+    """A machine for the tests of scripts in one module."""
+    with ScriptRig() as found:
+        found.boot()
+        yield found

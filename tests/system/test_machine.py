@@ -20,6 +20,8 @@ from tests.system.cgroup import ControlGroup
 from tests.system.machine import Overlay
 with Overlay([sys.argv[1]]) as overlay, ControlGroup() as group:
     sleeping = subprocess.Popen(group.entering(["sleep", "1000"]), stdout=subprocess.PIPE)
+    while not open(f"/proc/{sleeping.pid}/cmdline").read().startswith("sleep"):
+        pass  # It is a shell until it is in the group.
     print(group.name, overlay.root.parent, flush=True)
     print(sleeping.communicate())
 """

@@ -268,7 +268,8 @@ def test_removal_keeps_what_is_the_administrators_and_purge_does_not(fresh_machi
     assert (machine.root / "var/lib/mcp/installed/index.json").exists()
 
     machine.run("dpkg", "--install", *carry(machine, packages()))
-    assert "echo" in machine.mcpctl("list").stdout
+    # The one that was installed, not the script of that name that comes with the packages.
+    assert machine.mcpctl("call", "echo", "echo", "text=kept").stdout == "kept\n"
 
     machine.run("dpkg", "--purge", "mcpd-servers", "mcpd")
     for path in ("etc/mcp", "var/lib/mcp", "var/cache/mcp"):
