@@ -148,8 +148,16 @@ async def test_a_server_that_can_start_nothing_says_so() -> None:
         (9, "The call could not be started: Too many open files."),
     ],
 )
-async def test_a_zygote_that_starts_no_keepers_is_replaced(files: int, error: str) -> None:
-    async with script("import time\ndef wait():\n    time.sleep(0.5)\n    return 'waited'") as calls:
+async def test_a_zygote_that_starts_no_keepers_is_replaced(files: int, error: str, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    source = f"""
+        import os, time
+        def wait():
+            while not os.path.exists({str(gate)!r}):
+                time.sleep(0.01)
+            return "waited"
+    """
+    async with script(source) as calls:
         running = asyncio.create_task(calls.call(PythonJob("wait", {})))
         while not zygotes() or not Path(f"/proc/{zygotes()[0]}/task/{zygotes()[0]}/children").read_text():
             await asyncio.sleep(0.01)
@@ -157,6 +165,7 @@ async def test_a_zygote_that_starts_no_keepers_is_replaced(files: int, error: st
         resource.prlimit(zygote, resource.RLIMIT_NOFILE, (files, files))
         assert (await calls.call(FINE)).error == error
         assert (await calls.call(FINE)).value == "fine"
+        gate.touch()
         assert (await running).value == "waited"  # What runs already goes on.
         while zygote in zygotes():
             await asyncio.sleep(0.01)

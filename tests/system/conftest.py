@@ -40,6 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=why))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_running() -> None:
+    """Here modules share what runs, a whole machine."""
+
+
 @pytest.fixture(scope="session")
 def layers() -> Iterator[list[Path]]:
     """What a machine is booted from, the uppermost first: the packages under test on a Debian."""

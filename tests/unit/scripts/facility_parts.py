@@ -113,8 +113,14 @@ async def nobody(server: str, tool: str, _arguments: dict[str, Any], _hops: int)
     raise AssertionError(f"{tool} of {server} was called")
 
 
+MADE: list[Facility] = []
+"""Those that the test which runs has made, and which are closed behind it."""
+
+
 def facility(defined: Definition, *, size: int = 100, runs: Inline | None = None, other: Any = nobody) -> Facility:
-    return Facility(defined, runs or Inline(defined.source), other, size)
+    made = Facility(defined, runs or Inline(defined.source), other, size)
+    MADE.append(made)
+    return made
 
 
 async def names(served: Facility) -> list[str]:

@@ -99,9 +99,13 @@ async def test_prompts_are_good_ones_or_problems(
     defined: Definition, items: list[Any], arguments: dict[str, str]
 ) -> None:
     made = Prompts(defined, items)
-    server = Server(defined, Inline(""), Checks(5))
+    checks = Checks(5)
+    server = Server(defined, Inline(""), checks)
     sendable(made.listed)
-    for each in made.listed:
-        prompt = made.get(each["name"])
-        with suppress(InvalidArgument):
-            sendable((await prompt.get(server, arguments))["messages"])
+    try:
+        for each in made.listed:
+            prompt = made.get(each["name"])
+            with suppress(InvalidArgument):
+                sendable((await prompt.get(server, arguments))["messages"])
+    finally:
+        await checks.close()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -227,29 +227,31 @@ def test_a_server_never_shares_a_file_name_with_its_tool_catalogue(user: Store) 
     assert (generation.path / "tools.json").read_text() == "the server's own"
 
 
-def hold_lock(path: Path, holding: multiprocessing.synchronize.Event, done: multiprocessing.synchronize.Event) -> None:
-    with WriteLock(path).hold():
-        holding.set()
-        done.wait(60)
+HOLDER = """
+import sys
+from pathlib import Path
+from mcpd.store.lock import WriteLock
+with WriteLock(Path(sys.argv[1])).hold():
+    print("holding", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_writers_in_other_processes_are_kept_out(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    holding, done = context.Event(), context.Event()
-    process = context.Process(target=hold_lock, args=(tmp_path / ".lock", holding, done))
-    process.start()
-    try:
-        assert holding.wait(60)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path / ".lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"holding\n"
         lock = WriteLock(tmp_path / ".lock", wait=0.05)
         with pytest.raises(Busy, match="another process"), lock.hold():
             pass
-        done.set()
-        process.join(60)
+        holder.stdin.close()
+        holder.wait(60)
         with lock.hold(), lock.hold():
             pass
-    finally:
-        done.set()
-        process.join(60)
 
 
 def test_changes_by_many_threads_all_happen(paths: Paths) -> None:

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Ends what the tests of script servers start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from facility_parts import MADE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture(autouse=True)
+async def facilities_are_closed() -> AsyncIterator[None]:
+    yield
+    while MADE:
+        await MADE.pop().close()
