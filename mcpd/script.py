@@ -111,11 +111,13 @@ class File(_Data):
 
 
 class Redirect(Content):
-    """Where the result is: *uri* becomes a link to a resource, called *name*."""
+    """Where the result is: *uri* becomes a link to a resource, called *name*; a path is a server's of this machine."""
 
     def __init__(self, uri: str, name: str = "") -> None:
         self.uri, self.name = uri, name
 
     def block(self) -> dict[str, Any]:
         """A link to a resource."""
-        return {"type": "resource_link", "uri": self.uri, "name": self.name or self.uri}
+        inner = self.uri.startswith("/") and not self.uri.startswith("//")
+        uri = f"server:/{self.uri}" if inner else self.uri
+        return {"type": "resource_link", "uri": uri, "name": self.name or self.uri}

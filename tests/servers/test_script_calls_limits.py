@@ -7,41 +7,44 @@ import asyncio
 import hashlib
 import os
 import resource
+import subprocess
+import sys
 import textwrap
 import uuid
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.servers.scripts.calls import Calls, Limits, PythonJob, ShellJob
-from mcpd.servers.scripts.calls.channel import Silent, Zygote, exchange
-from tests.servers.test_script_calls_hostile import gone, marked
+from mcpd.servers.scripts.calls import Calls, PythonJob, ShellJob
+from mcpd.servers.scripts.calls.channel import Broken, Silent, Zygote, exchange
+from tests.children import marked
+from tests.servers.test_script_calls_hostile import (
+    FINE,
+    LIMITS,
+    SCOPED,
+    WORKERS,
+    X86_64,
+    children,
+    gone,
+    keeper,
+    script,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from pathlib import Path
 
-LIMITS = Limits(seconds=20, memory=1 << 30, processes=40, output=1 << 20)
-WORKERS = pytest.mark.parametrize("workers", [0, 1])
-FINE = PythonJob("fine", {})
-
-
-@asynccontextmanager
-async def script(source: str, *, workers: int = 0) -> AsyncIterator[Calls]:
-    code = textwrap.dedent(source) + "\ndef fine(): return 'fine'\n"
-    calls = Calls("/nowhere/tool.py", "python", code, workers=workers, limits=LIMITS, log=lambda _: None)
-    try:
-        if workers:  # Have the import ahead done.
-            for _ in range(20):
-                assert (await calls.call(FINE)).value == "fine"
-        yield calls
-    finally:
-        await calls.close()
+WAITING = """
+import os, time
+def wait(gate):
+    while not os.path.exists(gate):
+        time.sleep(0.01)
+    return "waited"
+"""
 
 
 def zygotes() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    return children(os.getpid())
 
 
 ATTACKS = [
@@ -62,7 +65,7 @@ ATTACKS = [
 
 
 @WORKERS
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86-64")
+@X86_64
 async def test_a_call_cannot_change_the_server_or_its_zygote(workers: int) -> None:
     code = textwrap.indent("\n".join(f"attempt(lambda: {attack})" for attack in ATTACKS), " " * 16).lstrip()
     source = f"""
@@ -106,12 +109,11 @@ async def test_a_call_cannot_change_the_server_or_its_zygote(workers: int) -> No
 async def test_a_shell_script_cannot_either() -> None:
     source = f"prlimit --pid {os.getpid()} --nofile=3:3 2>/dev/null && echo changed; ulimit -n 64 && echo mine"
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    calls = Calls("/nowhere/a.sh", "shell", source, limits=LIMITS, log=lambda _: None)
-    try:
-        assert (await calls.call(ShellJob((), {}))).value == "mine\n"
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        await calls.close()
+    async with script(source, kind="shell") as calls:
+        try:
+            assert (await calls.call(ShellJob((), {}))).value == "mine\n"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 async def test_a_server_that_can_open_nothing_says_so() -> None:
@@ -150,16 +152,9 @@ async def test_a_server_that_can_start_nothing_says_so() -> None:
 )
 async def test_a_zygote_that_starts_no_keepers_is_replaced(files: int, error: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    source = f"""
-        import os, time
-        def wait():
-            while not os.path.exists({str(gate)!r}):
-                time.sleep(0.01)
-            return "waited"
-    """
-    async with script(source) as calls:
-        running = asyncio.create_task(calls.call(PythonJob("wait", {})))
-        while not zygotes() or not Path(f"/proc/{zygotes()[0]}/task/{zygotes()[0]}/children").read_text():
+    async with script(WAITING) as calls:
+        running = asyncio.create_task(calls.call(PythonJob("wait", {"gate": str(gate)})))
+        while not zygotes() or not children(zygotes()[0]):
             await asyncio.sleep(0.01)
         [zygote] = zygotes()
         resource.prlimit(zygote, resource.RLIMIT_NOFILE, (files, files))
@@ -171,57 +166,69 @@ async def test_a_zygote_that_starts_no_keepers_is_replaced(files: int, error: st
             await asyncio.sleep(0.01)
 
 
+async def test_a_zygote_that_was_replaced_gives_no_workers(tmp_path: Path) -> None:
+    imported, gate = tmp_path / "imported", tmp_path / "gate"
+    source = f"{WAITING}\nwait({str(imported)!r})\nimporter = os.getpid(), os.getppid()\ndef f(): return importer\n"
+    calls = Calls("/nowhere/tool.py", "python", source, workers=1, limits=LIMITS, log=print)
+    try:
+        running = asyncio.create_task(calls.call(PythonJob("wait", {"gate": str(gate)})))
+        while not zygotes() or len(children(zygotes()[0])) < 2:  # One for the call, one for the import ahead.
+            await asyncio.sleep(0.01)
+        [zygote] = zygotes()
+        resource.prlimit(zygote, resource.RLIMIT_NOFILE, (3, 3))
+        killed = "The call was ended: the process that watched it was killed."
+        assert (await calls.call(FINE)).error == killed
+        imported.touch()
+        found, before = (await calls.call(PythonJob("f", {}))).value, None
+        while found != before:  # Until the import ahead is done, a call imports by itself.
+            found, before = (await calls.call(PythonJob("f", {}))).value, found
+        _, above = found
+        assert above not in children(zygote)
+        gate.touch()
+        assert (await running).value == "waited"
+    finally:
+        await calls.close()
+
+
 async def test_a_keeper_that_says_nothing_is_told_from_one_that_was_killed() -> None:
     zygote = await Zygote.start("", "", "")
-    with await zygote.channel() as sock:
+    with zygote.channel() as sock:
         await zygote.kill()
         with pytest.raises(Silent):
             await exchange(sock, b"", 100, print, None)
 
 
-SMALL = Limits(seconds=20, memory=96 << 20, processes=40, output=1 << 20)
-TOO_MUCH = "The call used more than 96 MiB of memory and was stopped."
+async def test_a_zygote_that_takes_no_wishes_is_not_waited_for() -> None:
+    zygote = await Zygote.start("", "", "")
+    [pid] = zygotes()
+    os.kill(pid, 19)  # SIGSTOP: it reads none of them.
+
+    def wish(channels: ExitStack) -> None:
+        for _ in range(5000):
+            channels.enter_context(zygote.channel())
+
+    try:
+        with ExitStack() as channels, pytest.raises(Broken, match="takes no more calls"):
+            wish(channels)
+    finally:
+        await zygote.kill()
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "held = mmap.mmap(-1, 200 << 20); [held.__setitem__(at, 1) for at in range(0, 200 << 20, 4096)]",
-        "held = mmap.mmap(memory(200 << 20), 200 << 20); [held.__setitem__(at, 1) for at in range(0, 200 << 20, 4096)]",
-        "[os.fork() for _ in range(2)]; held = b'x' * (60 << 20)",
-    ],
-)
-async def test_memory_is_bounded_for_a_call_as_a_whole(code: str) -> None:
-    source = f"""
-        import mmap, os, time
-        def memory(size):
-            fd = os.memfd_create("x")
-            os.ftruncate(fd, size)
-            return fd
-        def f():
-            {code}
-            time.sleep(15)
-        """
-    async with script(source) as calls:
-        assert (await calls.call(PythonJob("f", {}), SMALL)).error == TOO_MUCH
+async def test_a_server_without_room_for_more_workers_lets_calls_go_on(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with script(WAITING, workers=1) as calls:
+        running = asyncio.create_task(calls.call(PythonJob("wait", {"gate": str(gate)})))
+        assert (await calls.call(FINE)).value == "fine"  # Now there is another worker.
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+        try:
+            assert (await calls.call(FINE)).value == "fine"
+            assert "Too many open files" in (await calls.call(FINE)).error
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
         assert (await calls.call(FINE)).value == "fine"
-
-
-async def test_what_processes_share_counts_once() -> None:
-    source = """
-        import os, time
-        def f():
-            held = b"x" * (50 << 20)
-            for _ in range(3):
-                if os.fork() == 0:
-                    time.sleep(15)
-                    os._exit(0)
-            time.sleep(0.5)
-            return len(held)
-        """
-    async with script(source) as calls:
-        outcome = await calls.call(PythonJob("f", {}), SMALL)
-        assert (outcome.value, outcome.error) == (50 << 20, "")
+        gate.touch()
+        assert (await running).value == "waited"
 
 
 async def test_the_processes_of_calls_at_once_do_not_count_together() -> None:
@@ -229,6 +236,30 @@ async def test_the_processes_of_calls_at_once_do_not_count_together() -> None:
         most = (await calls.call(PythonJob("f", {}))).value
         limit = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         assert most >= 64 * LIMITS.processes or 0 <= limit == most
+
+
+async def test_a_log_without_end_is_cut() -> None:
+    log: list[str] = []
+    source = "import sys\ndef f():\n    for n in range(2000): print('x' * 50, file=sys.stderr)\n    return 1"
+    async with script(source, log=log.append) as calls:
+        assert (await calls.call(PythonJob("f", {}))).value == 1
+    assert log == ["x" * 50] * 1000 + ["… more"]
+
+
+async def test_long_lines_are_fewer() -> None:
+    log: list[str] = []
+    source = "def f():\n    for n in range(500): print('x' * 1500)\n    return 1"
+    async with script(source, log=log.append) as calls:
+        assert (await calls.call(PythonJob("f", {}))).value == 1
+    assert log == ["x" * 1500] * ((1 << 18) // 1500) + ["… more"]
+
+
+async def test_a_line_without_end_is_cut() -> None:
+    log: list[str] = []
+    source = "import sys\ndef f():\n    sys.stderr.write('é' * (1 << 18))\n    return 1"
+    async with script(source, log=log.append) as calls:
+        assert (await calls.call(PythonJob("f", {}))).value == 1
+    assert log == ["é" * 2000 + "…"]
 
 
 async def test_a_shell_script_that_was_changed_does_not_run(tmp_path: Path) -> None:
@@ -254,14 +285,12 @@ async def test_a_shell_script_that_was_changed_does_not_run(tmp_path: Path) -> N
 async def test_a_cancelled_call_keeps_its_place_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcpd.servers.scripts.calls.calls.AT_ONCE", 1)
     mark = uuid.uuid4().hex
-    calls = Calls("/nowhere/a.sh", "shell", '[ "$1" ] || exec sleep 1000', limits=LIMITS, log=print)
-    try:
+    async with script('[ "$1" ] || exec sleep 1000', kind="shell") as calls:
         task = asyncio.create_task(calls.call(ShellJob((), {"MARK": mark})))
         while not marked(mark):
             await asyncio.sleep(0.01)
-        [zygote] = zygotes()
-        [keeper] = Path(f"/proc/{zygote}/task/{zygote}/children").read_text().split()
-        os.kill(int(keeper), 19)  # SIGSTOP: it cannot end anything now.
+        stopped = keeper()
+        os.kill(stopped, 19)  # SIGSTOP: it cannot end anything now.
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -269,11 +298,9 @@ async def test_a_cancelled_call_keeps_its_place_until_it_has_ended(monkeypatch: 
         await asyncio.wait([after], timeout=0.3)
         assert marked(mark)
         assert not after.done()
-        os.kill(int(keeper), 18)
+        os.kill(stopped, 18)
         assert (await after).error == ""
         assert not marked(mark)
-    finally:
-        await calls.close()
 
 
 async def test_an_answer_does_not_wait_for_the_end_of_its_processes() -> None:
@@ -288,12 +315,17 @@ async def test_an_answer_does_not_wait_for_the_end_of_its_processes() -> None:
             sys.stderr.write("there")
             return 1
         """
-    calls = Calls("/nowhere/a.py", "python", textwrap.dedent(source), limits=LIMITS, log=log.append)
-    try:
+    async with script(source, log=log.append) as calls:
         for _ in range(5):
             assert (await calls.call(PythonJob("f", {}))).value == 1
             assert log == ["said", "there"]
             log.clear()
         await gone(mark)
-    finally:
-        await calls.close()
+
+
+@SCOPED
+def test_what_cannot_be_confined_any_more_has_nothing_open_of_it() -> None:
+    code = "import os; from mcpd.servers.scripts.calls.confine import keep_to_own as keep; "
+    code += "print([keep() for _ in range(20)][-1], len(os.listdir('/proc/self/fd')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "4"]

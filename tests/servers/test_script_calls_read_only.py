@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import subprocess
 import sys
 import textwrap
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.servers.scripts.calls import Calls, Limits, Outcome, PythonJob
+from tests.servers.test_script_calls_hostile import X86_64, have_zygotes_begin_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -82,7 +84,7 @@ NETWORK = [
     "urllib.request.urlopen(f'http://127.0.0.1:{port}')",
     "subprocess.run([sys.executable, '-c', CONNECT, str(port)], check=True, stderr=subprocess.DEVNULL)",
 ]
-IPC = [
+LASTING = [
     "libc(66, libc(64, 0, 1, 0o1600), 0, 0)",  # semget, and away with it
     "libc(65, queue, ctypes.create_string_buffer(6), 1)",  # semop
     "libc(66, queue, 0, 16, 1)",  # semctl: SETVAL
@@ -94,10 +96,12 @@ IPC = [
     "libc(31, libc(29, 0, 4096, 0o1600), 0, None)",  # shmget, and away with it
     "libc(30, segment, None, 0)",  # shmat
     "libc(31, segment, 2, ctypes.create_string_buffer(256))",  # shmctl: IPC_STAT
+    "libc(240, b'mcpd-test', os.O_RDWR | os.O_CREAT, 0o600, None); libc(241, b'mcpd-test')",  # mq_open, mq_unlink
+]
+KEYS = [
     "libc(248, b'user', b'mcpd-test', b'x', 1, -2)",  # add_key, to the process's own
     "libc(249, b'user', b'mcpd-test', None, -2)",  # request_key
     "libc(250, 0, -2, 1)",  # keyctl: the process's own keyring
-    "libc(240, b'mcpd-test', os.O_RDWR | os.O_CREAT, 0o600, None); libc(241, b'mcpd-test')",  # mq_open, mq_unlink
 ]
 OTHERS = [
     "libc(101, 0, 0, 0, 0)",  # ptrace: PTRACE_TRACEME
@@ -109,7 +113,6 @@ OTHERS = [
     "libc(103, 10, 0, 0)",  # syslog
     "libc(302, os.getppid(), 7, None, ctypes.create_string_buffer(16))",  # prlimit64
 ]
-X86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86-64")
 
 
 def attempt(code: str, directory: Path, port: int, **ids: int) -> str:
@@ -189,7 +192,7 @@ async def test_what_writes_is_refused(code: str, tmp_path: Path, port: int) -> N
 
 
 @X86_64
-@pytest.mark.parametrize("code", [*IPC, *OTHERS])
+@pytest.mark.parametrize("code", [*LASTING, *KEYS, *OTHERS])
 async def test_what_reaches_others_is_refused(code: str, tmp_path: Path, ids: dict[str, int]) -> None:
     found = await outcome(attempt(code, tmp_path, 0, **ids))
     assert (found.value, found.error) == ("EPERM", "")
@@ -202,14 +205,33 @@ async def test_each_of_these_connects_where_nobody_minds(code: str, tmp_path: Pa
 
 
 @X86_64
-@pytest.mark.parametrize("code", IPC)
+@pytest.mark.parametrize("code", LASTING)
+async def test_no_call_reaches_what_outlives_it(code: str, tmp_path: Path, ids: dict[str, int]) -> None:
+    found = await outcome(attempt(code, tmp_path, 0, **ids), read_only=False)
+    assert (found.value, found.error) == ("EPERM", "")
+
+
+@X86_64
+@pytest.mark.parametrize("code", LASTING)
+def test_each_of_these_reaches_it_from_elsewhere(code: str, tmp_path: Path, ids: dict[str, int]) -> None:
+    source = textwrap.dedent(attempt(code, tmp_path, 0, **ids)) + "print(f())"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    reached(done.stdout.strip())
+
+
+@X86_64
+@pytest.mark.parametrize("code", KEYS)
 async def test_each_of_these_reaches_others_where_nobody_minds(code: str, tmp_path: Path, ids: dict[str, int]) -> None:
     found = await outcome(attempt(code, tmp_path, 0, **ids), read_only=False)
     assert found.error == ""
-    if found.value == "ENOSYS":
+    reached(found.value)
+
+
+def reached(found: str) -> None:
+    if found == "ENOSYS":
         pytest.skip("this kernel has none of it")
     # EAGAIN, ENOKEY and ENOMSG come from what would be changed: the call was made.
-    assert found.value in {"done", "EAGAIN", "ENOKEY", "ENOMSG"}
+    assert found in {"done", "EAGAIN", "ENOKEY", "ENOMSG"}
 
 
 @pytest.mark.parametrize("code", WRITES[:-4])
@@ -247,15 +269,8 @@ async def test_an_import_cannot_write_either(tmp_path: Path) -> None:
 
 
 async def test_where_it_cannot_be_seen_to_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    code = (
-        "import os, mcpd.servers.scripts.calls.confine; uname = os.uname(); "
-        'os.uname = lambda: os.uname_result((*uname[:4], "vax")); '
-        "from mcpd.servers.scripts.calls.zygote import main; main()"
-    )
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} -I -B -c '{code}'\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
+    other = 'uname = os.uname(); os.uname = lambda: os.uname_result((*uname[:4], "vax"))'
+    have_zygotes_begin_with(other, monkeypatch, tmp_path)
     found = await outcome("def f(): return 1")
     assert "needs seccomp" in found.error
     assert "vax" in found.error

@@ -4,10 +4,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from mcpd.servers.scripts.calls import PythonJob, ShellJob
 from tests.servers.test_script_calls import script, text
+from tests.servers.test_script_calls_hostile import children
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SH = "/nowhere/tool.sh"
 
@@ -31,6 +37,13 @@ async def test_shell_scripts_report_progress_and_log() -> None:
     assert (text(outcome), outcome.structured) == ('{"a": 1}\n', {"a": 1})
 
 
+@pytest.mark.parametrize("said", ['{"a": 1e999}', '{"a": -1e999}', '{"a": NaN}'])
+async def test_numbers_that_no_json_can_hold_stay_text(said: str) -> None:
+    async with script(f"printf '{said}'", SH) as calls:
+        outcome = await calls.call(ShellJob((), {}))
+    assert (text(outcome), outcome.structured) == (said, None)
+
+
 async def test_shell_scripts_that_fail_say_why() -> None:
     async with script('echo out; [ "$1" ] && echo "$1" >&2; exit 3', SH) as calls:
         assert (await calls.call(ShellJob(("no such thing",), {}))).error == (
@@ -52,8 +65,8 @@ async def test_T5_8_shell_scripts_may_write_bytes() -> None:
 async def test_a_killed_zygote_is_replaced() -> None:
     async with script("def f(): return 1") as calls:
         assert (await calls.call(PythonJob("f", {}))).value == 1
-        [child] = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        os.kill(int(child), 9)
+        [zygote] = children(os.getpid())
+        os.kill(zygote, 9)
         value = None
         while value is None:
             value = (await calls.call(PythonJob("f", {}))).value

@@ -134,6 +134,15 @@ FORMATS: dict[str, st.SearchStrategy[str]] = {
 }
 
 
+def _identity(value: object) -> str:
+    """One text for all that JSON Schema takes for one value: 1 and 1.0, 0 and -0.0."""
+    return json.dumps(json.loads(json.dumps(value), parse_int=_number, parse_float=_number))
+
+
+def _number(digits: str) -> float:
+    return float(digits) + 0
+
+
 class Values:
     """Strategies for what the schemas of one function accept."""
 
@@ -189,7 +198,7 @@ class Values:
         if not part.get("uniqueItems"):
             return st.lists(self.of(part.get("items", {})), min_size=least, max_size=most)
         items = self.of(part["items"]) if "items" in part else NUMBERS
-        return st.lists(items, min_size=least, max_size=most, unique_by=json.dumps)
+        return st.lists(items, min_size=least, max_size=most, unique_by=_identity)
 
     def _object(self, part: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
         required = part.get("required", [])
@@ -246,7 +255,7 @@ ALONE = [
     *("tuple[()]", "tuple[int, str]"),
     *("conlist(int, min_length=1)", "pydantic.conset(int, max_length=2)", "pydantic.confrozenset(int)"),
     *("conint(ge=1)", "pydantic.confloat(gt=0.5)", "pydantic.constr(min_length=2, max_length=3)"),
-    *("pydantic.conbytes()", "pydantic.condecimal(ge=1)"),
+    *("pydantic.conbytes(max_length=3)", "pydantic.condecimal(ge=1)"),
     *("Any", "object", "type[int]", "Callable[[int], str]", "complex", "range"),
     *("Literal['a', 1, None, True]", "Literal[1, True]", "Literal[Color.RED]", "Literal[Literal['a'], 'b']"),
     *("Optional[datetime.date]", "Union[int, str, None]", "int | None", "Union[float, list[bytes]]"),

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import inspect
-import typing
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcpd.servers.scripts.calls.convert import BadArgument, convert
+from mcpd.servers.scripts.calls.convert import BadArgument, convert, hints
 
 __all__ = ["BadArgument", "bind"]
 
@@ -93,14 +91,7 @@ def _array(value: Any, name: str) -> list[Any]:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The annotations, evaluated; those that cannot be, because only type checkers import them, are left out."""
+    """The annotations of what is called."""
     if not inspect.isroutine(function):
         function = getattr(function, "__init__" if isinstance(function, type) else "__call__", function)
-    target = inspect.unwrap(function)
-    with suppress(Exception):
-        return typing.get_type_hints(target, include_extras=True)
-    found = {}
-    for name, hint in getattr(target, "__annotations__", {}).items():
-        with suppress(Exception):
-            found[name] = eval(hint, target.__globals__) if isinstance(hint, str) else hint  # noqa: S307 -- its own code
-    return found
+    return hints(inspect.unwrap(function))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from mcpd.servers.scripts.calls.channel import Broken, NoRoom, Silent, Zygote, drain, exchange, job_frames
-from mcpd.servers.scripts.calls.job import AT_ONCE, PythonJob
+from mcpd.servers.scripts.calls.job import AT_ONCE, PythonJob, ShellJob
 from mcpd.servers.scripts.calls.outcome import failed, outcome
 from mcpd.servers.scripts.calls.spares import Spares
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from mcpd.servers.scripts.calls.job import Limits, Outcome, ShellJob
+    from mcpd.servers.scripts.calls.job import Limits, Outcome
 
 GRACE: Final = 10.0
 """Seconds after its time that a call's keeper may still be silent."""
@@ -93,7 +93,7 @@ class Calls:
             else:
                 self._room.release()
             self._spares.refill()
-        shell = not isinstance(job, PythonJob)
+        shell = isinstance(job, ShellJob)
         if len(report.result) + len(report.output) > BIG:
             return await asyncio.to_thread(outcome, report, bounds, shell=shell)
         return outcome(report, bounds, shell=shell)
@@ -120,9 +120,9 @@ class Calls:
             zygote = await self._running_zygote()
             try:
                 self._spares.keep(zygote)
-                sock = await self._spares.take() if usual else None
+                sock = self._spares.take() if usual else None
                 user = zygote if sock is None else self._spares.zygote or zygote
-                sock = sock or await zygote.channel()
+                sock = sock or zygote.channel()
             except NoRoom:
                 raise
             except Broken:

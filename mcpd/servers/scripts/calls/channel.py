@@ -14,13 +14,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.servers.scripts.calls import frames, lines, tree
-from mcpd.servers.scripts.calls.job import PythonJob
+from mcpd.servers.scripts.calls.job import PythonJob, ShellJob
 from mcpd.servers.scripts.calls.outcome import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcpd.servers.scripts.calls.job import Limits, ShellJob
+    from mcpd.servers.scripts.calls.job import Limits
 
     Progress = Callable[[float, float | None, str], None]
 
@@ -54,66 +54,43 @@ class Control:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._one = asyncio.Lock()
+        sock.setblocking(False)
 
-    async def channel(self) -> socket.socket:
+    def channel(self) -> socket.socket:
         """The channel of a new keeper; raises :class:`Broken`."""
-        ours, theirs = _pair()
-        with theirs:
-            await self._send(ours, frames.START, [theirs])
-        return ours
+        return self._wish(frames.START)
 
-    async def stem(self) -> tuple[socket.socket, Control]:
+    def stem(self) -> tuple[socket.socket, Control]:
         """The channel of the keeper of a new zygote that imports the script, and that zygote.
 
         Raises :class:`Broken`.
         """
-        ours, theirs = _pair()
-        try:
-            control, inner = _pair()
-        except NoRoom:
-            ours.close()
-            theirs.close()
-            raise
-        control.setblocking(False)
-        with theirs, inner:
+        control, inner = _pair()
+        with inner:
             try:
-                await self._send(ours, frames.STEM, [theirs, inner])
-            except BaseException:
+                return self._wish(frames.STEM, inner), Control(control)
+            except Broken:
                 control.close()
                 raise
-        return ours, Control(control)
 
-    async def _send(self, ours: socket.socket, wish: bytes, fds: list[socket.socket]) -> None:
+    def _wish(self, wish: bytes, *more: socket.socket) -> socket.socket:
+        """Our end of a new channel, whose other end the zygote is given with *wish* and *more*.
+
+        It has room for far more wishes than there can be; one that leaves so many unread does nothing any more.
+        """
+        ours, theirs = _pair()
+        with theirs:
+            try:
+                socket.send_fds(self.sock, [wish], [fd.fileno() for fd in (theirs, *more)])
+            except OSError as error:
+                ours.close()
+                raise Broken("its zygote is not there any more, or takes no more calls") from error
         ours.setblocking(False)
-        try:
-            async with self._one:
-                while True:
-                    try:
-                        socket.send_fds(self.sock, [wish], [fd.fileno() for fd in fds])
-                    except BlockingIOError:
-                        await _writable(self.sock)
-                    else:
-                        return
-        except BaseException as error:
-            ours.close()
-            if isinstance(error, OSError):
-                raise Broken("its zygote is not there any more") from error
-            raise
+        return ours
 
     def close(self) -> None:
         """Let the zygote end."""
         self.sock.close()
-
-
-async def _writable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    writable = asyncio.Event()
-    loop.add_writer(sock, writable.set)
-    try:
-        await writable.wait()
-    finally:
-        loop.remove_writer(sock)
 
 
 class Zygote(Control):
@@ -131,7 +108,6 @@ class Zygote(Control):
     async def start(cls, path: str, kind: str, source: str, digest: str = "") -> Zygote:
         """Start one for the script; raises :class:`Broken`."""
         ours, theirs = _pair()
-        ours.setblocking(False)
         module = "mcpd.servers.scripts.calls.zygote"
         with theirs:
             try:
@@ -199,7 +175,7 @@ def is_open(sock: socket.socket) -> bool:
 def job_frames(job: PythonJob | ShellJob, limits: Limits) -> bytes:
     """What a keeper is sent to begin with *job*."""
     bounds = asdict(limits)
-    task: dict[str, Any] = {"limits": bounds, "read_only": False}
+    task: dict[str, Any] = {"limits": bounds}
     if isinstance(job, PythonJob):
         task |= {
             "function": job.function,
@@ -212,8 +188,7 @@ def job_frames(job: PythonJob | ShellJob, limits: Limits) -> bytes:
         }
     else:
         task |= {"words": job.words, "environment": job.environment, "stdin": base64.b64encode(job.stdin).decode()}
-    shell = not isinstance(job, PythonJob)
-    return begin(bounds, shell=shell) + frames.frame(frames.TASK, json.dumps(task).encode())
+    return begin(bounds, shell=isinstance(job, ShellJob)) + frames.frame(frames.TASK, json.dumps(task).encode())
 
 
 def stem_frames(limits: Limits) -> bytes:

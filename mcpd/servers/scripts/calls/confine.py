@@ -10,18 +10,19 @@ import math
 import os
 import resource
 import struct
+from contextlib import suppress
 from typing import Final
 
-from mcpd.servers.scripts.calls import seccomp
+from mcpd.servers.scripts.calls import seccomp, tree
 
 FILE_SIZE: Final = 1 << 30
 """Bytes of the longest file that a call can write."""
-OPEN_FILES: Final = 1024
+OPEN_FILES: Final = 256
+"""Descriptors of a process. What it has in the pipes and sockets behind them is nobody's memory."""
 
 _CREATE_RULESET: Final = 444
 _RESTRICT_SELF: Final = 446
 """The same numbers on every architecture."""
-_PR_SET_NO_NEW_PRIVS: Final = 38
 
 _SCOPE_SIGNAL: Final = 1 << 1
 
@@ -78,17 +79,13 @@ def keep_to_own() -> bool:
     return False
 
 
-def leave_others_alone() -> bool:
-    """Let this process, for good, change limits, priority and memory of none but itself.
+def leave_others_alone() -> None:
+    """Let this process, for good, change limits, priority and memory of none but itself, and leave no System V memory.
 
-    False where seccomp cannot be had.
+    Where seccomp cannot be had, nothing is done.
     """
-    no_new_privileges()
-    try:
+    with suppress(OSError, KeyError):
         seccomp.install(read_only=False)
-    except (OSError, KeyError):
-        return False
-    return True
 
 
 def forbid_writing() -> bool:
@@ -97,17 +94,11 @@ def forbid_writing() -> bool:
     What :func:`keep_to_own` says. Raises :class:`Unavailable` where seccomp cannot be had.
     """
     scoped = keep_to_own()
-    no_new_privileges()
     try:
         seccomp.install(read_only=True)
     except (OSError, KeyError) as error:
         raise Unavailable(f"seccomp, which is not to be had here ({os.uname().machine}): {error}") from None
     return scoped
-
-
-def no_new_privileges() -> None:
-    """Nothing that is executed gets more rights than this process has."""
-    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
 
 
 def landlock() -> int:
@@ -122,9 +113,11 @@ def _signals_only() -> int:
 
 
 def _restrict(rules: int) -> None:
-    no_new_privileges()
-    _call(_RESTRICT_SELF, rules, 0)
-    os.close(rules)
+    try:
+        tree.prctl(tree.PR_SET_NO_NEW_PRIVS, 1)
+        _call(_RESTRICT_SELF, rules, 0)
+    finally:
+        os.close(rules)
 
 
 def _call(number: int, *arguments: object) -> int:

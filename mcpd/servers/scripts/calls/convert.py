@@ -15,6 +15,7 @@ import os
 import sys
 import types
 import typing
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -56,6 +57,23 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     if rule:
         return rule(value, kind, args, where)
     return _class(value, kind, where) if isinstance(kind, type) else value
+
+
+def hints(target: Any) -> dict[str, Any]:
+    """The annotations of a function or a class, evaluated.
+
+    Those that cannot be, because only type checkers import them, are left out.
+    """
+    with suppress(Exception):
+        return typing.get_type_hints(target, include_extras=True)
+    found: dict[str, Any] = {}
+    for owner in reversed(getattr(target, "__mro__", (target,))):
+        names = getattr(owner, "__globals__", None) or vars(sys.modules.get(owner.__module__, typing))
+        for name, hint in inspect.get_annotations(owner).items():
+            said = hint.__forward_arg__ if isinstance(hint, typing.ForwardRef) else hint
+            with suppress(Exception):
+                found[name] = eval(said, dict(names)) if isinstance(said, str) else said  # noqa: S307 -- its own code
+    return found
 
 
 def _unwrapped(hint: Any) -> Any:
@@ -178,7 +196,7 @@ def _class(value: Any, kind: Any, where: str) -> Any:  # noqa: C901, PLR0911, PL
     if pydantic and issubclass(kind, pydantic.BaseModel):
         return _made(kind.model_validate, value, where)
     if typing.is_typeddict(kind):
-        return _fields(value, typing.get_type_hints(kind, include_extras=True), kind.__required_keys__, where)
+        return _fields(value, hints(kind), kind.__required_keys__, where)
     if dataclasses.is_dataclass(kind):
         return _dataclass(value, kind, where)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
@@ -217,11 +235,11 @@ def _enum(value: Any, kind: Any, where: str) -> Any:
     raise BadArgument(f"The argument {where!r} has to be one of: {known}.")
 
 
-def _fields(value: Any, hints: dict[str, Any], required: typing.AbstractSet[str], where: str) -> dict[str, Any]:
+def _fields(value: Any, known: dict[str, Any], required: typing.AbstractSet[str], where: str) -> dict[str, Any]:
     _expect(value, isinstance(value, dict), "an object", where)
     for name in sorted(required):
         _expect(value, name in value, f"an object with {name!r}", where)
-    return {name: convert(item, hints.get(name, Any), f"{where}.{name}") for name, item in value.items()}
+    return {name: convert(item, known.get(name, Any), f"{where}.{name}") for name, item in value.items()}
 
 
 def _dataclass(value: Any, kind: Any, where: str) -> Any:
@@ -233,10 +251,10 @@ def _dataclass(value: Any, kind: Any, where: str) -> Any:
         if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
     }
     required = {name for name, parameter in taken.items() if parameter.default is parameter.empty}
-    hints = typing.get_type_hints(kind, include_extras=True)
+    known = hints(kind)
     if not kind.__dataclass_params__.init:
-        hints |= typing.get_type_hints(kind.__init__, include_extras=True)
-    found = _fields(value, hints, required, where)
+        known |= hints(kind.__init__)
+    found = _fields(value, known, required, where)
     for name in found:
         _expect(value, name in taken, f"an object without {name!r}", where)
     return _made(lambda fields: kind(**fields), found, where)
@@ -247,7 +265,7 @@ def _named_tuple(value: Any, kind: Any, where: str) -> Any:
     fields = dict(zip(kind._fields, value, strict=False)) if isinstance(value, list) else value
     _expect(value, not isinstance(value, list) or len(value) <= len(kind._fields), "a shorter array", where)
     required = set(kind._fields) - set(kind._field_defaults)
-    found = _fields(fields, typing.get_type_hints(kind, include_extras=True), required, where)
+    found = _fields(fields, hints(kind), required, where)
     return _made(lambda members: kind(**members), found, where)
 
 

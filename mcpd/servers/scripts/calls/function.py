@@ -41,7 +41,7 @@ def call(script: Script, task: dict[str, Any], module: ModuleType | None) -> dic
     except arguments.BadArgument as error:
         return {"error": str(error)}
     except SystemExit as error:
-        if error.code not in {None, 0}:
+        if error.code is not None and error.code != 0:
             return failure(error, task["limits"]["memory"])
         found = results.message(None)
     except BaseException as error:  # noqa: BLE001 -- a boundary: whatever a script raises is its answer

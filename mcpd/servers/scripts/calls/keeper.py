@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from mcpd.servers.scripts.calls import confine, frames, tree
+from mcpd.servers.scripts.calls import confine, frames, memory, tree
 from mcpd.servers.scripts.calls.lines import Lines
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Keeper:
     def _weigh(self, pids: list[int]) -> None:
         """See how much memory *pids* hold; rarely enough to have time for other things."""
         begun = time.monotonic()
-        if tree.memory_of(pids, self._memory) > self._memory:
+        if memory.held_by(pids, self._memory) > self._memory:
             self._stop("memory")
         ended = time.monotonic()
         self._weigh_at = ended + 10 * (ended - begun)

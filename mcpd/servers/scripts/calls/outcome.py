@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.servers.scripts.calls import results
 from mcpd.servers.scripts.calls.job import Outcome, size
@@ -14,7 +15,7 @@ from mcpd.servers.scripts.calls.job import Outcome, size
 if TYPE_CHECKING:
     from mcpd.servers.scripts.calls.job import Limits
 
-LAST_LINES = 10
+LAST_LINES: Final = 10
 """How much of what a failing shell script said is its error."""
 
 
@@ -139,9 +140,16 @@ def _raw(found: dict[str, Any], structured: dict[str, Any] | None) -> dict[str, 
 
 def _read(data: bytes) -> Any:
     """The JSON in *data*, if it is strict, and not nested too deeply, and all its text is text."""
-    value = json.loads(data, parse_constant=_refuse)
+    value = json.loads(data, parse_constant=_refuse, parse_float=_finite)
     if b"\\u" in data or data.count(b"{") + data.count(b"[") > results.DEEPEST:
         value = results.plain(value)
+    return value
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(number)
     return value
 
 

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
+from mcpd.script import Content, Redirect
+
 _MAGIC: Final = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -66,10 +68,10 @@ def message(value: Any) -> dict[str, Any]:
         return found
     if isinstance(value, bytes | bytearray | memoryview):
         return binary(bytes(value), "")
-    if _is_block(value):
-        return {"content": [value.block()], "mime_type": getattr(value, "mime_type", "")}
+    if isinstance(value, Content):
+        return {"content": [_block(value)], "mime_type": getattr(value, "mime_type", "")}
     if isinstance(value, list | tuple) and any(
-        _is_block(item) or isinstance(item, bytes | bytearray | memoryview) for item in value
+        isinstance(item, Content | bytes | bytearray | memoryview) for item in value
     ):
         return {"content": [block for item in value for block in blocks(item)], "mime_type": ""}
     return {"value": plain(value)}
@@ -113,9 +115,12 @@ def sniff(data: bytes) -> str:
     return ""
 
 
-def _is_block(value: Any) -> bool:
-    helper = sys.modules.get("mcpd.script")
-    return helper is not None and isinstance(value, helper.Content)
+def _block(value: Content) -> dict[str, Any]:
+    """The content block that *value* says it is; :class:`NotJson` if that is none."""
+    block: dict[str, Any] = plain(value.block())
+    if not are_blocks([block]):
+        raise NotJson(f"The result contains a {type(value).__qualname__} that is no content block of MCP.")
+    return block
 
 
 def _as_said(value: dict[Any, Any]) -> dict[str, Any] | None:
@@ -124,7 +129,7 @@ def _as_said(value: dict[Any, Any]) -> dict[str, Any] | None:
     if _is_result(value):
         return _result(value)
     if uri := _redirect(value):
-        return {"content": [link(uri)], "mime_type": ""}
+        return {"content": [Redirect(uri).block()], "mime_type": ""}
     content_type = value.get("content_type")
     if {"output", "content_type"} <= keys <= {"output", "content_type", "status", "headers"} and isinstance(
         content_type, str
@@ -170,12 +175,6 @@ def _redirect(value: dict[Any, Any]) -> str:
         if set(value) == {"status", key} and isinstance(status, int) and status in _REDIRECTS:
             return value[key] if isinstance(value[key], str) else ""
     return ""
-
-
-def link(uri: str, name: str = "") -> dict[str, Any]:
-    """A link to *uri*; a path is one of this machine's servers."""
-    full = f"server:/{uri}" if uri.startswith("/") and not uri.startswith("//") else uri
-    return {"type": "resource_link", "uri": full, "name": name or uri}
 
 
 def _viewed(output: Any, content_type: str) -> dict[str, Any]:

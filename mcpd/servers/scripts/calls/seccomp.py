@@ -2,7 +2,8 @@
 """The system calls that a worker cannot make (seccomp(2)); they fail with EPERM.
 
 For every worker these are the ways to change another process of the same user, which Landlock leaves open: its limits,
-its priority, its processors, its memory. It may do so to itself by the id 0, which is what libraries say.
+its priority, its processors, its memory. It may do so to itself by the id 0, which is what libraries say. So are what
+System V has for processes to share, and queues of messages: they outlive the call, and count as nobody's memory.
 
 For one that must not write they are, in addition, all that open a file for more than reading, change directories,
 modes, owners, times and attributes, make sockets and other ways to talk to processes elsewhere, and what root may do to
@@ -13,12 +14,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 import struct
 from typing import Final
 
-_PR_SET_SECCOMP: Final = 22
+from mcpd.servers.scripts.calls import tree
+
 _FILTER: Final = 2
 
 _LOAD: Final = 0x20
@@ -51,6 +52,17 @@ _FOREIGN: Final = {
     },
 }  # fmt: skip
 """What is there only for other processes."""
+_LASTING: Final = {
+    "x86_64": {
+        "shmget": 29, "shmat": 30, "shmctl": 31, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220,
+        "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "mq_open": 240, "mq_unlink": 241,
+    },
+    "aarch64": {
+        "shmget": 194, "shmat": 196, "shmctl": 195, "semget": 190, "semop": 193, "semctl": 191, "semtimedop": 192,
+        "msgget": 186, "msgsnd": 189, "msgrcv": 188, "msgctl": 187, "mq_open": 180, "mq_unlink": 181,
+    },
+}  # fmt: skip
+"""What belongs to no process: it stays, with its memory, until somebody removes it."""
 _OWN: Final = {
     "x86_64": {
         "prlimit64": 302, "sched_setaffinity": 203, "sched_setscheduler": 144, "sched_setparam": 142,
@@ -81,8 +93,6 @@ _X86_64: Final = _NEWER | {
     "utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280, "setxattr": 188, "lsetxattr": 189,
     "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199,
     "socket": 41, "connect": 42, "bind": 49, "listen": 50, "accept": 43, "accept4": 288,
-    "mq_open": 240, "mq_unlink": 241, "shmget": 29, "shmat": 30, "shmctl": 31, "msgget": 68, "msgsnd": 69, "msgrcv": 70,
-    "msgctl": 71, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220,
     "add_key": 248, "request_key": 249, "keyctl": 250, "open_by_handle_at": 304,
     "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "setns": 308, "unshare": 272, "swapon": 167,
     "swapoff": 168, "quotactl": 179, "acct": 163, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323,
@@ -98,8 +108,6 @@ _AARCH64: Final = _NEWER | {
     "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
     "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
     "socket": 198, "connect": 203, "bind": 200, "listen": 201, "accept": 202, "accept4": 242,
-    "mq_open": 180, "mq_unlink": 181, "shmget": 194, "shmat": 196, "shmctl": 195, "msgget": 186, "msgsnd": 189,
-    "msgrcv": 188, "msgctl": 187, "semget": 190, "semop": 193, "semctl": 191, "semtimedop": 192,
     "add_key": 217, "request_key": 218, "keyctl": 219,
     "open_by_handle_at": 265, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51, "setns": 268, "unshare": 97,
     "swapon": 224, "swapoff": 225, "quotactl": 60, "acct": 89, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282,
@@ -130,24 +138,21 @@ _Step = tuple[int, int, "str | int", "str | int"]
 
 
 def install(*, read_only: bool) -> None:
-    """Deny these calls to this process and all that it starts, for good; ``no_new_privs`` must be set.
+    """Deny these calls to this process and all that it starts, for good; it gets no more rights by executing.
 
     Raises ``KeyError`` for an architecture that is not known here, and ``OSError`` where the kernel has no filters.
     """
+    tree.prctl(tree.PR_SET_NO_NEW_PRIVS, 1)
     code = program(os.uname().machine, read_only=read_only)
     instructions = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(instructions))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_FILTER), ctypes.create_string_buffer(header, len(header)), 0, 0):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    tree.prctl(tree.PR_SET_SECCOMP, _FILTER, ctypes.create_string_buffer(header, len(header)))
 
 
-@functools.cache
 def program(machine: str, *, read_only: bool) -> bytes:
     """The filter for *machine*; it ends with the returns that all else jumps to. ``KeyError`` if that is not known."""
     architecture, numbers = _ARCHITECTURES[machine]
-    denied = set(_FOREIGN[machine].values()) | (set(numbers.values()) if read_only else set())
+    denied = {*_FOREIGN[machine].values(), *_LASTING[machine].values(), *(numbers.values() if read_only else ())}
     body: list[_Step] = [
         (_LOAD, _ARCHITECTURE_AT, 0, 0),
         (_EQUAL, architecture, 0, "deny"),

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from mcpd.servers.scripts.calls.channel import Broken, begin, exchange, is_open, stem_frames
+from mcpd.servers.scripts.calls.channel import Broken, NoRoom, begin, exchange, is_open, stem_frames
 from mcpd.servers.scripts.calls.job import AT_ONCE
 from mcpd.servers.scripts.calls.outcome import outcome
 
@@ -38,7 +38,6 @@ class Spares:
         self.zygote: Zygote | None = None
         """The zygote that the workers in store come from."""
         self._task: asyncio.Task[None] | None = None
-        self._refill: set[asyncio.Task[None]] = set()
 
     def keep(self, zygote: Zygote) -> None:
         """See to it that there is a stem, unless the script cannot be imported."""
@@ -46,7 +45,7 @@ class Spares:
             self.zygote = zygote
             self._task = asyncio.get_running_loop().create_task(self._run(zygote))
 
-    async def take(self) -> socket.socket | None:
+    def take(self) -> socket.socket | None:
         """The channel of a worker that has imported the script; None if there can be none now."""
         while self._ready:
             sock = self._ready.popleft()
@@ -54,17 +53,16 @@ class Spares:
                 return sock
             sock.close()
         try:
-            return await self._stem.channel() if self._stem else None
+            return self._stem.channel() if self._stem else None
         except Broken:
             return None
 
     async def close(self) -> None:
         """Let all of them end."""
         self._count = 0
-        for task in (*self._refill, self._task):
-            if task:
-                task.cancel()
-                await asyncio.wait([task])
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
         self._drop()
 
     def retire(self) -> None:
@@ -75,15 +73,11 @@ class Spares:
 
     def refill(self) -> None:
         """Have workers forked for those that were taken; not before a call is over, which it would slow down."""
-        if self._stem and not self._refill:
-            task = asyncio.get_running_loop().create_task(self._add())
-            self._refill.add(task)
-            task.add_done_callback(self._refill.discard)
-
-    async def _add(self) -> None:
         try:
             while self._stem and len(self._ready) < self._count:
-                self._ready.append(await self._stem.channel())
+                self._ready.append(self._stem.channel())
+        except NoRoom:
+            pass  # There may be some after the next call; the stem has calls that go on.
         except Broken:
             self._drop()
 
@@ -95,14 +89,14 @@ class Spares:
     async def _run(self, zygote: Zygote) -> None:
         """Import the script ahead, and stay as long as that process lives."""
         try:
-            channel, stem = await zygote.stem()
+            channel, stem = zygote.stem()
         except Broken:
             return
         with channel, stem.sock:
             output = self._limits.output
             talk = asyncio.create_task(exchange(channel, stem_frames(self._limits), output, self._log, None))
             try:
-                await self._import(channel, stem, talk)
+                await self._import(zygote, channel, stem, talk)
             except (Broken, OSError):
                 pass  # It was killed, and the next call starts another one.
             finally:
@@ -110,7 +104,7 @@ class Spares:
                 talk.cancel()
                 await asyncio.gather(talk, return_exceptions=True)
 
-    async def _import(self, channel: socket.socket, stem: Control, talk: asyncio.Task[Report]) -> None:
+    async def _import(self, zygote: Zygote, channel: socket.socket, stem: Control, talk: asyncio.Task[Report]) -> None:
         """Wait for the import, have the workers forked, and stay until *talk*, with the stem's keeper, is over."""
         loop = asyncio.get_running_loop()
         imported = loop.create_task(loop.sock_recv(stem.sock, 1))
@@ -127,8 +121,10 @@ class Spares:
             imported.cancel()
         most = asdict(self._limits) | {"seconds": 0, "processes": self._limits.processes * AT_ONCE}
         await loop.sock_sendall(channel, begin(most, WATCH))
+        if zygote.retired:
+            return  # The next call starts another one below the zygote that has taken its place.
         self._stem = stem
-        await self._add()
+        self.refill()
         await asyncio.wait([talk])
 
     async def _complaint(self, talk: asyncio.Task[Report], *, late: bool) -> str:

@@ -13,17 +13,20 @@ from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
+PR_SET_SECCOMP: Final = 22
 PR_SET_CHILD_SUBREAPER: Final = 36
+PR_SET_NO_NEW_PRIVS: Final = 38
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _PATIENCE: Final = 5.0
 """Seconds for processes to die of SIGKILL; one that is in the middle of a device's work takes its time."""
 
 
-def prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int, data: ctypes.Array[ctypes.c_char] | None = None) -> None:
     """prctl(2)."""
-    if _LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
-        raise OSError(ctypes.get_errno(), f"prctl {option}")
+    if _LIBC.prctl(option, ctypes.c_ulong(value), data, ctypes.c_ulong(0), ctypes.c_ulong(0)):
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl {option}: {os.strerror(number)}")
 
 
 def children_of(pid: int) -> list[int]:
@@ -49,32 +52,6 @@ def descendants_of(pid: int, enough: float = math.inf) -> list[int]:
         found += below
         todo += below
     return found
-
-
-def memory_of(pids: list[int], enough: float = math.inf) -> int:
-    """Bytes of memory that *pids* hold: their own, and what is shared or a file in memory.
-
-    What several of them share counts for each of them, unless that makes more than *enough*: then it counts once,
-    which takes longer to find out.
-    """
-    held = {pid: _sum(f"/proc/{pid}/status", (b"RssAnon", b"RssShmem")) or 0 for pid in pids}
-    if sum(held.values()) <= enough:
-        return sum(held.values())
-    parts = {pid: _sum(f"/proc/{pid}/smaps_rollup", (b"Pss_Anon", b"Pss_Shmem")) for pid in pids}
-    return sum(held[pid] if part is None else part for pid, part in parts.items())
-
-
-def _sum(path: str, names: tuple[bytes, ...]) -> int | None:
-    """The sum, in bytes, of the lines ``NAME: N kB`` of *path*; None if it cannot be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            lines = os.read(fd, 1 << 14).splitlines()
-        finally:
-            os.close(fd)
-    except OSError:
-        return None
-    return sum(int(line.split()[1]) << 10 for line in lines if line.partition(b":")[0] in names)
 
 
 def send(pid: int, number: signal.Signals) -> None:

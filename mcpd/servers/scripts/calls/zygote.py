@@ -141,10 +141,10 @@ def _exactly(control: socket.socket, length: int) -> bytes:
 def tasks_of_user() -> int:
     """How many threads this user runs, as RLIMIT_NPROC counts them."""
     count, uid = 0, os.getuid()
-    for name in os.listdir("/proc"):  # noqa: PTH208 -- as above
-        with suppress(OSError, ValueError):
-            if name.isdigit() and (Path("/proc") / name).stat().st_uid == uid:
-                count += int((Path("/proc") / name / "stat").read_text(errors="replace").rpartition(")")[2].split()[17])
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if process.stat().st_uid == uid:
+                count += int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[17])
     return count
 
 
