@@ -256,6 +256,12 @@ def test_T11_6_type_statements_are_aliases() -> None:
         ("x=LIMIT", {"default": 5}),
         ("x=TWICE", {}),
         ("x=OTHER", {}),
+        ("x=ADDED", {}),
+        ("x=CONVERTED", {}),
+        ("x=LOOPED", {}),
+        ("x=OPENED", {}),
+        ("x=SWAPPED", {}),
+        ("x=[LIMIT, SET]", {"default": [5, 6]}),
         ("x: E = E.A", {"type": "string", "enum": ["a", "b"], "default": "a"}),
         ("x=E.B.value", {"default": "b"}),
         ("x=E.C", {}),
@@ -267,7 +273,27 @@ def test_T11_6_type_statements_are_aliases() -> None:
     ],
 )
 def test_T11_6_defaults_are_shown_if_they_are_literals(parameter: str, expected: dict[str, Any]) -> None:
-    before = "LIMIT = 5\nTWICE = 1\nTWICE = 2\nOTHER = LIMIT\nclass E(enum.Enum):\n    A = 'a'\n    B = 'b'\n"
+    before = """
+LIMIT = 5
+TWICE = 1
+TWICE = 2
+OTHER = LIMIT
+ADDED = 1
+ADDED += 1
+CONVERTED = "5"
+CONVERTED = int(CONVERTED)
+LOOPED = 1
+for LOOPED in range(9): ...
+OPENED = 1
+with open("x") as OPENED: ...
+SWAPPED = 1
+(SWAPPED, *_), y[LIMIT] = f()
+SET = 6
+y[SET] += 1
+class E(enum.Enum):
+    A = 'a'
+    B = 'b'
+"""
     found = schema(f"{before}def f({parameter}): ...")
     assert found["properties"] == {"x": expected}
     assert "required" not in found

@@ -203,6 +203,23 @@ class C(A):
             "class C(BaseModel, extra='allow'):\n    a: int",
             {"type": "object", "properties": {"a": INTEGER}, "required": ["a"]},
         ),
+        (
+            "class C(BaseModel):\n    model_config = {'extra': 'forbid', 'title': TITLE}\n    a: int",
+            {"type": "object", "properties": {"a": INTEGER}, "required": ["a"], "additionalProperties": False},
+        ),
+        (
+            "class B(BaseModel, extra='forbid', alias_generator=f): ...\nclass C(B):\n    an_int: int",
+            {"type": "object", "properties": {}},
+        ),
+        (
+            "@dataclass\nclass C:\n    a: Annotated[bytes, at.MaxLen(3)]",
+            {
+                "type": "object",
+                "properties": {"a": {"type": "string", "contentEncoding": "base64"}},
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+        ),
         ("class C(RootModel[list[int]]): ...", INTEGERS),
         ("class C(RootModel):\n    root: list[int]", INTEGERS),
         (

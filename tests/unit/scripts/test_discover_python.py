@@ -92,6 +92,7 @@ def test_T11_3_all_public_functions_are_found_in_their_order() -> None:
         "def gone(): ...\ndel gone",
         "def gone(): ...\nclass gone: ...",
         "def gone(): ...\ngone = 1",
+        "def gone(): ...\ngone, other = 1, 2",
         "def gone(): ...\nfrom os import gone",
         "if 1:\n    pass\nelse:\n    def gone(): ...",
         "if True: pass\nelif x:\n    def gone(): ...",

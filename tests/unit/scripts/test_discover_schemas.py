@@ -94,6 +94,7 @@ def test_T11_6_schemas_refuse_what_does_not_fit(annotation: str, values: list[An
 
 # ------------------------------------------------------------------------------------- size
 
+LONG = f"'{'x' * 4000}', "
 HOSTILE = {
     "functions": "\n".join(
         f"def f{n}(a: int, b: list[str] = [], *, c: dict[str, int] | None = None):\n    'Text.'" for n in range(10_000)
@@ -141,6 +142,35 @@ HOSTILE = {
     + ", ".join(f"a{n}={n}" for n in range(50_000))
     + ")]\n"
     + "".join(f"def f{n}(x: X, y: X): ...\n" for n in range(5_000)),
+    "constants in defaults": f"Y = [{LONG * 100}]\n"
+    + "".join(f"def f{n}(x=[[{'Y, ' * 1_000}]]): ...\n" for n in range(200)),
+    "constants in fields": "X = Annotated[int, Field(examples=["
+    + ("[" + "1," * 4000 + "],") * 100
+    + "])]\n"
+    + "".join(f"def f{n}(x: X, y: X): ...\n" for n in range(5_000)),
+    "constants in classes": "@dataclass\nclass C:\n    a: Annotated[int, Field(examples=["
+    + ("[" + "1," * 4000 + "],") * 100
+    + "])]\n"
+    + "".join(f"def f{n}(x: C): ...\n" for n in range(5_000)),
+    "many bases": "class C("
+    + "b, " * 100_000
+    + "): ...\n"
+    + "".join(f"def f{n}({', '.join(f'a{m}: C' for m in range(100))}): ...\n" for n in range(800)),
+    "many decorators": "@d\n" * 100_000
+    + "class C: ...\n"
+    + "".join(f"class C{n}(C): ...\n" for n in range(12_000))
+    + "".join(f"def f{n}({', '.join(f'a{m}: C{n * 12 + m}' for m in range(12))}): ...\n" for n in range(1_000)),
+    "many stars": "".join(f"from m{n} import *\n" for n in range(30_000))
+    + "".join(f"def f{n}({', '.join(f'a{m}: C' for m in range(100))}): ...\n" for n in range(600)),
+    "many remarks": "X = Annotated[Union["
+    + ", ".join(f"Annotated[int, Field(ge={n})]" for n in range(600))
+    + "], "
+    + "Field(ge=1), " * 15_000
+    + "]\n"
+    + "".join(f"def f{n}(x: X): ...\n" for n in range(1_000)),
+    "automatic members": "from enum import auto as a\nclass E(enum.Enum):\n"
+    + "".join(f" A{n}=a()\n" for n in range(90_000))
+    + "def f(x: E): ...\n",
     "many parameters": f"def f({', '.join(f'a{n}: int' for n in range(10_000))}): ...",
     "functions on functions": "\n".join(f"def f{n}(a: int): ..." for n in range(40_000)),
     "elif": "if a: pass\n" + "".join(f"elif a{n}:\n    def f{n}(): ...\n" for n in range(200)),
@@ -159,3 +189,9 @@ def test_hostile_sizes_are_bounded(name: str) -> None:
     sizes = [len(json.dumps(tool.input_schema)) for tool in found]
     assert max(sizes) < 3 * len(source) + 400_000
     assert sum(sizes) < 3 * len(source) + 6_000_000
+
+
+def test_keys_that_are_too_many_to_be_listed_are_taken() -> None:
+    keys = "".join(f"    a{n}: int\n" for n in range(20_000))
+    found = schema(f"class Keys(TypedDict):\n{keys}def f(**others: Unpack[Keys]): ...")
+    assert accepts(found, {"a1": 1})

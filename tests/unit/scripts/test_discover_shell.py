@@ -171,6 +171,9 @@ def test_a_script_without_commands_is_one_structured_tool() -> None:
         ('@arg vcc*[a|"b c|d"]', {"type": "array", "items": {"type": "string", "enum": ["a", "b c|d"]}}),
         ("@arg vci[1|2] <INT>", {"type": "integer", "enum": [1, 2]}),
         ("@arg vci[1|x] <INT>", {"type": "string", "enum": ["1", "x"]}),
+        ("@arg vci[=01|02] <INT>", {"type": "string", "enum": ["01", "02"], "default": "01"}),
+        ("@arg vcn[1|2.5] <NUM>", {"type": "number", "enum": [1, 2.5]}),
+        ("@arg vcn[1.0|2.50] <NUM>", {"type": "string", "enum": ["1.0", "2.50"]}),
         ("@arg vfa[`_fn`]", {"type": "string"}),
         ("@arg vfb[?`_fn`]", {"type": "string"}),
         ("@arg vfd*,[`_fn`]", {"type": "array", "items": {"type": "string"}}),
@@ -258,6 +261,13 @@ def test_parameters_that_make_a_tool_too_large_are_left_out_from_the_first_on() 
     assert 1000 < len(names) < 10_000
     assert names == ["first", *(f"rest{n}" for n in range(len(names) - 1))]
     assert schema["required"] == names
+
+
+def test_of_two_inherited_options_with_one_name_the_first_counts() -> None:
+    source = "# @describe X\n# @meta inherit-flag-options\n# @option --x One\n# @option --x* Two\n# @cmd\nc() { :; }\n"
+    found = tools(source)["c"]
+    assert found.input_schema["properties"] == {"x": {"type": "string", "description": "One"}}
+    assert not found.options[0].repeats
 
 
 def test_of_two_parameters_with_one_name_the_first_counts() -> None:

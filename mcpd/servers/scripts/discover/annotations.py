@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from mcpd.servers.scripts.discover import constraints, models
 from mcpd.servers.scripts.discover.literals import NOTHING, literal
-from mcpd.servers.scripts.discover.names import Kind, Names
+from mcpd.servers.scripts.discover.names import Kind, Names, is_bytes
 from mcpd.servers.scripts.discover.syntax import expression
 from mcpd.servers.scripts.discover.types import (
     BOOLEAN,
@@ -47,6 +47,7 @@ MAX_DEPTH: Final = 32
 MAX_CLASSES: Final = 100
 """How many classes of the file one tool may use."""
 
+_MAX_EXTRAS: Final = 50  # of one Annotated
 _SCHEMA_COST: Final = 32
 _VALUE_COST: Final = 4
 _REFERENCE: Final = "#/$defs/"
@@ -126,6 +127,8 @@ class Converter:
         if name in self._open:
             self._recursive.add(name)
             return reference
+        if not self.names.may_read(value):
+            return {}
         self._open.add(name)
         schema = self.schema(value, depth + 1)
         self._open.discard(name)
@@ -189,6 +192,8 @@ class Converter:
         found = self.names.local(node, self.scope)
         if found is not None and self.names.kind(found[1]) is Kind.ENUM:
             members = self.names.members(found[1])
+            if not self.budget.read(len(members)):
+                return {}
             texts = all(isinstance(value, str) for value in members.values())
             return self.values(members.values() if texts else members.keys())
         keys = self.schema(node, depth)
@@ -234,8 +239,7 @@ class Converter:
         if not self.budget.spend(_VALUE_COST * len(parts)):
             return {}
         for part in parts:
-            bytes_ = isinstance(part, ast.Constant) and isinstance(part.value, bytes)
-            value = NOTHING if bytes_ else literal(part, self.names.constant)
+            value = NOTHING if is_bytes(part) else literal(part, self.names.constant)
             if value is NOTHING:  # an alias of another Literal, or nothing that JSON has
                 schema = self.schema(part, depth + 1)
                 inner = schema.get("enum", [schema["const"]] if "const" in schema else None)
@@ -251,7 +255,8 @@ class Converter:
         if not self.budget.spend(_VALUE_COST * len(values)):
             return {}
         distinct = {json.dumps(value, sort_keys=True): value for value in values}
-        if not distinct or not self.budget.spend(sum(map(len, distinct))):
+        cost = sum(map(len, distinct))
+        if not distinct or not self.budget.read(cost) or not self.budget.spend(cost):
             return {}
         kinds = {_KINDS.get(type(value), "") for value in distinct.values()}
         schema: Schema = {"type": kinds.pop()} if len(kinds) == 1 and "" not in kinds else {}
@@ -262,7 +267,7 @@ class Converter:
         schema = self.schema(node, depth + 1)
         if not self.budget.spend(_VALUE_COST * len(extras)):
             return schema
-        for extra in extras:
+        for extra in extras[:_MAX_EXTRAS]:
             schema = self.described(schema, constraints.read(extra, self.names))
         return schema
 

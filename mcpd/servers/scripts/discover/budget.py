@@ -9,13 +9,17 @@ MAX_TOOL: Final = 128 * 1024
 MAX_FILE: Final = 4 * 1024 * 1024
 """How large the schemas of a tool, and of all tools of a file, may become, in characters of JSON, about."""
 
+MAX_EFFORT: Final = 16 * 1024 * 1024
+"""How much of a file may be read for what refers to it, each time anew, in characters, about; some seconds."""
+
 
 class Budget:
-    """How much may still be written for a file."""
+    """How much may still be written for a file, and read of it."""
 
     def __init__(self) -> None:
         self.file = MAX_FILE
         self.tool = MAX_TOOL
+        self._effort = MAX_EFFORT
 
     def next_tool(self) -> None:
         """Begin with another tool."""
@@ -28,3 +32,8 @@ class Budget:
         self.tool -= characters
         self.file -= characters
         return True
+
+    def read(self, characters: int) -> bool:
+        """Whether *characters* of the file may be read for one more use. Once they may not, nothing more is."""
+        self._effort -= characters
+        return self._effort >= 0

@@ -9,7 +9,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from mcpd.servers.scripts.discover.docstrings import MAX_LINE
+from mcpd.servers.scripts.discover.docstrings import MAX_LINE, one_line
 from mcpd.servers.scripts.discover.literals import NOTHING, literal, text
 from mcpd.servers.scripts.discover.types import Schema, words
 
@@ -67,7 +67,7 @@ def read(node: ast.expr, names: Names) -> Info:
         return _field(node, names)
     if called in _POSITIONAL:
         values = dict(zip(_POSITIONAL[called], node.args, strict=False))
-        values |= {item.arg: item.value for item in node.keywords if item.arg}
+        values |= by_name(node.keywords)
         return Info(keywords=_literals(values, names))
     if called.rpartition(".")[2] in {"Doc", "Description"} and len(node.args) == 1:
         return read(node.args[0], names) if isinstance(node.args[0], ast.Constant) else Info()
@@ -78,7 +78,12 @@ def limits(node: ast.Call, names: Names) -> dict[str, Any]:
     """The literal keyword arguments of *node*, as in ``conint(ge=1)``."""
     if len(node.keywords) > _MAX_KEYWORDS:
         return {}
-    return _literals({item.arg: item.value for item in node.keywords if item.arg}, names)
+    return _literals(by_name(node.keywords), names)
+
+
+def by_name(keywords: list[ast.keyword]) -> dict[str, ast.expr]:
+    """The values of the *keywords* of a call, but for those of ``**``."""
+    return {item.arg: item.value for item in keywords if item.arg}
 
 
 def _literals(values: dict[str, ast.expr], names: Names) -> dict[str, Any]:
@@ -86,7 +91,7 @@ def _literals(values: dict[str, ast.expr], names: Names) -> dict[str, Any]:
 
 
 def _field(node: ast.Call, names: Names) -> Info:
-    given = {item.arg: item.value for item in node.keywords if item.arg}
+    given = by_name(node.keywords)
     if node.args:
         given.setdefault("default", node.args[0])
     keywords = _literals(given, names)
@@ -99,7 +104,7 @@ def _field(node: ast.Call, names: Names) -> Info:
         info.required = False
         info.default = factory(given["default_factory"], names)
     if isinstance(description := keywords.get("description"), str):
-        info.description = text(" ".join(description.split()), MAX_LINE)
+        info.description = one_line(description)
     for name in ("alias", "validation_alias"):
         if isinstance(alias := keywords.get(name), str):
             info.alias = alias
@@ -121,7 +126,9 @@ def apply(schema: Schema, keywords: dict[str, Any]) -> Schema:
     kind = schema.get("type")
     if kind in {"integer", "number"}:
         return {**schema, **_numeric(keywords)}
-    return {**schema, **_sizes(kind, keywords)} if isinstance(kind, str) and kind in _SIZES else schema
+    if not isinstance(kind, str) or kind not in _SIZES or "contentEncoding" in schema:
+        return schema  # limits of bytes are none of the text that stands for them
+    return {**schema, **_sizes(kind, keywords)}
 
 
 def _numeric(keywords: dict[str, Any]) -> Schema:

@@ -39,6 +39,11 @@ def summary(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctio
     return text(docstring.split("\n", 1)[0].strip(), MAX_LINE) if docstring else ""
 
 
+def one_line(said: str) -> str:
+    """*said* in one line of at most :data:`MAX_LINE` characters."""
+    return text(" ".join(said.split()), MAX_LINE)
+
+
 class Docstrings:
     """Reads the docstrings of one file, and stops reading parameters when that has taken too much effort."""
 
@@ -69,7 +74,7 @@ def _parameters(docstring: str, style: str) -> dict[str, str]:
     except (docstring_parser.ParseError, LookupError, ValueError, TypeError, AttributeError):
         return {}  # the last four are its own slips over odd text
     return {
-        name.strip().lstrip("*"): text(" ".join(param.description.split()), MAX_LINE)
+        name.strip().lstrip("*"): one_line(param.description)
         for param in parsed.params
         if param.description
         for name in param.arg_name.split(",")

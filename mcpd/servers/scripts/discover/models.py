@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from mcpd.servers.scripts.discover import constraints
-from mcpd.servers.scripts.discover.docstrings import MAX_LINE, summary
+from mcpd.servers.scripts.discover.docstrings import MAX_LINE, one_line, summary
 from mcpd.servers.scripts.discover.literals import NOTHING, literal, text
 from mcpd.servers.scripts.discover.names import Kind, Names
+from mcpd.servers.scripts.discover.syntax import parameters
 from mcpd.servers.scripts.discover.types import ENUMS, FLAGS, INTEGER, Schema
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def schema(node: ast.ClassDef, converter: Converter) -> Schema:
     """The schema of the class *node*; its fields go through *converter*."""
     names = converter.names
     kind = names.kind(node)
+    if not names.may_read(*names.lineage(node)):
+        return {}
     if kind is Kind.MODEL and (root := _root(node, names)) is not None:
         return converter.schema(root, 1)
     found = names.cache.get(id(node))
@@ -73,27 +76,30 @@ def _object(members: Members, converter: Converter) -> Schema:
 def _members(node: ast.ClassDef, kind: Kind, converter: Converter) -> Members:
     names = converter.names
     found = Members({}, open=kind is Kind.MODEL)
+    config: dict[str, ast.expr] = {}
     for cls in names.lineage(node):
         if kind is Kind.DATACLASS and not names.is_dataclass(cls):
             continue
-        said = converter.docs.parameters(cls)
+        said, total = converter.docs.parameters(cls), _is_total(cls.keywords)
         for statement, following in zip(cls.body, [*cls.body[1:], None], strict=True):
             match statement:
                 case ast.AnnAssign(ast.Name(name), annotation, value):
-                    member = _member(name, annotation, value, cls, kind, names)
-                    if member is None:
-                        found.fields.pop(name, None)
+                    member = _member(name, annotation, value, kind, names, total=total)
+                    found.fields.pop(name, None)
                 case ast.Assign([ast.Name("model_config")], value) if kind is Kind.MODEL:
-                    found.open = _is_open(value, found.open)
+                    config |= _config(value)
                     continue
                 case _:
                     continue
             if member is not None:
                 member.info.description = member.info.description or _docstring(following) or said.get(name, "")
-                found.fields.pop(name, None)
                 found.fields[name] = member
         if kind is Kind.MODEL:
-            found.open = _is_open(ast.Call(ast.Name(""), [], cls.keywords), found.open)
+            config |= constraints.by_name(cls.keywords)
+    if "extra" in config:
+        found.open = literal(config["extra"]) != "forbid"
+    if "alias_generator" in config:  # which names the fields have in JSON is known when it runs
+        return Members({}, open=True)
     init = _written_init(node, names) if kind is Kind.DATACLASS else None
     return found if init is None else _parameters(init, found, names)
 
@@ -111,12 +117,9 @@ def _written_init(node: ast.ClassDef, names: Names) -> ast.FunctionDef | None:
 
 def _parameters(init: ast.FunctionDef, fields: Members, names: Names) -> Members:
     """The parameters of *init*, which are called like *fields*, mostly, and mean the same then."""
-    arguments = init.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]
-    given = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    found = Members({}, open=arguments.kwarg is not None)
-    for argument, default in given[1:] if positional else given:
+    given = parameters(init.args)
+    found = Members({}, open=init.args.kwarg is not None)
+    for argument, default in given[1:] if init.args.posonlyargs or init.args.args else given:
         field_ = fields.fields.get(argument.arg)
         info = constraints.Info(description=field_.info.description if field_ else "")
         info.default = literal(default, names.constant) if default is not None else NOTHING
@@ -125,16 +128,16 @@ def _parameters(init: ast.FunctionDef, fields: Members, names: Names) -> Members
 
 
 def _member(
-    name: str, annotation: ast.expr, value: ast.expr | None, cls: ast.ClassDef, kind: Kind, names: Names
+    name: str, annotation: ast.expr, value: ast.expr | None, kind: Kind, names: Names, *, total: bool
 ) -> Member | None:
-    """The field *name* of *cls*, or None if the statement makes none."""
+    """The field *name*, or None if the statement makes none; *total* is what the class says of keys (PEP 589)."""
     outer = names.full(annotation.value if isinstance(annotation, ast.Subscript) else annotation)
     if outer in {"ClassVar", "dataclasses.KW_ONLY"} or (
         kind is Kind.MODEL and (name.startswith("_") or name == "model_config")
     ):
         return None
     if kind is Kind.TYPED_DICT:
-        return Member(name, annotation, _is_required(annotation, names, total=_is_total(cls)))
+        return Member(name, annotation, _is_required(annotation, names, total=total))
     if value is None:
         return Member(name, annotation, required=not _has_default(annotation, names))
     if kind is Kind.DATACLASS and isinstance(value, ast.Call) and names.full(value.func) == "dataclasses.field":
@@ -150,7 +153,7 @@ def _member(
 
 
 def _dataclass_field(name: str, annotation: ast.expr, call: ast.Call, names: Names) -> Member | None:
-    given = {item.arg: item.value for item in call.keywords if item.arg}
+    given = constraints.by_name(call.keywords)
     if isinstance(init := given.get("init"), ast.Constant) and init.value is False:
         return None
     info = constraints.Info()
@@ -189,28 +192,28 @@ def _is_required(annotation: ast.expr, names: Names, *, total: bool) -> bool:
     return total
 
 
-def _is_total(cls: ast.ClassDef) -> bool:
-    return not any(
-        item.arg == "total" and isinstance(item.value, ast.Constant) and item.value.value is False
-        for item in cls.keywords
-    )
+def _is_total(keywords: list[ast.keyword]) -> bool:
+    return not any(item.arg == "total" and literal(item.value) is False for item in keywords)
 
 
-def _is_open(config: ast.expr, before: bool) -> bool:
-    """Whether a model with *config* takes what it does not know (it ignores that, by default)."""
-    extra: object = None
-    if isinstance(config, ast.Call):
-        extra = next((literal(item.value) for item in config.keywords if item.arg == "extra"), None)
-    elif isinstance(config, ast.Dict):
-        known = literal(config)
-        extra = known.get("extra") if isinstance(known, dict) else None
-    return before if not isinstance(extra, str) else extra != "forbid"
+def _config(node: ast.expr) -> dict[str, ast.expr]:
+    """What the ``model_config`` *node* says."""
+    match node:
+        case ast.Call(keywords=keywords):
+            return constraints.by_name(keywords)
+        case ast.Dict(keys, values):
+            pairs = zip(keys, values, strict=True)
+            return {
+                key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            }
+        case _:
+            return {}
 
 
 def _docstring(statement: ast.stmt | None) -> str:
     match statement:
         case ast.Expr(ast.Constant(str(said))):
-            return text(" ".join(said.split()), MAX_LINE)
+            return one_line(said)
         case _:
             return ""
 
@@ -257,7 +260,7 @@ def functional(call: ast.Call, full: str, converter: Converter, depth: int) -> S
         pairs = [(name, None) for name in _words(literal(second))]
     if not pairs or not converter.budget.spend(sum(len(name) + 8 for name, _ in pairs)):
         return {"type": "object"} if full in {"TypedDict", "NamedTuple", "collections.namedtuple"} else {}
-    total = not any(item.arg == "total" and literal(item.value) is False for item in call.keywords)
+    total = _is_total(call.keywords)
     required = [
         name
         for name, annotation in pairs

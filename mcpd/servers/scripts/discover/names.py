@@ -11,10 +11,12 @@ from mcpd.servers.scripts.discover.literals import NOTHING, literal
 from mcpd.servers.scripts.discover.types import DATACLASSES, ENUMS, FLAGS, KNOWN, MODELS, canonical, words
 
 if TYPE_CHECKING:
+    from mcpd.servers.scripts.discover.budget import Budget
     from mcpd.servers.scripts.discover.syntax import Bindings
 
 _MAX_PARTS: Final = 8
 _MAX_LINEAGE: Final = 40
+_NODE: Final = 8  # about as many characters of the source make one node of its tree
 
 
 class Kind(Enum):
@@ -32,13 +34,24 @@ class Kind(Enum):
 class Names:
     """Looks names up in the bindings of one module. Classes have keys: ``Outer.Inner``."""
 
-    def __init__(self, bindings: Bindings) -> None:
+    def __init__(self, bindings: Bindings, budget: Budget) -> None:
         self.bindings = bindings
+        self._budget = budget
+        prefixes = dict.fromkeys(canonical(f"{module}.") for module in reversed(bindings.stars))
+        self._stars = [prefix for prefix in prefixes if any(full.startswith(prefix) for full in KNOWN)]
         self.cache: dict[int, object] = {}  # what others found out about a class, by its id
         self._kinds: dict[int, Kind] = {}
         self._nested: dict[int, dict[str, ast.ClassDef]] = {}
         self._constants: dict[str, Any] = {}
         self._members: dict[int, dict[str, Any]] = {}
+        self._weights: dict[int, int] = {}
+
+    def may_read(self, *nodes: ast.AST) -> bool:
+        """Whether *nodes*, which are parts of the file, may be read for one more use."""
+        for node in nodes:
+            if id(node) not in self._weights:
+                self._weights[id(node)] = _weight(node)
+        return self._budget.read(sum(self._weights[id(node)] for node in nodes))
 
     def full(self, node: ast.expr | None) -> str:
         """The full name of the imported or built-in thing *node*, as the tables have it; else empty."""
@@ -50,8 +63,7 @@ class Names:
         if root in known.functions or root in known.classes or root in known.aliases:
             return ""
         if root not in known.imports and not rest and root not in _BUILTINS:
-            stars = (canonical(f"{module}.{root}") for module in reversed(known.stars))
-            return next((full for full in stars if full in KNOWN), root)
+            return next((prefix + root for prefix in self._stars if prefix + root in KNOWN), root)
         base = known.imports.get(root, f"builtins.{root}")
         return canonical(".".join([base, *rest]))
 
@@ -88,6 +100,8 @@ class Names:
 
     def _ancestors(self, node: ast.ClassDef, order: list[ast.ClassDef], seen: set[int]) -> None:
         if id(node) in seen or len(seen) > _MAX_LINEAGE:
+            return
+        if not self._budget.read(_NODE * (1 + len(node.bases) + len(node.decorator_list))):
             return
         seen.add(id(node))
         for base in reversed(node.bases):
@@ -136,6 +150,7 @@ class Names:
     def _enum_members(self, node: ast.ClassDef) -> dict[str, Any]:
         bases = self.bases(node)
         found: dict[str, Any] = {}
+        highest: int | None = None
         for statement in node.body:
             match statement:
                 case (
@@ -149,11 +164,13 @@ class Names:
                 called = self.full(value.func)
                 if called == "enum.nonmember":
                     continue
-                found[name] = _automatic(bases, name, found) if called == "enum.auto" else NOTHING
+                found[name] = _automatic(bases, name, highest) if called == "enum.auto" else NOTHING
             elif isinstance(value, ast.Name) and value.id in found:
                 found[name] = found[value.id]
             elif not isinstance(value, ast.Lambda):
-                found[name] = NOTHING if _is_bytes(value) else literal(value, self.constant)
+                found[name] = NOTHING if is_bytes(value) else literal(value, self.constant)
+            if isinstance(number := found.get(name), int):
+                highest = number if highest is None else max(highest, number)
         plain = all(value is None or isinstance(value, str | int | float) for value in found.values())
         return found if plain else {name: name for name in found}
 
@@ -165,13 +182,15 @@ class Names:
                 return NOTHING
             if node.id not in self._constants:
                 self._constants[node.id] = literal(value)
-            return self._constants[node.id]
+            found = self._constants[node.id]
+            return found if found is NOTHING or self.may_read(value) else NOTHING
         if isinstance(node, ast.Attribute):
             if node.attr == "value" and isinstance(node.value, ast.Attribute):
                 node = node.value
-            found = self.local(node.value)
-            if found is not None and self.kind(found[1]) is Kind.ENUM:
-                return self.members(found[1]).get(node.attr, NOTHING)
+            owner = self.local(node.value)
+            if owner is not None and self.kind(owner[1]) is Kind.ENUM:
+                member = self.members(owner[1]).get(node.attr, NOTHING)
+                return member if self._budget.read(len(str(member))) else NOTHING
         return NOTHING
 
 
@@ -187,7 +206,24 @@ def _parts(node: ast.expr | None) -> list[str]:
     return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else []
 
 
-def _is_bytes(node: ast.expr) -> bool:
+def _weight(node: ast.AST) -> int:
+    """About how many characters *node* has, without the bodies of functions and the classes in it."""
+    weight = 0
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        weight += _NODE
+        if isinstance(part, ast.Constant) and isinstance(part.value, str | bytes):
+            weight += len(part.value)
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+            pending.append(part.args)
+        elif part is node or not isinstance(part, ast.ClassDef):
+            pending += ast.iter_child_nodes(part)
+    return weight
+
+
+def is_bytes(node: ast.expr) -> bool:
+    """Whether *node* is a literal of bytes, which as base64 would be another value."""
     return isinstance(node, ast.Constant) and isinstance(node.value, bytes)
 
 
@@ -195,11 +231,10 @@ def _unsubscripted(node: ast.expr) -> ast.expr:
     return node.value if isinstance(node, ast.Subscript) else node
 
 
-def _automatic(bases: list[str], name: str, found: dict[str, Any]) -> Any:
-    """What ``auto()`` is for the member *name* after those *found*."""
+def _automatic(bases: list[str], name: str, highest: int | None) -> Any:
+    """What ``auto()`` is for the member *name*, *highest* being the largest number before it."""
     if "enum.StrEnum" in bases:
         return name.lower()
     if "str" in bases:
         return NOTHING
-    numbers = [value for value in found.values() if isinstance(value, int)]
-    return max(numbers, default=0) + 1
+    return (highest or 0) + 1

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from mcpd.servers.scripts.discover import constraints
 from mcpd.servers.scripts.discover.annotations import Converter
 from mcpd.servers.scripts.discover.budget import Budget
-from mcpd.servers.scripts.discover.docstrings import MAX_LINE, Docstrings, summary
+from mcpd.servers.scripts.discover.docstrings import Docstrings, summary
 from mcpd.servers.scripts.discover.literals import literal
 from mcpd.servers.scripts.discover.names import Kind, Names
-from mcpd.servers.scripts.discover.syntax import Bindings, Function, bindings, decode, parse
+from mcpd.servers.scripts.discover.syntax import Bindings, Function, bindings, decode, parameters, parse
 from mcpd.servers.scripts.tool import MAX_TOOLS, Tool
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def _read(source: str, path: str) -> tuple[list[Tool], frozenset[str]]:
     found = bindings(parse(source, path))
     public = {name: node for name, node in found.functions.items() if _is_public(name)}
     exported = _exported(found)
-    names, docs, budget = Names(found), Docstrings(), Budget()
+    docs, budget = Docstrings(), Budget()
+    names = Names(found, budget)
     offered = ((name, node) for name, node in public.items() if exported is None or name in exported)
     made = [
         Tool(name, summary(node), _input(node, Converter(names, docs, budget)), function=name)
@@ -90,14 +91,10 @@ def _exported(found: Bindings) -> set[str] | None:
 
 def _input(node: Function, converter: Converter) -> Schema:
     """The input schema of the function *node*."""
-    arguments = node.args
     said = converter.docs.parameters(node)
     properties: dict[str, Schema] = {}
     required: list[str] = []
-    positional = [*arguments.posonlyargs, *arguments.args]
-    defaults = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]
-    given = [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    for argument, default in given:
+    for argument, default in parameters(node.args):
         if argument.arg == _CONTEXT:
             continue
         info = _info(argument, default, converter.names)
@@ -106,11 +103,11 @@ def _input(node: Function, converter: Converter) -> Schema:
         properties[argument.arg] = _property(argument.annotation, info, converter)
         if info.required:
             required.append(argument.arg)
-    if arguments.vararg is not None:
-        properties[arguments.vararg.arg] = _rest(arguments.vararg, said, converter)
+    if (rest := node.args.vararg) is not None:
+        properties[rest.arg] = _rest(rest, said, converter)
     others: Schema | bool = False
-    if arguments.kwarg is not None:
-        others = _others(arguments.kwarg, properties, required, converter)
+    if node.args.kwarg is not None:
+        others = _others(node.args.kwarg, properties, required, converter)
     schema: Schema = {"type": "object", "properties": properties}
     if required:
         schema["required"] = required
@@ -123,8 +120,8 @@ def _info(argument: ast.arg, default: ast.expr | None, names: Names) -> constrai
     """What the default of *argument* says, and whether it has to be given."""
     if default is None:
         return constraints.Info(required=True)  # whatever Annotated says: Python has no default
-    info = constraints.read(default, names) if isinstance(default, ast.Call) else constraints.Info()
     if isinstance(default, ast.Call) and names.full(default.func) in constraints.FIELDS:
+        info = constraints.read(default, names)
         info.required = info.required is not False
         return info
     return constraints.Info(default=literal(default, names.constant), required=False)
@@ -157,7 +154,7 @@ def _takes_null(schema: Schema) -> bool:
 
 def _rest(argument: ast.arg, said: dict[str, str], converter: Converter) -> Schema:
     """The property of ``*args``: a list."""
-    info = constraints.Info(description=said.get(argument.arg, "")[:MAX_LINE])
+    info = constraints.Info(description=said.get(argument.arg, ""))
     if isinstance(argument.annotation, ast.Starred):  # *args: *tuple[int, str]
         return converter.described(converter.schema(argument.annotation), info)
     items = converter.schema(argument.annotation)
@@ -177,7 +174,9 @@ def _others(
             if found is None or converter.names.kind(found[1]) is not Kind.TYPED_DICT:
                 return True
             unpacked = converter.inline(found[1])
-            for name, schema in unpacked.get("properties", {}).items():
+            if "properties" not in unpacked:
+                return True
+            for name, schema in unpacked["properties"].items():
                 properties.setdefault(name, schema)
             required += [name for name in unpacked.get("required", []) if name not in required]
             return False

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from mcpd.errors import InvalidArgument
 from mcpd.servers.scripts.discover.budget import Budget
 from mcpd.servers.scripts.discover.dashes import knows
-from mcpd.servers.scripts.discover.docstrings import MAX_LINE
+from mcpd.servers.scripts.discover.docstrings import one_line
 from mcpd.servers.scripts.discover.literals import text
 from mcpd.servers.scripts.discover.tags import Command, Header, Parameter, read
 from mcpd.servers.scripts.tool import MAX_TOOLS, Option, Tool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MAX_DESCRIPTION: Final = 4000
 """The longest description of a tool, in characters."""
@@ -103,8 +103,8 @@ class _Maker:
         self._header = header
         self._dashes = dashes
         self._budget = Budget()
-        inherited = header.script.parameters if header.inherits else []
-        self._inherited = [self._made(parameter) for parameter in inherited if parameter.kind != "arg"]
+        inherited = _by_name(parameter for parameter in header.script.parameters if parameter.kind != "arg")
+        self._inherited = [self._made(each) for each in inherited.values() if header.inherits and not _swallows(each)]
 
     def _made(self, parameter: Parameter) -> _Made:
         schema = _property(parameter)
@@ -116,12 +116,9 @@ class _Maker:
         self._budget.next_tool()
         offered: dict[str, _Made] = {}
         for made in self._parameters(command):
-            parameter = made.parameter
-            if parameter.modifier == "%" or (parameter.modifier == "~" and parameter.kind != "arg"):
-                continue  # it takes words that are not its own
             if not self._budget.spend(made.cost):
                 break  # with all that follow, as the place of an argument says what it is
-            offered[parameter.name] = made
+            offered[made.parameter.name] = made
         schema: dict[str, Any] = {
             "type": "object",
             "properties": {name: dict(made.schema) for name, made in offered.items()},
@@ -140,14 +137,11 @@ class _Maker:
         )
 
     def _parameters(self, command: Command) -> Iterator[_Made]:
-        """The parameters of *command*, and of the script those that it has, too; of two with one name the first."""
-        seen: set[str] = set()
-        for parameter in command.parameters:
-            if parameter.name not in seen:
-                seen.add(parameter.name)
-                yield self._made(parameter)
+        """The parameters of *command*, and of the script those that it has, too."""
+        own = _by_name(command.parameters)
+        yield from (self._made(parameter) for parameter in own.values() if not _swallows(parameter))
         if command is not self._header.script:
-            yield from (made for made in self._inherited if made.parameter.name not in seen)
+            yield from (made for made in self._inherited if made.parameter.name not in own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +155,22 @@ class _Made:
     cost: int
 
 
+def _by_name(parameters: Iterable[Parameter]) -> dict[str, Parameter]:
+    """Of two *parameters* with one name the first."""
+    found: dict[str, Parameter] = {}
+    for parameter in parameters:
+        found.setdefault(parameter.name, parameter)
+    return found
+
+
+def _swallows(parameter: Parameter) -> bool:
+    """Whether *parameter* takes words that are not its own."""
+    return parameter.modifier == "%" or (parameter.modifier == "~" and parameter.kind != "arg")
+
+
 def _property(parameter: Parameter) -> dict[str, Any]:
     described: dict[str, Any] = {}
-    if said := text(" ".join(parameter.description.split()), MAX_LINE):
+    if said := one_line(parameter.description):
         described["description"] = said
     if parameter.kind == "flag":
         often = {"type": "integer", "minimum": 0, "maximum": MAX_OFTEN}
@@ -173,9 +180,11 @@ def _property(parameter: Parameter) -> dict[str, Any]:
     kind = _TYPES.get(last.rstrip("*+?"), "string") if not _together(parameter) else "string"
     one: dict[str, Any] = {"type": kind}
     if parameter.choices:
-        one["enum"] = [_typed(choice, kind) for choice in dict.fromkeys(parameter.choices)]
-        if not all(isinstance(choice, str) == (kind == "string") for choice in one["enum"]):
-            one = {"type": "string", "enum": list(dict.fromkeys(parameter.choices))}
+        choices = {choice: _typed(choice, kind) for choice in parameter.choices}
+        if any(isinstance(value, str) or _written(value) != choice for choice, value in choices.items()):
+            one = {"type": "string", "enum": list(choices)}  # as the word of a number is not the choice 007
+        else:
+            one["enum"] = list(choices.values())
     several = _several(parameter)
     if parameter.default is not None:
         default = _typed(parameter.default, one["type"])
@@ -317,13 +326,19 @@ def _word(name: str, value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case int():
-            return str(value) if abs(value) < 10**4000 else _refuse_number(name)
+            return _written(value) if abs(value) < 10**4000 else _refuse_number(name)
         case float() if math.isfinite(value):
-            return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+            return _written(value)
         case dict() | list():
             return _checked(name, json.dumps(value))
         case _:
             return _refuse_number(name)
+
+
+def _written(value: float) -> str:
+    """The word for *value*."""
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return str(int(value) if whole else value)
 
 
 def _refuse_number(name: str) -> str:

@@ -43,13 +43,18 @@ def decode(data: bytes, path: str) -> str:
         raise InvalidManifest(f"{path}:1: {error}") from None
 
 
-def parse(source: str, path: str) -> ast.Module:
-    """The syntax tree of *source*; raises :class:`InvalidManifest` as ``PATH:LINE: what is wrong``."""
+def check(source: str, path: str) -> None:
+    """See that *source* is text of a size that is read; raises :class:`InvalidManifest`, which names the line."""
     if len(source) > MAX_SOURCE:
         raise InvalidManifest(f"{path}:1: longer than {MAX_SOURCE} characters, which is more than a script may be")
     if "\0" in source:
         line = source.count("\n", 0, source.index("\0")) + 1
         raise InvalidManifest(f"{path}:{line}: not text: there is a NUL byte in it")
+
+
+def parse(source: str, path: str) -> ast.Module:
+    """The syntax tree of *source*; raises :class:`InvalidManifest` as ``PATH:LINE: what is wrong``."""
+    check(source, path)
     try:
         return _parse(source, path)
     except SyntaxError as error:
@@ -74,6 +79,13 @@ def expression(text: str) -> ast.expr | None:
             return value
         case _:
             return None
+
+
+def parameters(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]]:
+    """The parameters in *arguments* but ``*args`` and ``**kwargs``, each with its default."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [*[None] * (len(positional) - len(arguments.defaults)), *arguments.defaults]
+    return [*zip(positional, defaults, strict=True), *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
 
 
 def _parse(source: str, path: str) -> ast.Module:
@@ -134,13 +146,11 @@ def _statements(module: ast.Module) -> Iterator[tuple[ast.AST, bool]]:
     while stack:
         node, hidden = stack.pop()
         yield node, hidden
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         inner: list[tuple[ast.AST, bool]] = []
         for name, typing_only in _run(node):
-            block = getattr(node, name, [])
-            if isinstance(block, list):
-                inner += [(child, hidden or typing_only) for child in block]
+            inner += [(child, hidden or typing_only) for child in getattr(node, name, [])]
         stack += reversed(inner)
 
 
@@ -197,10 +207,14 @@ def _bind(found: Bindings, node: ast.AST) -> None:  # noqa: C901, PLR0912 -- a t
             _assign(found, target, value)
         case ast.AugAssign(ast.Name("__all__"), ast.Add(), value):
             found.exported.append(value)
+        case ast.AugAssign(target=target) | ast.For(target=target) | ast.AsyncFor(target=target):
+            _rebind(found, target)
         case ast.Delete(targets):
             for target in targets:
-                if isinstance(target, ast.Name):
-                    found.bound(target.id)
+                _rebind(found, target)
+        case ast.With(items) | ast.AsyncWith(items):
+            for item in items:
+                _rebind(found, item.optional_vars)
         case _ if _TYPE_ALIAS is not None and isinstance(node, _TYPE_ALIAS):
             _assign(found, node.name, node.value)
         case _:
@@ -230,12 +244,21 @@ def _bind_import(found: Bindings, node: ast.Import | ast.ImportFrom) -> None:
         found.imports[bound] = full
 
 
+def _rebind(found: Bindings, target: ast.expr | None) -> None:
+    """Forget the names in *target*, as what they stand for now cannot be told."""
+    for part in ast.walk(target) if target is not None else ():
+        if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
+            found.bound(part.id)
+
+
 def _assign(found: Bindings, target: ast.expr, value: ast.expr) -> None:
     if not isinstance(target, ast.Name):
+        _rebind(found, target)
         return
     if target.id == "__all__":
         found.exported = [value]
     if _wraps(value, target.id):
+        found.once.discard(target.id)
         return  # `greet = cached(greet)` is what it was
     found.bound(target.id)
     found.aliases[target.id] = value

@@ -19,9 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mcpd.errors import InvalidManifest
-
-MAX_SOURCE: Final = 2 * 1024 * 1024
-"""The longest script that is read, in characters."""
+from mcpd.servers.scripts.discover.syntax import check
 
 _MAX_LINE: Final = 4096  # a longer line is no comment for people
 
@@ -85,11 +83,7 @@ def read(source: str, name: str) -> Header:
     Raises :class:`InvalidManifest` as ``NAME:LINE: what is wrong`` if *source* is no text, or one of its tags is
     malformed while others show that they are meant.
     """
-    if len(source) > MAX_SOURCE:
-        raise InvalidManifest(f"{name}:1: longer than {MAX_SOURCE} characters, which is more than a script may be")
-    if "\0" in source:
-        line = source.count("\n", 0, source.index("\0")) + 1
-        raise InvalidManifest(f"{name}:{line}: not text: there is a NUL byte in it")
+    check(source, name)
     return _Reader(source, name).header()
 
 
