@@ -35,14 +35,14 @@ for script in data/scripts/*; do
 done
 # The map names transforms by their content, which lies in cas/.
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=. "$root/bin/python" -c '
-import json, sys
+import sys
 from pathlib import Path
 
+from mcpd.model import dump_json
 from mcpd.store.generator import build
 
 source, share = map(Path, sys.argv[1:])
-built = build(source, share / "cas")
-(share / "mcps.json").write_text(json.dumps(built.map, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+(share / "mcps.json").write_bytes(dump_json(build(source, share / "cas").map))
 ' data/mcps.source.json "$share"
 chmod -R u=rwX,go=rX "$share/cas" "$share/mcps.json"
 

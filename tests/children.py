@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Nothing that a test module starts outlives it; tests that count processes rely on that."""
+"""The processes that tests start. Nothing that a test module starts outlives it; tests that count them rely on that."""
 
 from __future__ import annotations
 
@@ -21,11 +21,24 @@ def children() -> dict[int, str]:
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
             if parent == os.getpid():
-                found[int(stat.parent.name)] = (stat.parent / "cmdline").read_text().replace("\0", " ")
+                found[int(stat.parent.name)] = (stat.parent / "cmdline").read_text(errors="replace").replace("\0", " ")
         except OSError:
             continue
+    return found
+
+
+def marked(mark: str) -> list[int]:
+    """The processes, whoever started them, that have *mark* in their environment or their command line."""
+    found = []
+    for proc in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (proc / "environ").read_bytes() + (proc / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if mark.encode() in said:
+            found.append(int(proc.name))
     return found
 
 

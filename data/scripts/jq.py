@@ -57,7 +57,8 @@ def query(
             raise ValueError(f"variables: {name[:100]!r} is no name for one, or has more than {MOST_WORD} bytes")
         argv += ["--argjson", name, encoded]
     # Nothing can be imported behind a definition, and what begins with one is no option.
-    return _run([*argv, f"def _: .; {filter}"], text if text or raw_input else dumps(json))
+    given = text if text or (raw_input and json is None) else dumps(json)
+    return _run([*argv, f"def _: .; {filter}"], given)
 
 
 def _program() -> str:

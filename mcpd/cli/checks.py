@@ -169,7 +169,9 @@ def scripts_check() -> Check:
     try:
         program = scripts_program("a script", "")
     except NotSupported as error:
-        return Check("scripts", "warn", "what makes servers of scripts is not installed", error.message)
+        # What it says of this one script holds for all.
+        advice = error.message.partition("; ")[2]
+        return Check("scripts", "warn", "what makes servers of scripts is not installed", advice)
     return Check("scripts", "ok", f"{program.argv[0]} makes servers of them")
 
 

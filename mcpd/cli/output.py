@@ -38,6 +38,11 @@ def note(line: str) -> None:
     sys.stderr.flush()
 
 
+def warn(text: object) -> None:
+    """Say on standard error what should be looked at, though what was asked for was done."""
+    note(f"{paint('warning:', 'yellow', sys.stderr)} {clean(text)}")
+
+
 def write_json(value: object) -> None:
     """Print *value* as JSON."""
     import json  # noqa: PLC0415
@@ -72,7 +77,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     state = next((at for at, heading in enumerate(headings) if heading in {"STATE", "RESULT"}), None)
     for row in cells:
         if state is not None:
-            row[state] = paint(row[state], _STATES.get(row[state], ""))
+            row[state] = coloured(row[state])
         grid.add_row(row)
     for line in grid.get_string().splitlines():
         write(line.rstrip())
@@ -92,6 +97,11 @@ def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
     if not colour or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m"
+
+
+def coloured(state: str, width: int = 0) -> str:
+    """*state*, at least *width* wide, in the colour that it has everywhere."""
+    return paint(state.ljust(width), _STATES.get(state, ""))
 
 
 def _fit(headings: Sequence[str], rows: list[list[str]]) -> None:

@@ -8,8 +8,6 @@ import facility
 import pytest
 from bridge_harness import COMMAND, Bridge, bridges
 
-from tests.children import no_child_stays  # noqa: F401 -- for every module here
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 

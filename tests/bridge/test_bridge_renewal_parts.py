@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,12 @@ from pool_world import ME, eventually, lists, send, world
 
 from mcpd.bridge.exchange import EventQueue
 from mcpd.bridge.handshake import renewal
-from mcpd.errors import Disabled
+from mcpd.errors import Disabled, ServiceUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from pool_world import World
 
     from mcpd.bridge.handshake.session import Session
@@ -40,6 +45,21 @@ def heard(queue: EventQueue) -> list[str]:
 def change(made: World, state: str) -> None:
     made.source.info = replace(made.source.info, state=state)
     made.source.listener()
+
+
+@contextmanager
+def starts(made: World) -> Iterator[asyncio.Event]:
+    """Set when a process is there."""
+    start, begun = made.source.start, asyncio.Event()
+
+    async def start_and_tell(*arguments: Any) -> Any:
+        started = await start(*arguments)
+        begun.set()
+        return started
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made.source, "start", start_and_tell)
+        yield begun
 
 
 async def settled(made: World) -> None:
@@ -146,6 +166,65 @@ async def test_a_session_that_opens_while_its_server_changes_has_no_process_of_b
             await eventually(lambda: not made.sessions.of("p")[0].kind.is_gone)
         assert heard(stream) == [CHANGED]
         assert text_of(await send(session, "echo", text="x").future) == "x"
+
+
+@pytest.mark.parametrize("opens", [True, False])
+async def test_a_process_that_is_greeted_while_its_server_changes_makes_way_for_another(
+    opens: bool, tmp_path: Path
+) -> None:
+    # Whoever answers writes into it first, and waits until somebody reads.
+    wire = tmp_path / "wire"
+    os.mkfifo(wire)
+    async with world("--wire", str(wire)) as made:
+        reader = os.open(wire, os.O_RDONLY | os.O_NONBLOCK)
+        for _ in range(0 if opens else 2):
+            await lists(await made.initialize())
+        session = None if opens else await made.initialize()
+        assert session is None or session.seat is None, "two have said the same before"
+        os.close(reader)
+        with starts(made) as begun:
+            waiting = asyncio.create_task(made.initialize()) if session is None else send(session, "pid").future
+            await begun.wait()
+        change(made, "second")
+        await eventually(lambda: {each.kind.info.state for each in made.sessions.of("p")} == {"second"})
+        reader = os.open(wire, os.O_RDONLY | os.O_NONBLOCK)
+        done = await waiting
+        if session is None:
+            session = done
+            assert made.sessions.count("p", ME) == (1, 0)
+            assert heard(listening(session)) == [CHANGED]
+        assert text_of(await send(session, "echo", text="x").future) == "x"
+        os.close(reader)
+
+
+async def test_what_a_server_said_before_it_changed_is_said_to_nobody_after(tmp_path: Path) -> None:
+    wire = tmp_path / "wire"
+    os.mkfifo(wire)
+    async with world("--wire", str(wire)) as made:
+        opening = [asyncio.create_task(made.initialize()) for _ in range(2)]
+        await eventually(lambda: len(made.sessions.of("p")) == len(opening) == len(made.parts.census))
+        change(made, "second")
+        await eventually(lambda: {each.kind.info.state for each in made.sessions.of("p")} == {"second"})
+        reader = os.open(wire, os.O_RDONLY | os.O_NONBLOCK)
+        first, _ = await asyncio.gather(*opening)
+        assert made.sessions.ready("p", ME, first.kind.params, {}) is None
+        os.close(reader)
+
+
+async def test_a_client_of_a_pool_that_changes_while_it_starts_is_told_to_try_again(tmp_path: Path) -> None:
+    wire = tmp_path / "wire"
+    os.mkfifo(wire)
+    async with world("--wire", str(wire), sharing="caller") as made:
+        with starts(made) as begun:
+            opening = asyncio.create_task(made.initialize())
+            await begun.wait()
+        change(made, "second")
+        await eventually(lambda: not made.pools.servers())
+        reader = os.open(wire, os.O_RDONLY | os.O_NONBLOCK)
+        with pytest.raises(ServiceUnavailable, match="has changed or is gone: try again"):
+            await opening
+        assert text_of(await send(await made.initialize(), "echo", text="x").future) == "x"
+        os.close(reader)
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -18,6 +18,7 @@ import httpx2
 import pytest
 from bridge_harness import BOTH, COMMAND, PATIENCE, Bridge, call, descendants, eventually, text_of
 
+from mcpd.bridge.pages.offer import MOST_PROBLEM, MOST_PROBLEMS, PROBLEMS, Offer
 from mcpd.bridge.pages.snippets import snippets
 from mcpd.bridge.site import Site
 
@@ -381,3 +382,14 @@ def test_what_is_to_be_pasted_names_the_address_that_was_asked(
     text = page.http.get("/mcp/meta/s", headers=headers).text
     assert "http://mcp.example.com:8443/mcp/s" in text
     assert "0.0.0.0" not in text
+
+
+def test_of_what_a_server_tells_is_wrong_with_it_so_much_is_shown() -> None:
+    offer = Offer()
+    for page in range(3):
+        told = [f"{page} {number} {'x' * MOST_PROBLEM}" for number in range(MOST_PROBLEMS - 1)]
+        for _ in range(2):
+            offer.troubled({"_meta": {PROBLEMS: told}})
+    assert len(offer.faults) == len(set(offer.faults)) == MOST_PROBLEMS
+    assert {len(fault) for fault in offer.faults} == {MOST_PROBLEM}
+    assert offer.faults[-1].startswith("1 0 ")

@@ -15,7 +15,6 @@ from mcpd.bus.connection import Connection
 from mcpd.paths import Scope
 from tests.bus.harness import Machine, PrivateBus, start_bus
 from tests.bus.inside import served
-from tests.children import no_child_stays  # noqa: F401 -- for every module here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

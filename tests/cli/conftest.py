@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.children import no_child_stays  # noqa: F401 -- for every module here
 from tests.cli.fake import FakeMcpd, fake_mcpd
+from tests.cli.map_files import HELLO, TRANSFORM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -108,3 +109,36 @@ def vendor(mcpctl: Mcpctl) -> Path:
     directory = Path(mcpctl.environ["MCP_ROOT"]) / "usr/share/mcp/scripts"
     directory.mkdir(parents=True)
     return directory
+
+
+@pytest.fixture
+def home(mcpctl: Mcpctl) -> Path:
+    """The user's home, with the directories of the map and of scripts."""
+    path = Path(mcpctl.environ["HOME"])
+    (path / ".config/mcp").mkdir(parents=True)
+    (path / ".local/share/mcp/scripts").mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, home: Path) -> Path:
+    """A source that is right."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "hello.py").write_text(HELLO)
+    secret = home / "secret"
+    secret.write_text("nobody's business")
+    (root / "tools.py").write_text(TRANSFORM.format(secret=str(secret), mark=str(tmp_path / "mark")))
+    document = {
+        "hello": {
+            "definition_cid": "hello.py",
+            "tools_transform_cid": "tools.py",
+            "auto_discover": True,
+            "disallowed_tools": ["nothing*"],
+            "tools": {"hello": {"name": "greet"}},
+            "resources": {"self": {"uri": "hello://self", "description": "Itself", "source": "file:hello.py"}},
+            "prompts": {"ask": {"description": "Asks", "template": "Say hello"}},
+        }
+    }
+    (root / "mcps.source.json").write_text(json.dumps(document, indent=2))
+    return root

@@ -120,6 +120,15 @@ async def test_doctor_knows_the_way_out_for_scripts(mcpctl: Mcpctl, mcpd: FakeMc
     }
 
 
+async def test_doctor_tells_of_the_map_once(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    path = Path(mcpctl.environ["HOME"]) / ".config/mcp/mcps.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"a": 1,}')
+    mcpd.servers["calculator"] |= {"state": "broken", "problem": "manifest.json is not JSON"}
+    ended = await mcpctl("doctor")
+    assert (ended.err, ended.out.count(f"{path}: not JSON")) == ("", 1)
+
+
 async def test_doctor_fails_if_mcpd_found_that_it_cannot_confine(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert _named((await _checks(mcpctl))[1], "confinement")["result"] == "ok"
     mcpd.features = ["spawn"]

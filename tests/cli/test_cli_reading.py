@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mcpd.cli import output
 from mcpd.cli.main import _handler
 from mcpd.cli.parser import build_parser
 from mcpd.errors import InteractionRequired, NotAuthorized
@@ -272,3 +273,15 @@ async def test_every_command_of_the_parser_can_be_found(mcpctl: Mcpctl) -> None:
 async def test_version_and_help(mcpctl: Mcpctl) -> None:
     assert (await mcpctl("--version")).out.startswith("mcpctl ")
     assert "exit status" in (await mcpctl("--help")).out
+
+
+@pytest.mark.parametrize("shown", ["stdout", "stderr"])
+def test_a_warning_is_coloured_where_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shown: str
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(getattr(sys, shown), "isatty", lambda: True)
+    output.warn("a\x1b[2Jb")
+    before, after = ("\x1b[33m", "\x1b[0m") if shown == "stderr" else ("", "")
+    assert tuple(capsys.readouterr()) == ("", f"{before}warning:{after} a\ufffd[2Jb\n")

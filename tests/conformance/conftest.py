@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.bridge.bridge_harness import ROOT, Bridge
-from tests.children import no_child_stays  # noqa: F401 -- for every module here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.servers import ECHO
-from tests.children import no_child_stays  # noqa: F401 -- for every module here
 from tests.e2e.script_parts import ScriptRig
 from tests.rig import Rig
 

@@ -8,16 +8,17 @@ import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx2
 
+from tests.children import marked as marked  # noqa: PLC0414 -- for the tests beside
 from tests.rig import PATIENCE, Rig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
+    from pathlib import Path
 
 BOTH = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 MODERN = "2026-07-28"
@@ -43,19 +44,6 @@ def eventually(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < give_up, f"never happened: {what}"
         time.sleep(0.05)
-
-
-def marked(mark: str) -> list[int]:
-    """The processes that have *mark* in their environment or their command line."""
-    found = []
-    for proc in Path("/proc").glob("[0-9]*"):
-        try:
-            said = (proc / "environ").read_bytes() + (proc / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if mark.encode() in said:
-            found.append(int(proc.name))
-    return found
 
 
 class ScriptRig(Rig):

@@ -83,6 +83,8 @@ def test_T10_3_T10_4_they_are_called(rig: ScriptRig) -> None:
 def test_T8_4_T10_5_jq_has_the_tools_of_its_transform(rig: ScriptRig) -> None:
     assert {"query", "keys", "flatten"} <= set(rig.tools("jq"))
     assert json.loads(rig.value("jq", "keys", json={"b": 1, "a": 2})) == ["b", "a"]
+    assert rig.value("jq", "query", filter=".", json=[1], raw_input=True) == '"[1]"'
+    assert rig.value("jq", "query", filter=".", text="a", raw_input=True) == '"a"'
     (said,) = rig.client("jq").result("prompts/get", name="write-filter", arguments={"task": "count"})["messages"]
     assert "count" in said["content"]["text"]
 

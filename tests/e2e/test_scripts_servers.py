@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
@@ -20,6 +22,7 @@ from tests.rig import BIN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 MARK = "imported"
 IMPORTED = f'''\
 """What it does when it is imported can be seen."""
@@ -251,6 +254,33 @@ def test_T10_1_T10_5_T6_4_a_built_map_names_script_transform_and_resource_by_con
     stored.chmod(0o644)
     stored.write_text(HELLO.replace("Hello", "Goodbye"))
     eventually(lambda: rig.listed()["built"]["state"] == "broken", "content that is not what its id says is noticed")
+
+
+def test_the_examples_of_the_manual_work(rig: ScriptRig) -> None:
+    manual = (REPOSITORY / "docs/scripts.md").read_text()
+    examples = re.findall(r"```(python|sh)\n(.*?)```", manual, re.DOTALL)
+    hello, render, disks, transform = (text for _, text in examples)
+    source = rig.home / "manual"
+    source.mkdir()
+    (called,) = re.findall(r"has a `(def greet.*)`:", manual)
+    polyglot = f"{called}:\n    return f'{{language}}: {{name}}'\n"
+    for name, text in (("hello", hello), ("render", render), ("disks", disks), ("polyglot", polyglot)):
+        path = source / f"{name}{'.sh' if name == 'disks' else '.py'}"
+        path.write_text(text)
+        rig.done("script", "add", str(path))
+    (source / "transform.py").write_text(transform)
+    document = {
+        "polyglot": {"tools_transform_cid": "transform.py", "variables": {"languages": ["de", "fr"]}},
+        "render": {"configurableProperties": [{"key": "format", "type": "string", "default": "pdf"}]},
+    }
+    (source / "mcps.source.json").write_text(json.dumps(document))
+    rig.done("mcps", "build", str(source / "mcps.source.json"), "-o", str(rig.map))
+    rig.done("mcps", "check")
+    eventually(lambda: "greet_de" in rig.tools("polyglot"), "the map is in use")
+    assert rig.value("hello", "greet", name="World", times=2) == "Hello World!\nHello World!"
+    assert [rig.value("polyglot", f"greet_{language}") for language in ("de", "fr")] == ["de: World", "fr: World"]
+    assert rig.value("render", "render", pages=2) == "pdf"
+    assert "1K-blocks" in rig.value("disks", "full", path="/", block_size="K")
 
 
 def test_T5_6_T14_3_a_script_that_the_map_disables_is_refused(rig: ScriptRig) -> None:

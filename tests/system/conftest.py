@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_running() -> None:
+def no_child_stays() -> None:
     """Here modules share what runs, a whole machine."""
 
 

@@ -20,6 +20,7 @@ MOST_RAW: Final = 8000
 PROBLEMS: Final = "org.mcpd/problems"
 """What of ``_meta`` of a list tells why something is not in it."""
 MOST_PROBLEMS: Final = 20
+"""That are shown of one server, however many lists and pages tell of some."""
 MOST_PROBLEM: Final = 500
 """Characters of one."""
 
@@ -87,7 +88,7 @@ class Offer:
         problems = member(result, "_meta").get(PROBLEMS)
         for problem in problems[:MOST_PROBLEMS] if isinstance(problems, list) else ():
             text = str(problem)[:MOST_PROBLEM]
-            if text not in self.faults:
+            if text not in self.faults and len(self.faults) < MOST_PROBLEMS:
                 self.faults.append(text)
 
     def introduced(self, result: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from mcpd.bridge.upstream.flight import Flight
 from mcpd.bridge.upstream.pipes import LineReader, Pipe
 from mcpd.bridge.upstream.policy import Answered, answer, screened
 from mcpd.bridge.upstream.terms import DRAIN_TIMEOUT, START_TIMEOUT
-from mcpd.errors import LimitExceeded, McpdError, ParseError, SpawnFailed, TimedOut
+from mcpd.errors import LimitExceeded, McpdError, ParseError, ServiceUnavailable, SpawnFailed, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,13 +143,16 @@ class Child:
     async def ask(self, method: str, params: bytes, timeout: float) -> Message:  # noqa: ASYNC109 -- the call's own
         """Send a request of the bridge itself, before any other, and return the response.
 
-        Raises :class:`~mcpd.errors.SpawnFailed` if the server ends instead.
+        Raises :class:`~mcpd.errors.SpawnFailed` if the server ends instead, or
+        :class:`~mcpd.errors.ServiceUnavailable` if it was retired.
         """
         sink = Answer()
         if not self.request(sink, b"0", method, jsonrpc.request(b"0", method, params), timeout=timeout):
             raise SpawnFailed(f"server {self.name} ended while it started; see its log")
         response = await sink.future
         if not self.open:
+            if "result" in response:
+                raise ServiceUnavailable(f"server {self.name} has changed or is gone: try again")
             what = "ended while it started" if self._died else f"did not answer {method} within {timeout:g} s"
             raise SpawnFailed(f"server {self.name} {what}; see its log")
         return response

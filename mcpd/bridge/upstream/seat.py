@@ -190,12 +190,10 @@ class Seat:
         except BaseException:
             await child.stop()
             raise
-        if "result" in response:
+        if "result" in response and renewals == self._renewals:
             self._take(child, response["result"])
-            if renewals != self._renewals:
-                # It was started as the server was before.
-                child.retire()
         else:
+            # It cannot serve, or was started as the server was before.
             self._parts.tasks.spawn(child.stop())
         return response
 
@@ -218,7 +216,9 @@ class Seat:
         self.info, self._shelf = info, shelf
         self._renewals += 1
         for child in list(self._children):
-            child.retire()
+            # Whoever greets one sees that it is of before, and has the greeting end first.
+            if child.serves:
+                child.retire()
 
     def retire(self, fault: McpdError) -> None:
         """Take no more calls; the process ends when those in flight have."""

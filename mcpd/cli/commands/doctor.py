@@ -4,31 +4,29 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mcpd import __version__
 from mcpd.cli.checks import Check, local_checks
 from mcpd.cli.mcps_checks import map_checks
-from mcpd.cli.output import clean, paint, write, write_json
+from mcpd.cli.output import clean, coloured, write, write_json
 from mcpd.cli.overrides import unit_checks
+from mcpd.cli.script_places import first, layers
 from mcpd.cli.session import open_bus
 from mcpd.cli.system_checks import installed, name_check, service_checks
 from mcpd.cli.units import BOOTED
 from mcpd.errors import EXIT_FAILED, McpdError
 from mcpd.paths import Scope, from_environment
 from mcpd.store import Store
-from mcpd.store.scripts import SUFFIXES
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from mcpd.bus.client import Client
     from mcpd.paths import Paths
-
-_COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 async def doctor(args: argparse.Namespace) -> int:
@@ -37,8 +35,7 @@ async def doctor(args: argparse.Namespace) -> int:
     paths = from_environment()
     checks = await asyncio.to_thread(lambda: [*local_checks(paths, scope), *_unit_checks(paths, scope)])
     off = any(check.name == "sandbox" and check.result == "warn" for check in checks)
-    scripts = await asyncio.to_thread(_scripts, paths, scope)
-    of_bus, servers = await _bus_checks(args, scripts, off=off)
+    of_bus, servers = await _bus_checks(args, off=off)
     checks += of_bus
     checks += await asyncio.to_thread(lambda: list(map_checks(paths, scope, servers, deep=True)))
     if args.json:
@@ -58,42 +55,19 @@ def _unit_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         yield from unit_checks(system=system)
 
 
-def _scripts(paths: Paths, scope: Scope) -> dict[str, str]:
-    """What to do about script servers that are broken, by id."""
-    places = {paths.user.scripts: "mcpctl script remove"} if scope is Scope.USER else {}
-    places |= {paths.system.scripts: "mcpctl --system script remove", paths.vendor_scripts: ""}
-    found = {}
-    for server in Store(paths, scope).list():
-        if server.script is None:
-            continue
-        files = (place / f"{server.id}{suffix}" for place in places for suffix in SUFFIXES)
-        file = next((file for file in files if os.path.lexists(file)), None)
-        found[server.id] = "mend its entry of the mcps map; 'mcpctl mcps check' says where that is"
-        if file is not None:
-            remove = places[file.parent]
-            otherwise = f"or '{remove} {server.id}'" if remove else "which is a package's"
-            found[server.id] = f"mend {file}, {otherwise}"
-    return found
-
-
-async def _bus_checks(
-    args: argparse.Namespace, scripts: Mapping[str, str], *, off: bool
-) -> tuple[list[Check], set[str] | None]:
+async def _bus_checks(args: argparse.Namespace, *, off: bool) -> tuple[list[Check], set[str] | None]:
     """What is said on the bus, and the ids of the servers, if somebody says them."""
     name = "system bus" if args.system else "session bus"
     try:
         async with open_bus(args) as bus:
-            checks, servers = await _mcpd_checks(bus, scripts, off=off)
+            checks, servers = await _mcpd_checks(bus, off=off)
             return [Check(name, "ok", "reachable"), *checks], servers
     except McpdError as error:
         return [Check(name, "fail", error.message, "start D-Bus, or run mcpctl inside the session it belongs to")], None
 
 
-async def _mcpd_checks(bus: Client, scripts: Mapping[str, str], *, off: bool) -> tuple[list[Check], set[str] | None]:
-    """What mcpd says of itself and its servers, and their ids; *off*: the settings want no sandbox.
-
-    *scripts* is what to do about broken script servers.
-    """
+async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str] | None]:
+    """What mcpd says of itself and its servers, and their ids; *off*: the settings want no sandbox."""
     unit = "systemctl status mcpd" if bus.system else "systemctl --user status mcpd"
     try:
         properties = await bus.manager.properties()
@@ -113,6 +87,8 @@ async def _mcpd_checks(bus: Client, scripts: Mapping[str, str], *, off: bool) ->
     elif not off:
         message = "mcpd cannot confine servers, and starts none"
         checks.append(Check("confinement", "fail", message, f"'{unit}' says why; then restart it"))
+    is_broken = any(server["state"] == "broken" for server in servers)
+    scripts = await asyncio.to_thread(_broken_scripts, system=bus.system) if is_broken else {}
     for server in servers:
         if server["state"] == "broken":
             server_id = server["id"]
@@ -125,7 +101,25 @@ async def _mcpd_checks(bus: Client, scripts: Mapping[str, str], *, off: bool) ->
     return [*checks, Check("servers", "ok", f"{len(servers)} installed")], {server["id"] for server in servers}
 
 
+def _broken_scripts(*, system: bool) -> dict[str, str]:
+    """What to do about script servers that are broken, by id."""
+    paths, scope = from_environment(), Scope.SYSTEM if system else Scope.USER
+    # What is wrong with files that it reads is told by the checks.
+    logging.getLogger("mcpd").addHandler(logging.NullHandler())
+    removals = {"user": "mcpctl script remove", "system": "mcpctl --system script remove"}
+    found = {}
+    for server_id in (server.id for server in Store(paths, scope).list() if server.script is not None):
+        place = first(layers(paths, scope), server_id)
+        if place is None:
+            found[server_id] = "mend its entry of the mcps map; 'mcpctl mcps check' says where that is"
+            continue
+        layer, file = place
+        otherwise = f"or '{removals[layer]} {server_id}'" if layer in removals else "which is a package's"
+        found[server_id] = f"mend {file}, {otherwise}"
+    return found
+
+
 def _print(check: Check) -> None:
-    write(f"{paint(check.result.ljust(4), _COLOURS[check.result])}  {check.name}: {clean(check.message)}")
+    write(f"{coloured(check.result, 4)}  {check.name}: {clean(check.message)}")
     if check.advice and check.result != "ok":
         write(f"      {clean(check.advice)}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.cli.checks import Check
 from mcpd.cli.mcps_checks import NAME, MapFile, check_permissions, entry_checks, map_checks, read_map
 from mcpd.cli.mcps_offers import Describer, Offer
-from mcpd.cli.output import clean, note, paint, table, write, write_json
+from mcpd.cli.output import clean, coloured, note, table, warn, write, write_json
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidManifest, NotFound, ReadOnly
 from mcpd.model import dump_json
 from mcpd.paths import Paths, Scope, from_environment
@@ -217,10 +217,9 @@ def _print(offers: Sequence[Offer], checks: Sequence[Check], unavailable: str) -
     elif not any(found.result == "fail" for found in checks):
         note("There are no script servers, and no entries for others.")
     if unavailable:
-        note(f"{paint('warning:', 'yellow')} scripts were only read: {clean(unavailable)}")
-    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+        warn(f"scripts were only read: {unavailable}")
     for found in checks:
-        write(f"{paint(found.result.ljust(4), colours[found.result])}  {clean(found.message)}")
+        write(f"{coloured(found.result, 4)}  {clean(found.message)}")
 
 
 def _rows(offer: Offer, *, asked: bool) -> list[tuple[str, str, str, str]]:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.output import clean, details, note, paint, table, write, write_json
+from mcpd.cli.output import clean, details, note, paint, table, warn, write, write_json
 from mcpd.cli.session import open_bus
 from mcpd.errors import NotFound
 
@@ -123,7 +123,7 @@ async def _warn_of_map(args: argparse.Namespace) -> None:
     scope = Scope.SYSTEM if args.system else Scope.USER
     for check in await asyncio.to_thread(lambda: list(map_checks(from_environment(), scope))):
         if check.result == "fail":
-            note(f"{paint('warning:', 'yellow')} {clean(check.message)}")
+            warn(check.message)
 
 
 async def _available(bus: Client, text: str) -> AsyncIterator[dict[str, Any]]:

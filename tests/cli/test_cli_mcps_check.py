@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""mcpctl mcps: a map is built from a source, and what is wrong with one is found before a client finds it."""
+"""mcpctl mcps check: what is wrong with a map is found before a client finds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mcpd.cli import mcps_checks, mcps_offers
 from mcpd.cli.commands import servers
 from mcpd.cli.main import main
 from mcpd.errors import SandboxUnavailable
-from mcpd.store.contents import content_id, read, write
+from mcpd.store.contents import content_id, write
+from tests.cli.map_files import HELLO, TRANSFORM, checked, messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,103 +23,6 @@ if TYPE_CHECKING:
     from mcpd.runtime.launch import LaunchSpec, Leash
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd
-
-HELLO = (
-    '"""Says hello."""\n\n\ndef hello(name: str = "you") -> str:\n    """Greets\n\n    somebody."""\n    return name\n'
-)
-TRANSFORM = """\
-import os
-
-def generate_tools(server_name, context):
-    seen = os.path.exists({secret!r})
-    try:
-        open({mark!r}, "w")
-    except OSError:
-        seen = seen or "only"
-    schema = {{"type": "object"}}
-    return [{{"name": f"seen-{{seen}}", "description": "Made", "inputSchema": schema, "function": "hello"}}]
-"""
-
-
-@pytest.fixture
-def home(mcpctl: Mcpctl) -> Path:
-    path = Path(mcpctl.environ["HOME"])
-    (path / ".config/mcp").mkdir(parents=True)
-    (path / ".local/share/mcp/scripts").mkdir(parents=True)
-    return path
-
-
-@pytest.fixture
-def project(tmp_path: Path, home: Path) -> Path:
-    """A source that is right."""
-    root = tmp_path / "project"
-    root.mkdir()
-    (root / "hello.py").write_text(HELLO)
-    secret = home / "secret"
-    secret.write_text("nobody's business")
-    (root / "tools.py").write_text(TRANSFORM.format(secret=str(secret), mark=str(tmp_path / "mark")))
-    document = {
-        "hello": {
-            "definition_cid": "hello.py",
-            "tools_transform_cid": "tools.py",
-            "auto_discover": True,
-            "disallowed_tools": ["nothing*"],
-            "tools": {"hello": {"name": "greet"}},
-            "resources": {"self": {"uri": "hello://self", "description": "Itself", "source": "file:hello.py"}},
-            "prompts": {"ask": {"description": "Asks", "template": "Say hello"}},
-        }
-    }
-    (root / "mcps.source.json").write_text(json.dumps(document, indent=2))
-    return root
-
-
-async def checked(mcpctl: Mcpctl, *files: Path) -> tuple[int, dict[str, Any]]:
-    ended = await mcpctl("mcps", "check", "--json", *map(str, files))
-    return ended.code, json.loads(ended.out)
-
-
-def messages(found: Mapping[str, Any], result: str) -> list[str]:
-    return [check["message"] for check in found["checks"] if check["result"] == result]
-
-
-async def test_T10_1_a_map_is_built_with_its_contents(mcpctl: Mcpctl, home: Path, project: Path) -> None:
-    out, cas = project / "mcps.json", home / ".local/share/mcp/cas"
-    ended = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", str(out))
-    assert (ended.code, ended.err) == (0, "")
-    name = content_id(HELLO.encode())
-    assert f"hello.definition_cid: {project}/hello.py is cid://{name}" in ended.out
-    assert out.read_text().endswith("}\n")
-    assert json.loads(out.read_text())["hello"]["definition_cid"] == f"cid://{name}"
-    assert read(name, [cas]) == HELLO.encode()
-    other = project / "elsewhere"
-    printed = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", "-", "--contents", str(other))
-    assert (printed.out, printed.err) == (out.read_text(), "")
-    assert read(name, [other]) == HELLO.encode()
-
-
-async def test_T10_1_what_cannot_be_built_leaves_everything_as_it_was(
-    mcpctl: Mcpctl, home: Path, project: Path
-) -> None:
-    source, out = project / "mcps.source.json", project / "mcps.json"
-    out.write_text("old")
-    (project / "tools.py").write_text("def generate_tools(:\n")
-    ended = await mcpctl("mcps", "build", str(source), "-o", str(out))
-    assert (ended.code, ended.out, out.read_text()) == (1, "", "old")
-    assert ended.err == f"mcpctl: {source}:2: entry 'hello': tools_transform_cid: tools.py:1: invalid syntax\n"
-    assert not (home / ".local/share/mcp/cas").exists()
-    assert (await mcpctl("mcps", "build", str(project / "absent"), "-o", str(out))).code == 1
-    ended = await mcpctl("mcps", "build", str(source), "-o", str(project))
-    assert ended.code == 2
-    assert "is not a file" in ended.err
-    assert (await mcpctl("mcps", "build", str(source), "-o", str(project / "new/mcps.json"))).code == 1
-    assert not (project / "new").exists()
-
-
-async def test_T10_1_the_directory_of_the_map_is_made(mcpctl: Mcpctl, home: Path, project: Path) -> None:
-    out = home / ".config/mcp/mcps.d/mine.json"
-    ended = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", str(out))
-    assert ended.code == 0, ended.err
-    assert "cid://" in out.read_text()
 
 
 async def test_T10_5_check_shows_what_a_source_would_offer(
@@ -344,39 +248,6 @@ async def test_of_a_linked_script_only_itself_is_shown(mcpctl: Mcpctl, home: Pat
     code, found = await checked(mcpctl)
     assert (found["unavailable"], found["servers"][0]["problems"], code) == ("", [], 0)
     assert {tool["name"] for tool in found["servers"][0]["tools"]} == {"hello", "seen-only"}
-
-
-async def test_a_map_keeps_its_mode_and_the_link_to_it(mcpctl: Mcpctl, home: Path, project: Path) -> None:
-    source, dotfiles, link = project / "mcps.source.json", project / "dotfiles", home / ".config/mcp/mcps.json"
-    dotfiles.mkdir()
-    target = dotfiles / "mcps.json"
-    target.write_text("{}")
-    target.chmod(0o600)
-    link.symlink_to(target)
-    ended = await mcpctl("mcps", "build", str(source), "-o", str(link))
-    assert ended.code == 0, ended.err
-    assert f"Wrote {target}; " in ended.out
-    assert link.readlink() == target
-    assert "cid://" in target.read_text()
-    assert target.stat().st_mode & 0o777 == 0o600
-    target.unlink()
-    assert (await mcpctl("mcps", "build", str(source), "-o", str(link))).code == 0
-    assert (link.readlink(), target.stat().st_mode & 0o777) == (target, 0o644)
-    link.unlink()
-    link.symlink_to(link)
-    ended = await mcpctl("mcps", "build", str(source), "-o", str(link))
-    assert (ended.code, "is not a file" in ended.err, link.is_symlink()) == (2, True, True)
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_nobody_elses_link_is_followed(mcpctl: Mcpctl, project: Path) -> None:
-    target, link = project / "target.json", project / "mcps.json"
-    target.write_text("old")
-    link.symlink_to(target)
-    os.chown(link, 65534, 65534, follow_symlinks=False)
-    ended = await mcpctl("mcps", "build", str(project / "mcps.source.json"), "-o", str(link))
-    assert (ended.code, target.read_text()) == (2, "old")
-    assert "is another user's symlink; name the file that it leads to" in ended.err
 
 
 @pytest.mark.parametrize("name", ["mcps.d", "mcps.d/notes.txt", "mcps.d/bad.json"])
