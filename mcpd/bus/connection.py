@@ -194,7 +194,9 @@ class Connection:
         """Answer the call *frame* with an error."""
         if not frame.flags & NO_REPLY_EXPECTED:
             fields = [(4, Variant("s", name)), (5, Variant("u", frame.serial)), (6, Variant("s", frame.sender))]
-            body = wire.marshal("s", [message.replace("\0", "\ufffd")])
+            # A name of a file may hold anything; an error that cannot be sent would leave its caller waiting.
+            sendable = message.replace("\0", "\ufffd").encode(errors="backslashreplace").decode()
+            body = wire.marshal("s", [sendable])
             self._send(Kind.ERROR, self._bus.next_serial(), fields, "s", body)
 
     def emit(

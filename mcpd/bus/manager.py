@@ -74,9 +74,9 @@ class Manager:
         found = self.servers.get(server_id)
         return found.record.variants() | details(found.server), server_path(server_id)
 
-    def get_manifest_path(self, _call: Call, server_id: str) -> str:
+    async def get_manifest_path(self, _call: Call, server_id: str) -> str:
         """``GetManifestPath``."""
-        return str(self.core.store.manifest_path(server_id))
+        return str(await asyncio.to_thread(self.core.store.manifest_path, server_id))
 
     async def list_available(self, _call: Call, query: Mapping[str, Any], cursor: str) -> tuple[list[Raw], str]:
         """``ListAvailable``."""
@@ -119,9 +119,9 @@ class Manager:
             for source in await asyncio.to_thread(self.core.catalog.sources)
         ]
 
-    def get_config(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], list[str]]:
+    async def get_config(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], list[str]]:
         """``GetConfig``."""
-        found = self.core.store.config(server_id)
+        found = await asyncio.to_thread(self.core.store.config, server_id)
         return plain(found.values), [text(key) for key in found.secrets_set]
 
     def list_sessions(self, call: Call) -> list[dict[str, Variant]]:
@@ -147,6 +147,10 @@ class Manager:
     def uninstall(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
         """``Uninstall``."""
         keep = _option(options, "keep-config", bool, default=False)
+        if _option(options, "forget", bool, default=False):
+            if keep:
+                raise InvalidArgument("Uninstall: 'forget' and 'keep-config' contradict each other")
+            return _path(self.core.installer.forget(server_id, call.uid))
         return _path(self.core.installer.uninstall(server_id, call.uid, keep_config=keep))
 
     async def update(self, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
@@ -262,6 +266,7 @@ class Manager:
         if "caller-uid" not in options:
             return found
         uid = self._owner_uid(call, options)
+        await self.servers.looked()
         if self.servers.get(server_id).record.values.get("run-as") != "system":
             raise NotSupported(f"server {server_id} runs as the user who calls it: the system's bridge cannot start it")
         user = await asyncio.to_thread(look_up, uid)

@@ -6,13 +6,13 @@ An installed server loses all that when mcpd removes it; the file of a script is
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING
 
-from mcpd.cli import prompt
-from mcpd.cli.output import clean, note, paint
+from mcpd.cli.output import warn
 from mcpd.cli.session import open_bus
-from mcpd.errors import InvalidConfig, McpdError, NotFound, ServiceUnavailable
+from mcpd.errors import NotFound, ServiceUnavailable
 from mcpd.paths import Scope
 from mcpd.store import Store
 from mcpd.store.files import remove_tree
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from mcpd.bus.client import Client
     from mcpd.paths import Paths
 
 
@@ -34,39 +33,25 @@ def is_used(paths: Paths, scope: Scope, server_id: str) -> bool:
     return server.script is not None and server.layer == scope
 
 
-async def unset(args: argparse.Namespace, server_id: str) -> None:
-    """Have mcpd forget all values and secrets of the script server *server_id*, while its script is still there.
+async def forget(args: argparse.Namespace, paths: Paths, scope: Scope, server_id: str) -> None:
+    """Have all that is kept for the script server *server_id* removed, whatever is wrong with its script.
 
-    What mcpd refuses is told. Without mcpd nothing happens; :func:`drop` tells what is left.
+    Without mcpd a user's own values and secrets are removed here; :func:`drop` tells what is left. Raises what mcpd
+    refuses it with, and then nothing was removed.
     """
     try:
         async with open_bus(args, changing=True) as bus:
-            await _unset_all(bus, server_id)
-    except (NotFound, ServiceUnavailable):
-        return
-    except McpdError as error:
-        _tell(error)
+            (await bus.run_job("Uninstall", "sa{sv}", [server_id, {"forget": True}])).check()
+    except ServiceUnavailable:
+        if scope is Scope.USER:
+            await asyncio.to_thread(Store(paths, scope).forget, server_id)
 
 
-async def _unset_all(bus: Client, server_id: str) -> None:
-    values, secrets = await bus.manager.call("GetConfig", "s", [server_id])
-    for key in sorted(values):
-        try:
-            await bus.manager.call("SetConfig", "sa{sv}a{sv}", [server_id, {}, {"unset": [key]}])
-        except InvalidConfig as error:
-            # One that an earlier version of the script had; the others go all the same.
-            _tell(error)
-    for key in secrets:
-        with prompt.memfd(b"", "secret") as fd:
-            await bus.manager.call("SetSecret", "ssha{sv}", [server_id, key, 0, {}], fds=[fd])
+def drop(paths: Paths, scope: Scope, server_id: str) -> bool:
+    """Remove the state of *server_id*, whose script is gone, if it is the user's; whether nothing is left.
 
-
-def _tell(error: McpdError) -> None:
-    note(f"{paint('warning:', 'yellow')} mcpd did not forget what was set: {clean(error.message)}")
-
-
-def drop(paths: Paths, scope: Scope, server_id: str) -> None:
-    """Remove the state of *server_id*, whose script is gone, if it is the user's, and tell what of it is left."""
+    What is left is told.
+    """
     layout = paths.layout(scope)
     state = layout.state / server_id
     left = [path for place in (layout.secrets, layout.overlay) if os.path.lexists(path := place / f"{server_id}.json")]
@@ -74,8 +59,8 @@ def drop(paths: Paths, scope: Scope, server_id: str) -> None:
         left.append(state)
     if left:
         how = "remove it" if scope is Scope.USER else "it is mcpd's; remove it as root when nothing of the server runs"
-        kept = ", ".join(clean(path) for path in left)
-        note(f"{paint('warning:', 'yellow')} the next server {server_id} gets what is left of this one: {kept}; {how}")
+        warn(f"the next server {server_id} gets what is left of this one: {', '.join(map(str, left))}; {how}")
+    return not left
 
 
 def _removed(state: Path) -> bool:

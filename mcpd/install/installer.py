@@ -133,6 +133,22 @@ class Installer:
 
         return self.jobs.start(JobKind.UNINSTALL, [server_id], owner_uid, work)
 
+    def forget(self, server_id: str, owner_uid: int) -> Job:
+        """Stop the script server *server_id*, which may be broken or gone, and remove all that is kept for it.
+
+        That is its configuration and its state; its script is for others to remove. For an installed server the job
+        fails with :class:`~mcpd.errors.InvalidArgument`.
+        """
+        check_id(server_id)
+
+        async def work(job: Job) -> None:
+            job.enter(JobState.ACTIVATING)
+            await in_thread(partial(self._store.forget, server_id))
+            await self._sessions.stop_server(server_id)
+            await self._forget_state(server_id)
+
+        return self.jobs.start(JobKind.UNINSTALL, [server_id], owner_uid, work)
+
     def check_updates(self, owner_uid: int) -> Job:
         """Read the registries again; afterwards :meth:`updates` tells what is newer there."""
         return self._start_refresh(JobKind.CHECK_UPDATES, owner_uid)

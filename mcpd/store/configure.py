@@ -6,6 +6,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from mcpd.errors import InvalidArgument, NotFound
+from mcpd.model import check_id
 from mcpd.store import configuration, documents
 from mcpd.store.files import Staged
 from mcpd.store.migrate import migrate_index
@@ -43,6 +45,25 @@ def set_secret(view: View, server_id: str, key: str, value: str | None) -> None:
         _write_own(view, found.id, {key: None}, secrets, kept, chosen=key)
     else:
         view.secrets.write(found.id, secrets)
+
+
+def forget(view: View, server_id: str) -> None:
+    """Drop all values and secrets of a script server, even if it is broken or gone. The caller holds the lock.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` for any other server.
+    """
+    try:
+        _, found = view.find(check_id(server_id))
+    except NotFound:
+        pass
+    else:
+        if found.script is None:
+            raise InvalidArgument(
+                f"{server_id} is installed: what is kept for it is removed with it, and its values are unset by their"
+                " keys"
+            )
+    view.secrets.remove(server_id)
+    view.overlay.remove(server_id)
 
 
 def _write_own(

@@ -46,9 +46,13 @@ class Store:
         self._lifecycle = Lifecycle(self._view, self._tree, self._tools)
         self._lock = WriteLock(layout.generations / ".lock")
 
-    def list(self) -> _Servers:
-        """All servers, the layers merged, broken ones included, by id (S-8, S-25)."""
-        return self._view.all()
+    def list(self, *, edits: bool = True) -> _Servers:
+        """All servers, the layers merged, broken ones included, by id (S-8, S-25).
+
+        Without *edits* the mcps map and the scripts are not looked at again, which takes its time if scripts are new:
+        whoever cannot wait calls :meth:`edits` in a thread before.
+        """
+        return self._view.all(edits=edits)
 
     def get(self, server_id: str) -> InstalledServer:
         """The server *server_id* (S-26). Raises :class:`~mcpd.errors.NotFound`."""
@@ -134,6 +138,15 @@ class Store:
         """Set the sensitive property *key*, or unset it. Raises as :meth:`set_config` does."""
         with self.lock():
             configure.set_secret(self._view, server_id, key, value)
+
+    def forget(self, server_id: str) -> None:
+        """Drop all values and secrets kept for a script server, be it broken or gone.
+
+        Raises :class:`~mcpd.errors.InvalidArgument` for a server that is installed in this scope, and what writing
+        raises.
+        """
+        with self.lock():
+            configure.forget(self._view, server_id)
 
     def new_generation(self, server_id: str) -> Generation:
         """An empty directory in its final place, to be filled and then activated or discarded."""

@@ -219,6 +219,6 @@ async def test_only_scripts_of_ones_own_are_removed(
     assert ended.err == f"{vendor}/a.py is the server a now.\n"
     assert names(own) == []
     assert names(vendor) == ["a.py"]
-    assert [call[0] for call in mcpd.calls] == ["GetConfig", "ListServers"]
+    assert [call[0] for call in mcpd.calls] == ["Uninstall", "ListServers"]
     assert (await mcpctl("script", "remove", "absent")).code == 4
     assert (await mcpctl("script", "remove", "../../x")).code == 2

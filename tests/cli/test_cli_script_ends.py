@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ToolListChangedNotification
 
 from mcpd.cli.main import main
-from mcpd.errors import InvalidConfig, InvalidManifest
+from mcpd.errors import ReadOnly
 from mcpd.runtime import bundled
 from tests.cli.script_files import HELLO, Watch, file, names, watching
 from tests.rig import BIN, Rig
@@ -51,10 +51,7 @@ async def test_what_was_set_for_a_script_goes_with_it(
     assert (ended.code, ended.err) == (0, "")
     assert names(own) == []
     assert not state.exists()
-    changes = [call[:3] for call in mcpd.calls if call[0].startswith("Set")]
-    assert changes == [*[("SetConfig", "a", {})] * 2, ("SetSecret", "a", "KEY"), ("SetSecret", "a", "TOKEN")]
-    assert [call[3] for call in mcpd.calls if call[0] == "SetConfig"] == [{"unset": ["depth"]}, {"unset": ["unit"]}]
-    assert mcpd.received == [b"", b""]
+    assert [call[:3] for call in mcpd.calls] == [("Uninstall", "a", {"forget": True}), ("ListServers", {})]
 
 
 async def test_what_was_set_for_a_script_may_stay(mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path) -> None:
@@ -65,30 +62,31 @@ async def test_what_was_set_for_a_script_may_stay(mcpctl: Mcpctl, mcpd: FakeMcpd
     assert [call[0] for call in mcpd.calls] == ["ListServers"]
 
 
-async def test_a_value_that_the_script_no_longer_knows_keeps_no_secret(
-    mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path
-) -> None:
-    await with_values(mcpctl, mcpd, tmp_path)
-    mcpd.errors["SetConfig"] = InvalidConfig("a: no configuration key 'depth'")
-    ended = await mcpctl("script", "remove", "a")
-    assert (ended.code, mcpd.received) == (0, [b"", b""])
-    assert "mcpd did not forget what was set: a: no configuration key 'depth'" in ended.err
-
-
-@pytest.mark.parametrize("member", ["GetConfig", "SetSecret", "all"])
-async def test_what_cannot_be_forgotten_is_told(
-    mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path, member: str
+async def test_what_mcpd_refuses_to_forget_stays_with_its_script(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path
 ) -> None:
     state = await with_values(mcpctl, mcpd, tmp_path)
-    secret = Path(mcpctl.environ["HOME"]) / ".local/share/mcp/secrets/a.json"
-    secret.parent.mkdir(parents=True)
-    secret.write_text("{}")
-    environ = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nonexistent"} if member == "all" else {}
-    mcpd.errors[member] = InvalidManifest("a.py:1: broken")
-    ended = await mcpctl("script", "remove", "a", environ=environ)
+    mcpd.errors["Uninstall"] = ReadOnly("mcpd is read-only")
+    ended = await mcpctl("script", "remove", "a")
+    assert (ended.code, ended.err) == (1, "mcpctl: mcpd is read-only\n")
+    assert names(own) == ["a.py"]
+    assert (state / "deep/file").exists()
+
+
+@pytest.mark.parametrize("text", [HELLO, "def f(:\n"])
+async def test_without_mcpd_a_users_own_values_go_all_the_same(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path, text: str
+) -> None:
+    state = await with_values(mcpctl, mcpd, tmp_path)
+    data = Path(mcpctl.environ["HOME"]) / ".local/share/mcp"
+    kept = [data / "secrets/a.json", data / "overlay/a.json"]
+    for path in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    (own / "a.py").write_text(text)
+    ended = await mcpctl("script", "remove", "a", environ={"DBUS_SESSION_BUS_ADDRESS": "unix:path=/nonexistent"})
     assert (ended.code, names(own), state.exists()) == (0, [], False)
-    assert f"warning: the next server a gets what is left of this one: {secret}; remove it\n" in ended.err
-    assert ("mcpd did not forget what was set: a.py:1: broken" in ended.err) is (member != "all")
+    assert [path for path in kept if path.exists()] == []
 
 
 async def test_what_is_another_servers_is_not_forgotten(
@@ -110,7 +108,7 @@ async def test_the_systems_state_is_left_to_mcpd(mcpctl: Mcpctl, tmp_path: Path)
     (root / "var/lib/mcp/state/a").mkdir(parents=True)
     await mcpctl("script", "add", "--system", str(file(tmp_path, "a.py")))
     ended = await mcpctl("script", "remove", "--system", "a")
-    assert ended.code == 0
+    assert ended.code == 1
     assert f"{root}/var/lib/mcp/state/a; it is mcpd's; remove it as root" in ended.err
     assert (root / "var/lib/mcp/state/a").is_dir()
 
@@ -133,8 +131,8 @@ def test_without_the_package_that_runs_them_scripts_are_added_with_a_warning(
     monkeypatch.setattr(bundled, "NEEDED_BY_SCRIPTS", ("surely_no_such_module",))
     assert main(["--user", "script", "add", str(file(tmp_path, "a.py"))]) == 0
     told = capsys.readouterr()
-    assert told.err.startswith("warning: the server cannot be started: a script is a script")
-    assert "is not installed; install" in told.err
+    said = "warning: the server cannot be started: what makes servers of scripts is not installed; install"
+    assert told.err.startswith(said)
     assert names(own) == ["a.py"]
 
 
@@ -267,6 +265,9 @@ def test_the_next_script_of_the_name_gets_nothing_of_the_last(rig: Rig, tmp_path
             assert rig.mcpctl("secret", "set", "next", "KEY", stdin="hush").returncode == 0
         said = json.loads(rig.mcpctl("config", "get", "next", "--json").stdout)
         assert said == {"values": {"unit": "K"}, "secrets-set": ["KEY"]}
+        if not keep:
+            broken = Path(rig.environ["HOME"]) / ".local/share/mcp/scripts/next.py"
+            broken.write_text(broken.read_text() + "def x(:\n")
         removed = rig.mcpctl("script", "remove", "next", *([keep] if keep else []))
         assert (removed.returncode, removed.stderr) == (0, "")
     rig.mcpctl("script", "add", script)

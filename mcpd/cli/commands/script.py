@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import leftovers
 from mcpd.cli.checks import scripts_check
-from mcpd.cli.output import clean, note, paint, table, write, write_json
+from mcpd.cli.output import clean, note, table, warn, write, write_json
+from mcpd.cli.script_places import Place, files, first, layers
 from mcpd.cli.script_source import Text, Watched, read_given
 from mcpd.cli.session import open_bus
 from mcpd.errors import (
+    EXIT_FAILED,
     AlreadyInstalled,
     InvalidArgument,
     InvalidManifest,
@@ -62,7 +64,7 @@ async def add(args: argparse.Namespace) -> int:
         note(f"{clean(path)}, {_WHOSE[layer]} script {place.name}, is hidden by this one.")
     await _tell(args, place.name)
     if (missing := scripts_check()).result != "ok":
-        note(f"{paint('warning:', 'yellow')} the server cannot be started: {clean(missing.advice)}")
+        warn(f"the server cannot be started: {missing.message}; {missing.advice}")
     write(f"'mcpctl tools {place.name}' lists its tools, 'mcpctl call {place.name} TOOL' calls one.")
     if args.watch:
         write(f"Watching {clean(source)}, until Ctrl-C.")
@@ -96,15 +98,15 @@ async def remove(args: argparse.Namespace) -> int:
     found = await asyncio.to_thread(_own, paths, scope, name)
     forgets = not args.keep_config and await asyncio.to_thread(leftovers.is_used, paths, scope, name)
     if forgets:
-        await leftovers.unset(args, name)
+        await leftovers.forget(args, paths, scope, name)
     for path in found:
         await asyncio.to_thread(_unlink, path)
         write(f"Removed {name}: {clean(path)}")
     if (below := _below(paths, scope, name)) is not None:
         note(f"{clean(below[1])} is the server {name} now.")
     await _tell(args, name)
-    if forgets:
-        await asyncio.to_thread(leftovers.drop, paths, scope, name)
+    if forgets and not await asyncio.to_thread(leftovers.drop, paths, scope, name):
+        return EXIT_FAILED
     return 0
 
 
@@ -138,22 +140,10 @@ def _check(source: Path, data: bytes, kind: Kind) -> None:
         raise InvalidManifest(f"{source}:{problem}")
 
 
-def _files(directory: Path, name: str) -> list[Path]:
-    """What is called *name* in *directory*, the one that counts first."""
-    return [path for suffix in SUFFIXES if os.path.lexists(path := directory / f"{name}{suffix}")]
-
-
-def _layers(paths: Paths, scope: Scope) -> list[tuple[str, Path]]:
-    """Where scripts are, by falling precedence, and what the scope of those there is called."""
-    own = [("user", paths.user.scripts)] if scope is Scope.USER else []
-    return [*own, ("system", paths.system.scripts), ("vendor", paths.vendor_scripts)]
-
-
-def _below(paths: Paths, scope: Scope, name: str) -> tuple[str, Path] | None:
+def _below(paths: Paths, scope: Scope, name: str) -> Place | None:
     """The script *name* that *scope* has without its own one, and what the scope of that is called."""
     own = paths.layout(scope).scripts
-    others = ((layer, directory) for layer, directory in _layers(paths, scope) if directory != own)
-    return next(((layer, path) for layer, directory in others for path in _files(directory, name)), None)
+    return first((place for place in layers(paths, scope) if place[1] != own), name)
 
 
 def _require_writable(directory: Path, scope: Scope) -> None:
@@ -187,7 +177,7 @@ class _Place:
         *force*, and what writing raises.
         """
         _require_writable(self._directory, self._scope)
-        there, data = _files(self._directory, self.name), text.data
+        there, data = files(self._directory, self.name), text.data
         if there == [self.path] and self._content() == data:
             self._last = data
             return self._close(text.mode)
@@ -231,17 +221,15 @@ def _unlink(path: Path) -> None:
 def _own(paths: Paths, scope: Scope, name: str) -> list[Path]:
     """The files of the scope's own script *name*, which may be removed."""
     layout = paths.layout(scope)
-    found = _files(layout.scripts, name)
+    found = files(layout.scripts, name)
     if not found:
-        for layer, directory in _layers(paths, scope):
-            for path in _files(directory, name):
-                whose = "a package's"
-                if layer == "system":
-                    whose = f"the administrator's, who removes it with 'mcpctl --system script remove {name}'"
-                raise ReadOnly(
-                    f'{path} is {whose}; an entry {{"{name}": {{"enabled": false}}}} in {layout.mcps} disables it'
-                )
-        raise NotFound(f"there is no script {name!r}; 'mcpctl script list' shows all there are")
+        if (others := first(layers(paths, scope), name)) is None:
+            raise NotFound(f"there is no script {name!r}; 'mcpctl script list' shows all there are")
+        layer, path = others
+        whose = "a package's"
+        if layer == "system":
+            whose = f"the administrator's, who removes it with 'mcpctl --system script remove {name}'"
+        raise ReadOnly(f'{path} is {whose}; an entry {{"{name}": {{"enabled": false}}}} in {layout.mcps} disables it')
     _require_writable(layout.scripts, scope)
     return found
 
@@ -250,7 +238,7 @@ def _scripts(paths: Paths, scope: Scope) -> Iterator[dict[str, str]]:
     """All scripts, those that are not used among them."""
     used = {server.script.path: server for server in Store(paths, scope).list() if server.script is not None}
     inspections = Inspections(paths.layout(scope).cache / "scripts.json")
-    for layer, root in _layers(paths, scope):
+    for layer, root in layers(paths, scope):
         directory = ScriptDirectory(root, inspections)
         for script in directory.scan().values():
             server = used.get(script.path)
@@ -279,11 +267,11 @@ async def _tell(args: argparse.Namespace, name: str) -> None:
     except ServiceUnavailable:
         return
     except McpdError as error:
-        note(f"{paint('warning:', 'yellow')} mcpd did not look at it: {clean(error.message)}")
+        warn(f"mcpd did not look at it: {error.message}")
         return
     for server in servers:
         if server["id"] == name and server.get("problem"):
-            note(f"{paint('warning:', 'yellow')} {clean(server['problem'])}")
+            warn(server["problem"])
 
 
 async def _watch(args: argparse.Namespace, watched: Watched, place: _Place) -> None:
