@@ -16,7 +16,7 @@ _SUBJECTS: Final = ("name", "uri")
 
 
 class Request(Protocol):
-    """What the SDK's middleware is given of a request or notification; the latter has no id."""
+    """What the SDK's middleware is given of a request or notification."""
 
     @property
     def method(self) -> str:
@@ -25,10 +25,6 @@ class Request(Protocol):
     @property
     def params(self) -> Mapping[str, Any] | None:
         """The parameters, as they were sent."""
-
-    @property
-    def request_id(self) -> object:
-        """The id of a request."""
 
 
 class Timing:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 from contextlib import asynccontextmanager
@@ -14,10 +13,13 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tests.servers.remote_harness import Client as Wire
+from tests.unit.scripts.facility_parts import manifest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+__all__ = ["ERAS", "SCRIPT", "command", "manifest", "served", "text", "wire"]
 
 ERAS = ("legacy", "2026-07-28")
 PROGRAM = ("-I", "-m", "mcpd.servers.scripts")
@@ -72,25 +74,6 @@ def move() -> object:
     from mcpd.script import Redirect
     return Redirect("variable://note")
 '''
-
-
-def manifest(directory: Path, source: str = "", *, suffix: str = ".py", **entry: Any) -> Path:
-    """The private manifest of the server ``thing``, whose script holds *source*."""
-    script: dict[str, Any] = {
-        "path": "",
-        "kind": "",
-        "sha256": "",
-        "entry": entry,
-        "contents": [str(directory / "cas")],
-    }
-    if source:
-        path = directory / f"thing{suffix}"
-        path.write_text(source)
-        script |= {"path": str(path), "kind": {".py": "python", ".sh": "shell"}[suffix]}
-    said = {"id": "thing", "name": "Thing", "description": "Does things.", "version": "1.2", "config": {"key": "value"}}
-    file = directory / "manifest.json"
-    file.write_text(json.dumps({**said, "script": script}))
-    return file
 
 
 def command(*arguments: object) -> list[str]:

@@ -30,6 +30,13 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+def described(*arguments: object) -> dict[str, Any]:
+    """What a server started with *arguments* says that it would offer."""
+    done = subprocess.run(command("--describe", *arguments), capture_output=True, text=True, timeout=60, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 @pytest.mark.parametrize("mode", ERAS)
 async def test_T8_1_a_session_from_the_greeting_to_the_calls(tmp_path: Path, log: Path, mode: str) -> None:
     async with served("--manifest", manifest(tmp_path, SCRIPT), mode=mode, log=log) as client:
@@ -151,8 +158,7 @@ async def test_T13_4_calls_run_side_by_side(tmp_path: Path, log: Path) -> None:
 def test_the_list_of_a_shell_script_is_described(tmp_path: Path) -> None:
     path = tmp_path / "hello.sh"
     path.write_text('#!/bin/sh\n# Greets.\necho "hello $1"\n')
-    done = subprocess.run(command("--describe", path), capture_output=True, text=True, timeout=60, check=True)
-    found = json.loads(done.stdout)
+    found = described(path)
     assert [tool["name"] for tool in found["tools"]] == ["hello"]
     assert (found["resources"], found["prompts"], found["problems"]) == ([], [], [])
 
@@ -180,11 +186,7 @@ async def test_a_tool_of_the_entry_finds_its_arguments_on_stdin(tmp_path: Path, 
 def test_a_description_holds_what_is_wrong(tmp_path: Path) -> None:
     entry = {"auto_discover": False, "tools": {"gone": {}}, "resources": {"bad": {"uri": "x"}}, "prompts": {"bad": {}}}
     name = contents.write(tmp_path / "cas", b"def generate_tools(name, context): return [5]")
-    file = manifest(tmp_path, SCRIPT, tools_transform_cid=name, **entry)
-    done = subprocess.run(
-        command("--manifest", file, "--describe"), capture_output=True, text=True, timeout=60, check=True
-    )
-    found = json.loads(done.stdout)
+    found = described("--manifest", manifest(tmp_path, SCRIPT, tools_transform_cid=name, **entry))
     assert [tool["name"] for tool in found["tools"]] == ["gone"]
     assert [problem.partition(":")[0] for problem in found["problems"]] == [
         "tool gone", "tools_transform_cid", "resource bad", "prompt bad",
@@ -192,19 +194,14 @@ def test_a_description_holds_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_a_syntax_error_is_described_with_its_line(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("--manifest", manifest(tmp_path, "\ndef broken(:\n"), "--describe"),
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    found = json.loads(done.stdout)
+    found = described("--manifest", manifest(tmp_path, "\ndef broken(:\n"))
     assert found["tools"] == []
     assert f"{tmp_path}/thing.py:2:" in found["problems"][0]
 
 
 def test_describing_a_script_does_not_import_it(tmp_path: Path) -> None:
     trace = tmp_path / "imported"
-    file = manifest(tmp_path, f"open({str(trace)!r}, 'w')\n" + SCRIPT)
-    subprocess.run(command("--manifest", file, "--describe"), capture_output=True, timeout=60, check=True)
+    described("--manifest", manifest(tmp_path, f"open({str(trace)!r}, 'w')\n" + SCRIPT))
     assert not trace.exists()
 
 
@@ -224,3 +221,14 @@ def test_what_cannot_be_served_is_told_at_the_start(arguments: list[str], says: 
     assert says in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("how", ["--describe", ""])
+@pytest.mark.parametrize(("name", "text"), [("bad.py", "\ndef broken(:\n"), ("bad.sh", "#!/bin/sh\nif true; then\n")])
+def test_a_script_alone_that_cannot_be_read_is_not_served(tmp_path: Path, name: str, text: str, how: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    argv = command(*([how] if how else []), path)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"mcp-scripts: {path}:")

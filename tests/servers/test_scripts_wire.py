@@ -222,6 +222,20 @@ async def test_what_cannot_be_sent_and_what_goes_wrong_here_are_errors(tmp_path:
     await odd.close()
 
 
+@pytest.mark.parametrize("mode", ERAS)
+async def test_half_a_character_from_another_server_is_an_error_that_says_so(tmp_path: Path, mode: str) -> None:
+    async def other(*_: object) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": "\ud800"}]}
+
+    defined = definition.read(manifest(tmp_path, resources={"far": {"uri": "server://far/look"}}))
+    calls = Calls(defined.path, defined.kind, defined.source, limits=defined.limits(), log=lambda _: None)
+    served_ = Facility(defined, calls, other)
+    async with Client(make_server(served_), mode=mode) as client:
+        with pytest.raises(MCPError, match="half a surrogate pair"):
+            await client.read_resource("server://far/look")
+    await served_.close()
+
+
 async def test_every_message_is_timed_in_one_line_of_the_log(tmp_path: Path, log: Path) -> None:
     async with wire("--manifest", manifest(tmp_path, SCRIPT), log=log) as client:
         await client.greet()
@@ -353,6 +367,9 @@ async def test_a_script_alone_says_nothing_of_changes_that_it_will_not_tell(tmp_
     script.write_text(SCRIPT)
     async with wire(script, log=log) as client:
         capabilities = (await client.greet())["result"]["capabilities"]
+        assert {capabilities[kind]["listChanged"] for kind in ("tools", "resources", "prompts")} == {False}
+    async with wire(script, log=log) as client:
+        capabilities = (await client.ask(request("server/discover", _meta=MODERN)))["result"]["capabilities"]
         assert {capabilities[kind]["listChanged"] for kind in ("tools", "resources", "prompts")} == {False}
 
 

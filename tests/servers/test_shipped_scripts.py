@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import which
@@ -16,6 +15,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
 from mcpd.store.generator import build
+from tests.servers.scripts_harness import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,14 +58,9 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     return write
 
 
-def command(manifest: Path) -> StdioServerParameters:
-    return StdioServerParameters(
-        command=sys.executable, args=["-I", "-m", "mcpd.servers.scripts", "--manifest", str(manifest)]
-    )
-
-
 def client(manifest: Path) -> Client:
-    return Client(command(manifest), mode="legacy")
+    program, *arguments = command("--manifest", manifest)
+    return Client(StdioServerParameters(command=program, args=arguments), mode="legacy")
 
 
 def text(result: CallToolResult) -> str:
@@ -81,9 +76,8 @@ async def test_T10_5_shipped_scripts_offer_their_tools_and_nothing_is_wrong(
     manifests: Callable[..., Path], server_id: str
 ) -> None:
     """Those of jq that are no functions come from its transform, which the map names by its content."""
-    program = command(manifests(server_id))
     process = await asyncio.create_subprocess_exec(
-        program.command, *program.args, "--describe", stdout=asyncio.subprocess.PIPE
+        *command("--manifest", manifests(server_id), "--describe"), stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
     assert process.returncode == 0

@@ -9,7 +9,6 @@ and answers on stdout, each a length and JSON.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import math
 import os
@@ -73,8 +72,10 @@ class Checks:
                 fault = await helper.ask(checker, value, self._seconds)
         except TimeoutError:
             fault = f"$: checking {what} took more than {self._seconds:g} s"
-        except (OSError, EOFError) as error:
-            fault = f"$: checking {what} failed: {error or 'the process that did it has ended'}"
+        except (ConnectionError, EOFError):
+            fault = f"$: checking {what} failed: the process that did it has ended"
+        except OSError as error:
+            fault = f"$: checking {what} failed: {error}"
         except BaseException:
             if helper is not None:
                 await asyncio.shield(self._end(helper))
@@ -117,8 +118,7 @@ class _Helper:
 
     async def ask(self, checker: Checker, value: bytes, seconds: float) -> str:
         """What is wrong with the JSON *value*, within *seconds* or so. Raises OSError and EOFError."""
-        schema = json.dumps(checker.schema).encode()
-        key = hashlib.sha256(schema).digest()
+        schema, key = checker.written
         for part in (key, b"" if key in self._known else schema, str(math.ceil(seconds) + 1).encode(), value):
             self._send(part)
         if self._process.stdin is not None:

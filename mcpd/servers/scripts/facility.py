@@ -107,9 +107,11 @@ class Facility:
 
     async def read_resource(self, uri: str, hops: int) -> dict[str, Any]:
         """The result of ``resources/read``; raises what :meth:`~mcpd.servers.scripts.resources.Reader.read` raises."""
-        resources, tools = (await self._resources()).made, (await self._tools()).made
-        reader = Reader(self._server, resources, tools, self._other)
+        reader = Reader(self._server, (await self._resources()).made, self._made_tools, self._other)
         return {"contents": await self._apart(partial(reader.read, uri, hops))}
+
+    async def _made_tools(self) -> Tools:
+        return (await self._tools()).made
 
     async def check_prompt(self, name: str, arguments: dict[str, Any]) -> None:
         """Raise :class:`~mcpd.errors.InvalidArgument` for a prompt there is not, and for arguments that are no strings.

@@ -91,7 +91,7 @@ class Tools:
         self._discover()
         entry = definition.entry
         for name in entry.tools:
-            self._add(f"tool {name}", {**_mapping(definition.raw, "tools", name), "name": name})
+            self._add(f"tool {name}", {**definition.raw["tools"][name], "name": name})
         # An entry that describes tools whole means those; one that only changes some of a script's means all (V-78).
         defines = any(tool.input_schema is not None or tool.function for tool in entry.tools.values())
         if entry.auto_discover or (entry.auto_discover is None and not defines):
@@ -237,11 +237,3 @@ def _checked(name: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any], Chec
         raise ValueError(f"{name}: it is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-
-
-def _mapping(raw: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    """The object at *path* in *raw*; none is an empty one."""
-    found: Any = raw
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return dict(found) if isinstance(found, dict) else {}

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
-import re
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mcpd import __version__
 from mcpd.errors import McpdError, NotAuthorized, ServiceUnavailable, TimedOut
 from mcpd.model import load_json
+from mcpd.servers.remote.params import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +26,7 @@ HOPS: Final = "org.mcpd/hops"
 REVISION: Final = "2026-07-28"
 MOST: Final = 32 * 1024 * 1024
 """Bytes of an answer."""
-_PLAIN: Final = re.compile(r"(?!\s|=\?base64\?.*\?=$)[\x20-\x7e]*(?<!\s)")
+_TOO_LARGE: Final = f"the answer has more than {MOST} bytes"
 
 
 class Others:
@@ -85,7 +84,7 @@ class Others:
             "Content-Type": "application/json",
             "MCP-Protocol-Version": REVISION,
             "Mcp-Method": "tools/call",
-            "Mcp-Name": _header(tool),
+            "Mcp-Name": encoded(tool),
         }
         transport = httpx2.AsyncHTTPTransport(uds=self._socket)
         url = f"http://localhost/mcp/{quote(server, safe='')}"
@@ -105,26 +104,34 @@ class Others:
 
 async def _answer(response: httpx2.Response) -> dict[str, Any]:
     """The JSON-RPC response that *response* is, or that comes last on the stream of events that it is."""
-    data = bytearray()
-    async for chunk in response.aiter_bytes():
-        data += chunk
-        if len(data) > MOST:
-            raise McpdError(f"the answer has more than {MOST} bytes")
+    events = response.headers.get("content-type", "").startswith("text/event-stream")
+    data = await (_last_event(response) if events else _body(response))
     origin = f"the answer of the bridge (HTTP {response.status_code})"
-    if response.headers.get("content-type", "").startswith("text/event-stream"):
-        lines = [line.removeprefix(b"data:") for line in bytes(data).splitlines() if line.startswith(b"data:")]
-        data = bytearray(next((line for line in reversed(lines) if line.strip()), b"null"))
-    found = load_json(bytes(data), origin)
+    found = load_json(data, origin)
     if not isinstance(found, dict):
         raise McpdError(f"{origin} is no answer")
     return found
 
 
-def _header(text: str) -> str:
-    """*text* as the value of a header: in Base64 with its marks if it could not travel as it is."""
-    if _PLAIN.fullmatch(text):
-        return text
-    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+async def _body(response: httpx2.Response) -> bytes:
+    data = bytearray()
+    async for chunk in response.aiter_bytes():
+        data += chunk
+        if len(data) > MOST:
+            raise McpdError(_TOO_LARGE)
+    return bytes(data)
+
+
+async def _last_event(response: httpx2.Response) -> str:
+    import httpx2  # noqa: PLC0415 -- few servers call others
+
+    data = "null"
+    try:
+        async for event in httpx2.EventSource(response, max_event_size=MOST):
+            data = event.data if event.data.strip() else data
+    except httpx2.SSEError as error:
+        raise McpdError(_TOO_LARGE) from error
+    return data
 
 
 def _text(result: dict[str, Any]) -> str:

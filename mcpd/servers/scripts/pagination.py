@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
@@ -53,6 +52,6 @@ def _place(cursor: str, mark: bytes) -> int:
     """Where *cursor* points to in the list of *mark*; 0 for none that was given for it."""
     try:
         data = base64.b64decode(cursor, altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return 0
     return int.from_bytes(data[_MARK:], "big") if data[:_MARK] == mark and len(data) == _MARK + _PLACE else 0

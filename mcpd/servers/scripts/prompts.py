@@ -179,8 +179,7 @@ class Prompt:
                 if "default" in argument.schema_:
                     values[name] = argument.schema_["default"]
                 continue
-            text = given[name]
-            values[name] = from_texts(argument.schema_, [text]) if "type" in argument.schema_ else text
+            values[name] = from_texts(argument.schema_, [given[name]])
             fault = await checks.fault(self.checkers[name], values[name], "the argument")
             if fault:
                 raise self._wrong(f"the argument {name} is not what it has to be: {fault}")
@@ -222,7 +221,7 @@ class Prompts:
         """What is wrong, for whoever looks after the server."""
         static = definition.raw.get("prompts")
         for name, item in static.items() if isinstance(static, dict) else ():
-            self._add(f"prompt {name}", {**item, "name": name} if isinstance(item, dict) else item)
+            self._add(f"prompt {name}", {**item, "name": name})
         for number, item in enumerate(generated, 1):
             self._add(f"prompts_transform_cid: item {number}", item)
         if self._left_out:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from mcpd.errors import InvalidManifest, LimitExceeded, McpdError, NotFound
 from mcpd.model import check_id
-from mcpd.model.base import Document, Text
+from mcpd.model.mcps import ResourceEntry
 from mcpd.servers.scripts import running
 from mcpd.servers.scripts.schemas import from_texts
 from mcpd.servers.scripts.transforms import MOST_OFFERED, left_out
@@ -45,18 +45,9 @@ _TEXTUAL: Final = re.compile(
 _PARAMETERS: Final = re.compile(r"\s*;.*", re.DOTALL)
 
 
-class ResourceItem(Document):
+class ResourceItem(ResourceEntry):
     """A resource as an entry or a transform gives it."""
 
-    model_config = ConfigDict(alias_generator=str)
-
-    uri: Text = ""
-    name: Text = ""
-    title: Text = ""
-    description: Text = ""
-    mime_type: Text = Field(default="", alias="mimeType")
-    source: Text = ""
-    """Where its content comes from; its own URI if nothing is said."""
     size: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
@@ -89,7 +80,7 @@ class Resources:
         """What is wrong, for whoever looks after the server."""
         static = definition.raw.get("resources")
         for key, item in static.items() if isinstance(static, dict) else ():
-            self._add(f"resource {key}", {"name": key, **item} if isinstance(item, dict) else item)
+            self._add(f"resource {key}", {"name": key, **item})
         for number, item in enumerate(generated, 1):
             self._add(f"resources_transform_cid: item {number}", item)
         if self._left_out:
@@ -155,9 +146,11 @@ def variable(source: str) -> str:
 
 
 class Reader:
-    """Reads the *resources* of *server*, from its *tools* as well, and from those of others, called with *other*."""
+    """Reads the *resources* of *server*, of its own *tools* as well, and of those of others, called with *other*."""
 
-    def __init__(self, server: running.Server, resources: Resources, tools: Tools, other: Other) -> None:
+    def __init__(
+        self, server: running.Server, resources: Resources, tools: Callable[[], Awaitable[Tools]], other: Other
+    ) -> None:
         self._server = server
         self._definition = server.definition
         self._resources = resources
@@ -209,7 +202,7 @@ class Reader:
     async def _own(self, resource: Resource) -> list[dict[str, Any]]:
         item, source = resource.item, resource.source
         name = unquote(source.path.removeprefix("/"))
-        tool = self._tools.of_path(name)
+        tool = (await self._tools()).of_path(name)
         if tool is None:
             raise NotFound(f"resource {item.uri}: {self._definition.id} has no tool or function {name or 'main'!r}")
         arguments = _query(source, tool.tool.input_schema)
@@ -251,13 +244,20 @@ def _of_blocks(
                 said = block.get("mimeType")
                 found.append({"mimeType": said if isinstance(said, str) else kind, "blob": data})
             case {"type": "resource", "resource": {"text": str()} | {"blob": str()} as inner}:
-                said = {"mimeType": kind} if kind else {}
-                found.append(said | {key: inner[key] for key in ("mimeType", "text", "blob") if key in inner})
+                found.append(_embedded(inner, kind))
             case {"type": "resource_link", "uri": str(uri)}:
                 found.append({"redirect": uri})
             case _:
                 raise McpdError(f"resource {item.uri}: its source gave something that is no content of a resource")
     return found
+
+
+def _embedded(resource: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The content of an embedded *resource*: its text, or its blob if it has none."""
+    said = resource.get("mimeType")
+    kind = said if isinstance(said, str) else kind
+    key = "text" if isinstance(resource.get("text"), str) else "blob"
+    return ({"mimeType": kind} if kind else {}) | {key: resource[key]}
 
 
 def _redirection(found: list[dict[str, Any]]) -> str:
@@ -274,7 +274,10 @@ def _query(source: SplitResult, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_size(uri: str, found: list[dict[str, Any]]) -> None:
-    size = sum(len(each["text"].encode()) if "text" in each else len(each["blob"]) * 3 // 4 for each in found)
+    size = sum(
+        len(each["text"].encode(errors="surrogatepass")) if "text" in each else len(each["blob"]) * 3 // 4
+        for each in found
+    )
     if size > MAX_RESOURCE:
         raise LimitExceeded(
             f"resource {uri} has {size} bytes, more than the {MAX_RESOURCE} ({MAX_RESOURCE >> 20} MiB) that are read"

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,6 +55,12 @@ class Checker:
         self._cost = _check(schema)
         self._validator = Draft202012Validator(schema, registry=EMPTY_REGISTRY)
 
+    @cached_property
+    def written(self) -> tuple[bytes, bytes]:
+        """The schema as JSON, and the SHA-256 of that: what another process knows it by."""
+        text = json.dumps(self.schema).encode()
+        return text, hashlib.sha256(text).digest()
+
     def is_cheap_for(self, value: object) -> bool:
         """Whether :meth:`fault` takes some milliseconds at most, so that nothing has to wait for it."""
         return self._cost > 0 and _weighs_less(value, min(MAX_WORK // self._cost, MAX_WEIGHT))
@@ -66,6 +73,9 @@ class Checker:
             return TOO_DEEP
         except (Unresolvable, re.error) as error:
             return f"$: it cannot be checked, as its schema is not usable: {_clipped(str(error))}"
+        except (ArithmeticError, ValueError) as error:
+            # "multipleOf" of a number of hundreds of digits, or of one that is not finite.
+            return f"$: it cannot be checked: {_clipped(str(error))}"
 
 
 @lru_cache(maxsize=4096)

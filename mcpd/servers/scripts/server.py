@@ -44,7 +44,6 @@ RESOURCE_NOT_FOUND: Final = -32002
 """Until revision 2026-07-28, in which it is -32602."""
 _PATIENCE: Final = 2.0
 """Seconds that the last lines of the log may take."""
-_HANDSHAKE: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 
 log = logging.getLogger("mcp-scripts")
 
@@ -175,6 +174,9 @@ def make_server(facility: Facility) -> Server[Any]:
         capabilities = server.get_capabilities(protocol_version=ctx.protocol_version)
         if capabilities.resources is not None:
             capabilities.resources.subscribe = False
+        for each in (capabilities.tools, capabilities.resources, capabilities.prompts):
+            if each is not None:
+                each.list_changed = about.managed
         versions = list(MODERN_PROTOCOL_VERSIONS)
         return DiscoverResult(supported_versions=versions, capabilities=capabilities, instructions=server.instructions)
 
@@ -192,6 +194,7 @@ class Handlers:
     async def guard(self, ctx: Context, call_next: Next) -> Any:
         """Turn every fault into an error of the protocol, and check what the SDK would refuse without saying why."""
         from mcp.shared.exceptions import MCPError  # noqa: PLC0415
+        from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS  # noqa: PLC0415
         from pydantic import ValidationError  # noqa: PLC0415
 
         if ctx.request_id is None:
@@ -203,7 +206,8 @@ class Handlers:
         except McpdError as fault:
             data: Mapping[str, object] | None = fault.data
             code = fault.jsonrpc_code
-            if ctx.method == "resources/read" and data is not None and ctx.protocol_version in _HANDSHAKE:
+            older = ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+            if ctx.method == "resources/read" and data is not None and older:
                 code = RESOURCE_NOT_FOUND
             raise MCPError(code, fault.message, data) from fault
         except ValidationError as error:

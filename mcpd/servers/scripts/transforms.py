@@ -8,10 +8,11 @@ give standing, and is reported.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from mcpd.errors import McpdError
-from mcpd.servers.scripts.calls import Limits, PythonJob
+from mcpd.servers.scripts.calls import PythonJob
 from mcpd.servers.scripts.discover import python
 from mcpd.store import contents
 from mcpd.store.inspection import MAX_SCRIPT
@@ -19,7 +20,7 @@ from mcpd.store.inspection import MAX_SCRIPT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcpd.servers.scripts.calls import Outcome, ShellJob
+    from mcpd.servers.scripts.calls import Limits, Outcome, ShellJob
     from mcpd.servers.scripts.definition import Definition
 
 Kind: TypeAlias = Literal["tools", "resources", "prompts"]
@@ -69,7 +70,6 @@ async def generated(definition: Definition, runs: Runs, kind: Kind) -> tuple[lis
         source = python.decode(data, origin)
     except McpdError as error:
         return [], [f"{kind}_transform_cid: {error.message}"]
-    limits = definition.limits()
     outcome = await runs.call(
         PythonJob(
             function=function,
@@ -79,7 +79,7 @@ async def generated(definition: Definition, runs: Runs, kind: Kind) -> tuple[lis
             positional=(definition.id, {**definition.context(), "source": definition.source}),
             read_only=True,
         ),
-        Limits(SECONDS, limits.memory, limits.processes, limits.output),
+        replace(definition.limits(), seconds=SECONDS),
     )
     if outcome.error:
         return [], [f"{origin}: {function} failed: {outcome.error}"]

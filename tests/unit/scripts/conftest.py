@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from facility_parts import MADE
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+
+# How long an example takes says more of what else the machine does than of what is tested.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(autouse=True)

@@ -85,8 +85,8 @@ class Inline:
         pass
 
 
-def define(directory: Path, source: str = "", *, suffix: str = ".py", **entry: Any) -> Definition:
-    """The server ``thing`` with a script of *source*, if there is any, and an *entry*."""
+def manifest(directory: Path, source: str = "", *, suffix: str = ".py", **entry: Any) -> Path:
+    """The private manifest of the server ``thing`` with a script of *source*, if there is any, and an *entry*."""
     script: dict[str, Any] = {
         "path": "",
         "kind": "",
@@ -98,10 +98,15 @@ def define(directory: Path, source: str = "", *, suffix: str = ".py", **entry: A
         path = directory / f"thing{suffix}"
         path.write_text(source)
         script |= {"path": str(path), "kind": {".py": "python", ".sh": "shell"}[suffix]}
-    manifest = {"id": "thing", "name": "Thing", "description": "Does things.", "version": "1", "script": script}
+    said = {"id": "thing", "name": "Thing", "description": "Does things.", "version": "1.2", "config": {"key": "value"}}
     file = directory / "manifest.json"
-    file.write_text(json.dumps(manifest))
-    return definition.read(file)
+    file.write_text(json.dumps({**said, "script": script}))
+    return file
+
+
+def define(directory: Path, source: str = "", *, suffix: str = ".py", **entry: Any) -> Definition:
+    """The server of that manifest."""
+    return definition.read(manifest(directory, source, suffix=suffix, **entry))
 
 
 def store(directory: Path, data: str | bytes) -> str:

@@ -50,6 +50,13 @@ def test_a_schema_that_refers_to_itself_without_end_is_an_answer() -> None:
     assert "refers to itself" in Checker({"$ref": "#"}).fault({})
 
 
+@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan")], ids=["long", "infinite", "none"])
+async def test_a_number_that_cannot_be_divided_is_an_answer(checks: Checks, value: float) -> None:
+    for schema in ({"multipleOf": 0.5}, {"multipleOf": 0.5, "pattern": "^a"}):
+        said = await checks.fault(Checker(schema), value, "the arguments")
+        assert said.startswith("$: it cannot be checked: ")
+
+
 def test_a_long_value_is_not_quoted_whole() -> None:
     fault = Checker({"properties": {"a": {"type": "integer"}}}).fault({"a": "x" * 100_000})
     assert len(fault) < 400
@@ -171,3 +178,14 @@ async def test_a_check_that_nobody_waits_for_any_more_is_ended(checks: Checks) -
         await waiting
     assert helper._process.returncode is not None
     assert not checks._all
+
+
+async def test_a_process_that_is_killed_is_said_to_have_ended(checks: Checks) -> None:
+    checker = Checker({"pattern": "^a"})
+    assert await checks.fault(checker, "a", "the arguments") == ""
+    (helper,) = checks._all
+    helper._process.kill()
+    await helper._process.wait()
+    said = await checks.fault(checker, "a", "the arguments")
+    assert said == "$: checking the arguments failed: the process that did it has ended"
+    assert await checks.fault(checker, "a", "the arguments") == ""

@@ -170,6 +170,9 @@ async def test_an_argument_has_the_type_that_its_schema_says(tmp_path: Path) -> 
     arguments = [{"name": "n", "schema": {"type": "integer", "minimum": 1}}]
     served = serve(tmp_path, count={"arguments": arguments, "template": "{{ n + 1 }}"})
     assert await said(served, "count", n="41") == "42"
+    arguments = [{"name": "n", "schema": {"anyOf": [{"type": "integer"}, {"type": "boolean"}]}}]
+    served = serve(tmp_path, count={"arguments": arguments, "template": "{{ n + 1 }}"})
+    assert await said(served, "count", n="41") == "42"
 
 
 # ---------------------------------------------------------------------------------------- what is refused

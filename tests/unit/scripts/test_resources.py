@@ -258,6 +258,17 @@ async def test_resources_are_read_when_they_are_asked_for(tmp_path: Path) -> Non
         assert len(runs.jobs) == count
 
 
+async def test_what_is_no_result_of_a_tool_is_read_without_the_tools(tmp_path: Path) -> None:
+    runs = Inline(SCRIPT)
+    entry = {"tools_transform_cid": store(tmp_path, "def generate_tools(name, context): return []")}
+    resources = {"note": {"uri": "variable://note"}, "result": {"uri": "server://thing/add?a=1"}}
+    served = facility(define(tmp_path, SCRIPT, resources=resources, variables={"note": "x"}, **entry), runs=runs)
+    await read(served, "variable://note")
+    assert runs.jobs == []
+    await read(served, "server://thing/add?a=1")
+    assert [job.function for job in runs.jobs if isinstance(job, PythonJob)] == ["generate_tools", "add"]
+
+
 BLOCKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"type": "image", "data": "AAEC", "mimeType": "image/png"}, {"mimeType": "image/png", "blob": "AAEC"}),
     ({"type": "audio", "data": "AAEC", "mimeType": "audio/wav"}, {"mimeType": "audio/wav", "blob": "AAEC"}),
@@ -266,6 +277,8 @@ BLOCKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"mimeType": "text/html", "text": "<p>"},
     ),
     ({"type": "resource", "resource": {"uri": "x://y", "blob": "AAEC"}}, {"blob": "AAEC"}),
+    ({"type": "resource", "resource": {"uri": "x://y", "text": "a", "blob": "AAEC"}}, {"text": "a"}),
+    ({"type": "resource", "resource": {"uri": "x://y", "mimeType": 5, "text": 5, "blob": "AAEC"}}, {"blob": "AAEC"}),
 ]
 
 

@@ -81,8 +81,20 @@ async def test_another_server_is_called_in_one_request(monkeypatch: pytest.Monke
 async def test_an_answer_may_come_as_events(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": {}}).encode()
     body = b": hello\n\ndata: " + progress + b"\n\ndata: " + response(result={"content": [1]}) + b"\n\n"
-    answering(monkeypatch, 200, body, "text/event-stream")
-    assert await Others("thing", 5, ENVIRON)("far", "look", {}, 0) == {"content": [1]}
+    # What has several lines is several lines of data.
+    split = body.replace(b'"result": ', b'"result":\ndata: ')
+    assert split != body
+    for sent in (body, split):
+        answering(monkeypatch, 200, sent, "text/event-stream")
+        assert await Others("thing", 5, ENVIRON)("far", "look", {}, 0) == {"content": [1]}
+
+
+@pytest.mark.parametrize(("kind", "before"), [("application/json", b""), ("text/event-stream", b"data: ")])
+async def test_an_answer_without_measure_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str, before: bytes) -> None:
+    monkeypatch.setattr("mcpd.servers.scripts.others.MOST", 50)
+    answering(monkeypatch, 200, before + response(result={"content": ["x" * 50]}) + b"\n\n", kind)
+    with pytest.raises(McpdError, match="the answer has more than"):
+        await Others("thing", 5, ENVIRON)("far", "look", {}, 0)
 
 
 @pytest.mark.parametrize(
