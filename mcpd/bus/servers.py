@@ -56,9 +56,12 @@ class Servers:
         return await asyncio.to_thread(self._core.store.edits)
 
     def sync(self) -> list[Record]:
-        """Read the store, signal what is different, and return all records sorted by id."""
+        """Read the store, signal what is different, and return all records sorted by id.
+
+        Of what anybody may edit it is what :meth:`looked` saw last.
+        """
         newer = self._core.newer
-        found = {server.id: server for server in self._core.store.list()}
+        found = {server.id: server for server in self._core.store.list(edits=False)}
         gone = [known for known in self._known if known not in found]
         for server_id in gone:
             del self._known[server_id]

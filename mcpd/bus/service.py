@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 TABLE: Final[Table] = {**manager.METHODS, **jobs.METHODS, **sessions.METHODS}
 """Every method of ours; the standard ones are in :mod:`mcpd.bus.objects`."""
 EDITS_LOOK: Final = 2.0
-"""Seconds between two looks at the mcps map: its directories may not exist yet, so that nothing would tell."""
+"""Seconds between two looks at the mcps map and at scripts: where they lie may not exist yet, so nothing would tell."""
+FIRST_LOOK: Final = 3.0
+"""Seconds that clients wait for the first one; if new scripts take longer to read, they are servers from then on."""
 _CATALOGUE_JOBS: Final = frozenset({"refresh", "check-updates"})
 
 log = logging.getLogger(__name__)
@@ -101,7 +103,12 @@ class Service:
             self._core.installer.jobs.subscribe(self._on_job),
             self._core.sessions.subscribe(self._on_session),
         ]
-        await self._look()
+        look = asyncio.create_task(self._look())
+        self._watching = asyncio.create_task(self._watch_edits(look))
+        await asyncio.wait([look], timeout=FIRST_LOOK)
+        if not look.done():
+            log.info("There are new scripts that take long to read; they are listed later")
+            self._sync()
         self._objects.announce()
         if adopt is not None:
             await adopt()
@@ -109,7 +116,6 @@ class Service:
             self._spawn(self._watch_owner(name))
         self._dispatcher.start()
         self._spawn(self._look_for_updates())
-        self._watching = asyncio.create_task(self._watch_edits())
 
     async def close(self) -> None:
         """Stop answering, and send what is still to be sent."""
@@ -135,8 +141,12 @@ class Service:
         await self._core.look_for_updates()
         self._sync()
 
-    async def _watch_edits(self) -> None:
-        """Signal what somebody edits: who uses a server asks nothing any more by which it would be noticed."""
+    async def _watch_edits(self, first: asyncio.Task[None]) -> None:
+        """Signal what somebody edits: who uses a server asks nothing any more by which it would be noticed.
+
+        What the *first* look finds after clients are answered is signalled, too.
+        """
+        await first
         while True:
             await asyncio.sleep(EDITS_LOOK)
             await self._look()

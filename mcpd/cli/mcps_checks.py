@@ -16,7 +16,7 @@ from mcpd.runtime import permissions
 from mcpd.store import contents
 from mcpd.store.files import is_missing, read_file
 from mcpd.store.generator import content_faults, line_of
-from mcpd.store.mcps import files_in, layers
+from mcpd.store.mcps import files_in, layers, too_many
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -110,6 +110,7 @@ def entry_checks(
     for line, key in doubled(file.text):
         message = f"{file.origin}:{line}: {printable(key)!r} is in its object a second time; only the last one counts"
         yield Check(NAME, "warn", message, "remove all but one, or put what they say into one")
+    makers = []
     for server_id, raw in file.data.items():
         where = file.where(server_id)
         try:
@@ -118,6 +119,7 @@ def entry_checks(
             advice = "mend the entry; its server is disabled until then"
             yield Check(NAME, "fail", error.message, advice)
             continue
+        makers += [server_id] * entry.is_server
         yield from _permission_checks(server_id, entry, where)
         if directories is not None:
             for field, fault in content_faults(raw, entry, directories):
@@ -133,6 +135,8 @@ def entry_checks(
                 " definition_cid, a transform, resources or prompts"
             )
             yield Check(NAME, "warn", message, advice)
+    if fault := too_many(file.origin, makers):
+        yield Check(NAME, "fail", fault, "mcps.d takes any number of files")
 
 
 def check_permissions(server_id: str, entry: McpsEntry) -> Sequence[str]:

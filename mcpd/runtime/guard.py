@@ -32,9 +32,11 @@ class Guard:
     protected: tuple[Path, ...]
     """Read-only wherever a grant would make them writable."""
     named: tuple[Path, ...]
-    """All of these as mcpd knows them, symlinks and all."""
+    """All of these, and :attr:`brought`, as mcpd knows them, symlinks and all."""
     home: Path
     scope: Scope
+    brought: tuple[Path, ...] = ()
+    """Protected as well where they exist: a package or an administrator makes them, and mcpd does not."""
 
     @classmethod
     def of(cls, paths: Paths, scope: Scope) -> Guard:
@@ -52,7 +54,9 @@ class Guard:
             hidden.append(Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"))
             hidden += _bus_sockets()
             protected += [user.settings.parent, user.secrets.parent, user.installed, user.generations, user.cache]
-        return cls(_resolved(hidden), _resolved(protected), (*hidden, *protected), paths.home, scope)
+        brought = [paths.vendor_mcps, paths.vendor_scripts, paths.vendor_contents, system.contents]
+        named = (*hidden, *protected, *brought)
+        return cls(_resolved(hidden), _resolved(protected), named, paths.home, scope, _resolved(brought))
 
     def grants(self, server_id: str, wanted: Iterable[PathGrant]) -> list[Mount]:
         """The mounts for *wanted*; a missing read-only path is skipped.
@@ -100,14 +104,19 @@ class Guard:
         for own in (*self.hidden, *self.protected):
             if self._open(own, binds):
                 _require(server_id, own)
+        for own in (*self.hidden, *self.protected, *self._there()):
             found |= {path for path in own.parents if self._open(path, binds) and os.access(path, os.F_OK)}
         return found - binds.keys()
 
     def _open(self, path: Path, binds: Mapping[Path, Mount]) -> bool:
         """Whether *binds* let a server rename *path*, once what is hidden and protected is covered."""
         mount = next((binds[place] for place in path.parents if place in binds), None)
-        covered = any(own in path.parents for own in (*self.hidden, *self.protected))
+        covered = any(own in path.parents for own in (*self.hidden, *self.protected, *self.brought))
         return mount is not None and mount.kind is MountKind.BIND and not covered
+
+    def _there(self) -> list[Path]:
+        """Those of :attr:`brought` that exist."""
+        return [own for own in self.brought if os.access(own, os.F_OK)]
 
     def check(self, server_id: str, mounts: Iterable[Mount]) -> None:
         """Raise :class:`~mcpd.errors.InvalidManifest` if one of *mounts* shows something hidden, whoever asked for it.
@@ -150,7 +159,7 @@ class Guard:
                 )
         if real == Path("/") or any(real.is_relative_to(kernel) for kernel in KERNEL):
             raise InvalidManifest(f"{where}: {grant.shown} cannot be granted; name the directories that are needed")
-        if grant.writable and any(real.is_relative_to(own) for own in self.protected):
+        if grant.writable and any(real.is_relative_to(own) for own in (*self.protected, *self.brought)):
             raise InvalidManifest(f"{where}: {grant.shown} is mcpd's own and can only be granted with filesystem:ro")
         return real
 
@@ -165,7 +174,7 @@ class Guard:
                 continue
             source = Path(mount.source)
             if mount.kind is not MountKind.RO_BIND:
-                for own in self.protected:
+                for own in (*self.protected, *self._there()):
                     if _lies_in(str(own), mount.source) and _made(own):
                         target = str(Path(mount.target) / own.relative_to(source))
                         found[target] = Mount(MountKind.RO_BIND, target, str(own))

@@ -23,6 +23,7 @@ from mcpd.runtime.bundled import remote_program, scripts_program
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import Permissions, parse
+from mcpd.store.layers import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,6 @@ MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of it
 """Holds what it has to show there."""
 McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Way]"
 """From a server's id and the ids it may call (none: all) to where on the host they are reached."""
-MANIFEST: Final = "manifest.json"
 PROGRAM_DIRECTORIES: Final = (".venv/bin", "node_modules/.bin")
 """Where an installation puts a server's own programs; searched before the system's."""
 

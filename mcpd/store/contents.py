@@ -94,9 +94,7 @@ def find(text: str, directories: Iterable[Path], limit: int = MAX_CONTENT) -> tu
         looked.append(str(directory))
         try:
             return _verified(directory / name, name, limit), directory / name
-        except LimitExceeded:
-            raise
-        except InvalidManifest as error:
+        except (InvalidManifest, LimitExceeded) as error:
             fault = fault or error
         except OSError as error:
             if not is_missing(error):

@@ -141,9 +141,10 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
     try:
         if not path.is_dir():
             for parent in reversed([each for each in path.parents if not each.exists()]):
-                parent.mkdir(exist_ok=True)
-                if mode == _PUBLIC:
-                    parent.chmod(_PUBLIC)
+                with suppress(FileExistsError):  # Who was faster chose its mode.
+                    parent.mkdir()
+                    if mode == _PUBLIC:
+                        parent.chmod(_PUBLIC)
             path.mkdir(mode=mode, exist_ok=True)
             path.chmod(mode)
             sync_directory(path.parent)
@@ -162,7 +163,9 @@ def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
         os.close(descriptor)
         raise InvalidManifest(f"{path}: not a regular file")
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-        data = file.read(limit + 1)
+        data: bytes | None = file.read(limit + 1)
+    if data is None:  # It would have waited: the kernel has files that look regular and are streams.
+        raise InvalidManifest(f"{path}: not a regular file")
     if len(data) > limit:
         raise InvalidManifest(f"{path}: larger than {limit} bytes")
     return data
@@ -171,6 +174,15 @@ def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
 def signature(status: os.stat_result) -> Signature:
     """What changes when the file changes."""
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def settled_signature(path: Path) -> Signature | None:
+    """The :func:`signature` of *path*; None if there is nothing, or if it is too new to be told from the next edit."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return signature(status) if settled(status) else None
 
 
 def settled(status: os.stat_result) -> bool:

@@ -18,10 +18,10 @@ from mcpd.model import load_json, printable
 from mcpd.model.mcps import McpsEntry, merge, parse_entry, policies
 from mcpd.paths import Scope
 from mcpd.store import contents
-from mcpd.store.files import Signature, is_missing, read_file, settled, signature
+from mcpd.store.files import MAX_FILE, Signature, is_missing, read_file, settled, settled_signature, signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mcpd.paths import Paths
@@ -46,6 +46,8 @@ class ServerEntry:
 
 
 NO_ENTRY: Final = ServerEntry()
+MOST_SERVERS: Final = 1000
+"""Entries of one file that make servers; each server costs every listing its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class _Said:
     raw: Mapping[str, Any]
     origin: str
     fault: str
+    is_server: bool = False
+    """Whether this alone would make a server."""
 
 
 class _File:
@@ -78,6 +82,8 @@ class _File:
         self._contents = contents
         self._fault = ""
         self._read: tuple[Signature | None, dict[str, _Said]] = (None, {})
+        self._content: tuple[Path, Signature | None] | None = None
+        """Where the map lies that the file names instead of holding it, and what changes when that does."""
 
     def read(self) -> dict[str, _Said]:
         """What the file says now, by server; the same object until it changes."""
@@ -86,12 +92,10 @@ class _File:
         try:
             status = self._path.stat()
             now = signature(status)
-            if now == self._read[0]:
+            if now == self._read[0] and self._is_content_unchanged():
                 return self._read[1]
             known = now if settled(status) else None
-            found, is_whole = self._entries()
-            if not is_whole:
-                known = None  # What it refers to may change, and has a signature of its own.
+            found = self._entries()
             self._fault = ""
         except InvalidManifest as error:
             self._unusable(error.message)
@@ -106,36 +110,57 @@ class _File:
         self._read = (known, found)
         return found
 
-    def _entries(self) -> tuple[dict[str, _Said], bool]:
-        """What it says, and whether it says so itself."""
+    def _is_content_unchanged(self) -> bool:
+        if self._content is None:
+            return True
+        path, known = self._content
+        return known is not None and settled_signature(path) == known
+
+    def _entries(self) -> dict[str, _Said]:
+        self._content = None
         data = load_json(read_file(self._path), str(self._path))
-        is_whole = not isinstance(data, str)
         if isinstance(data, str):
             data = self._referred(data)
         if not isinstance(data, dict):
             raise InvalidManifest(f"{self._path}: the map is an object, from server ids to entries")
-        return {server_id: self._said(server_id, raw) for server_id, raw in data.items()}, is_whole
+        found = {server_id: self._said(server_id, raw) for server_id, raw in data.items()}
+        makers = [server_id for server_id, said in found.items() if said.is_server]
+        if fault := too_many(str(self._path), makers):
+            found |= dict.fromkeys(makers[MOST_SERVERS:], _Said({}, str(self._path), fault))
+        return found
 
     def _referred(self, text: str) -> Any:
         """The map that the file names by its content id instead of holding it (T1.3)."""
+        self._content = (self._path, None)  # As long as it is not there it may come, which changes nothing here.
         try:
-            data = contents.read(text, self._contents)
+            data, path = contents.find(text, self._contents, MAX_FILE)
         except McpdError as error:
             raise InvalidManifest(f"{self._path}: {error.message}") from error
+        self._content = (path, settled_signature(path)) if path is not None else None
         return load_json(data, f"{self._path}: {text}")
 
     def _said(self, server_id: str, raw: object) -> _Said:
         origin = str(self._path)
         try:
-            parse_entry(server_id, raw, origin)
+            entry = parse_entry(server_id, raw, origin)
         except InvalidManifest as error:
             return _Said({}, origin, error.message)
-        return _Said(raw if isinstance(raw, dict) else {}, origin, "")
+        return _Said(raw if isinstance(raw, dict) else {}, origin, "", entry.is_server)
 
     def _unusable(self, fault: str) -> None:
         if fault != self._fault:
             _log.warning("%s; the file counts as empty", fault)
         self._fault = fault
+
+
+def too_many(origin: str, makers: Sequence[str]) -> str:
+    """What is wrong if *makers* are the ids of all entries of the file *origin* that make servers; empty if nothing."""
+    if len(makers) <= MOST_SERVERS:
+        return ""
+    return (
+        f"{origin}: {len(makers)} entries make servers, of which one file may have {MOST_SERVERS}:"
+        f" {printable(makers[MOST_SERVERS])!r} and those after it are not used; put them into another file"
+    )
 
 
 def layers(paths: Paths, scope: Scope) -> list[tuple[list[Path], Path]]:
@@ -153,12 +178,14 @@ class McpsMap:
     """The map as one scope sees it. May be used by several threads."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
-        known = paths.contents(scope)
-        self._layers = [_Files(first, directory, known) for first, directory in layers(paths, scope)]
+        # What an administrator names by its content is not looked for where a user can put something.
+        known = (paths.contents(Scope.SYSTEM), paths.contents(scope))
+        self._layers = [_Files(*files, each) for files, each in zip(layers(paths, scope), known, strict=False)]
         self._seen: list[dict[str, _Said]] = []
         self._entries: dict[str, ServerEntry] = {}
         self._said: dict[str, list[list[_Said]]] = {}
         self._definitions: dict[tuple[str, int], Definition] = {}
+        self._servers: dict[str, Scope] | None = None
         self._lock = threading.RLock()
         self.version = 0
         """Another number whenever :meth:`refresh` found something else."""
@@ -171,7 +198,7 @@ class McpsMap:
             if len(flat) == len(self._seen) and all(a is b for a, b in zip(flat, self._seen, strict=True)):
                 return
             self._entries = self._merged(found)
-            self._seen = flat
+            self._seen, self._servers = flat, None
             self.version += 1
 
     def entry(self, server_id: str) -> ServerEntry:
@@ -189,25 +216,33 @@ class McpsMap:
                 known = self._definitions[server_id, layer] = _combined(server_id, self._said[server_id], layer)
             return known
 
-    def servers(self) -> dict[str, Scope]:
+    def servers(self) -> Mapping[str, Scope]:
         """The servers that entries make where no script of that name is, and in whose files they are."""
-        found: dict[str, Scope] = {}
         with self._lock:
-            for server_id in self._said:
-                for scope in (Scope.USER, Scope.SYSTEM)[2 - len(self._layers) :]:
-                    if self.definition(server_id, scope).entry.is_server:
-                        found.setdefault(server_id, scope)
-        return found
+            if self._servers is None:
+                self._servers = dict(self._made())
+            return self._servers
+
+    def _made(self) -> Iterator[tuple[str, Scope]]:
+        scopes = (Scope.USER, Scope.SYSTEM)[2 - len(self._layers) :]
+        for server_id, layers in self._said.items():
+            if not any(said.is_server for files in layers for said in files):
+                continue
+            makers = (scope for scope in scopes if self.definition(server_id, scope).entry.is_server)
+            if (scope := next(makers, None)) is not None:
+                yield server_id, scope
 
     def _merged(self, layers: list[list[dict[str, _Said]]]) -> dict[str, ServerEntry]:
         ids = dict.fromkeys(server_id for layer in layers for file in layer for server_id in file)
         merged: dict[str, ServerEntry] = {}
         said: dict[str, list[list[_Said]]] = {}
+        told: set[str] = set()
         for server_id in ids:
             said[server_id] = [[file[server_id] for file in layer if server_id in file] for layer in layers]
             entry = _combined(server_id, said[server_id]).said
             old = self._entries.get(server_id)
-            if entry.problem and (old is None or old.problem != entry.problem):
+            if entry.problem and entry.problem not in told and (old is None or old.problem != entry.problem):
+                told.add(entry.problem)  # Several may have one fault, of their file.
                 _log.warning("%s; the server is disabled until that is mended", entry.problem)
             merged[server_id] = old if old == entry else entry
         same = {server_id for server_id in ids if said[server_id] == self._said.get(server_id)}

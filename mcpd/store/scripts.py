@@ -9,20 +9,25 @@ import logging
 import os
 import sys
 import threading
+import time
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, McpdError
-from mcpd.model import ID_PATTERN, check_id, load_json, printable
+from mcpd.model import check_id, load_json, printable
 from mcpd.store.files import Signature, is_missing, make_directory, read_file, settled, signature, write_atomic
 from mcpd.store.inspection import MAX_SCRIPT, Inspection, Kind, inspect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _log = logging.getLogger(__name__)
 
+_DEAR: Final = 0.25
+"""Seconds that reading a script may take without being kept at once."""
+_OFTEN: Final = 1.0
+"""Seconds between two times that the others are, while scripts are read."""
 _NO_SIGNATURE: Final[Signature] = (-1, -1, -1, -1)
 SUFFIXES: Final[dict[str, Kind]] = {".py": "python", ".sh": "shell"}
 """By precedence: of two files with one stem the first is the server."""
@@ -42,6 +47,17 @@ class Script:
     sha256: str
     """Of its content, in hexadecimal; empty if it cannot be read."""
     found: Inspection
+    is_content: bool = False
+    """Whether an entry names it by its content, so that it cannot become another one."""
+
+    @property
+    def key(self) -> str:
+        """Under which :class:`Inspections` knows it."""
+        return _key(self.kind, self.sha256)
+
+
+def _key(kind: Kind, digest: str) -> str:
+    return f"{kind}:{digest}"
 
 
 class Inspections:
@@ -52,35 +68,47 @@ class Inspections:
         self._known: dict[str, Inspection] = {}
         self._loaded = False
         self._changed = False
+        self._written = time.monotonic()
         self._lock = threading.Lock()
 
     def of(self, data: bytes, kind: Kind) -> tuple[str, Inspection]:
-        """The SHA-256 of *data*, and what is to be said of it."""
+        """The SHA-256 of *data*, and what is to be said of it. Raises what :func:`inspect` does."""
         digest = hashlib.sha256(data).hexdigest()
-        key = f"{kind}:{digest}"
+        key = _key(kind, digest)
         with self._lock:
             if not self._loaded:
                 self._load()
             known = self._known.get(key)
         if known is None:
             # Without the lock: whoever asks for what is known does not wait for a shell to read a script.
+            began = time.monotonic()
             known = inspect(data, kind)
+            took = time.monotonic() - began
             with self._lock:
                 self._known[key] = known
                 self._changed = True
+                is_due = took > _DEAR or time.monotonic() - self._written > _OFTEN
+            if is_due:
+                self._write()
         return digest, known
 
-    def save(self, used: set[str]) -> None:
-        """Write the file, with what was found in *used* (``KIND:SHA256``), if that is not what it holds."""
+    def save(self, used: Iterable[Script]) -> None:
+        """Write the file, with what was found in *used*, if that is not what it holds."""
         with self._lock:
             if not self._changed:
                 return
-            self._changed = False
-            self._known = {key: found for key, found in self._known.items() if key in used}
+            keys = {script.key for script in used}
+            self._known = {key: found for key, found in self._known.items() if key in keys}
+        self._write()
+
+    def _write(self) -> None:
+        """Keep what is known: a start after one that was cut short goes on where that ended."""
+        with self._lock:
+            self._changed, self._written = False, time.monotonic()
             kept = {key: list(astuple(found)) for key, found in self._known.items()}
         try:
             make_directory(self._path.parent)
-            write_atomic(self._path, json.dumps({"by": _reader(), "scripts": kept}, ensure_ascii=False).encode())
+            write_atomic(self._path, json.dumps({"by": _reader(), "scripts": kept}).encode())
         except McpdError as error:
             _log.debug("what was found in scripts is not kept: %s", error.message)
 
@@ -102,7 +130,7 @@ class Inspections:
 
 def _reader() -> str:
     """What is an error to one Python may be none to the next."""
-    return f"2 {sys.version}"
+    return f"3 {sys.version}"
 
 
 def _may_be_script(entry: os.DirEntry[str]) -> bool:
@@ -163,8 +191,14 @@ class ScriptDirectory:
         known = self._cache.get(name)
         if known is not None and known[0] == now:
             return known[1]
+        try:
+            script = self._read(name)
+        except McpdError as error:
+            return self._broken(name, f"{path}: {error.message}")
+        except Exception as error:  # noqa: BLE001 -- a boundary: no script takes the others away
+            return self._broken(name, f"{path}: it cannot be looked at, by a fault of mcpd's own", error)
         # What is too new to be told from the next edit is not to be taken for unchanged.
-        return self._kept(name, now if settled(status) else _NO_SIGNATURE, self._read(name))
+        return self._kept(name, now if settled(status) else _NO_SIGNATURE, script)
 
     def _kept(self, name: str, now: Signature, script: Script) -> Script:
         """*script*, or the same object as before if it is the same."""
@@ -174,7 +208,11 @@ class ScriptDirectory:
         self._cache[name] = (now, script)
         return script
 
-    def _broken(self, name: str, problem: str) -> Script:
+    def _broken(self, name: str, problem: str, fault: Exception | None = None) -> Script:
+        """It is read anew at each look; a *fault* of ours is logged once."""
+        known = self._cache.get(name)
+        if fault is not None and (known is None or known[1].found.problem != problem):
+            _log.error("%s", printable(problem), exc_info=fault)
         stem, _, suffix = name.rpartition(".")
         place = self.root / name
         script = Script(printable(stem), place, self.root, SUFFIXES["." + suffix], "", Inspection(problem=problem))
@@ -195,8 +233,6 @@ class ScriptDirectory:
             found = Inspection(found.summary, found.version, f"{path}:{found.problem}")
         return Script(stem, path, root, kind, digest, found)
 
-    def used(self) -> Iterator[str]:
-        """``KIND:SHA256`` of each script."""
-        for _, script in self._cache.values():
-            if ID_PATTERN.fullmatch(script.id):
-                yield f"{script.kind}:{script.sha256}"
+    def scripts(self) -> Iterator[Script]:
+        """All that were found by the last scan."""
+        return (script for _, script in self._cache.values())

@@ -60,8 +60,8 @@ class View:
         """The layer this scope writes."""
         return self.layers[0]
 
-    def all(self) -> list[InstalledServer]:
-        """Every server once, by id."""
+    def all(self, *, edits: bool) -> list[InstalledServer]:
+        """Every server once, by id; without *edits*, scripts and the map as they were seen last."""
         merged: dict[str, tuple[Place, Found]] = {}
         for layer in self.layers:
             for server_id, found in layer.scan().items():
@@ -69,7 +69,11 @@ class View:
                 if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
                     merged[server_id] = (layer, found)
         self._refresh_values()
-        for server_id, made in self._scripts.scan(wait=False).items():
+        scripts = None if edits else self._scripts.seen
+        if scripts is None:
+            self._mcps.refresh()
+            scripts = self._scripts.scan(wait=False)
+        for server_id, made in scripts.items():
             # What is installed comes before a script of its id.
             if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
                 merged[server_id] = made
@@ -100,6 +104,7 @@ class View:
         """*found*, which was found just now, for callers of the store."""
         self._refresh_values()
         if found.script is None:
+            self._mcps.refresh()
             self._scripts.scan(wait=False)  # One of them may have its id.
         return self._show(layer, found)
 
@@ -146,10 +151,8 @@ class View:
         return self.own.index.stage(new)
 
     def _refresh_values(self) -> None:
-        """Look at what goes over the layers."""
         files = (self.secrets, *self._overlays)
         self._valued = frozenset().union(*(each.ids() for each in files))
-        self._mcps.refresh()
 
     def _show(self, layer: Place, found: Found) -> InstalledServer:
         signatures: tuple[Signature | None, ...] = ()

@@ -7,15 +7,17 @@ then the one of a package. An entry that says what a server offers makes one wit
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mcpd.errors import InvalidManifest, McpdError
 from mcpd.model import Manifest, check_id, printable
 from mcpd.paths import Scope
 from mcpd.store import contents
-from mcpd.store.files import settled, signature
+from mcpd.store.files import settled_signature
 from mcpd.store.inspection import MAX_SCRIPT, Inspection, kind_of
 from mcpd.store.layers import Found, Kind
 from mcpd.store.records import LayerName, ScriptFile
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
     from mcpd.store.files import Signature
     from mcpd.store.mcps import Definition, McpsMap
+
+_log = logging.getLogger(__name__)
 
 GRACE: Final = 5.0
 """Seconds by which the bridge waits longer, so that the server can tell of a time-out itself."""
@@ -73,15 +77,19 @@ class ScriptServers:
         """All of them, by id. The map has to have been refreshed before.
 
         Another thread that looks may take its time, if scripts are new; who does not *wait* for it gets what was there
-        before.
+        before, which is nothing before the first look is done.
         """
-        if not self._lock.acquire(blocking=wait or self._scanned is None):
-            assert self._scanned is not None  # noqa: S101 -- for the type checker: it waits otherwise
-            return self._scanned
+        if not self._lock.acquire(blocking=wait):
+            return self._scanned or {}
         try:
             self._scanned = self._scan()
         finally:
             self._lock.release()
+        return self._scanned
+
+    @property
+    def seen(self) -> dict[str, _Made] | None:
+        """What the last :meth:`scan` found; None before the first."""
         return self._scanned
 
     def _scan(self) -> dict[str, _Made]:
@@ -96,14 +104,16 @@ class ScriptServers:
             name: LayerName = "user" if scope is Scope.USER else "system"
             found.setdefault(server_id, (ScriptLayer(name, scope), None))
         made = {server_id: self._server(server_id, *each) for server_id, each in found.items()}
-        if made.keys() != self._made.keys() or any(made[key] is not self._made[key] for key in made):
+        is_same = made.keys() == self._made.keys() and all(made[key] is self._made[key] for key in made)
+        if not is_same or hidden != self._hidden:
             self.version += 1
         self._made, self._hidden = made, hidden
         named = {(server_id, each[1].entry.definition_cid) for server_id, each in made.items()}
         self._stored = {key: stored for key, stored in self._stored.items() if key in named}
-        used = {key for _, directory in self._layers for key in directory.used()}
-        self._inspections.save(used | {f"{each.kind}:{each.sha256}" for _, each in self._stored.values()})
-        return {server_id: each[2] for server_id, each in made.items()}
+        stored = (script for _, script in self._stored.values())
+        self._inspections.save(chain(stored, *(directory.scripts() for _, directory in self._layers)))
+        # By the id that is shown, as a key of the map may be none.
+        return {each[2][1].id: each[2] for each in made.values()}
 
     def clash(self, server_id: str, *, installed: bool) -> str:
         """Which script of the last scan is not used, as a server or another script has the id."""
@@ -122,26 +132,39 @@ class ScriptServers:
     def _from_contents(self, server_id: str, cid: str, directories: tuple[Path, ...]) -> Script:
         """The script that an entry names by its content; read again only if its file changed."""
         before, known = self._stored.get((server_id, cid), (None, None))
-        if known is not None and before is not None and _signature(known.path) == before:
+        if known is not None and before is not None and settled_signature(known.path) == before:
             return known
-        now = None
+        now, fault = None, None
         try:
-            data, path = contents.find(cid, directories, MAX_SCRIPT)
-            if path is None:
-                raise InvalidManifest(f"the content {cid} is in its id only; 'mcpctl mcps build' stores it")
-            path = path.resolve()
-            now = _signature(path)
-            digest, found = self._inspections.of(data, kind_of(data))
-            if found.problem:
-                found = Inspection(found.summary, found.version, f"{path}:{found.problem}")
-            script = Script(server_id, path, path.parent, kind_of(data), digest, found)
+            now, script = self._content(server_id, cid, directories)
         except McpdError as error:
-            problem = Inspection(problem=f"{printable(server_id)}: definition_cid: {error.message}")
-            script = Script(server_id, directories[0] / "nothing", directories[0], "", "", problem)
+            problem = error.message
+        except Exception as error:  # noqa: BLE001 -- a boundary: no entry takes the other servers away
+            problem, fault = "it cannot be looked at, by a fault of mcpd's own", error
+        else:
+            problem = ""
+        if problem:
+            found = Inspection(problem=f"{printable(server_id)}: definition_cid: {problem}")
+            script = Script(server_id, directories[0] / "nothing", directories[0], "", "", found, is_content=True)
+            if fault is not None and known != script:
+                _log.error("%s", found.problem, exc_info=fault)
         if known == script:
             script = known
         self._stored[server_id, cid] = now, script
         return script
+
+    def _content(self, server_id: str, cid: str, directories: tuple[Path, ...]) -> tuple[Signature | None, Script]:
+        data, path = contents.find(cid, directories, MAX_SCRIPT)
+        if path is None:
+            raise InvalidManifest(f"the content {cid} is in its id only; 'mcpctl mcps build' stores it")
+        # Where a symlink leads is not looked at: what lies beside that is not the server's.
+        root = path.parent.resolve()
+        path = root / path.name
+        signed = settled_signature(path)
+        digest, found = self._inspections.of(data, kind_of(data))
+        if found.problem:
+            found = Inspection(found.summary, found.version, f"{path}:{found.problem}")
+        return signed, Script(server_id, path, root, kind_of(data), digest, found, is_content=True)
 
     def _found(self, server_id: str, layer: ScriptLayer, script: Script | None, definition: Definition) -> Found:
         inspection = script.found if script is not None else Inspection()
@@ -156,6 +179,9 @@ class ScriptServers:
                 manifest = Manifest.parse(document, str(path or printable(server_id)))
             except InvalidManifest as error:
                 problem = error.message
+            except Exception as error:  # noqa: BLE001 -- the same boundary
+                problem = f"{printable(server_id)}: it cannot be made a server, by a fault of mcpd's own"
+                _log.error("%s", problem, exc_info=error)
         return Found(
             printable(server_id),
             Kind.SCRIPT,
@@ -167,15 +193,6 @@ class ScriptServers:
             document=document,
             script=file,
         )
-
-
-def _signature(path: Path) -> Signature | None:
-    """None as well for what changed so lately that it may change again unseen."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return signature(status) if settled(status) else None
 
 
 def _document(server_id: str, script: Script | None, definition: Definition, file: ScriptFile) -> dict[str, Any]:
@@ -202,6 +219,7 @@ def _document(server_id: str, script: Script | None, definition: Definition, fil
             "path": str(file.path or ""),
             "kind": script.kind if script is not None else "",
             "sha256": file.sha256,
+            "editable": script is not None and not script.is_content,
             "entry": definition.raw,
             "contents": [str(directory) for directory in file.contents],
         },

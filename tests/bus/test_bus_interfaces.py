@@ -278,7 +278,7 @@ async def test_sources_come_and_go(core: Core, client: Client) -> None:
 async def test_a_fault_of_mcpd_shows_a_number_and_no_traceback(
     core: Core, client: Client, monkeypatch: Any, caplog: Any
 ) -> None:
-    def fail() -> None:
+    def fail(**_how: Any) -> None:
         raise RuntimeError("secret /some/path")
 
     monkeypatch.setattr(core.store, "list", fail)

@@ -6,15 +6,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mcpd.bus import service
 from mcpd.bus.client import Client
-from mcpd.bus.names import MANAGER
-from mcpd.errors import InvalidConfig, NotSupported
+from mcpd.bus.names import MANAGER, SERVER, server_path
+from mcpd.errors import InvalidConfig, NotSupported, UnknownObject
 from mcpd.paths import Scope
+from mcpd.store.scripts import ScriptDirectory
 from tests.bus.harness import PATIENCE, connected, next_signal
 from tests.bus.inside import served
 
@@ -72,6 +74,32 @@ async def test_a_script_that_an_installed_server_hides_is_told_of(machine: Machi
         assert str(path) in listed["problem"]
 
 
+async def test_scripts_are_not_looked_at_by_the_thread_that_answers(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(machine.paths.user.scripts, "x.py", "")
+    seen: set[threading.Thread] = set()
+    real = ScriptDirectory.scan
+
+    def scan(self: ScriptDirectory) -> Any:
+        seen.add(threading.current_thread())
+        return real(self)
+
+    monkeypatch.setattr(ScriptDirectory, "scan", scan)
+    async with (
+        served(machine, scope=Scope.USER, uids={}, only_uid=os.getuid()),
+        connected(machine.bus) as connection,
+    ):
+        manager = Client(connection, system=False).manager
+        await manager.call("ListServers", "a{sv}", [{}])
+        await manager.call("GetServer", "s", ["x"])
+        assert await manager.call("GetConfig", "s", ["x"]) == ({}, [])
+        with pytest.raises(NotSupported):
+            await manager.call("GetManifestPath", "s", ["x"])
+    assert seen
+    assert threading.main_thread() not in seen
+
+
 def offer(machine: Machine, *ids: str) -> None:
     """Have a registry offer servers with these *ids*."""
     registry = machine.root / "registry.json"
@@ -106,13 +134,13 @@ class Faults:
         self.met = asyncio.Event()
         real, loop = getattr(store, name), asyncio.get_running_loop()
 
-        def faulty() -> object:
+        def faulty(**how: Any) -> object:
             if self.left:
                 fault = self.left.pop(0)
                 if not self.left:
                     loop.call_soon_threadsafe(self.met.set)
                 raise fault
-            return real()
+            return real(**how)
 
         monkeypatch.setattr(store, name, faulty)
 
@@ -153,10 +181,47 @@ async def test_what_ends_a_job_is_told_whatever_the_store_meets(
         connected(machine.bus) as connection,
     ):
 
-        def faulty() -> object:
+        def faulty(**_how: Any) -> object:
             raise RuntimeError("odd")
 
         monkeypatch.setattr(core.store, "list", faulty)
         monkeypatch.setattr(core.installer, "updates", dict)
         async with asyncio.timeout(PATIENCE):
             assert (await Client(connection, system=False).run_job("Refresh", "a{sv}", [{}]))[0] == "done"
+
+
+async def test_clients_are_answered_while_new_scripts_are_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install("y", where=machine.paths.user.installed)
+    put(machine.paths.user.scripts, "x.py", '"""Does it."""\n')
+    go_on = threading.Event()
+    real = ScriptDirectory.scan
+
+    def slow(self: ScriptDirectory) -> Any:
+        if not go_on.wait(2):
+            go_on.set()
+        return real(self)
+
+    monkeypatch.setattr(ScriptDirectory, "scan", slow)
+    monkeypatch.setattr(service, "FIRST_LOOK", 0.05)
+    try:
+        async with (
+            served(machine, scope=Scope.USER, uids={}, only_uid=os.getuid()),
+            connected(machine.bus) as connection,
+        ):
+            client = Client(connection, system=False)
+            assert (await client.server("y").properties())["Summary"] == "The server y"
+            with pytest.raises(UnknownObject):
+                await client.server("x").properties()
+            async with client.signals() as told:
+                assert not go_on.is_set()
+                go_on.set()
+                # Nobody asks: the look comes in when it is done.
+                while (signal := await next_signal(told, "InterfacesAdded")).args[0] != server_path("x"):
+                    pass
+                assert signal.args[1][SERVER]["Summary"] == "Does it."
+            listed = await client.manager.call("ListServers", "a{sv}", [{}])
+            assert {each["id"]: each["state"] for each in listed} == {"x": "installed", "y": "installed"}
+    finally:
+        go_on.set()

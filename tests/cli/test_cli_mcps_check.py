@@ -314,3 +314,17 @@ def test_where_nothing_can_be_confined_nothing_is_run(
     (project / "hello.py").write_text("def f(:\n")
     assert main(["--user", "mcps", "check", str(project / "mcps.source.json")]) == 1
     assert "definition_cid: hello.py:1: invalid syntax" in capsys.readouterr().out
+
+
+def test_a_file_that_makes_too_many_servers_is_told_of(tmp_path: Path) -> None:
+    file = tmp_path / "many.json"
+    for count, fails in ((1000, 0), (1001, 1)):
+        file.write_text(json.dumps({f"s{number}": {"definition_cid": "0" * 64} for number in range(count)}))
+        checks = [check for check in mcps_checks.entry_checks(read(file), None) if check.result == "fail"]
+        assert [check.message.startswith(f"{file}: 1001 entries make servers") for check in checks] == [True] * fails
+
+
+def read(path: Path) -> mcps_checks.MapFile:
+    found = mcps_checks.read_map(path, [])
+    assert found is not None
+    return found

@@ -17,7 +17,7 @@ from mcpd.model.mcps import McpsEntry, parse_entry
 from mcpd.servers.scripts.calls import Limits
 from mcpd.servers.scripts.discover import python
 from mcpd.store.files import is_missing, read_file
-from mcpd.store.inspection import MAX_SCRIPT, Kind, kind_of
+from mcpd.store.inspection import MAX_SCRIPT, Kind, inspect, kind_of
 from mcpd.store.scripts import SUFFIXES
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class _Script(Document):
     path: Text = ""
     kind: Literal["python", "shell", ""] = ""
     sha256: Text = ""
+    editable: bool = False
+    """Whether it is a file of a directory of scripts, which may have been edited since mcpd has looked at it."""
     entry: Annotated[dict[str, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
     contents: list[str] = Field(default_factory=list)
 
@@ -98,8 +100,7 @@ def read(path: Path) -> Definition:
     entry = parse_entry(server_id, raw, str(path))
     data = _bytes(Path(script.path), MAX_SCRIPT) if script.path else b""
     digest = hashlib.sha256(data).hexdigest() if script.path else ""
-    # Only a file of a directory of scripts may have been edited meanwhile; it has the name of one.
-    if entry.definition_cid and Path(script.path).suffix not in SUFFIXES and script.sha256 not in {"", digest}:
+    if script.path and entry.definition_cid and not script.editable and script.sha256 != digest:
         raise InvalidManifest(f"{script.path}: the content is not what its id {entry.definition_cid[:100]} says")
     kind: Kind = (script.kind or kind_of(data)) if script.path else ""
     return Definition(
@@ -122,7 +123,8 @@ def read(path: Path) -> Definition:
 def alone(path: Path) -> Definition:
     """The definition of the script at *path* for which there is neither a manifest nor an entry.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for what is no script by its name, and what reading raises.
+    Raises :class:`~mcpd.errors.InvalidArgument` for what is no script by its name,
+    :class:`~mcpd.errors.InvalidManifest` for one that its interpreter cannot read, and what reading raises.
     """
     kind = SUFFIXES.get(path.suffix)
     if kind is None:
@@ -132,6 +134,9 @@ def alone(path: Path) -> Definition:
     except InvalidManifest as error:
         raise InvalidArgument(f"{path}: {error.message}") from error
     data = _bytes(path, MAX_SCRIPT)
+    # Of what mcpd starts mcpd has said that already.
+    if problem := inspect(data, kind).problem:
+        raise InvalidManifest(f"{path}:{problem}")
     return Definition(
         id=server_id,
         title="",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the guard takes for the session bus."""
+"""What the guard takes for the session bus, and what it keeps of files that packages and administrators bring."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mcpd.errors import InvalidManifest
 from mcpd.paths import Scope
 from mcpd.runtime.guard import Guard
+from mcpd.runtime.launch import MountKind
+from mcpd.runtime.permissions import PathGrant
 
 if TYPE_CHECKING:
     from world import World
@@ -35,3 +38,38 @@ def test_every_socket_of_the_session_bus_is_hidden(
     monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", address)
     hidden = Guard.of(world.paths, Scope.USER).hidden
     assert [path for path in hidden if path not in always] == [Path(path) for path in sockets]
+
+
+def opened(world: World, path: Path) -> dict[Path, MountKind]:
+    """What a server with a permission to write to *path* gets, the covers after the grants."""
+    guard = Guard.of(world.paths, Scope.USER)
+    mounts = guard.grants("s", [PathGrant(str(path), True, f"filesystem:rw:{path}")])
+    return {Path(mount.target): mount.kind for mount in [*mounts, *guard.covers(mounts)]}
+
+
+def test_what_packages_and_administrators_bring_is_read_only_where_it_is(world: World) -> None:
+    paths, system = world.paths, world.root / "system"
+    brought = [paths.vendor_scripts, paths.vendor_contents, paths.system.contents, paths.vendor_mcps]
+    system.mkdir()
+    found = opened(world, system)
+    assert not found.keys() & set(brought)
+    assert not any(path.exists() for path in brought)
+    for directory in brought[:-1]:
+        directory.mkdir(parents=True)
+    paths.vendor_mcps.write_text("{}")
+    found = opened(world, system)
+    assert {found[path] for path in brought} == {MountKind.RO_BIND}
+    # A mount point, so that it cannot be moved away with them in it.
+    assert found[paths.vendor.parent] is found[paths.system.contents.parent] is MountKind.BIND
+    for path in brought:
+        with pytest.raises(InvalidManifest, match="mcpd's own"):
+            opened(world, path)
+
+
+def test_what_packages_bring_from_elsewhere_is_not_moved_away(world: World) -> None:
+    elsewhere = world.root / "opt/pack/scripts"
+    elsewhere.mkdir(parents=True)
+    world.paths.vendor.parent.mkdir(parents=True)
+    world.paths.vendor_scripts.symlink_to(elsewhere)
+    found = opened(world, world.root / "opt")
+    assert (found[elsewhere.parent], found[elsewhere]) == (MountKind.BIND, MountKind.RO_BIND)

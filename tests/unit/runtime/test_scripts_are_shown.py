@@ -102,3 +102,19 @@ def test_without_a_sandbox_the_manifest_comes_as_a_descriptor(paths: Paths) -> N
     assert (found.argv[-2:], found.manifest.path) == (("--manifest", UNCONFINED_MANIFEST), UNCONFINED_MANIFEST)
     assert json.loads(found.manifest.data)["script"]["path"] == str(paths.user.scripts / "x.py")
     assert not (paths.user.state / "x/manifest.json").exists()
+
+
+def test_a_content_that_is_a_symlink_shows_no_more_than_what_it_leads_to(paths: Paths, tmp_path: Path) -> None:
+    real = put(tmp_path / "project", "x.py")
+    put(tmp_path / "project", "beside.py")
+    cid = contents.content_id(real.read_bytes())
+    paths.user.contents.mkdir(parents=True)
+    (paths.user.contents / cid).symlink_to(real)
+    paths.user.mcps.parent.mkdir(parents=True)
+    paths.user.mcps.write_text(json.dumps({"c": {"definition_cid": cid}}))
+    found = spec(paths, "c")
+    assert shown(found, tmp_path / "project") == {str(real): MountKind.RO_BIND}
+    assert found.cwd == str(paths.user.contents)
+    # What it imports is looked for beside this path.
+    assert found.manifest is not None
+    assert json.loads(found.manifest.data)["script"]["path"] == str(paths.user.contents / cid)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 def test_a_manifest_says_what_the_server_is(tmp_path: Path) -> None:
     found = define(tmp_path, "def f(): pass\n", variables={"a": 1}, runtime={"callTimeout": 7, "output": 4096})
-    assert (found.id, found.title, found.description, found.version) == ("thing", "Thing", "Does things.", "1")
+    assert (found.id, found.title, found.description, found.version) == ("thing", "Thing", "Does things.", "1.2")
     assert (found.kind, found.source) == ("python", "def f(): pass\n")
     assert (found.limits().seconds, found.limits().output) == (7, 4096)
     assert found.context() == {
         "server_name": "thing",
         "path": str(tmp_path / "thing.py"),
-        "config": {},
+        "config": {"key": "value"},
         "variables": {"a": 1},
         "entry": {"variables": {"a": 1}, "runtime": {"callTimeout": 7, "output": 4096}},
     }
@@ -103,13 +103,23 @@ def test_files_that_are_missing_or_too_large_are_named(tmp_path: Path) -> None:
         read(tmp_path / "large.json")
 
 
-@pytest.mark.parametrize(("name", "fits"), [("content", False), ("thing.sh", True)])
-def test_a_script_by_its_content_has_to_be_that(tmp_path: Path, name: str, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "editable", "fits"),
+    [("content", None, False), ("content", False, False), ("thing.sh", False, False), ("thing.sh", True, True)],
+)
+def test_a_script_by_its_content_has_to_be_that(tmp_path: Path, name: str, editable: bool | None, fits: bool) -> None:
     """A file in a directory of scripts may have been edited since mcpd has looked at it."""
     path, manifest = tmp_path / name, tmp_path / "manifest.json"
     path.write_text("#!/bin/sh\n")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    script = {"path": str(path), "kind": "shell", "sha256": digest, "entry": {"definition_cid": f"cid://{digest}"}}
+    script: dict[str, Any] = {
+        "path": str(path),
+        "kind": "shell",
+        "sha256": digest,
+        "entry": {"definition_cid": f"cid://{digest}"},
+    }
+    if editable is not None:
+        script["editable"] = editable
     manifest.write_text(json.dumps({"id": "thing", "script": script}))
     assert (read(manifest).digest, read(manifest).managed) == (digest, True)
     path.write_text("#!/bin/sh\necho other\n")

@@ -99,6 +99,16 @@ def test_C16_content_that_is_not_what_its_name_says_is_not_read(tmp_path: Path) 
     assert read(content_id_256t(LONG), [tmp_path / "own"]) == LONG
 
 
+def test_C16_what_is_too_large_in_one_directory_is_found_in_the_next(tmp_path: Path) -> None:
+    name = write(tmp_path / "system", LONG)
+    (tmp_path / "own").mkdir()
+    for one in (name, content_id_256t(LONG)):
+        (tmp_path / "own" / one).write_bytes(b"y" * 101)
+        assert read(one, [tmp_path / "own", tmp_path / "system"], 100) == LONG
+        with pytest.raises(LimitExceeded):
+            read(one, [tmp_path / "own"], 100)
+
+
 def test_C16_what_stands_in_the_place_of_a_content_harms_nothing(tmp_path: Path) -> None:
     name, outside = content_id(LONG), tmp_path / "outside"
     os.mkfifo(tmp_path / name)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,10 +18,10 @@ from mcpd.errors import McpdError, NoSpace
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
 from mcpd.store import Generation, Store, write_atomic
+from mcpd.store.files import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 ONE = "com.example.one"
 
@@ -169,3 +170,19 @@ def test_write_atomic_ignores_the_umask_and_long_writes(tmp_path: Path, monkeypa
         os.umask(old)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
     assert (tmp_path / "file").stat().st_size == 10_000
+
+
+def test_a_directory_that_another_process_made_meanwhile_keeps_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, real = tmp_path / "private", Path.mkdir
+
+    def mkdir(self: Path, mode: int = 0o777, **how: bool) -> None:
+        if self == private:
+            real(self, 0o700)
+        real(self, mode, **how)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    make_directory(private / "shown")
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert (private / "shown").stat().st_mode & 0o777 == 0o755

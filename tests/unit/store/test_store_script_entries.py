@@ -13,6 +13,7 @@ from store_scripts import HELLO, listed, put, said, write
 from mcpd.errors import NotFound
 from mcpd.paths import Scope
 from mcpd.store import Store, contents
+from mcpd.store.mcps import MOST_SERVERS
 
 if TYPE_CHECKING:
     from mcpd.paths import Paths
@@ -109,6 +110,58 @@ def test_T1_3_what_a_map_refers_to_is_looked_at_again(
     assert str(paths.user.mcps) in caplog.text
 
 
+def test_T1_3_a_map_that_its_file_refers_to_may_come_later(paths: Paths, user: Store) -> None:
+    put(paths.user.scripts, "x.py")
+    data = b'{"x": {"enabled": false}}'
+    write(paths.user.mcps, json.dumps(contents.content_id(data)))
+    time.sleep(0.06)
+    assert user.get("x").entry.disabled == ""
+    contents.write(paths.user.contents, data)
+    assert user.get("x").entry.disabled
+
+
+def test_T1_3_a_map_that_its_file_refers_to_is_read_once(
+    paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(paths.user.mcps, json.dumps(contents.write(paths.user.contents, b'{"v": {"prompts": {"a": {}}}}')))
+    time.sleep(0.06)
+    before = user.get("v")
+
+    def never(*_: object) -> None:
+        raise AssertionError("the map was read again")
+
+    monkeypatch.setattr("mcpd.store.mcps.contents.find", never)
+    assert user.get("v") is before
+
+
+def test_T1_3_a_map_is_no_larger_because_its_file_refers_to_it(
+    paths: Paths, user: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mcpd.store.mcps.MAX_FILE", 100)
+    data = json.dumps({"v": {"prompts": {"a": {}}, "summary": "x" * 100}}).encode()
+    write(paths.user.mcps, json.dumps(contents.write(paths.user.contents, data)))
+    assert listed(user) == {}
+    assert "more than 100 bytes" in caplog.text
+
+
+def test_T1_3_what_an_administrators_map_refers_to_is_not_looked_for_where_users_write(
+    paths: Paths, user: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(paths.system.mcps, json.dumps(contents.content_id(b"{}")))
+    contents.write(paths.user.contents, b"{}")
+    user.list()
+    assert f"is in none of {paths.system.contents}, " in caplog.text
+    assert str(paths.user.contents) not in caplog.text
+
+
+def test_a_key_of_the_map_that_is_no_id_is_listed_as_it_can_be_shown(paths: Paths, user: Store) -> None:
+    write(paths.user.mcps, {"a\ab": {"prompts": {"ask": {"template": "Ask."}}}})
+    (server,) = user.list()
+    assert "is not a server id" in server.problem
+    assert user.list()[0] is server
+    assert user.get(server.id) is server
+
+
 @pytest.mark.parametrize("cid", ["cid://" + "0" * 64, "../../etc/passwd", "x.py"])
 def test_a_script_that_is_not_in_the_contents_is_a_problem(paths: Paths, user: Store, cid: str) -> None:
     write(paths.user.mcps, {"x": {"definition_cid": cid}})
@@ -122,6 +175,31 @@ def test_T1_5_an_entry_of_a_server_that_is_not_there_says_nothing(paths: Paths, 
     assert said(user.get("x"))["entry"] == {}
     with pytest.raises(NotFound):
         user.get("y")
+
+
+def test_of_one_file_so_many_entries_make_servers_and_no_more(
+    paths: Paths, user: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    maker = {"resources": {"a": {"uri": "variable://a"}}, "variables": {"a": 1}}
+    ids = [f"s{number:04}" for number in range(MOST_SERVERS + 50)]
+    put(paths.user.scripts, f"{ids[-1]}.py")
+    put(paths.user.scripts, "narrowed.py")
+    write(paths.user.mcps, {**dict.fromkeys(ids, maker), "narrowed": {"summary": "Narrowed"}})
+    found = listed(user)
+    assert set(found) == {*ids[:MOST_SERVERS], ids[-1], "narrowed"}
+    # What an entry takes away it does take away.
+    fault = found[ids[-1]].entry.disabled
+    assert f"{paths.user.mcps}: {len(ids)} entries" in fault
+    assert repr(ids[MOST_SERVERS]) in fault
+    assert not any(found[each].entry.disabled for each in (ids[0], "narrowed"))
+    assert found["narrowed"].entry.summary == "Narrowed"
+    user.edits()
+    (said,) = [record.getMessage() for record in caplog.records if "entries make servers" in record.getMessage()]
+    assert said.startswith(fault)
+    write(paths.user.mcps, dict.fromkeys(ids[:MOST_SERVERS], maker))
+    write(paths.user.mcps_dir / "more.json", dict.fromkeys(ids[MOST_SERVERS:], maker))
+    assert set(listed(user)) == {*ids, "narrowed"}
+    assert user.get(ids[-1]).entry.disabled == ""
 
 
 # ---------------------------------------------------------------------------------------- T1: the map itself

@@ -39,6 +39,7 @@ def test_a_script_is_a_server(paths: Paths, user: Store) -> None:
         "path": str(path),
         "kind": "python",
         "sha256": contents.content_id(HELLO.encode()),
+        "editable": True,
         "entry": {},
         "contents": [str(each) for each in paths.contents(Scope.USER)],
     }
@@ -84,6 +85,18 @@ def test_of_two_scripts_with_one_name_the_other_is_told(paths: Paths, user: Stor
     server = user.get("x")
     assert said(server)["kind"] == "python"
     assert str(other) in server.clash
+    edits = user.edits()
+    other.unlink()
+    assert user.edits() != edits
+
+
+def test_a_listing_without_edits_shows_what_was_seen_last(paths: Paths, user: Store) -> None:
+    put(paths.user.scripts, "a.py")
+    assert [server.id for server in user.list(edits=False)] == ["a"]
+    put(paths.user.scripts, "b.py")
+    assert [server.id for server in user.list(edits=False)] == ["a"]
+    user.edits()
+    assert [server.id for server in user.list(edits=False)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -254,6 +267,21 @@ def test_what_runs_is_what_was_verified(paths: Paths, user: Store) -> None:
         assert server.manifest.summary == "Greets."
     # Where a user can put something, an administrator's ids are not looked for at all.
     assert said(user.get("ours"))["contents"] == [str(each) for each in paths.contents(Scope.SYSTEM)]
+
+
+def test_what_lies_beside_a_content_that_is_a_symlink_is_not_the_servers(
+    paths: Paths, user: Store, tmp_path: Path
+) -> None:
+    elsewhere = put(tmp_path / "elsewhere", "x.py")
+    cid = contents.content_id(HELLO.encode())
+    paths.user.contents.mkdir(parents=True)
+    (paths.user.contents / cid).symlink_to(elsewhere)
+    write(paths.user.mcps, {"x": {"definition_cid": cid}})
+    server = user.get("x")
+    # Its process looks for what it imports beside this path.
+    assert said(server)["path"] == str(paths.user.contents / cid)
+    assert not said(server)["editable"]
+    assert server.directory == server.generation == paths.user.contents
 
 
 def test_content_that_is_not_read_twice_is_when_it_changes(

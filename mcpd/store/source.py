@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the tree of a Python script says of it; also a program, for sources that may take long to parse.
+
+As a program it is started by its path, with nothing of mcpd and little else imported: that is most of what it costs.
+The source is its standard input, the JSON of :func:`read` its answer.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import warnings
+
+SUMMARY = 200
+"""Characters of a summary."""
+TOO_DEEP = "1: the script is nested too deeply"
+
+
+def read(data: bytes) -> tuple[str, str, str]:
+    """Summary, version and problem of the script *data*; a problem leaves the others empty."""
+    try:
+        with warnings.catch_warnings():
+            # "\d" in a script is its author's business.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(data)
+    except SyntaxError as error:
+        return "", "", f"{error.lineno or 1}: {printable(error.msg)}"
+    except ValueError as error:
+        return "", "", f"1: {printable(str(error))}"
+    except (RecursionError, MemoryError):
+        return "", "", TOO_DEEP
+    return first_line(_docstring(tree)), _version(tree), ""
+
+
+def first_line(text: str) -> str:
+    """The first line of *text* that says something."""
+    return next((printable(line.strip())[:SUMMARY] for line in text.splitlines() if line.strip()), "")
+
+
+def printable(text: str) -> str:
+    """*text* without what a terminal would take for a command."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()
+
+
+def _docstring(tree: ast.Module) -> str:
+    first = tree.body[0] if tree.body else None
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        return first.value.value
+    return ""
+
+
+def _version(tree: ast.Module) -> str:
+    """``__version__ = "1.2"``, if the module has such a line."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            names = (target.id for target in node.targets if isinstance(target, ast.Name))
+            if "__version__" in names:
+                return printable(node.value.value)[:64]
+    return ""
+
+
+def _was_short(of: int) -> bool:
+    """Whether this process has had nearly as many bytes of memory as *of*.
+
+    The parser raises one error if it has no memory and if it goes too deep.
+    """
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 -- nothing else is loaded
+        peak = next((line.split()[1] for line in file if line.startswith("VmPeak:")), "0")
+    return int(peak) * 1024 > of * 3 // 4
+
+
+if __name__ == "__main__":
+    import json
+    import resource
+
+    answer = read(sys.stdin.buffer.read())
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if answer[2] == TOO_DEEP and most != resource.RLIM_INFINITY and _was_short(most):
+        sys.exit(1)
+    json.dump(answer, sys.stdout)
