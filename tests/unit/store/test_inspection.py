@@ -139,15 +139,18 @@ def test_a_program_that_takes_too_much_is_gone(monkeypatch: pytest.MonkeyPatch) 
 def test_a_program_writes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded, "OUTPUT", 4096)
     with pytest.raises(LimitExceeded):
-        bounded.run(["/bin/sh", "-c", "exec head -c 8192 /dev/zero"], b"")
+        bounded.run(["/bin/sh", "-c", "cat && exec head -c 8192 /dev/zero"], b"")
 
 
 def test_a_program_has_nothing_of_ours() -> None:
     ours = os.open("/dev/null", os.O_RDONLY)
     os.set_inheritable(ours, True)
     try:
-        listing = "import os, resource; print(len(os.listdir('/proc/self/fd')), os.getsid(0) == os.getpid(),"
-        listing += " resource.getrlimit(resource.RLIMIT_CORE), os.getcwd(), sorted(os.environ))"
+        # As all that is run this way it reads first; until then it may not be bound yet.
+        listing = "import os, resource, sys; sys.stdin.read(); print(len(os.listdir('/proc/self/fd')),"
+        listing += (
+            " os.getsid(0) == os.getpid(), resource.getrlimit(resource.RLIMIT_CORE), os.getcwd(), sorted(os.environ))"
+        )
         ended, said = bounded.run([sys.executable, "-I", "-S", "-c", listing], b"")
     finally:
         os.close(ours)
