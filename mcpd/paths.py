@@ -18,6 +18,9 @@ from typing import Final
 
 from platformdirs.unix import Unix
 
+HOME_VARIABLE: Final = "MCP_USER_HOME"
+"""Names the user's home to a server, whose own HOME is the directory that it may write."""
+
 
 class Scope(StrEnum):
     """Whom a server is installed for (S-1)."""
@@ -46,11 +49,30 @@ class Layout:
     """Files that are script servers."""
     contents: Path
     """What content ids of the mcps map stand for."""
+    orchestration: Path
+    """Holds the signed configurations of MCP clients, their keys and drafts (O-54, C-24)."""
+    deployments: Path
+    """What client files held before mcpctl changed them; unused in the system scope."""
 
     @property
     def sources_dir(self) -> Path:
         """``sources.list.d``, beside ``sources.list``."""
         return self.sources_list.with_name(self.sources_list.name + ".d")
+
+    @property
+    def clients(self) -> Path:
+        """Holds descriptions of MCP clients."""
+        return self.settings.with_name("clients")
+
+    @property
+    def client_profiles(self) -> Path:
+        """Holds profiles of their configurations."""
+        return self.settings.with_name("client-profiles")
+
+    @property
+    def policy(self) -> Path:
+        """What configurations of clients may hold."""
+        return self.settings.with_name("policy.toml")
 
     @property
     def mcps(self) -> Path:
@@ -77,6 +99,16 @@ class Paths:
     vendor: Path
     """``<id>/manifest.json`` of bundled servers and of those from distribution packages."""
     home: Path
+
+    @property
+    def vendor_clients(self) -> Path:
+        """The descriptions of MCP clients that the system's packages bring."""
+        return self.vendor.with_name("clients")
+
+    @property
+    def vendor_profiles(self) -> Path:
+        """The profiles of their configurations that the system's packages bring."""
+        return self.vendor.with_name("client-profiles")
 
     @property
     def vendor_mcps(self) -> Path:
@@ -106,7 +138,26 @@ class Paths:
 def from_environment() -> Paths:
     """The paths of this process, as its environment sets them."""
     root = Path(os.environ.get("MCP_ROOT") or "/").absolute()
-    return Paths(user=_user(), system=_system(root), vendor=root / "usr/share/mcp/servers", home=Path.home())
+    return Paths(user=_user(), system=_system(root), vendor=root / "usr/share/mcp/servers", home=_home())
+
+
+def exported(paths: Paths) -> dict[str, str]:
+    """The variables with which :func:`from_environment` finds *paths* in a process whose HOME is another one."""
+    user = paths.user
+    return {
+        HOME_VARIABLE: str(paths.home),
+        "MCP_ROOT": str(paths.vendor.parents[3]),
+        "MCP_SYSTEM_INSTALL_DIR": str(paths.system.installed),
+        "MCP_SYSTEM_SOURCES_PATH": str(paths.system.sources_list),
+        "MCP_USER_INSTALL_DIR": str(user.installed),
+        "MCP_USER_SOURCES_PATH": str(user.sources_list),
+        "XDG_CONFIG_HOME": str(user.settings.parent.parent),
+        "XDG_DATA_HOME": str(user.secrets.parent.parent),
+    }
+
+
+def _home() -> Path:
+    return _override(HOME_VARIABLE, Path.home())
 
 
 def _override(variable: str, default: Path) -> Path:
@@ -133,6 +184,8 @@ def _user() -> Layout:
         overlay=data / "overlay",
         scripts=data / "scripts",
         contents=data / "cas",
+        orchestration=_home() / ".mcp-orchestration",
+        deployments=data / "deployments",
     )
 
 
@@ -149,6 +202,8 @@ def _system(root: Path) -> Layout:
         overlay=root / "var/lib/mcp/overlay",
         scripts=root / "etc/mcp/scripts",
         contents=root / "var/lib/mcp/cas",
+        orchestration=root / "var/lib/mcp/orchestration",
+        deployments=root / "var/lib/mcp/deployments",
     )
 
 

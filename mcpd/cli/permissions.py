@@ -16,10 +16,12 @@ _WHOLE: Final = {
     "network": "may use the network",
     "devices": "may use the devices of this machine",
     "mcp": "may call all your other servers",
+    "installed": "may see what is installed, and how it is set up",
 }
 _BEGINNINGS: Final = {
     "filesystem:ro:": "may read {}",
     "filesystem:rw:": "may read and change {}",
+    "filesystem:create:": "may read and change {}, which is made for it",
     "session-bus:talk:": "may talk to {} on the session bus",
     "mcp:": "may call the server {}",
 }
@@ -59,7 +61,6 @@ def check(permissions: Iterable[str]) -> None:
         except InvalidManifest:
             words = ""
         if not words:
-            raise InvalidArgument(
-                f"--permission {permission[:200]!r}: there are network, devices, filesystem:ro:PATH, "
-                "filesystem:rw:PATH, session-bus:talk:NAME, mcp and mcp:ID, each optionally followed by ?KEY"
-            )
+            from mcpd.runtime.permissions import KNOWN  # noqa: PLC0415 - as above
+
+            raise InvalidArgument(f"--permission {permission[:200]!r}: there are {KNOWN}")

@@ -24,6 +24,10 @@ NEEDED: Final = ("httpx2", "websockets")
 """What tells an environment with the libraries of ``mcpd-remote`` from one without."""
 NEEDED_BY_SCRIPTS: Final = ("mcp", "jinja2", "jsonschema", "docstring_parser")
 """The same of ``mcp-scripts``."""
+COMMANDS: Final = {
+    "mcp-orchestration": ("mcpd.servers.orchestration", ("mcp", "cryptography", "jsonschema")),
+}
+"""The bundled servers by the command that their manifest names: the module, and what it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,17 @@ class Program:
     """One program that comes with mcpd."""
 
     argv: tuple[str, ...]
+    reads_data: bool = False
+    """Whether it reads data of the package, which lie beside it in a source tree."""
 
     def mounts(self) -> list[Mount]:
         """What a sandbox has to show besides its interpreter."""
         package = Path(mcpd.__file__).parent.resolve()
-        return [] if package.is_relative_to("/usr") else [mounts.bind(package)]
+        if package.is_relative_to("/usr"):
+            return []
+        data = package.parent / "data"
+        is_source = self.reads_data and (package.parent / "pyproject.toml").is_file() and data.is_dir()
+        return [mounts.bind(package), *([mounts.bind(data)] if is_source else [])]
 
 
 def remote_program(whom: str) -> Program:
@@ -53,6 +63,16 @@ def scripts_program(whom: str, manifest: str) -> Program:
     """
     found = _program(f"{whom} is a script, and what makes a server of it", "mcpd.servers.scripts", NEEDED_BY_SCRIPTS)
     return Program((*found.argv, "--manifest", manifest))
+
+
+def command(server_id: str, name: str) -> Program:
+    """The bundled server *server_id*, whose manifest calls its program *name*, one of :data:`COMMANDS`.
+
+    Raises :class:`~mcpd.errors.NotSupported` if it is not installed, which says how to have it.
+    """
+    module, needed = COMMANDS[name]
+    found = _program(f"{server_id} comes with mcpd, and the environment it runs in", module, needed)
+    return Program(found.argv, reads_data=True)
 
 
 def _program(what: str, module: str, needed: Iterable[str]) -> Program:

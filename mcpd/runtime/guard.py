@@ -47,7 +47,7 @@ class Guard:
             system.secrets.parent / "tokens",
             Path("/run/dbus"),
             Path("/run/systemd"),
-            *(_secret(user) if scope is Scope.USER else ()),
+            *((*_secret(user), user.deployments) if scope is Scope.USER else ()),
         ]
         protected = [system.settings.parent, system.installed, system.generations, system.cache, paths.vendor]
         if scope is Scope.USER:
@@ -140,17 +140,22 @@ class Guard:
         path = self._named(grant.path)
         if not path.is_absolute() or ".." in path.parts or "\0" in grant.path:
             raise InvalidManifest(f"{where}: {grant.shown} must be absolute or begin with ~/, and cannot hold '..'")
+        if grant.create and not os.path.lexists(path):
+            self._check(where, grant, _looked_at(where, grant, path, strict=False))
+            _make(where, grant, path)
         try:
-            real = path.resolve(strict=True)
+            real = _looked_at(where, grant, path, strict=True)
         except FileNotFoundError:
             if grant.writable:
                 raise SpawnFailed(
                     f"{where}: {grant.shown} does not exist; create it or change the configuration"
                 ) from None
             return None
-        except (OSError, RuntimeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is a symlink to itself"
-            raise SpawnFailed(f"{where}: {grant.shown} cannot be looked at: {reason}") from error
+        self._check(where, grant, real)
+        return real
+
+    def _check(self, where: str, grant: PathGrant, real: Path) -> None:
+        """Raise :class:`~mcpd.errors.InvalidManifest` if *real*, to which *grant* leads, cannot be granted."""
         for barred in self.hidden:
             if real.is_relative_to(barred):
                 raise InvalidManifest(
@@ -161,7 +166,6 @@ class Guard:
             raise InvalidManifest(f"{where}: {grant.shown} cannot be granted; name the directories that are needed")
         if grant.writable and any(real.is_relative_to(own) for own in (*self.protected, *self.brought)):
             raise InvalidManifest(f"{where}: {grant.shown} is mcpd's own and can only be granted with filesystem:ro")
-        return real
 
     def covers(self, mounts: Sequence[Mount]) -> list[Mount]:
         """The mounts that keep *mounts* from showing what is hidden, or from opening what is protected.
@@ -187,6 +191,25 @@ class Guard:
                         else Mount(MountKind.DEV_BIND, target, os.devnull)
                     )
         return sorted(found.values(), key=lambda mount: mount.target.count("/"))
+
+
+def _looked_at(where: str, grant: PathGrant, path: Path, *, strict: bool) -> Path:
+    """*path*, to which *grant* leads, without symlinks. Raises FileNotFoundError if it is missing and *strict*."""
+    try:
+        return path.resolve(strict=strict)
+    except FileNotFoundError:
+        raise
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is a symlink to itself"
+        raise SpawnFailed(f"{where}: {grant.shown} cannot be looked at: {reason}") from error
+
+
+def _make(where: str, grant: PathGrant, path: Path) -> None:
+    try:
+        for missing in reversed([one for one in (path, *path.parents) if not one.exists()]):
+            missing.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SpawnFailed(f"{where}: {grant.shown} cannot be made: {error.strerror}") from error
 
 
 def _lies_in(path: str, directory: str) -> bool:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The permission strings of a manifest (design §6, ``docs/permissions.md``).
 
-``network`` · ``devices`` · ``filesystem:ro:PATH`` · ``filesystem:rw:PATH`` · ``session-bus:talk:NAME`` · ``mcp`` ·
-``mcp:ID``, each optionally followed by ``?KEY``: granted only while the boolean configuration value KEY is true.
+``network`` · ``devices`` · ``filesystem:ro:PATH`` · ``filesystem:rw:PATH`` · ``filesystem:create:PATH`` ·
+``session-bus:talk:NAME`` · ``mcp`` · ``mcp:ID`` · ``installed``, each optionally followed by ``?KEY``: granted only
+while the boolean configuration value KEY is true.
 
 Registries also put words for people under ``permissions`` ("Reads your calendar", "filesystem"). A string is a
 permission if it is one of the above or begins like one that takes a value; then it must be right to the last
@@ -25,9 +26,15 @@ if TYPE_CHECKING:
 
     from mcpd.model import JsonValue
 
-_SHAPED: Final = re.compile(r"(network|devices|mcp)(\?\S|$)|(network|devices|filesystem|session-bus|mcp):\S")
+KNOWN: Final = (
+    "network, devices, filesystem:ro:PATH, filesystem:rw:PATH, filesystem:create:PATH, session-bus:talk:NAME, mcp,"
+    " mcp:ID and installed, each optionally followed by ?KEY"
+)
+"""All there are, for messages."""
+_SHAPED: Final = re.compile(r"(network|devices|mcp|installed)(\?\S|$)|(network|devices|filesystem|session-bus|mcp):\S")
+_WORDS: Final = frozenset({"network", "devices", "installed"})
 _CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
-_FILESYSTEM: Final = re.compile(r"filesystem:(ro|rw):(.+)", re.DOTALL)
+_FILESYSTEM: Final = re.compile(r"filesystem:(ro|rw|create):(.+)", re.DOTALL)
 _BUS_NAME: Final = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*(\.[A-Za-z_-][A-Za-z0-9_-]*)+(\.\*)?", re.ASCII)
 
 
@@ -39,6 +46,8 @@ class PathGrant:
     writable: bool
     permission: str
     """The string it comes from, for messages."""
+    create: bool = False
+    """Whether a directory is made of it if it is missing."""
 
     @property
     def shown(self) -> str:
@@ -56,6 +65,8 @@ class Permissions:
     bus_names: tuple[str, ...] = ()
     mcp: tuple[str, ...] | None = None
     """Ids of the servers it may call, empty for all; None without the permission."""
+    installed: bool = False
+    """Whether it may read what is installed, and how it is set up."""
     ignored: tuple[str, ...] = ()
     """Words for people, which grant nothing."""
 
@@ -68,7 +79,7 @@ def parse(
     Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none, or that names
     a secret.
     """
-    network = devices = False
+    words: set[str] = set()
     paths: list[PathGrant] = []
     bus_names: list[str] = []
     mcp: set[str] | None = None
@@ -79,25 +90,29 @@ def parse(
             continue
         permission, granted = _condition(string, values)
         _refuse_secrets(server_id, string, sensitive)
-        if permission == "network":
-            network = network or granted
-        elif permission == "devices":
-            devices = devices or granted
+        if permission in _WORDS:
+            words |= {permission} if granted else set()
         elif found := _FILESYSTEM.fullmatch(permission):
             if granted:
-                paths += (PathGrant(path, found[1] == "rw", string) for path in expand(found[2], values))
+                paths += (
+                    PathGrant(path, found[1] != "ro", string, found[1] == "create") for path in expand(found[2], values)
+                )
         elif permission.startswith("session-bus:talk:") and _BUS_NAME.fullmatch(permission[17:]):
             bus_names += [permission[17:]] * granted
         elif permission == "mcp" or (permission.startswith("mcp:") and ID_PATTERN.fullmatch(permission[4:])):
             if granted:
                 mcp = (mcp or set()) | {permission[4:]}
         else:
-            raise InvalidManifest(
-                f"{server_id}: {string[:200]!r} is not a permission; there are network, devices, filesystem:ro:PATH,"
-                " filesystem:rw:PATH, session-bus:talk:NAME, mcp and mcp:ID, each optionally followed by ?KEY"
-            )
-    servers = None if mcp is None else () if "" in mcp else tuple(sorted(mcp))
-    return Permissions(network, devices, tuple(paths), tuple(dict.fromkeys(bus_names)), servers, tuple(ignored))
+            raise InvalidManifest(f"{server_id}: {string[:200]!r} is not a permission; there are {KNOWN}")
+    return Permissions(
+        network="network" in words,
+        devices="devices" in words,
+        paths=tuple(paths),
+        bus_names=tuple(dict.fromkeys(bus_names)),
+        mcp=None if mcp is None else () if "" in mcp else tuple(sorted(mcp)),
+        installed="installed" in words,
+        ignored=tuple(ignored),
+    )
 
 
 def problems(server_id: str, strings: Iterable[str]) -> list[str]:

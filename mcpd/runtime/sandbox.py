@@ -18,8 +18,8 @@ from mcpd.errors import InvalidConfig, InvalidManifest, NotStdio, SpawnFailed, f
 from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
 from mcpd.paths import CALLS_SOCKET, Scope
-from mcpd.runtime import environment, mounts
-from mcpd.runtime.bundled import remote_program, scripts_program
+from mcpd.runtime import bundled as programs
+from mcpd.runtime import environment, mounts, trees
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import Permissions, parse
@@ -78,6 +78,8 @@ def server_spec(
     env |= _configured_environment(manifest, launch.values) | environment.FIXED
     if granted.network:
         env |= environment.network()
+    if granted.installed:
+        env |= locations.exported(paths)
     if not confined:
         _refuse_secrets(server.id, manifest, launch.values)
         del env["XDG_RUNTIME_DIR"]
@@ -91,6 +93,7 @@ def server_spec(
         *_program(argv[0], generation, env["PATH"], (generation,), guard),
         *bundled,
         *guard.grants(server.id, granted.paths),
+        *(trees.mounted(paths, scope) if granted.installed else ()),
     ]
     shown = [
         *mounts.base(network=granted.network, home=str(state), runtime_dir=runtime_dir, system=scope is Scope.SYSTEM),
@@ -219,13 +222,16 @@ def _command(
     sensitive = {item.key for item in manifest.configurable_properties if item.sensitive}
     granted = parse(server_id, manifest.permissions, values, sensitive=sensitive)
     if server.script is not None:
-        program = scripts_program(server_id, private)
+        program = programs.scripts_program(server_id, private)
         return program.argv, granted, program.mounts()
+    if manifest.stdio is not None and server.layer == "vendor" and manifest.stdio.command in programs.COMMANDS:
+        program = programs.command(server_id, manifest.stdio.command)
+        return (*program.argv, *_arguments(manifest, manifest.stdio, values)), granted, program.mounts()
     if manifest.stdio is not None:
         return (manifest.stdio.command, *_arguments(manifest, manifest.stdio, values)), granted, []
     if manifest.remote is None:
         raise NotStdio(f"{server_id} has neither a program to start nor a URL that mcpd knows how to reach")
-    program = remote_program(server_id)
+    program = programs.remote_program(server_id)
     # The way there needs the network and nothing else, whatever the manifest names.
     return program.argv, Permissions(network=True), program.mounts()
 

@@ -167,6 +167,8 @@ class Machine:
                 overlay=base / "data/overlay",
                 scripts=base / "data/scripts",
                 contents=base / "data/cas",
+                orchestration=base / "orchestration",
+                deployments=base / "data/deployments",
             )
 
         user, system = layout(Scope.USER, self.root / "user"), layout(Scope.SYSTEM, self.root / "machine")

@@ -58,6 +58,8 @@ class World:
             home / ".local/share/mcp/overlay",
             home / ".local/share/mcp/scripts",
             home / ".local/share/mcp/cas",
+            home / ".mcp-orchestration",
+            home / ".local/share/mcp/deployments",
         )
         system = self.root / "system"
         layout = Layout(
@@ -72,6 +74,8 @@ class World:
             system / "var/lib/mcp/overlay",
             system / "etc/mcp/scripts",
             system / "var/lib/mcp/cas",
+            system / "var/lib/mcp/orchestration",
+            system / "var/lib/mcp/deployments",
         )
         self.paths = Paths(user, layout, system / "usr/share/mcp/servers", home)
 

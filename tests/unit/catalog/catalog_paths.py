@@ -24,6 +24,8 @@ def paths_below(root: Path) -> Paths:
             overlay=base / "share/overlay",
             scripts=base / "share/scripts",
             contents=base / "share/cas",
+            orchestration=base / "orchestration",
+            deployments=base / "share/deployments",
         )
 
     return Paths(layout(Scope.USER), layout(Scope.SYSTEM), root / "vendor", root / "home")

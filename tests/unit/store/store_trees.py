@@ -26,6 +26,8 @@ def layout(scope: Scope, root: Path) -> Layout:
         overlay=root / "share/overlay",
         scripts=root / "share/scripts",
         contents=root / "share/cas",
+        orchestration=root / "orchestration",
+        deployments=root / "share/deployments",
     )
 
 
