@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The end of a client's requests is not the end of the answers: those that are under way are waited for.
 
-So ``mcp-scripts FILE < requests`` answers all of them.
+So a program with its requests in a file answers all of them.
 """
 
 from __future__ import annotations

@@ -16,11 +16,15 @@ _STDERR: Final = 2
 
 
 class Log(logging.handlers.QueueHandler):
-    """A handler that never waits. What it takes is written to the descriptor *fd* by a thread of its own."""
+    """A handler that never waits.
 
-    def __init__(self, fd: int = _STDERR, most: int = MOST_LINES) -> None:
+    What it takes is written to the descriptor *fd* of *program* by a thread of its own.
+    """
+
+    def __init__(self, program: str, fd: int = _STDERR, most: int = MOST_LINES) -> None:
         self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(most)
         super().__init__(self._lines)
+        self._program = program
         self._fd = fd
         self._left_out = 0
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
@@ -48,7 +52,7 @@ class Log(logging.handlers.QueueHandler):
             # Between two lines: whoever counts meanwhile is counted the next time.
             count, self._left_out = self._left_out, 0
             if count:
-                self._write(f"mcp-scripts: {count} lines are left out, as they came faster than they were read")
+                self._write(f"{self._program}: {count} lines are left out, as they came faster than they were read")
 
     def _write(self, line: str) -> None:
         data = memoryview(line.encode(errors="backslashreplace") + b"\n")

@@ -7,29 +7,23 @@ import argparse
 import asyncio
 import json
 import logging
-import os
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
-
-from pydantic_core import to_json
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
 from mcpd.errors import McpdError
-from mcpd.model.base import first_fault
+from mcpd.servers.logs import Log
 from mcpd.servers.scripts import definition as definitions
 from mcpd.servers.scripts.calls import Calls, tree
-from mcpd.servers.scripts.draining import Incoming, Outgoing, Pending
 from mcpd.servers.scripts.facility import Facility
-from mcpd.servers.scripts.logs import Log
 from mcpd.servers.scripts.others import HOPS, Others
 from mcpd.servers.scripts.running import failed
-from mcpd.servers.timing import Timing, in_one_line
+from mcpd.servers.timing import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     import mcp_types as types
     from mcp.server.context import ServerRequestContext
@@ -40,8 +34,6 @@ if TYPE_CHECKING:
     Context = ServerRequestContext[Any, Any]
     Next = Callable[[Any], Awaitable[Any]]
 
-RESOURCE_NOT_FOUND: Final = -32002
-"""Until revision 2026-07-28, in which it is -32602."""
 _PATIENCE: Final = 2.0
 """Seconds that the last lines of the log may take."""
 
@@ -54,11 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if (arguments.file is None) == (arguments.manifest is None):
         parser.error("name a script, or a manifest with --manifest")
-    lines = Log()
+    lines = Log("mcp-scripts")
     logging.basicConfig(handlers=[lines], level=logging.INFO, format="mcp-scripts: %(message)s")
-    # What they say of each message is what is said here in one line.
-    for name in ("mcp", "httpx2", "httpcore2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         found = definitions.read(arguments.manifest) if arguments.manifest else definitions.alone(arguments.file)
         return asyncio.run(_describe(found) if arguments.describe else _serve(found, lines))
@@ -106,83 +95,41 @@ async def _describe(definition: Definition) -> int:
 
 
 async def _serve(definition: Definition, lines: Log) -> int:
+    from mcpd.servers import sdk  # noqa: PLC0415 - as above
+
     # A script, which runs as the same user, is not to write into what /proc has of us.
     tree.prctl(tree.PR_SET_DUMPABLE, 0)
     facility = _facility(definition)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    serving = asyncio.create_task(_run(facility))
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    await facility.close()
-    if serving.done():
-        try:
-            serving.result()
-        except* OSError:
-            log.info("the client has gone without waiting for answers")
-    lines.end(_PATIENCE)
-    # A thread may be held up by a stdin that never ends, or a stdout or stderr that nobody reads.
-    os._exit(0)
-
-
-async def _run(facility: Facility) -> None:
-    """Serve until the end of stdin, and then those requests that have come before it, for some seconds."""
-    from mcp.server.lowlevel import NotificationOptions  # noqa: PLC0415 - the SDK is not needed to describe a server
-    from mcp.server.stdio import stdio_server  # noqa: PLC0415
-
-    server = make_server(facility)
-    # The bridge tells clients when a list has changed: it runs another process then. Alone there is nobody who would.
-    changes = facility.definition.managed
-    options = server.create_initialization_options(
-        NotificationOptions(prompts_changed=changes, resources_changed=changes, tools_changed=changes)
+    return await sdk.serve(
+        make_server(facility), list_changed=definition.managed, lines=lines, log=log, close=facility.close
     )
-    async with stdio_server() as (incoming, outgoing):
-        pending = Pending()
-        await server.run(Incoming(incoming, pending), Outgoing(outgoing, pending), options)
 
 
 def make_server(facility: Facility) -> Server[Any]:
     """The SDK's server whose handlers ask *facility*."""
-    from mcp.server.caching import CacheableMethod, CacheHint  # noqa: PLC0415 - not needed to describe a server
-    from mcp.server.lowlevel import Server  # noqa: PLC0415
-    from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler  # noqa: PLC0415
-    from mcp_types import DiscoverResult, RequestParams  # noqa: PLC0415
-    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415
+    from mcpd.servers import sdk  # noqa: PLC0415 - as above
 
     handlers = Handlers(facility)
     about = facility.definition
-    server: Server[Any] = Server(
+    return sdk.make_server(
         about.id,
         version=about.version,
         title=about.title or None,
         instructions=about.description or None,
-        cache_hints={method: CacheHint() for method in get_args(CacheableMethod)},
-        on_list_tools=handlers.list_tools,
-        on_call_tool=handlers.call_tool,
-        on_list_resources=handlers.list_resources,
-        on_list_resource_templates=handlers.list_resource_templates,
-        on_read_resource=handlers.read_resource,
-        on_list_prompts=handlers.list_prompts,
-        on_get_prompt=handlers.get_prompt,
-        on_completion=handlers.complete,
-        on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
+        log=log,
+        list_changed=about.managed,
+        check=handlers.check,
+        handlers={
+            "on_list_tools": handlers.list_tools,
+            "on_call_tool": handlers.call_tool,
+            "on_list_resources": handlers.list_resources,
+            "on_list_resource_templates": handlers.list_resource_templates,
+            "on_read_resource": handlers.read_resource,
+            "on_list_prompts": handlers.list_prompts,
+            "on_get_prompt": handlers.get_prompt,
+            "on_completion": handlers.complete,
+        },
     )
-
-    async def discover(ctx: Context, _params: RequestParams | None) -> DiscoverResult:
-        capabilities = server.get_capabilities(protocol_version=ctx.protocol_version)
-        if capabilities.resources is not None:
-            capabilities.resources.subscribe = False
-        for each in (capabilities.tools, capabilities.resources, capabilities.prompts):
-            if each is not None:
-                each.list_changed = about.managed
-        versions = list(MODERN_PROTOCOL_VERSIONS)
-        return DiscoverResult(supported_versions=versions, capabilities=capabilities, instructions=server.instructions)
-
-    server.add_request_handler("server/discover", RequestParams, discover)
-    server.middleware[:] = [Timing(log), handlers.guard]
-    return server
 
 
 class Handlers:
@@ -191,37 +138,11 @@ class Handlers:
     def __init__(self, facility: Facility) -> None:
         self._facility = facility
 
-    async def guard(self, ctx: Context, call_next: Next) -> Any:
-        """Turn every fault into an error of the protocol, and check what the SDK would refuse without saying why."""
-        from mcp.shared.exceptions import MCPError  # noqa: PLC0415
-        from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS  # noqa: PLC0415
-        from pydantic import ValidationError  # noqa: PLC0415
-
-        if ctx.request_id is None:
-            return await call_next(ctx)
-        try:
-            if ctx.method == "prompts/get":
-                await self._check_prompt(ctx.params or {})
-            return await call_next(ctx)
-        except McpdError as fault:
-            data: Mapping[str, object] | None = fault.data
-            code = fault.jsonrpc_code
-            older = ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
-            if ctx.method == "resources/read" and data is not None and older:
-                code = RESOURCE_NOT_FOUND
-            raise MCPError(code, fault.message, data) from fault
-        except ValidationError as error:
-            raise MCPError(-32602, f"{ctx.method}: {first_fault(error)}") from error
-        except MCPError:
-            raise
-        except Exception as error:
-            log.exception("%s", in_one_line(str(ctx.method)))
-            raise MCPError(-32603, "Internal error") from error
-
-    async def _check_prompt(self, params: Mapping[str, Any]) -> None:
-        """The SDK refuses arguments that are no strings, and does not name them."""
+    async def check(self, ctx: Context) -> None:
+        """The SDK refuses arguments of a prompt that are no strings, and does not name them."""
+        params = ctx.params or {}
         name, arguments = params.get("name"), params.get("arguments")
-        if isinstance(name, str) and isinstance(arguments, dict):
+        if ctx.method == "prompts/get" and isinstance(name, str) and isinstance(arguments, dict):
             await self._facility.check_prompt(name, arguments)
 
     async def list_tools(self, _ctx: Context, params: types.PaginatedRequestParams | None) -> Any:
@@ -268,17 +189,9 @@ class Handlers:
 
 
 def _complete(result: dict[str, Any]) -> dict[str, Any]:
-    """*result* as it is from revision 2026-07-28 on; the SDK takes away what is new in it for others.
+    from mcpd.servers import sdk  # noqa: PLC0415 - as above
 
-    Raises McpdError for what could not be sent: the SDK would end with it.
-    """
-    try:
-        to_json(result)
-    except ValueError as error:
-        raise McpdError(
-            "what was to be sent holds half a surrogate pair, which is no character, or is nested too deeply"
-        ) from error
-    return {**result, "resultType": "complete"}
+    return sdk.complete(result)
 
 
 class _Progress:

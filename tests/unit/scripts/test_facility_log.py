@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.servers.scripts.logs import Log
+from mcpd.servers.logs import Log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def record(text: str) -> logging.LogRecord:
 
 
 def test_lines_are_written_in_their_order(pipe: tuple[int, int]) -> None:
-    log = Log(pipe[1])
+    log = Log("mcp-scripts", pipe[1])
     for number in range(5):
         log.handle(record(f"line {number}"))
     assert log.end(30)
@@ -40,7 +40,7 @@ def test_lines_are_written_in_their_order(pipe: tuple[int, int]) -> None:
 
 
 def test_what_nobody_reads_is_left_out_and_counted_and_holds_up_nothing(pipe: tuple[int, int]) -> None:
-    log = Log(pipe[1], MOST)
+    log = Log("mcp-scripts", pipe[1], MOST)
     log.handle(record(LINE))
     while not log._lines.empty():
         """The thread has taken it, and is held up."""
@@ -60,7 +60,7 @@ def test_what_nobody_reads_is_left_out_and_counted_and_holds_up_nothing(pipe: tu
 def test_an_end_that_is_closed_is_no_fault() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    log = Log(writing)
+    log = Log("mcp-scripts", writing)
     log.handle(record("x"))
     assert log.end(30)
     os.close(writing)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the bundled servers have in common before the SDK: both eras of MCP over stdio, until the client has gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING, Any, Final, get_args
+
+from mcp.server.caching import CacheableMethod, CacheHint
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+from mcp.shared.exceptions import MCPError
+from mcp_types import DiscoverResult, RequestParams
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from mcpd.errors import McpdError
+from mcpd.model.base import first_fault
+from mcpd.servers.draining import Incoming, Outgoing, Pending
+from mcpd.servers.timing import Timing, in_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from mcp.server.context import ServerRequestContext
+
+    from mcpd.servers.logs import Log
+
+    Context = ServerRequestContext[Any, Any]
+    Next = Callable[[Any], Awaitable[Any]]
+
+REVISIONS: Final = (*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS)
+"""The revisions of MCP that are spoken, oldest first."""
+RESOURCE_NOT_FOUND: Final = -32002
+"""Until revision 2026-07-28, in which it is -32602."""
+_PATIENCE: Final = 2.0
+"""Seconds that the last lines of the log may take."""
+
+
+def make_server(
+    name: str,
+    *,
+    version: str,
+    title: str | None,
+    instructions: str | None,
+    log: logging.Logger,
+    handlers: Mapping[str, Callable[..., Awaitable[Any]]],
+    list_changed: bool,
+    check: Callable[[Context], Awaitable[None]] | None = None,
+) -> Server[Any]:
+    """A server of the SDK with *handlers* (its ``on_…`` arguments), in both eras.
+
+    Every message is timed, and every fault becomes an error of the protocol. *check* sees a request before the SDK
+    does, and may raise McpdError. *list_changed* is what it says of its lists.
+    """
+    made: Any = Server  # Its overloads know no mapping of handlers.
+    server: Server[Any] = made(
+        name,
+        version=version,
+        title=title,
+        instructions=instructions,
+        cache_hints={method: CacheHint() for method in get_args(CacheableMethod)},
+        on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
+        **handlers,
+    )
+
+    async def discover(ctx: Context, _params: RequestParams | None) -> DiscoverResult:
+        capabilities = server.get_capabilities(protocol_version=ctx.protocol_version)
+        if capabilities.resources is not None:
+            capabilities.resources.subscribe = False
+        for each in (capabilities.tools, capabilities.resources, capabilities.prompts):
+            if each is not None:
+                each.list_changed = list_changed
+        versions = list(MODERN_PROTOCOL_VERSIONS)
+        return DiscoverResult(supported_versions=versions, capabilities=capabilities, instructions=server.instructions)
+
+    server.add_request_handler("server/discover", RequestParams, discover)
+    server.middleware[:] = [Timing(log), _Guard(log, check)]
+    return server
+
+
+class _Guard:
+    """A middleware that turns every fault into an error of the protocol."""
+
+    def __init__(self, log: logging.Logger, check: Callable[[Context], Awaitable[None]] | None) -> None:
+        self._log, self._check = log, check
+
+    async def __call__(self, ctx: Context, call_next: Next) -> Any:
+        if ctx.request_id is None:
+            return await call_next(ctx)
+        try:
+            if self._check is not None:
+                await self._check(ctx)
+            return await call_next(ctx)
+        except McpdError as fault:
+            data: Mapping[str, object] | None = fault.data
+            code = fault.jsonrpc_code
+            older = ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+            if ctx.method == "resources/read" and data is not None and older:
+                code = RESOURCE_NOT_FOUND
+            raise MCPError(code, fault.message, data) from fault
+        except ValidationError as error:
+            raise MCPError(-32602, f"{ctx.method}: {first_fault(error)}") from error
+        except MCPError:
+            raise
+        except Exception as error:
+            self._log.exception("%s", in_one_line(str(ctx.method)))
+            raise MCPError(-32603, "Internal error") from error
+
+
+def complete(result: dict[str, Any]) -> dict[str, Any]:
+    """*result* as it is from revision 2026-07-28 on; the SDK takes away what is new in it for others.
+
+    Raises McpdError for what could not be sent: the SDK would end with it.
+    """
+    try:
+        to_json(result)
+    except ValueError as error:
+        raise McpdError(
+            "what was to be sent holds half a surrogate pair, which is no character, or is nested too deeply"
+        ) from error
+    return {**result, "resultType": "complete"}
+
+
+async def serve(
+    server: Server[Any],
+    *,
+    list_changed: bool,
+    lines: Log,
+    log: logging.Logger,
+    close: Callable[[], Awaitable[None]] | None = None,
+) -> int:
+    """Serve over stdio until the end of stdin or SIGTERM, then *close*, and end the process with status 0."""
+    # What they say of each message is what is said here in one line.
+    for name in ("mcp", "httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    serving = asyncio.create_task(_run(server, list_changed=list_changed))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if close is not None:
+        await close()
+    if serving.done():
+        try:
+            serving.result()
+        except* OSError:
+            log.info("the client has gone without waiting for answers")
+    lines.end(_PATIENCE)
+    # A thread may be held up by a stdin that never ends, or a stdout or stderr that nobody reads.
+    os._exit(0)
+
+
+async def _run(server: Server[Any], *, list_changed: bool) -> None:
+    """Serve until the end of stdin, and then those requests that have come before it, for some seconds."""
+    # The bridge tells clients when a list has changed: it runs another process then. Alone there is nobody who would.
+    options = server.create_initialization_options(
+        NotificationOptions(prompts_changed=list_changed, resources_changed=list_changed, tools_changed=list_changed)
+    )
+    async with stdio_server() as (incoming, outgoing):
+        pending = Pending()
+        await server.run(Incoming(incoming, pending), Outgoing(outgoing, pending), options)
