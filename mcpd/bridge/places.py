@@ -30,7 +30,7 @@ class Places:
     token: Path
     """Holds what TCP clients have to send; for the system's bridge a directory with a file for each uid."""
     key: Path
-    """Holds the public key that manifests are verified with, if somebody publishes one."""
+    """Holds the public key that the configurations of clients are verified with, once some are published (O-52)."""
 
 
 def places(layout: Layout) -> Places:
@@ -44,5 +44,5 @@ def places(layout: Layout) -> Places:
         calls_socket(runtime),
         calls_key(runtime),
         token,
-        runtime / "verification_key.pem",
+        layout.orchestration / "verification_key.pem",
     )

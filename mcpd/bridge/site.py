@@ -31,7 +31,7 @@ class Site:
     needs_token: bool = True
     """Whether TCP clients show a token."""
     key: Path | None = None
-    """The file with the public key that manifests are verified with; absent until somebody puts it there."""
+    """The file with the public key that the configurations of clients are verified with; absent until one is made."""
     mcps: tuple[str, ...] = ()
     """Where the mcps map is read from, later files winning."""
     certificate: Certificate | None = None

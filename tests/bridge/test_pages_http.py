@@ -276,7 +276,11 @@ PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA\n-----END PUBLIC KEY-----
 def user_bridge(tmp_path: Path) -> Iterator[Bridge]:
     environ = {f"XDG_{name}": str(tmp_path / name) for name in ("RUNTIME_DIR", "STATE_HOME", "CONFIG_HOME")}
     (tmp_path / "RUNTIME_DIR").mkdir(mode=0o700)
-    environ |= {"MCP_ROOT": str(tmp_path / "system"), "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/no-bus"}
+    environ |= {
+        "HOME": str(tmp_path / "home"),
+        "MCP_ROOT": str(tmp_path / "system"),
+        "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/no-bus",
+    }
     bridge = Bridge(["--listen", "127.0.0.1:0"], environ, tmp_path / "log")
     try:
         yield bridge
@@ -285,7 +289,8 @@ def user_bridge(tmp_path: Path) -> Iterator[Bridge]:
 
 
 def test_the_verification_key_is_open_and_nothing_else_is(user_bridge: Bridge, tmp_path: Path) -> None:
-    http, key = user_bridge.http(), tmp_path / "RUNTIME_DIR/mcp/verification_key.pem"
+    http, key = user_bridge.http(), tmp_path / "home/.mcp-orchestration/verification_key.pem"
+    key.parent.mkdir(parents=True)
     path = "/keys/verification_key.pem"
     assert http.get(path).status_code == 404
     key.write_text(PUBLIC)
@@ -293,6 +298,13 @@ def test_the_verification_key_is_open_and_nothing_else_is(user_bridge: Bridge, t
     assert (reply.status_code, reply.text) == (200, PUBLIC)
     assert reply.headers["content-type"] == "application/x-pem-file"
     key.write_text(PUBLIC.replace("PUBLIC", "PRIVATE"))
+    assert http.get(path).status_code == 404
+    key.rename(key.with_name("other.pem"))
+    key.with_name("other.pem").write_text(PUBLIC)
+    key.symlink_to("other.pem")
+    assert http.get(path).status_code == 404
+    key.unlink()
+    os.mkfifo(key)
     assert http.get(path).status_code == 404
     key.unlink()
     key.mkdir()

@@ -7,6 +7,7 @@ POSTs to servers do not come here, see :mod:`.endpoint`.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -198,17 +199,19 @@ class Application:
         path = self._parts.site.key
 
         def read() -> bytes:
-            if path is None or not path.is_file():
+            if path is None:
                 return b""
-            with path.open("rb") as file:
-                return file.read(_LARGEST_KEY + 1)
+            # A server writes where it lies: neither a link nor a pipe is followed.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+                return file.read(_LARGEST_KEY + 1) or b""
 
         try:
             key = await asyncio.to_thread(read)
         except OSError:
             key = b""
         if not key.lstrip().startswith(_PEM) or b"PRIVATE" in key or len(key) > _LARGEST_KEY:
-            raise NotFound("no verification key was published here: nothing on this machine signs manifests yet")
+            raise NotFound("no verification key was published here: nothing was signed yet")
         headers = ((b"content-type", b"application/x-pem-file"), (b"cache-control", b"no-cache"), *request.cors)
         await request.reply_as(200, key, headers)
 
