@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The errors of signed configurations: classes of the one table, each with the code that seed 000 gives it (O-59)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import IntegrityMismatch, InvalidArgument, InvalidConfig, McpdError, NotAuthorized, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mcpd.model import JsonValue
+
+INTERNAL: Final = "internal_error"
+
+
+class ClientNotFound(NotFound):
+    """No client family of that id."""
+
+    code = "client_not_found"
+
+    def __init__(self, client_id: str, available: Iterable[str]) -> None:
+        super().__init__(f"Client '{client_id}' not found")
+        self.members: dict[str, JsonValue] = {"available_clients": list(available)}
+
+
+class ProfileNotFound(NotFound):
+    """The client has no profile of that id."""
+
+    code = "profile_not_found"
+
+    def __init__(self, profile_id: str, client_id: str, available: Iterable[str]) -> None:
+        super().__init__(f"Profile '{profile_id}' not found for client '{client_id}'")
+        self.members: dict[str, JsonValue] = {"available_profiles": list(available)}
+
+
+class ArtifactNotFound(NotFound):
+    """No configuration of that id was published for the client and profile."""
+
+    code = "artifact_not_found"
+
+    def __init__(self, artifact_id: str, why: str = "") -> None:
+        super().__init__(f"Artifact '{artifact_id}' not found" + (f": {why}" if why else ""))
+
+
+class ServerNotFound(NotFound):
+    """No installed server, or none in the draft, of that id."""
+
+    code = "server_not_found"
+
+
+class InvalidInput(InvalidArgument):
+    """The arguments are not what the tool takes."""
+
+    code = "invalid_input"
+
+    def __init__(self, message: str, details: dict[str, JsonValue] | None = None) -> None:
+        super().__init__(message)
+        self.members: dict[str, JsonValue] = {"details": details} if details else {}
+
+
+class SignatureFault(IntegrityMismatch):
+    """A key cannot be used, or a signature or content is not what was signed."""
+
+    code = "signature_error"
+
+
+class ValidationFailed(InvalidConfig):
+    """A configuration has faults that keep it from being published."""
+
+    code = "validation_failed"
+
+    def __init__(self, message: str, details: dict[str, JsonValue]) -> None:
+        super().__init__(message)
+        self.members: dict[str, JsonValue] = {"details": details}
+
+
+class PolicyViolation(NotAuthorized):
+    """The policy forbids what a configuration holds."""
+
+    code = "policy_violation"
+
+    def __init__(self, message: str, details: dict[str, JsonValue]) -> None:
+        super().__init__(message)
+        self.members: dict[str, JsonValue] = {"details": details}
+
+
+def error_object(fault: McpdError) -> dict[str, JsonValue]:
+    """*fault* as the object that tools answer with (O-58): ``error``, ``message`` and what belongs to the code."""
+    members: dict[str, JsonValue] = getattr(fault, "members", {})
+    return {"error": str(getattr(fault, "code", INTERNAL)), "message": fault.message, **members}

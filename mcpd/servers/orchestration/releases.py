@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What was published, for whom and when, signed: one file per payload, one list per client and profile (O-53, C-31)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcpd.errors import InvalidConfig, InvalidManifest, from_oserror
+from mcpd.model import JsonValue, check_json, dump_json, load_json, printable
+from mcpd.model.base import first_fault
+from mcpd.servers.orchestration.canonical import ARTIFACT_ID, canonical, timestamp
+from mcpd.servers.orchestration.canonical import artifact_id as id_of
+from mcpd.servers.orchestration.faults import ArtifactNotFound, InvalidInput, SignatureFault
+from mcpd.servers.orchestration.tree import NAME, mark
+from mcpd.servers.orchestration.verify import Signed, check_release, statement
+from mcpd.store.files import MAX_FILE, is_missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from pathlib import Path
+
+    from mcpd.servers.orchestration.keys import Keys
+    from mcpd.servers.orchestration.tree import Tree
+    from mcpd.store.files import Signature
+
+KEPT: Final = 1000
+"""Releases that are listed for one client and profile."""
+MAX_WORD: Final = 200
+MAX_CHANGELOG: Final = 10_000
+"""Characters of what a release says of its generator, and of its changes."""
+MAX_INDEX: Final = 2 * MAX_FILE
+"""Bytes of a list of releases; of one that grows beyond, the oldest are dropped."""
+
+_HELD: Final = 256
+"""Artifacts that are kept in memory once they were verified (O-55)."""
+_HELD_SIZE: Final = 256 * 1024
+"""Bytes of the largest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An artifact as it was published for one client and profile; both signatures were checked."""
+
+    artifact_id: str
+    client_id: str
+    profile_id: str
+    created_at: str
+    payload: dict[str, JsonValue]
+    signature: str
+    signing_key_id: str
+    metadata: dict[str, JsonValue]
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """What ``get_config`` answers (O-21)."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class _Entry(BaseModel):
+    """One release in a list; fields of later versions survive."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+    artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")]
+    created_at: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$")]
+    signature: str
+    signing_key_id: str
+    release_signature: str
+    generator: str = ""
+    generator_version: str = ""
+    source: str = ""
+    changelog: str = ""
+
+
+class _Index(BaseModel):
+    """The list for one client and profile, the newest first."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    releases: list[_Entry]
+
+
+class Releases:
+    """The releases in *tree*, signed with *keys*; *clock* gives the time, with its zone.
+
+    What is handed out was verified when it was read. As long as its files stay as they are, getting it again costs a
+    ``lstat`` of each: list, artifact and list of keys.
+    """
+
+    def __init__(self, tree: Tree, keys: Keys, clock: Callable[[], datetime]) -> None:
+        self._tree = tree
+        self._keys = keys
+        self._clock = clock
+        self._lists: dict[Path, tuple[Signature, list[_Entry]]] = {}
+        self._held: dict[Signed, tuple[Signature, bytes]] = {}
+
+    def latest(self, client_id: str, profile_id: str) -> Release | None:
+        """The newest release, None if there is none.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` if a file is not what was written, or the key
+        is not good any more.
+        """
+        entries = self._entries(client_id, profile_id)
+        return self._release(client_id, profile_id, entries[0]) if entries else None
+
+    def get(self, client_id: str, profile_id: str, artifact_id: str, *, expired: bool = False) -> Release:
+        """The newest release of an artifact for exactly this client and profile.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.ArtifactNotFound`, and
+        :class:`~mcpd.servers.orchestration.faults.SignatureFault` as :meth:`latest` does, but not for a key that has
+        *expired* if such ones will do (to compare with, never to use).
+        """
+        if not ARTIFACT_ID.fullmatch(artifact_id):
+            raise ArtifactNotFound(printable(artifact_id), "an id is 64 of 0-9 a-f")
+        for entry in self._entries(client_id, profile_id):
+            if entry.artifact_id == artifact_id:
+                return self._release(client_id, profile_id, entry, expired=expired)
+        raise ArtifactNotFound(artifact_id, f"it was not published for {client_id}/{profile_id}")
+
+    def history(self, client_id: str, profile_id: str) -> list[Release]:
+        """All releases, the newest first, also those whose key has expired.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` if a file is not what was written.
+        """
+        return [
+            self._release(client_id, profile_id, entry, expired=True) for entry in self._entries(client_id, profile_id)
+        ]
+
+    def published(self) -> list[tuple[str, str]]:
+        """The clients and profiles that have releases, sorted."""
+        found = []
+        for client in _listing(self._tree.indexes):
+            if NAME.fullmatch(client.name):
+                found += [
+                    (client.name, path.stem)
+                    for path in _listing(client)
+                    if path.suffix == ".json" and NAME.fullmatch(path.stem)
+                ]
+        return sorted(found)
+
+    def publish(
+        self,
+        client_id: str,
+        profile_id: str,
+        payload: dict[str, JsonValue],
+        *,
+        generator: str,
+        generator_version: str,
+        changelog: str,
+        source: str = "",
+    ) -> Release:
+        """Sign *payload* as the newest release; *source* says what it was made from.
+
+        The artifact is written first, and only if it is not there; so a crash leaves the old list or the new one, and
+        nothing in either that is missing. Raises :class:`~mcpd.servers.orchestration.faults.InvalidInput` for what
+        cannot be signed or is too large, :class:`~mcpd.servers.orchestration.faults.SignatureFault` for keys and lists
+        that cannot be used, and what writing raises.
+        """
+        content = canonical(payload)
+        if not isinstance(payload, dict):
+            raise InvalidInput("A configuration is an object.")
+        if len(content) > MAX_FILE:
+            raise InvalidInput(f"The configuration has {len(content)} bytes, more than {MAX_FILE}.")
+        about = {"generator": generator, "generator_version": generator_version, "source": source}
+        _check_words(about, changelog)
+        path = self._tree.index(client_id, profile_id)
+        with self._tree.lock():
+            before = self._entries(client_id, profile_id)
+            created, name = timestamp(self._clock()), id_of(payload)
+            signature, key = self._keys.sign(content)
+            release_signature, _ = self._keys.sign(statement(name, client_id, profile_id, created, key))
+            entry = _Entry(
+                artifact_id=name,
+                created_at=created,
+                signature=signature,
+                signing_key_id=key,
+                release_signature=release_signature,
+                changelog=changelog,
+                **about,
+            )
+            self._store(name, content)
+            self._tree.write(path, _dump([entry, *before]))
+            return self._release(client_id, profile_id, entry)
+
+    def resign(self) -> int:
+        """Publish again every newest release that is not signed with the key in use; returns how many.
+
+        One that cannot be trusted is left as it is and reported, by
+        :class:`~mcpd.servers.orchestration.faults.SignatureFault`, when all others are done.
+        """
+        done, faults = 0, []
+        with self._tree.lock():
+            key = self._keys.initialize().key_id
+            for client_id, profile_id in self.published():
+                try:
+                    done += self._resign(client_id, profile_id, key)
+                except SignatureFault as fault:
+                    faults.append(fault.message)
+        if faults:
+            raise SignatureFault(f"Not signed again: {'; '.join(faults)}")
+        return done
+
+    def _resign(self, client_id: str, profile_id: str, key: str) -> int:
+        entries = self._entries(client_id, profile_id)
+        if not entries or entries[0].signing_key_id == key:
+            return 0
+        old, entry = self._release(client_id, profile_id, entries[0], expired=True), entries[0]
+        self.publish(
+            client_id,
+            profile_id,
+            old.payload,
+            generator=entry.generator,
+            generator_version=entry.generator_version,
+            changelog=entry.changelog,
+            source=entry.source,
+        )
+        return 1
+
+    def _store(self, name: str, content: bytes) -> None:
+        """Write the artifact, unless it is there and right."""
+        path = self._blob(name)
+        try:
+            is_there = self._tree.read(path) == content
+        except InvalidConfig:
+            is_there = False
+        if not is_there:
+            self._tree.write(path, content)
+
+    def _entries(self, client_id: str, profile_id: str) -> list[_Entry]:
+        path = self._tree.index(client_id, profile_id)
+        now, seen = mark(path), self._lists.get(path)
+        if seen is not None and seen[0] == now:
+            return seen[1]
+        self._lists.pop(path, None)
+        try:
+            data = self._tree.read(path, MAX_INDEX)
+        except InvalidConfig as error:
+            raise _unusable(error.message, client_id, profile_id) from error
+        if data is None:
+            return []
+        entries = _parse(data, path, client_id, profile_id)
+        if now is not None:
+            self._lists[path] = (now, entries)
+        return entries
+
+    def _release(self, client_id: str, profile_id: str, entry: _Entry, *, expired: bool = False) -> Release:
+        """The release of *entry*; its payload is new each time, so that no caller changes what another one gets."""
+        signed = Signed(
+            artifact_id=entry.artifact_id,
+            client_id=client_id,
+            profile_id=profile_id,
+            created_at=entry.created_at,
+            signature=entry.signature,
+            signing_key_id=entry.signing_key_id,
+            release_signature=entry.release_signature,
+        )
+        metadata: dict[str, JsonValue] = {
+            "generator": entry.generator,
+            "generator_version": entry.generator_version,
+            "source": entry.source,
+            "changelog": entry.changelog,
+            "release_signature": entry.release_signature,
+        }
+        return Release(
+            artifact_id=entry.artifact_id,
+            client_id=client_id,
+            profile_id=profile_id,
+            created_at=entry.created_at,
+            payload=json.loads(self._content(signed, expired=expired)),
+            signature=entry.signature,
+            signing_key_id=entry.signing_key_id,
+            metadata=metadata,
+        )
+
+    def _content(self, signed: Signed, *, expired: bool) -> bytes:
+        """The artifact's bytes, verified."""
+        path = self._blob(signed.artifact_id)
+        now, held = mark(path), self._held.get(signed)
+        if held is not None and held[0] == now:
+            if not expired:
+                self._keys.check(signed.signing_key_id)
+            return held[1]
+        self._held.pop(signed, None)
+        origin = f"{path} ({signed.client_id}/{signed.profile_id})"
+        way_out = _publish_again(signed.client_id, signed.profile_id)
+        try:
+            content = self._tree.read(path)
+        except InvalidConfig as error:
+            raise SignatureFault(f"{error.message}, then {way_out}") from error
+        if content is None:
+            raise SignatureFault(f"{origin}: missing; put it back, or {way_out}")
+
+        def verify(data: bytes, signature: str, key_id: str) -> None:
+            self._keys.verify(data, signature, key_id, expired=expired)
+
+        try:
+            check_release(signed, content, verify, origin)
+        except SignatureFault as fault:
+            raise SignatureFault(f"{fault.message}; {way_out}") from fault
+        if now is not None and len(content) <= _HELD_SIZE:
+            while len(self._held) >= _HELD:
+                del self._held[next(iter(self._held))]
+            self._held[signed] = (now, content)
+        return content
+
+    def _blob(self, name: str) -> Path:
+        return self._tree.artifacts / f"{name}.json"
+
+
+def _check_words(about: dict[str, str], changelog: str) -> None:
+    """Bound what a release says of itself, so that a full list of releases can still be read."""
+    for what, text, limit in (
+        *((what, text, MAX_WORD) for what, text in about.items()),
+        ("changelog", changelog, MAX_CHANGELOG),
+    ):
+        if len(text) > limit:
+            raise InvalidInput(f"The {what} has {len(text)} characters, more than {limit}.", {"field": what})
+        try:
+            check_json(text)
+        except ValueError as error:
+            raise InvalidInput(f"The {what}: {error}.", {"field": what}) from error
+
+
+def _parse(data: bytes, path: Path, client_id: str, profile_id: str) -> list[_Entry]:
+    try:
+        value = load_json(data, str(path))
+        check_json(value)
+        return _Index.model_validate(value).releases
+    except InvalidManifest as error:
+        raise _unusable(error.message, client_id, profile_id) from error
+    except ValidationError as error:
+        raise _unusable(f"{path}: {first_fault(error)}", client_id, profile_id) from error
+    except ValueError as error:
+        raise _unusable(f"{path}: {error}", client_id, profile_id) from error
+
+
+def _dump(entries: list[_Entry]) -> bytes:
+    kept = KEPT
+    while True:
+        data = dump_json(_Index(releases=entries[:kept]).model_dump(mode="json"))
+        if len(data) <= MAX_INDEX:
+            return data
+        kept = min(kept, len(entries)) // 2
+
+
+def _unusable(fault: str, client_id: str, profile_id: str) -> SignatureFault:
+    again = _publish_again(client_id, profile_id)
+    return SignatureFault(f"{fault}. Put the right list of releases back; or move it away, then {again}")
+
+
+def _publish_again(client_id: str, profile_id: str) -> str:
+    return f"'mcpctl client publish {client_id} --profile {profile_id}' signs it anew"
+
+
+def _listing(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except OSError as error:
+        if is_missing(error):
+            return []
+        raise from_oserror(error, f"reading {directory}") from error

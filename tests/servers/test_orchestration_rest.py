@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Resources, prompts, drafts and keys of ``mcp-orchestration``, and files that are not as it left them."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import PromptReference, ResourceTemplateReference
+
+from tests.servers.orchestration_harness import ERAS, SEED_TOOLS, Machine, answer, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from mcp import Client
+
+WHO = {"client_id": "cursor", "profile_id": "default"}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.install("notes")
+    return made
+
+
+@pytest.fixture(params=ERAS)
+async def client(machine: Machine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    async for made in machine.held(request.param):
+        yield made
+
+
+async def read(client: Client, uri: str) -> Any:
+    found = (await client.read_resource(uri)).contents[0]
+    assert found.mime_type == "application/json"
+    return json.loads(found.text)  # type: ignore[union-attr]
+
+
+async def test_O37_to_O40_capabilities_of_the_server(client: Client, machine: Machine) -> None:
+    found = await read(client, "capabilities://server")
+    assert (found["name"], found["version"], found["wave"]) == ("mcp-orchestration", "0.1.0", "Wave 1: Foundation")
+    assert found["capabilities"]["tools"] == [tool.name for tool in (await client.list_tools()).tools]
+    assert found["capabilities"]["tools"][:4] == SEED_TOOLS
+    assert found["capabilities"]["resources"][:2] == ["capabilities://server", "capabilities://clients"]
+    listed = [str(each.uri) for each in (await client.list_resources()).resources]
+    listed += [each.uri_template for each in (await client.list_resource_templates()).resource_templates]
+    assert found["capabilities"]["resources"] == listed
+    assert found["capabilities"]["prompts"] == [each.name for each in (await client.list_prompts()).prompts]
+    assert found["features"] == {
+        "content_addressing": True,
+        "cryptographic_signing": True,
+        "signature_algorithm": "Ed25519",
+        "diff_reports": True,
+        "profile_support": True,
+    }
+    assert found["endpoints"]["verification_key_url"] == (machine.tree / "verification_key.pem").as_uri()
+    assert found["protocol_versions"][0] == "2024-11-05"
+
+
+async def test_O40_the_url_of_the_key_can_be_told(machine: Machine) -> None:
+    machine.environ["MCP_ORCHESTRATION_URL"] = "https://config.example.com/"
+    async with machine.started() as client:
+        found = await read(client, "capabilities://server")
+    assert found["endpoints"]["verification_key_url"] == "https://config.example.com/keys/verification_key.pem"
+
+
+async def test_O41_to_O46_capabilities_of_clients(client: Client) -> None:
+    found = {each["client_id"]: each for each in (await read(client, "capabilities://clients"))["clients"]}
+    desktop, cursor = found["claude-desktop"], found["cursor"]
+    assert (desktop["version_min"], desktop["version_max"], desktop["config_format"]) == ("0.5.0", None, "json")
+    assert set(desktop["supports"].values()) == {True}
+    assert desktop["limitations"] == {"max_servers": None, "max_env_vars_per_server": None}
+    assert (cursor["version_min"], cursor["supports"]["working_directory"]) == ("0.1.0", False)
+    assert cursor["limitations"] == {"max_servers": 20, "max_env_vars_per_server": 50}
+    assert {each["config_format"] for each in found.values()} == {"json", "yaml", "toml"}
+
+
+async def test_the_other_resources(client: Client, machine: Machine) -> None:
+    config = answer(await client.call_tool("get_config", WHO))
+    assert await read(client, "config://cursor/default/latest") == config
+    assert (await read(client, "config://cursor/default/draft"))["exists"] is False
+    assert (await read(client, "config://cursor/default/deployed"))["deployed"] is None
+    assert [each["server_id"] for each in (await read(client, "server://registry"))["servers"]] == ["notes"]
+    assert (await read(client, "server://notes"))["command"] == ["mcpctl", "run", "notes"]
+    key = (await client.read_resource("keys://verification_key.pem")).contents[0]
+    assert key.text == (machine.tree / "verification_key.pem").read_text()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("uri", "code"),
+    [("config://nobody/default/latest", "client_not_found"), ("config://cursor/nope/draft", "profile_not_found"),
+     ("server://nothing", "server_not_found"), ("capabilities://nothing", "internal_error")],
+)  # fmt: skip
+async def test_resources_that_are_not_there(client: Client, uri: str, code: str) -> None:
+    with pytest.raises(MCPError) as caught:
+        await client.read_resource(uri)
+    assert caught.value.error.code in {-32002, -32602}
+    assert caught.value.error.data["uri"] == uri
+    assert caught.value.error.data["error"] == code
+
+
+async def test_O47_prompts_say_how_things_are(client: Client) -> None:
+    names = [each.name for each in (await client.list_prompts()).prompts]
+    assert names == ["migrate_config", "troubleshoot_config", "policy_check"]
+    local = json.dumps({"mcpServers": {"old": {"command": "npx", "args": ["-y", "old"]}}})
+    for name, more, words in (
+        ("migrate_config", {"local_payload": local}, ["diverged", "mcpctl client deploy cursor"]),
+        ("troubleshoot_config", {"problem": "nothing starts"}, ["nothing starts", "mcpctl client drift cursor"]),
+        ("policy_check", {}, ["violations"]),
+    ):
+        prompt = await client.get_prompt(name, {"client_id": "cursor", **more})
+        text = prompt.messages[0].content.text  # type: ignore[union-attr]
+        assert all(word in text for word in words), text
+    with pytest.raises(MCPError, match="not JSON"):
+        await client.get_prompt("migrate_config", {"local_payload": "{"})
+    with pytest.raises(MCPError, match="Client 'nobody' not found"):
+        await client.get_prompt("policy_check", {"client_id": "nobody"})
+
+
+async def test_arguments_are_completed(client: Client) -> None:
+    found = await client.complete(PromptReference(name="policy_check"), {"name": "client_id", "value": "cur"})
+    assert found.completion.values == ["cursor"]
+    template = ResourceTemplateReference(uri="config://{client_id}/{profile_id}/latest")
+    found = await client.complete(
+        template, {"name": "profile_id", "value": ""}, context_arguments={"client_id": "cursor"}
+    )
+    assert found.completion.values == ["default", "dev"]
+
+
+async def test_a_draft_is_kept_validated_published_and_gone(machine: Machine) -> None:
+    machine.install("github")
+    async with machine.served() as client:
+        before = answer(await client.call_tool("get_config", WHO))
+        added = answer(await client.call_tool("remove_server_from_config", {"server_name": "notes", **WHO}))
+        assert added["changes"]["servers_removed"] == ["notes"]
+        answer(await client.call_tool("add_server_to_config", {"server_id": "github", "env_vars": ["LANG"], **WHO}))
+    async with machine.served() as client:
+        draft = answer(await client.call_tool("view_draft_config", WHO))
+        assert draft["exists"]
+        entry = {"command": "mcpctl", "args": ["run", "github"], "env": {"LANG": "${env:LANG}"}}
+        assert draft["draft"] == {"mcpServers": {"github": entry}}
+        assert answer(await client.call_tool("validate_config", WHO))["valid"]
+        after = answer(await client.call_tool("publish_config", WHO))
+        assert after["published"]
+        assert after["artifact_id"] != before["artifact_id"]
+        assert not answer(await client.call_tool("view_draft_config", WHO))["exists"]
+        assert answer(await client.call_tool("get_config", WHO))["artifact_id"] == after["artifact_id"]
+
+
+async def test_a_faulty_draft_is_not_published(machine: Machine) -> None:
+    async with machine.served() as client:
+        answer(await client.call_tool("remove_server_from_config", {"server_name": "notes", **WHO}))
+        found = answer(await client.call_tool("validate_config", WHO))
+        assert [each["code"] for each in found["errors"]] == ["EMPTY_CONFIG"]
+        refused = refusal(await client.call_tool("publish_config", WHO))
+        assert refused["error"] == "validation_failed"
+        secret = {"command": "x", "args": [], "env": {"API_KEY": "sk-1234567890abcdef1234567890abcdef"}}
+        answer(await client.call_tool("add_server_to_config", {"server_id": "own", "entry": secret, **WHO}))
+        refused = refusal(await client.call_tool("publish_config", WHO))
+        assert [each["code"] for each in refused["details"]["errors"]] == ["SECRET_VALUE"]
+        assert "sk-1234567890abcdef" not in json.dumps(refused)
+        assert answer(await client.call_tool("clear_draft_config", WHO))["cleared"]
+    lines = [json.loads(line) for line in (machine.tree / "audit.jsonl").read_text().splitlines()]
+    assert [line["fields"]["outcome"] for line in lines if line["name"] == "publish_config"][-2:] == ["refused"] * 2
+
+
+async def test_the_policy_keeps_a_release_from_being_published_and_deployed(machine: Machine) -> None:
+    async with machine.served() as client:
+        answer(await client.call_tool("get_config", WHO))
+        policy = machine.root / "system/etc/mcp/policy.toml"
+        policy.parent.mkdir(parents=True)
+        policy.write_text('[servers]\nforbidden = ["notes"]\n')
+        found = answer(await client.call_tool("validate_config", WHO))
+        assert [each["server_id"] for each in found["violations"]] == ["notes"]
+        assert refusal(await client.call_tool("publish_config", WHO))["error"] == "policy_violation"
+        assert refusal(await client.call_tool("deploy_config", WHO))["error"] == "policy_violation"
+        policy.write_text("[servers\n")
+        assert "policy.toml" in refusal(await client.call_tool("publish_config", WHO))["message"]
+
+
+async def test_C31_the_same_payload_for_two_clients_is_one_blob_and_two_releases(machine: Machine) -> None:
+    async with machine.served() as client:
+        one = answer(await client.call_tool("get_config", {"client_id": "claude-desktop"}))
+        two = answer(await client.call_tool("get_config", {"client_id": "cursor"}))
+        assert one["artifact_id"] == two["artifact_id"]
+        assert one["metadata"]["release_signature"] != two["metadata"]["release_signature"]
+        assert answer(await client.call_tool("get_config", {"client_id": "claude-desktop"})) == one
+    assert [path.stem for path in (machine.tree / "artifacts").iterdir()] == [one["artifact_id"]]
+
+
+async def test_O51_a_tampered_blob_and_a_truncated_key_are_signature_errors(machine: Machine) -> None:
+    async with machine.served() as client:
+        found = answer(await client.call_tool("get_config", WHO))
+        blob = machine.tree / "artifacts" / f"{found['artifact_id']}.json"
+        blob.chmod(0o600)
+        blob.write_bytes(blob.read_bytes().replace(b"notes", b"other"))
+        refused = refusal(await client.call_tool("get_config", WHO))
+        assert refused["error"] == "signature_error"
+        assert str(blob) in refused["message"]
+        key = machine.tree / "keys/signing_key.pem"
+        key.write_bytes(key.read_bytes()[:40])
+        machine.install("github")
+        refused = refusal(await client.call_tool("publish_config", {"client_id": "zed"}))
+        assert (refused["error"], "signing_key.pem" in refused["message"]) == ("signature_error", True)
+
+
+async def test_a_read_only_home_is_an_error_object_and_what_is_there_stays_readable(machine: Machine) -> None:
+    async with machine.served() as client:
+        found = answer(await client.call_tool("get_config", WHO))
+    for path in (machine.tree, *machine.tree.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o500)
+    try:
+        # For root no mode is in the way: then the tree is a file, in which nothing can be made.
+        is_root = os.geteuid() == 0
+        async with machine.served() as client:
+            assert answer(await client.call_tool("get_config", WHO)) == found
+            if not is_root:
+                assert refusal(await client.call_tool("get_config", {"client_id": "zed"}))["error"] == "internal_error"
+    finally:
+        for path in (machine.tree, *machine.tree.rglob("*")):
+            if path.is_dir():
+                path.chmod(0o700)
+    machine.tree.rename(machine.home / "moved")
+    machine.tree.write_text("")
+    async with machine.served() as client:
+        refused = refusal(await client.call_tool("get_config", {"client_id": "zed"}))
+        assert refused["error"] in {"internal_error", "signature_error"}
+        assert str(machine.tree) in refused["message"]
+
+
+async def test_rotation_signs_what_is_current_again(machine: Machine) -> None:
+    async with machine.served() as client:
+        before = answer(await client.call_tool("get_config", WHO))
+        change = answer(await client.call_tool("initialize_keys", {"regenerate": True}))
+        assert change["previous_key_id"] == before["signing_key_id"]
+        after = answer(await client.call_tool("get_config", WHO))
+        assert (after["artifact_id"], after["signing_key_id"]) == (before["artifact_id"], change["signing_key_id"])
+        assert answer(await client.call_tool("initialize_keys", {}))["created"] is False
+
+
+async def test_the_systems_server_hands_out_what_root_published_and_changes_nothing(machine: Machine) -> None:
+    machine.install("shared", system=True)
+    async with machine.served(system=True) as client:
+        assert "publish_config" not in [tool.name for tool in (await client.list_tools()).tools]
+        refused = refusal(await client.call_tool("get_config", WHO))
+        assert (refused["error"], "mcpctl --system client publish" in refused["message"]) == (
+            "artifact_not_found",
+            True,
+        )
+        assert answer(await client.call_tool("list_profiles", {"client_id": "cursor"}))["profiles"] == []
+    tree = machine.root / "system/var/lib/mcp/orchestration"
+    assert not tree.exists()

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tools of seed 000 over stdio, in both eras: schemas, answers and errors exactly."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.servers.orchestration_harness import ERAS, SEED_TOOLS, Machine, answer, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from mcp import Client
+
+PAYLOAD = {"mcpServers": {"own": {"command": "own", "args": ["x"]}}}
+CLIENT_ITEM = {"client_id", "display_name", "platform", "available_profiles"}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.install("notes")
+    return made
+
+
+@pytest.fixture(params=ERAS)
+async def client(machine: Machine, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    async for made in machine.held(request.param):
+        yield made
+
+
+async def test_O6_the_four_come_first_with_the_schemas_of_the_seed(client: Client) -> None:
+    tools = (await client.list_tools()).tools
+    assert [tool.name for tool in tools][:4] == SEED_TOOLS
+    found = {tool.name: tool for tool in tools}
+    assert found["list_clients"].input_schema == {"type": "object", "properties": {}, "required": []}
+    assert found["list_profiles"].input_schema["required"] == ["client_id"]
+    assert list(found["get_config"].input_schema["properties"]) == ["client_id", "profile_id", "artifact_id"]
+    assert found["diff_config"].input_schema["oneOf"] == [
+        {"required": ["local_artifact_id"]},
+        {"required": ["local_payload"]},
+    ]
+    for tool in tools:
+        Draft202012Validator.check_schema(tool.input_schema)
+        Draft202012Validator.check_schema(tool.output_schema)
+        assert tool.description, tool.name
+        assert tool.annotations is not None, tool.name
+
+
+async def test_O7_to_O13_list_clients(client: Client) -> None:
+    found = answer(await client.call_tool("list_clients", {}))
+    assert found["count"] == len(found["clients"]) >= 20
+    assert all(set(each) >= CLIENT_ITEM and each["available_profiles"] for each in found["clients"])
+    desktop, cursor = found["clients"][:2]
+    seed = {"client_id", "display_name", "platform", "config_location", "available_profiles"}
+    assert {key: desktop[key] for key in seed} == {
+        "client_id": "claude-desktop",
+        "display_name": "Claude Desktop",
+        "platform": "macos",
+        "config_location": "~/Library/Application Support/Claude/claude_desktop_config.json",
+        "available_profiles": ["default", "dev", "prod"],
+    }
+    assert {key: cursor[key] for key in seed} == {
+        "client_id": "cursor",
+        "display_name": "Cursor IDE",
+        "platform": "cross-platform",
+        "config_location": "~/.cursor/mcp_config.json",
+        "available_profiles": ["default", "dev"],
+    }
+
+
+async def test_O14_to_O17_list_profiles_and_C30_no_null(client: Client) -> None:
+    found = answer(await client.call_tool("list_profiles", {"client_id": "claude-desktop"}))
+    assert (found["client_id"], found["count"]) == ("claude-desktop", 3)
+    names = {each["profile_id"]: each["display_name"] for each in found["profiles"]}
+    assert names == {"default": "Default", "dev": "Development", "prod": "Production"}
+    for each in found["profiles"]:
+        assert re.fullmatch(r"[a-f0-9]{64}", each["latest_artifact_id"])
+        assert each["updated_at"].endswith("Z")
+
+
+async def test_O19_an_unknown_client(client: Client) -> None:
+    for tool in ("list_profiles", "get_config"):
+        found = refusal(await client.call_tool(tool, {"client_id": "unknown-client"}))
+        assert found["error"] == "client_not_found"
+        assert found["message"] == "Client 'unknown-client' not found"
+        assert found["available_clients"][:2] == ["claude-desktop", "cursor"]
+    found = refusal(await client.call_tool("diff_config", {"client_id": "unknown-client", "local_payload": PAYLOAD}))
+    assert found["error"] == "client_not_found"
+
+
+async def test_O20_to_O26_get_config(client: Client, machine: Machine) -> None:
+    found = answer(await client.call_tool("get_config", {"client_id": "claude-desktop"}))
+    assert found["profile_id"] == "default"
+    assert found["payload"] == {"mcpServers": {"notes": {"command": "mcpctl", "args": ["run", "notes"]}}}
+    canonical = json.dumps(found["payload"], sort_keys=True, separators=(",", ":")).encode()
+    assert found["artifact_id"] == hashlib.sha256(canonical).hexdigest()
+    assert found["metadata"]["generator"] == "mcpd"
+    again = await client.call_tool(
+        "get_config", {"client_id": "claude-desktop", "profile_id": "default", "artifact_id": found["artifact_id"]}
+    )
+    assert answer(again) == found
+
+
+async def test_O51_openssl_and_jq_agree(client: Client, machine: Machine, tmp_path: Path) -> None:
+    found = answer(await client.call_tool("get_config", {"client_id": "cursor"}))
+    (tmp_path / "artifact.json").write_text(json.dumps(found))
+    script = f"""
+        set -e
+        jq -cSa .payload artifact.json | tr -d '\\n' > payload
+        sha256sum payload | cut -d' ' -f1
+        jq -r .signature artifact.json | base64 -d > signature
+        openssl pkeyutl -verify -pubin -inkey {machine.tree}/verification_key.pem -rawin -in payload -sigfile signature
+        printf x >> payload
+        ! openssl pkeyutl -verify -pubin -inkey {machine.tree}/verification_key.pem -rawin -in payload \
+            -sigfile signature 2>/dev/null
+    """
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == found["artifact_id"]
+
+
+async def test_O28_unknown_profiles_and_artifacts(client: Client) -> None:
+    found = refusal(await client.call_tool("get_config", {"client_id": "claude-desktop", "profile_id": "nope"}))
+    assert found == {
+        "error": "profile_not_found",
+        "message": "Profile 'nope' not found for client 'claude-desktop'",
+        "available_profiles": ["default", "dev", "prod"],
+    }
+    for artifact in ("ab" * 32, "abc123", "../../etc/passwd", ""):
+        found = refusal(await client.call_tool("get_config", {"client_id": "cursor", "artifact_id": artifact}))
+        assert found["error"] == "artifact_not_found"
+
+
+async def test_O29_to_O35_diff_config(client: Client, machine: Machine) -> None:
+    old = answer(await client.call_tool("get_config", {"client_id": "cursor"}))
+    ask: dict[str, Any] = {"client_id": "cursor", "local_artifact_id": old["artifact_id"]}
+    found = answer(await client.call_tool("diff_config", ask))
+    assert found["status"] == "up-to-date"
+    assert found["recommendation"] == "Your configuration is current. No updates needed."
+    assert found["diff"]["servers_unchanged"] == ["notes"]
+    machine.install("github")
+    answer(await client.call_tool("publish_config", {"client_id": "cursor"}))
+    found = answer(await client.call_tool("diff_config", ask))
+    assert (found["status"], found["diff"]["servers_added"]) == ("outdated", ["github"])
+    assert found["recommendation"] == "Update available: 1 new server. Run 'get_config' to fetch latest."
+    found = answer(await client.call_tool("diff_config", {"client_id": "cursor", "local_payload": PAYLOAD}))
+    assert (found["status"], found["diff"]["servers_removed"]) == ("diverged", ["own"])
+    for wrong in ({}, {"local_artifact_id": old["artifact_id"], "local_payload": PAYLOAD}):
+        assert (
+            refusal(await client.call_tool("diff_config", {"client_id": "cursor", **wrong}))["error"] == "invalid_input"
+        )
+
+
+async def test_objects_may_come_as_json_text(client: Client) -> None:
+    ask = {"client_id": "cursor", "local_payload": json.dumps(PAYLOAD)}
+    assert answer(await client.call_tool("diff_config", ask))["status"] == "diverged"
+    ask["local_payload"] = "{"
+    assert refusal(await client.call_tool("diff_config", ask))["error"] == "invalid_input"
+
+
+WRONG = {"string": (5, True, ["cursor"], {"a": 1}, "x" * 5000), "object": (5, "{", [1]), "array": (5, "x", {}),
+         "boolean": (1, "true", [])}  # fmt: skip
+
+
+async def test_O59_wrong_types_are_invalid_input_for_every_tool(machine: Machine) -> None:
+    async with machine.served() as client:
+        for tool in (await client.list_tools()).tools:
+            required = dict.fromkeys(tool.input_schema["required"], "x")
+            for name, schema in tool.input_schema["properties"].items():
+                for value in WRONG[schema["type"]]:
+                    if name != "changelog" or not isinstance(value, str):
+                        found = refusal(await client.call_tool(tool.name, {**required, name: value}))
+                        assert found["error"] == "invalid_input", (tool.name, name, value)
+
+
+async def test_a_missing_argument_and_an_unknown_tool(client: Client) -> None:
+    found = refusal(await client.call_tool("get_config", {}))
+    assert (found["error"], found["details"]) == ("invalid_input", {"field": "client_id"})
+    with pytest.raises(Exception, match="Unknown tool: nothing"):
+        await client.call_tool("nothing", {})
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_O4_the_program_answers_over_stdio(machine: Machine, mode: str) -> None:
+    async with machine.started(mode=mode) as client:
+        found = answer(await client.call_tool("get_config", {"client_id": "cursor"}))
+        assert refusal(await client.call_tool("get_config", {"client_id": "nobody"}))["error"] == "client_not_found"
+    async with machine.started("--system", mode=mode) as client:
+        assert "publish_config" not in [tool.name for tool in (await client.list_tools()).tools]
+    assert (machine.tree / "artifacts" / f"{found['artifact_id']}.json").exists()
+
+
+async def test_O57_every_handler_is_timed(machine: Machine) -> None:
+    async with machine.started() as client:
+        await client.call_tool("list_clients", {})
+        await client.read_resource("capabilities://server")
+    assert re.search(r"mcp-orchestration: tools/call list_clients: [\d.]+ ms", machine.log)
+    assert re.search(r"mcp-orchestration: resources/read capabilities://server: [\d.]+ ms", machine.log)
