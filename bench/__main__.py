@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Run every measurement on a private machine and write ``bench/results.md``.
 
-``python -m bench bridge`` compares the bridge only, ``python -m bench scripts`` measures scripts only; neither writes.
+``python -m bench bridge`` compares the bridge only, ``scripts`` and ``orchestration`` measure those only; none writes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 
-from bench import bridge, daemon, scripts, system
+from bench import bridge, daemon, orchestration, scripts, system
 from bench.figures import Report
 from bench.load import compare
 from bench.servers import put_many
@@ -24,9 +24,10 @@ def main() -> int:
     if sys.argv[1:] == ["bridge"]:
         compare.measure(report)
         return report.exit_code
-    if sys.argv[1:] == ["scripts"]:
-        scripts.measure(report)
-        return report.exit_code
+    for name, part in (("scripts", scripts), ("orchestration", orchestration)):
+        if sys.argv[1:] == [name]:
+            part.measure(report)
+            return report.exit_code
     with Rig() as rig:
         os.environ.update(rig.environ)
         daemon.starts(rig, report)
@@ -38,6 +39,7 @@ def main() -> int:
         rig.start_bridge()
         asyncio.run(bridge.same_ids(rig, report))
     scripts.measure(report)
+    orchestration.measure(report)
     compare.measure(report)
     if why := unable():
         print(f"The service on a booted machine is not measured: {why}")

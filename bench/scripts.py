@@ -193,9 +193,13 @@ class Pipe:
     def ask(self, method: str, params: dict[str, Any]) -> Any:
         """The result of a request. Blocks."""
         self.tell(method, params, 1)
-        while "id" not in (message := json.loads(self._stdout.readline())):
+        while "id" not in (message := self.next()):
             pass
         return message["result"]
+
+    def next(self) -> Any:
+        """The next message. Blocks."""
+        return json.loads(self._stdout.readline())
 
     def tell(self, method: str, params: dict[str, Any], identity: int | None = None) -> None:
         """Send a message."""

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Whether a configuration may be published and deployed: its form, what its client takes, and the policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from mcpd.servers.orchestration.faults import PolicyViolation, ValidationFailed
+from mcpd.servers.orchestration.policy import Policy
+from mcpd.servers.orchestration.validation import validate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcpd.model import JsonValue
+    from mcpd.paths import Paths, Scope
+    from mcpd.servers.orchestration.family import Family
+    from mcpd.servers.orchestration.policy import Violation
+    from mcpd.servers.orchestration.servers import Servers
+    from mcpd.servers.orchestration.validation import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found."""
+
+    errors: Sequence[Finding]
+    warnings: Sequence[Finding]
+    violations: Sequence[Violation]
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The answer of ``validate_config``, without whom it is about."""
+        return {
+            "valid": not self.errors and not self.violations,
+            "errors": [each.to_json() for each in self.errors],
+            "warnings": [each.to_json() for each in self.warnings],
+            "violations": [each.to_json() for each in self.violations],
+        }
+
+    def require(self, what: str, details: dict[str, JsonValue]) -> None:
+        """Raise for *what* if there is an error or a violation; *details* go into the error."""
+        if self.errors:
+            first, more = self.errors[0], len(self.errors) - 1
+            raise ValidationFailed(
+                f"{what} cannot be used: {first.message}" + (f" (and {more} more)" if more else ""),
+                {**details, "errors": [each.to_json() for each in self.errors]},
+            )
+        if self.violations:
+            worst, more = self.violations[0], len(self.violations) - 1
+            raise PolicyViolation(
+                f"{what} is against the policy: {worst.message}" + (f" (and {more} more)" if more else ""),
+                {**details, "violations": [each.to_json() for each in self.violations]},
+            )
+
+
+class Checks:
+    """The checks of one scope."""
+
+    def __init__(self, paths: Paths, scope: Scope, servers: Servers) -> None:
+        self._paths, self._scope, self._servers = paths, scope, servers
+
+    def report(self, payload: JsonValue, family: Family, *, may_be_empty: bool) -> Report:
+        """What is wrong with *payload* for *family*; that it is empty is a warning only if it *may_be_empty*.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a policy that cannot be read.
+        """
+        findings = validate(payload, family)
+        if may_be_empty:
+            findings = [replace(each, severity="warning") if each.code == "EMPTY_CONFIG" else each for each in findings]
+        errors = [each for each in findings if each.severity == "error"]
+        policy = Policy.load(self._paths, self._scope)
+        # What cannot be read by the validation cannot be read by the policy either.
+        is_readable = isinstance(payload, dict) and isinstance(payload.get("mcpServers"), dict)
+        violations = policy.check(payload, self._servers.all()) if is_readable and isinstance(payload, dict) else []
+        return Report(errors, [each for each in findings if each.severity == "warning"], violations)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How two configurations differ, server by server (O-30…O-35).
+
+Old is what a client has (local), new what was published (remote). Nothing here recurses, and paths are spelled out for
+what differs only, so that a hostile payload costs no more than its size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mcpd.model import JsonValue
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ABSENT: Final = object()
+
+_Path: TypeAlias = "tuple[_Path, str | int] | None"
+"""The part of a path before, and its last step: a key, or an index."""
+
+
+def compare(local: Mapping[str, JsonValue], remote: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """What *remote* adds to the payload *local*, lacks and changes (O-32); servers are sorted by name.
+
+    A changed server has its changes in the order of their paths (O-33): ``args[0]``, ``env.KEY``,
+    ``headers["X-Key"]``. What is on one side only is null on the other.
+    """
+    old, new = _servers(local), _servers(remote)
+    modified: list[JsonValue] = []
+    unchanged: list[JsonValue] = []
+    for name in sorted(old.keys() & new.keys()):
+        changes: list[JsonValue] = list(_changes(old[name], new[name]))
+        if changes:
+            modified.append({"server_id": name, "changes": changes})
+        else:
+            unchanged.append(name)
+    return {
+        "servers_added": [*sorted(new.keys() - old.keys())],
+        "servers_removed": [*sorted(old.keys() - new.keys())],
+        "servers_modified": modified,
+        "servers_unchanged": unchanged,
+    }
+
+
+def report(
+    local: Mapping[str, JsonValue], remote: Mapping[str, JsonValue], local_id: str, remote_id: str
+) -> dict[str, JsonValue]:
+    """The answer of ``diff_config`` (O-31): whether *local* is up to date, and what to do.
+
+    A local configuration with servers that the published one lacks has diverged; any other difference makes it
+    outdated (O-30). *local_id* and *remote_id* are the ids of the two.
+    """
+    diff = compare(local, remote)
+    added, removed, modified = (_count(diff, key) for key in ("servers_added", "servers_removed", "servers_modified"))
+    total = added + removed + modified
+    status = "diverged" if removed else "outdated" if total else "up-to-date"
+    return {
+        "status": status,
+        "local_artifact_id": local_id,
+        "remote_artifact_id": remote_id,
+        "diff": diff,
+        "summary": {
+            "total_changes": total,
+            "added_count": added,
+            "removed_count": removed,
+            "modified_count": modified,
+        },
+        "recommendation": _recommendation(added, removed, modified),
+    }
+
+
+def _recommendation(added: int, removed: int, modified: int) -> str:
+    news = [f"{added} new {_plural(added)}"] * bool(added) + [f"{modified} {_plural(modified)} updated"] * bool(
+        modified
+    )
+    if removed:
+        own = f"Your configuration has {removed} {_plural(removed)} that the published one does not have"
+        more = f"; beyond that: {', '.join(news)}" if news else ""
+        return f"{own}{more}. Run 'get_config' to fetch latest, and keep your own servers when you apply it."
+    if news:
+        return f"Update available: {', '.join(news)}. Run 'get_config' to fetch latest."
+    return "Your configuration is current. No updates needed."
+
+
+def _plural(count: int) -> str:
+    return "server" if count == 1 else "servers"
+
+
+def _count(diff: dict[str, JsonValue], key: str) -> int:
+    found = diff[key]
+    return len(found) if isinstance(found, list) else 0
+
+
+def _servers(payload: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    found = payload.get("mcpServers")
+    return found if isinstance(found, dict) else {}
+
+
+def _changes(old: JsonValue, new: JsonValue) -> Iterator[dict[str, JsonValue]]:
+    waiting: list[tuple[_Path, object, object]] = [(None, old, new)]
+    while waiting:
+        path, before, after = waiting.pop()
+        if isinstance(before, dict) and isinstance(after, dict):
+            keys = sorted(before.keys() | after.keys(), reverse=True)
+            waiting.extend(((path, key), before.get(key, _ABSENT), after.get(key, _ABSENT)) for key in keys)
+        elif isinstance(before, list) and isinstance(after, list):
+            indexes = reversed(range(max(len(before), len(after))))
+            waiting.extend(((path, index), _at(before, index), _at(after, index)) for index in indexes)
+        elif not _is_same(before, after):
+            yield {"path": _spelled(path), "old_value": _shown(before), "new_value": _shown(after)}
+
+
+def _at(items: list[JsonValue], index: int) -> object:
+    return items[index] if index < len(items) else _ABSENT
+
+
+def _is_same(before: object, after: object) -> bool:
+    """Whether two values, not both objects nor both lists, are hashed as the same (``true`` and ``1`` are not)."""
+    if type(before) is not type(after):
+        return False
+    return repr(before) == repr(after) if isinstance(before, float) else before == after
+
+
+def _shown(value: object) -> JsonValue:
+    return None if value is _ABSENT else value  # type: ignore[return-value] # JSON came in
+
+
+def _spelled(path: _Path) -> str:
+    parts: list[str] = []
+    while path is not None:
+        path, step = path
+        if isinstance(step, int):
+            parts.append(f"[{step}]")
+        elif not _NAME.fullmatch(step):
+            parts.append(f"[{json.dumps(step, ensure_ascii=False)}]")
+        else:
+            parts.append(f".{step}" if path is not None else step)
+    return "".join(reversed(parts))

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``policy.toml``: what configurations of clients may hold (FR-7, AC-3).
+
+The administrator's ``/etc/mcp/policy.toml`` counts for everybody. A user's own file stands beside it and can only take
+away more. Where there is no file everything is allowed; one that cannot be read allows nothing to be published.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcpd.errors import InvalidConfig, InvalidManifest
+from mcpd.model import printable
+from mcpd.model.base import first_fault
+from mcpd.paths import Scope
+from mcpd.servers.orchestration.origins import UNKNOWN, origin_of
+from mcpd.store.files import is_missing, read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from mcpd.model import JsonValue
+    from mcpd.paths import Paths
+    from mcpd.servers.orchestration.origins import Origin
+    from mcpd.store.records import InstalledServer
+
+MAX_POLICY: Final = 1024 * 1024
+"""Bytes of one file."""
+
+_Glob = Annotated[str, Field(strict=True, min_length=1, max_length=1000)]
+_Globs = Annotated[tuple[_Glob, ...], Field(max_length=1000)]
+_Patterns: TypeAlias = "Sequence[tuple[str, re.Pattern[str]]]"
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    allowed: _Globs | None = None
+    """None allows everything; an empty list nothing."""
+    forbidden: _Globs = ()
+
+
+class _File(BaseModel):
+    """One file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    servers: _Table = _Table()
+    commands: _Table = _Table()
+    sources: _Table = _Table()
+    permissions: _Table = _Table()
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something in a configuration that a policy does not allow."""
+
+    rule: str
+    """Such as ``servers.forbidden``."""
+    server_id: str
+    """The name that the server has in the configuration."""
+    value: str
+    """What is not allowed."""
+    message: str
+    file: str
+    """The policy."""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The violation as tools answer it."""
+        return {
+            "rule": self.rule,
+            "server_id": self.server_id,
+            "value": self.value,
+            "message": self.message,
+            "file": self.file,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One table of one file."""
+
+    name: str
+    file: str
+    allowed: _Patterns | None
+    forbidden: _Patterns
+
+    def forbids(self, values: Iterable[str]) -> tuple[str, str] | None:
+        """The first of *values*, which stand for one thing, that is forbidden, and the glob that does it."""
+        return next(
+            ((value, glob) for value in values for glob, match in self.forbidden if match.fullmatch(value)), None
+        )
+
+    def admits(self, values: Iterable[str]) -> bool:
+        """Whether *values*, which stand for one thing, are allowed by one of them."""
+        if self.allowed is None:
+            return True
+        return any(match.fullmatch(value) for value in values for _, match in self.allowed)
+
+
+class Policy:
+    """What one scope may put into configurations."""
+
+    def __init__(self, rules: Sequence[_Rule] = ()) -> None:
+        """*rules* come from :meth:`load`; without any everything is allowed."""
+        self._rules = tuple(rules)
+
+    @classmethod
+    def load(cls, paths: Paths, scope: Scope) -> Policy:
+        """The policy of *scope* as its files are now.
+
+        Raises :class:`~mcpd.errors.InvalidConfig`, which names the file and the key, if one of them cannot be used:
+        then nothing may be published or deployed.
+        """
+        files = [paths.system.policy, *([paths.user.policy] if scope is Scope.USER else [])]
+        return cls([rule for file in files for rule in _rules(file)])
+
+    def check(self, payload: Mapping[str, JsonValue], servers: Mapping[str, InstalledServer]) -> list[Violation]:
+        """What *payload* holds against the policy, by server; *servers* are the installed ones, by id.
+
+        ``forbidden`` beats ``allowed``, and all files have to allow a thing.
+        """
+        entries = payload.get("mcpServers")
+        if not self._rules or not isinstance(entries, dict):
+            return []
+        found: list[Violation] = []
+        for name in sorted(entries):
+            origin = origin_of(entries[name], servers)
+            for rule in self._rules:
+                found += _CHECKS[rule.name](rule, name, origin)
+        return found
+
+
+def _rules(file: Path) -> list[_Rule]:
+    try:
+        data = tomllib.loads(read_file(file, MAX_POLICY).decode("utf-8"))
+        tables = _File.model_validate(data)
+    except OSError as error:
+        if is_missing(error) and not file.is_symlink():
+            return []
+        raise _unusable(f"{file}: {error.strerror}") from error
+    except InvalidManifest as error:
+        raise _unusable(error.message) from error
+    except RecursionError:
+        raise _unusable(f"{file}: nested too deeply") from None
+    except ValidationError as error:
+        raise _unusable(f"{file}: {_fault(error)}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _unusable(f"{file}: {error}") from error
+    return [
+        _Rule(
+            name,
+            str(file),
+            _compiled(table.allowed) if table.allowed is not None else None,
+            _compiled(table.forbidden),
+        )
+        for name, table in (
+            ("servers", tables.servers),
+            ("commands", tables.commands),
+            ("sources", tables.sources),
+            ("permissions", tables.permissions),
+        )
+        if table.allowed is not None or table.forbidden
+    ]
+
+
+def _compiled(globs: Iterable[str]) -> _Patterns:
+    return [(glob, re.compile(translate(glob))) for glob in globs]
+
+
+def _fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "extra_forbidden":
+        return f"{'.'.join(printable(str(part)) for part in first['loc'])}: there is no such rule"
+    return first_fault(error)
+
+
+def _unusable(fault: str) -> InvalidConfig:
+    return InvalidConfig(f"{fault}; as long as this policy cannot be read, no configuration is published or deployed")
+
+
+def _check_servers(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
+    """By its name, and by the ids of what it runs: another name for a server makes no other server of it."""
+    for value in dict.fromkeys((name, *origin.runs)):
+        is_name = value == name
+        what = "a server of this name" if is_name else f"it runs {printable(value)!r}, which"
+        if found := _against(rule, name, (value,), what):
+            return found
+    return []
+
+
+def _check_commands(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
+    """As it is written; what is forbidden, by its last part too, wherever it lies."""
+    if origin.command is None:
+        return []
+    last = re.split(r"[/\\]", origin.command)[-1]
+    written = (origin.command,)
+    what = f"the command {printable(origin.command)!r}"
+    return _against(rule, name, written, what, also_forbidden=(last,))
+
+
+def _check_sources(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
+    what = f"what comes from {printable(origin.sources[0])!r}"
+    if origin.sources[0] == UNKNOWN:
+        what = f"its source is {UNKNOWN!r}, as it is not 'mcpctl run ID' of an installed server; that"
+    return _against(rule, name, origin.sources, what)
+
+
+def _check_permissions(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
+    if origin.permissions is None:
+        # Nothing can be said of a server that is not installed, or not by mcpd, so it is not on a list either.
+        return _against(rule, name, (UNKNOWN,), "a server whose permissions are not known")
+    found: list[Violation] = []
+    for permission in origin.permissions:
+        base = permission.partition("?")[0]
+        found += _against(rule, name, dict.fromkeys((permission, base)), f"the permission {printable(permission)!r}")
+    return found
+
+
+_CHECKS: Final = {
+    "servers": _check_servers,
+    "commands": _check_commands,
+    "sources": _check_sources,
+    "permissions": _check_permissions,
+}
+
+
+def _against(
+    rule: _Rule, name: str, values: Iterable[str], what: str, also_forbidden: Iterable[str] = ()
+) -> list[Violation]:
+    """What *rule* has against *values*, the spellings of one thing that *what* names; at most one violation."""
+    values = tuple(values)
+    if forbidden := rule.forbids((*values, *also_forbidden)):
+        kind, value, why = "forbidden", forbidden[0], f"is forbidden by {printable(forbidden[1])!r}"
+    elif not rule.admits(values):
+        kind, value, why = "allowed", values[0], "is not among what is allowed"
+    else:
+        return []
+    shown = printable(name)
+    text = f"server '{shown}': {what} {why} ({rule.name}.{kind} in {rule.file}); remove the server or change the policy"
+    return [Violation(f"{rule.name}.{kind}", shown, printable(value), text, rule.file)]

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""From what is installed, by way of a draft where there is one, to a signed release."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd import __version__
+from mcpd.errors import McpdError
+from mcpd.model import printable
+from mcpd.servers.orchestration import diff
+from mcpd.servers.orchestration.canonical import artifact_id as id_of
+from mcpd.servers.orchestration.canonical import canonical
+from mcpd.servers.orchestration.drafts import parse_payload
+from mcpd.servers.orchestration.faults import (
+    InvalidInput,
+    PolicyViolation,
+    ServerNotFound,
+    SignatureFault,
+    ValidationFailed,
+)
+from mcpd.servers.orchestration.payload import SERVERS, generate
+from mcpd.servers.orchestration.releases import MAX_CHANGELOG
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mcpd.model import JsonValue
+    from mcpd.servers.orchestration.audit import Audit, Outcome
+    from mcpd.servers.orchestration.checks import Checks
+    from mcpd.servers.orchestration.drafts import Drafts
+    from mcpd.servers.orchestration.family import Family
+    from mcpd.servers.orchestration.payload import Generated
+    from mcpd.servers.orchestration.profiles import Profile
+    from mcpd.servers.orchestration.releases import Release, Releases
+    from mcpd.servers.orchestration.servers import Servers
+    from mcpd.servers.orchestration.tree import Tree
+
+_log = logging.getLogger(__name__)
+
+GENERATOR: Final = "mcpd"
+FROM_INSTALLED: Final = "installed"
+FROM_DRAFT: Final = "draft"
+"""``metadata.source`` of a release that was made from what is installed, or from a draft."""
+_LAYERS: Final = ("user", "system", "vendor")
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """What changes the drafts and releases of one scope."""
+
+    tree: Tree
+    servers: Servers
+    checks: Checks
+    releases: Releases
+    drafts: Drafts
+    audit: Audit
+
+    def generated(self, family: Family, profile: Profile) -> Generated:
+        """What the installed servers make the configuration now."""
+        return generate(self.servers.all().values(), family, profile)
+
+    def first(self, family: Family, profile: Profile) -> Release:
+        """The release that a client's profile begins with, so that there is always one (C-30)."""
+        with self.tree.lock():
+            there = self.releases.latest(family.id, profile.id)
+            if there is not None:
+                return there
+            generated = self.generated(family, profile)
+            return self._sign(family, profile, generated.payload, FROM_INSTALLED, "First release")
+
+    def view(self, family: Family, profile: Profile) -> dict[str, JsonValue]:
+        """The draft, or what one would begin with, and how it differs from the newest release."""
+        draft = self.drafts.get(family.id, profile.id)
+        newest = self.releases.latest(family.id, profile.id)
+        before = newest.payload if newest is not None else {SERVERS: {}}
+        payload = draft.payload if draft is not None else before
+        base = draft.base_artifact_id if draft is not None else newest.artifact_id if newest is not None else None
+        return {
+            "client_id": family.id,
+            "profile_id": profile.id,
+            "exists": draft is not None,
+            "draft": payload,
+            "base_artifact_id": base,
+            "updated_at": draft.updated_at if draft is not None else None,
+            "changes": diff.compare(before, payload),
+        }
+
+    def add(
+        self,
+        family: Family,
+        profile: Profile,
+        server_id: str,
+        *,
+        name: str,
+        entry: JsonValue,
+        variables: Sequence[str],
+    ) -> dict[str, JsonValue]:
+        """Put *entry*, or else the installed server *server_id*, into the draft as *name*; returns :meth:`view`."""
+        warnings: list[str] = []
+        if entry is None:
+            server = self.servers.get(server_id)
+            chosen = replace(
+                profile, include=("*",), exclude=(), layers=_LAYERS, scripts=True,
+                variables={server.id: tuple(variables)} if variables else {},
+            )  # fmt: skip
+            made = generate([server], family, chosen)
+            entries = _entries(made.payload)
+            if server.id not in entries:
+                why = server.problem or ("it is disabled" if server.entry.disabled else "it cannot be started")
+                raise InvalidInput(f"{printable(server.id)} cannot be used: {why}", {"field": "server_id"})
+            entry, warnings = entries[server.id], made.warnings
+        elif variables:
+            raise InvalidInput("an entry of its own names its variables itself, in env", {"field": "env_vars"})
+        with self.tree.lock():
+            payload, base = self._draft(family, profile)
+            payload = parse_payload({**payload, SERVERS: {**_entries(payload), name: entry}}, "the draft")
+            canonical(payload)
+            self.drafts.put(family.id, profile.id, payload, base)
+        return {**self.view(family, profile), "warnings": [*warnings]}
+
+    def remove(self, family: Family, profile: Profile, name: str) -> dict[str, JsonValue]:
+        """Take *name* out of the draft; returns :meth:`view`."""
+        with self.tree.lock():
+            payload, base = self._draft(family, profile)
+            entries = _entries(payload)
+            if entries.pop(name, None) is None:
+                raise ServerNotFound(f"the configuration of {family.id}/{profile.id} has no server {printable(name)!r}")
+            self.drafts.put(family.id, profile.id, {**payload, SERVERS: entries}, base)
+        return self.view(family, profile)
+
+    def publish(self, family: Family, profile: Profile, changelog: str) -> dict[str, JsonValue]:
+        """Sign the draft, or what is installed if there is none, as the newest release."""
+        about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
+        outcome: Outcome = "failed"
+        details: dict[str, JsonValue] | None = None
+        made: str | None = None
+        try:
+            with self.tree.lock():
+                draft = self.drafts.get(family.id, profile.id)
+                if draft is None:
+                    generated = self.generated(family, profile)
+                    payload, source, warnings = generated.payload, FROM_INSTALLED, generated.warnings
+                else:
+                    payload, source, warnings = draft.payload, FROM_DRAFT, []
+                made = id_of(payload)
+                report = self.checks.report(payload, family, may_be_empty=draft is None)
+                report.require(f"the configuration of {family.id}/{profile.id}", about)
+                newest = self._trusted(family, profile)
+                is_new = newest is None or newest.artifact_id != made or newest.metadata.get("source") != source
+                before = newest.payload if newest is not None else {SERVERS: {}}
+                if newest is None or is_new:
+                    text = changelog.strip() or _summary(before, payload)
+                    newest = self._sign(family, profile, payload, source, text)
+                if draft is not None:
+                    self.drafts.clear(family.id, profile.id)
+            outcome = "ok"
+        except (PolicyViolation, ValidationFailed) as fault:
+            outcome, details = "refused", fault.members
+            raise
+        except McpdError as fault:
+            details = {"message": fault.message}
+            raise
+        finally:
+            if outcome != "ok":
+                self.audit.record(
+                    "publish_config", client_id=family.id, profile_id=profile.id, artifact_id=made, outcome=outcome,
+                    details=details,
+                )  # fmt: skip
+        warned = [*warnings, *(each.message for each in report.warnings)]
+        return {**newest.to_json(), "published": is_new, "warnings": [*warned]}
+
+    def _trusted(self, family: Family, profile: Profile) -> Release | None:
+        """The newest release; None also if it is not to be trusted any more, and the next one mends that."""
+        try:
+            return self.releases.latest(family.id, profile.id)
+        except SignatureFault as fault:
+            _log.warning("%s", fault.message)
+            return None
+
+    def _draft(self, family: Family, profile: Profile) -> tuple[dict[str, JsonValue], str | None]:
+        """The draft, or the newest release, or else what is installed, to go on from."""
+        draft = self.drafts.get(family.id, profile.id)
+        if draft is not None:
+            return dict(draft.payload), draft.base_artifact_id
+        newest = self.releases.latest(family.id, profile.id)
+        if newest is not None:
+            return dict(newest.payload), newest.artifact_id
+        return self.generated(family, profile).payload, None
+
+    def _sign(
+        self, family: Family, profile: Profile, payload: dict[str, JsonValue], source: str, changelog: str
+    ) -> Release:
+        # Told first: what cannot be told is not published.
+        self.audit.record(
+            "publish_config", client_id=family.id, profile_id=profile.id, artifact_id=id_of(payload), outcome="ok",
+            details={"source": source},
+        )  # fmt: skip
+        return self.releases.publish(
+            family.id, profile.id, payload,
+            generator=GENERATOR, generator_version=__version__, source=source, changelog=changelog,
+        )  # fmt: skip
+
+
+def _entries(payload: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """A copy of the entries of *payload*, which was checked."""
+    found = payload[SERVERS]
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _summary(before: dict[str, JsonValue], after: dict[str, JsonValue]) -> str:
+    """What a release says of itself where nobody said it."""
+    found: dict[str, Any] = diff.compare(before, after)
+    changed = [each["server_id"] for each in found["servers_modified"]]
+    said = (("added", found["servers_added"]), ("removed", found["servers_removed"]), ("changed", changed))
+    text = "; ".join(f"{word} {', '.join(names)}" for word, names in said if names)
+    return (text[:1].upper() + text[1:])[:MAX_CHANGELOG] if text else "No change"

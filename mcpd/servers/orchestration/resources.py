@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The resources: what the server and the clients can do, servers, drafts and releases (O-37…O-46)."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+from mcpd import __version__
+from mcpd.errors import InvalidArgument, NotFound
+from mcpd.model import dump_json, printable
+from mcpd.servers.orchestration import prompts, steps
+from mcpd.servers.orchestration.faults import SignatureFault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcpd.servers.orchestration.service import Orchestration
+    from mcpd.servers.orchestration.tools import Tools
+
+VERSION: Final = "0.1.0"
+"""Of the server's interface (O-1)."""
+WAVE: Final = "Wave 1: Foundation"
+URL_VARIABLE: Final = "MCP_ORCHESTRATION_URL"
+"""Names the base URL under which others fetch the verification key; without it they are told its file."""
+JSON: Final = "application/json"
+PEM: Final = "application/x-pem-file"
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    uri: str
+    title: str
+    mime: str
+    read: Callable[[Resources], str]
+
+
+class Resources:
+    """The resources of one service."""
+
+    def __init__(self, service: Orchestration, tools: Tools, revisions: Sequence[str]) -> None:
+        """*revisions* are those of MCP that the server speaks."""
+        self._service, self._tools, self._revisions = service, tools, revisions
+
+    def listing(self) -> list[dict[str, Any]]:
+        """What ``resources/list`` shows."""
+        return [{"uri": each.uri, "name": each.uri, "title": each.title, "mimeType": each.mime} for each in _RESOURCES]
+
+    @staticmethod
+    def templates() -> list[dict[str, Any]]:
+        """What ``resources/templates/list`` shows."""
+        return [
+            {"uriTemplate": uri, "name": uri, "title": title, "mimeType": JSON} for uri, title in _TEMPLATES.items()
+        ]
+
+    def read(self, uri: str) -> dict[str, Any]:
+        """The contents of *uri*, as ``resources/read`` answers.
+
+        Raises :class:`~mcpd.errors.NotFound` for one that there is not, and what the service raises.
+        """
+        for each in _RESOURCES:
+            if each.uri == uri:
+                return {"contents": [{"uri": uri, "mimeType": each.mime, "text": each.read(self)}]}
+        if found := _SERVER.fullmatch(uri):
+            value: object = self._service.describe_server(unquote(found[1]))
+        elif found := _CONFIG.fullmatch(uri):
+            value = self._config(unquote(found[1]), unquote(found[2]), found[3])
+        else:
+            raise _missing(uri)
+        return {"contents": [{"uri": uri, "mimeType": JSON, "text": _text(value)}]}
+
+    def complete(self, template: str, argument: str, value: str, known: dict[str, str]) -> list[str]:
+        """Values for *argument* of *template* that begin with *value*, the others being *known*."""
+        if template not in _TEMPLATES:
+            raise InvalidArgument(f"there is no resource template {printable(template)!r}")
+        if argument == "server_id":
+            found = list(self._service.servers.all())
+        else:
+            found = prompts.complete(self._service, argument, known)
+        return [quote(each) for each in found if each.startswith(unquote(value))]
+
+    def _config(self, client_id: str, profile_id: str, what: str) -> object:
+        if what == "draft":
+            return self._service.view_draft(client_id, profile_id)
+        if what == "latest":
+            return self._service.get_config(client_id, profile_id)
+        return steps.drift(self._service, client_id, profile_id)
+
+    def _server(self) -> str:
+        key = self._service.tree.verification_key
+        base = os.environ.get(URL_VARIABLE, "").rstrip("/")
+        return _text(
+            {
+                "name": "mcp-orchestration",
+                "version": VERSION,
+                "wave": WAVE,
+                "capabilities": {
+                    "tools": [tool["name"] for tool in self._tools.offered],
+                    "resources": [*(each.uri for each in _RESOURCES), *_TEMPLATES],
+                    "prompts": [prompt["name"] for prompt in prompts.descriptions()],
+                },
+                "features": {
+                    "content_addressing": True,
+                    "cryptographic_signing": True,
+                    "signature_algorithm": "Ed25519",
+                    "diff_reports": True,
+                    "profile_support": True,
+                },
+                "endpoints": {
+                    "verification_key_url": f"{base}/keys/verification_key.pem" if base else key.as_uri(),
+                },
+                "description": "MCP client configuration orchestration and distribution",
+                "mcpd_version": __version__,
+                "protocol_versions": list(self._revisions),
+                "verification_key": {"resource": _KEY, "file": str(key), "key_id": self._service.keys.current()},
+            }
+        )
+
+    def _clients(self) -> str:
+        return _text({"clients": [family.capabilities() for family in self._service.families.all()]})
+
+    def _registry(self) -> str:
+        return _text(self._service.available_servers())
+
+    def _key(self) -> str:
+        data = self._service.tree.read(self._service.tree.verification_key)
+        if data is None:
+            raise SignatureFault(
+                f"{self._service.tree.verification_key}: there is no key yet; initialize_keys makes one, and so does"
+                " the first configuration that is signed"
+            )
+        return data.decode("ascii", errors="replace")
+
+
+_KEY: Final = "keys://verification_key.pem"
+_RESOURCES: Final = (
+    _Resource("capabilities://server", "What this server can do", JSON, Resources._server),  # noqa: SLF001
+    _Resource("capabilities://clients", "What clients can do", JSON, Resources._clients),  # noqa: SLF001
+    _Resource("server://registry", "The installed servers", JSON, Resources._registry),  # noqa: SLF001
+    _Resource(_KEY, "The key that signatures are verified with", PEM, Resources._key),  # noqa: SLF001
+)
+_TEMPLATES: Final = {
+    "server://{server_id}": "An installed server",
+    "config://{client_id}/{profile_id}/draft": "The draft of a configuration",
+    "config://{client_id}/{profile_id}/latest": "The newest release of a configuration",
+    "config://{client_id}/{profile_id}/deployed": "What was deployed last, and whether there is something newer",
+}
+_SERVER: Final = re.compile(r"server://([^/]+)")
+_CONFIG: Final = re.compile(r"config://([^/]+)/([^/]+)/(draft|latest|deployed)")
+
+
+def _text(value: object) -> str:
+    return dump_json(value).decode()
+
+
+def _missing(uri: str) -> NotFound:
+    return NotFound(f"there is no resource {printable(uri)!r}; resources/list and resources/templates/list show all")

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The program ``mcp-orchestration``: signed configurations of MCP clients over stdio, in both eras of MCP (O-1…O-5)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd import __version__
+from mcpd.errors import InvalidArgument, McpdError, NotFound
+from mcpd.model import printable
+from mcpd.paths import Scope, from_environment
+from mcpd.servers import sdk
+from mcpd.servers.logs import Log
+from mcpd.servers.orchestration import prompts
+from mcpd.servers.orchestration.faults import INTERNAL, error_object
+from mcpd.servers.orchestration.resources import VERSION, Resources
+from mcpd.servers.orchestration.service import Orchestration
+from mcpd.servers.orchestration.tools import Tools
+from mcpd.servers.timing import in_one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import mcp_types as types
+    from mcp.server.lowlevel import Server
+
+    from mcpd.paths import Paths
+
+NAME: Final = "mcp-orchestration"
+ERROR_META: Final = "org.mcpd/error"
+"""Where the error object is in a result's ``_meta`` (design §9)."""
+_PATIENCE: Final = 2.0
+"""Seconds that the last lines of the log may take."""
+_INSTRUCTIONS: Final = (
+    "Signed configurations of MCP clients. get_config hands one out, diff_config tells whether one is current. A change"
+    " is a draft (add_server_to_config, remove_server_from_config), is checked (validate_config) and published"
+    " (publish_config). The files of clients are changed by the user only: deploy_config names the command."
+)
+
+log = logging.getLogger(NAME)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until the end of stdin or SIGTERM; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=NAME, description="Serves the signed configurations of MCP clients over stdio, as an MCP server."
+    )
+    parser.add_argument(
+        "--system", action="store_true", help="hand out what root published for everybody, and change nothing"
+    )
+    parser.add_argument("--version", action="version", version=f"{NAME} {__version__}", help="print the version")
+    arguments = parser.parse_args(argv)
+    lines = Log(NAME)
+    logging.basicConfig(handlers=[lines], level=logging.INFO, format=f"{NAME}: %(message)s")
+    try:
+        return asyncio.run(_serve(from_environment(), lines, system=arguments.system))
+    except McpdError as fault:
+        print(f"{NAME}: {fault.message}", file=sys.stderr)  # noqa: T201 - a usage message
+        return fault.exit_code
+    finally:
+        lines.end(_PATIENCE)
+
+
+async def _serve(paths: Paths, lines: Log, *, system: bool) -> int:
+    scope = Scope.SYSTEM if system else Scope.USER
+    server = make_server(Orchestration(paths, scope, writable=not system), writable=not system)
+    return await sdk.serve(server, list_changed=False, lines=lines, log=log)
+
+
+def make_server(service: Orchestration, *, writable: bool = True) -> Server[Any]:
+    """The SDK's server whose handlers ask *service*; one that is not *writable* offers the reading tools only."""
+    handlers = Handlers(service, writable=writable)
+    return sdk.make_server(
+        NAME,
+        version=VERSION,
+        title="Configurations of MCP clients",
+        instructions=_INSTRUCTIONS,
+        log=log,
+        list_changed=False,
+        handlers={
+            "on_list_tools": handlers.list_tools,
+            "on_call_tool": handlers.call_tool,
+            "on_list_resources": handlers.list_resources,
+            "on_list_resource_templates": handlers.list_resource_templates,
+            "on_read_resource": handlers.read_resource,
+            "on_list_prompts": handlers.list_prompts,
+            "on_get_prompt": handlers.get_prompt,
+            "on_completion": handlers.complete,
+        },
+    )
+
+
+class Handlers:
+    """Answers the SDK's requests with what *service* says, which one thread of its own asks."""
+
+    def __init__(self, service: Orchestration, *, writable: bool = True) -> None:
+        self._service = service
+        self._tools = Tools(service, writable=writable)
+        self._resources = Resources(service, self._tools, sdk.REVISIONS)
+        # One: what the service holds has one owner, and a disk that is slow holds up no message.
+        self._owner = ThreadPoolExecutor(1, "orchestration")
+
+    async def _ask(self, call: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._owner, call)
+
+    async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
+        """``tools/list``."""
+        return sdk.complete({"tools": self._tools.offered})
+
+    async def call_tool(self, _ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
+        """``tools/call``: a fault is an error object, and no exception (O-58)."""
+        if not self._tools.has(params.name):
+            raise InvalidArgument(f"Unknown tool: {printable(params.name)}")
+        arguments = params.arguments or {}
+        try:
+            answer = await self._ask(lambda: self._tools.call(params.name, arguments))
+            return {"content": [_text(answer)], "structuredContent": answer, "resultType": "complete"}
+        except McpdError as fault:
+            found = error_object(fault)
+        # The boundary: one call's fault is no other's.
+        except Exception as error:
+            log.exception("%s", in_one_line(params.name))
+            found = {"error": INTERNAL, "message": f"{params.name}: a fault of the server: {type(error).__name__}"}
+        content = [_text(found)]
+        return {"content": content, "isError": True, "_meta": {ERROR_META: found}, "resultType": "complete"}
+
+    async def list_resources(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
+        """``resources/list``."""
+        return sdk.complete({"resources": self._resources.listing()})
+
+    async def list_resource_templates(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
+        """``resources/templates/list``."""
+        return sdk.complete({"resourceTemplates": self._resources.templates()})
+
+    async def read_resource(self, _ctx: sdk.Context, params: types.ReadResourceRequestParams) -> Any:
+        """``resources/read``."""
+        uri = str(params.uri)
+        try:
+            return sdk.complete(await self._ask(lambda: self._resources.read(uri)))
+        except NotFound as fault:
+            fault.data = {"uri": uri, **error_object(fault)}
+            raise
+
+    async def list_prompts(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
+        """``prompts/list``."""
+        return sdk.complete({"prompts": list(prompts.descriptions())})
+
+    async def get_prompt(self, _ctx: sdk.Context, params: types.GetPromptRequestParams) -> Any:
+        """``prompts/get``."""
+        arguments = dict(params.arguments or {})
+        return sdk.complete(await self._ask(lambda: prompts.get(self._service, params.name, arguments)))
+
+    async def complete(self, _ctx: sdk.Context, params: types.CompleteRequestParams) -> Any:
+        """``completion/complete``: values of arguments of prompts and of resource templates."""
+        argument, context = params.argument, params.context
+        known = dict(context.arguments or {}) if context is not None else {}
+        template = getattr(params.ref, "uri", None)
+
+        def find() -> list[str]:
+            if template is not None:
+                return self._resources.complete(str(template), argument.name, argument.value, known)
+            found = prompts.complete(self._service, argument.name, known)
+            return [each for each in found if each.startswith(argument.value)]
+
+        values = await self._ask(find)
+        shown = {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}
+        return sdk.complete({"completion": shown})
+
+
+def _text(value: object) -> dict[str, Any]:
+    """*value* as the text of a result. Raises McpdError for what could not be sent, with which the SDK would end."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise McpdError("what was to be sent holds half a surrogate pair, which is no character") from error
+    return {"type": "text", "text": text}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

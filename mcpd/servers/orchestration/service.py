@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the tools and ``mcpctl client`` do: the parts of this package put together for one scope.
+
+Answers are JSON objects with the keys of seed 000. Methods block on the disk, briefly. One thread at a time: state has
+one owner; several processes are kept apart by the lock of the tree.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import ReadOnly
+from mcpd.servers.orchestration import diff
+from mcpd.servers.orchestration.audit import Audit
+from mcpd.servers.orchestration.canonical import artifact_id as id_of
+from mcpd.servers.orchestration.canonical import canonical
+from mcpd.servers.orchestration.checks import Checks
+from mcpd.servers.orchestration.drafts import Drafts, parse_payload
+from mcpd.servers.orchestration.families import Families
+from mcpd.servers.orchestration.faults import ArtifactNotFound, InvalidInput
+from mcpd.servers.orchestration.keys import Keys
+from mcpd.servers.orchestration.profiles import Profiles
+from mcpd.servers.orchestration.publishing import FROM_INSTALLED, Publishing
+from mcpd.servers.orchestration.releases import Releases
+from mcpd.servers.orchestration.servers import Servers
+from mcpd.servers.orchestration.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcpd.model import JsonValue
+    from mcpd.paths import Paths, Scope
+    from mcpd.servers.orchestration.family import Family
+    from mcpd.servers.orchestration.payload import Generated
+    from mcpd.servers.orchestration.profiles import Profile
+    from mcpd.servers.orchestration.releases import Release
+
+DEFAULT_CLIENT: Final = "claude-desktop"
+DEFAULT_PROFILE: Final = "default"
+
+
+def now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)
+
+
+class Orchestration:
+    """The signed configurations of one scope."""
+
+    def __init__(
+        self, paths: Paths, scope: Scope, *, writable: bool = True, clock: Callable[[], datetime] = now
+    ) -> None:
+        """Not *writable*: only what is published already is handed out, and nothing is made or changed."""
+        self._writable = writable
+        self.scope = scope
+        self.tree = Tree(paths.layout(scope).orchestration, scope)
+        self.families = Families.of(paths, scope)
+        self.profiles = Profiles.of(paths, scope)
+        self.keys = Keys(self.tree, clock)
+        self.releases = Releases(self.tree, self.keys, clock)
+        self.servers = Servers(paths, scope)
+        self.checks = Checks(paths, scope, self.servers)
+        self.audit = Audit(self.tree, clock)
+        self.drafts = Drafts(self.tree, clock)
+        self._publishing = Publishing(self.tree, self.servers, self.checks, self.releases, self.drafts, self.audit)
+
+    def list_clients(self) -> dict[str, JsonValue]:
+        """The families of clients (O-7…O-13)."""
+        families = self.families.all()
+        profiles = self.profiles.by_family(families)
+        clients = [family.summary(profiles[family.id]) for family in families]
+        return {"clients": [*clients], "count": len(clients)}
+
+    def list_profiles(self, client_id: str) -> dict[str, JsonValue]:
+        """The profiles of a client, each with its newest release, which is made if there is none (O-14…O-19, C-30).
+
+        Raises :class:`~mcpd.servers.orchestration.faults.ClientNotFound`, and what publishing raises.
+        """
+        family = self.families.get(client_id)
+        found: list[JsonValue] = []
+        for profile_id in self.profiles.available(family):
+            profile = self.profiles.get(family, profile_id)
+            release = self.releases.latest(client_id, profile_id)
+            if release is None and not self._writable:
+                continue
+            release = release if release is not None else self._first(family, profile)
+            found.append(
+                {
+                    "profile_id": profile_id,
+                    "display_name": profile.name,
+                    "description": profile.description,
+                    "latest_artifact_id": release.artifact_id,
+                    "updated_at": release.created_at,
+                }
+            )
+        return {"client_id": client_id, "profiles": found, "count": len(found)}
+
+    def get_config(
+        self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None
+    ) -> dict[str, JsonValue]:
+        """A signed configuration: the newest, or the one with *artifact_id* (O-20…O-28).
+
+        Raises as :meth:`release` does.
+        """
+        return self.release(client_id, profile_id, artifact_id).to_json()
+
+    def diff_config(
+        self,
+        client_id: str,
+        profile_id: str = DEFAULT_PROFILE,
+        *,
+        local_artifact_id: str | None = None,
+        local_payload: JsonValue = None,
+    ) -> dict[str, JsonValue]:
+        """How a configuration, given by exactly one of its id and its payload, differs from the newest (O-29…O-36).
+
+        Raises as :meth:`release` does, and :class:`~mcpd.servers.orchestration.faults.InvalidInput`.
+        """
+        if (local_artifact_id is None) == (local_payload is None):
+            raise InvalidInput(
+                "give exactly one of local_artifact_id and local_payload",
+                {"field": "local_payload" if local_payload is not None else "local_artifact_id"},
+            )
+        newest = self.release(client_id, profile_id)
+        if local_artifact_id is not None:
+            local = self.releases.get(client_id, profile_id, local_artifact_id, expired=True).payload
+        else:
+            local = parse_payload(local_payload, "local_payload")
+        return diff.report(local, newest.payload, id_of(local), newest.artifact_id)
+
+    def release(self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None) -> Release:
+        """A release whose signature was verified: the newest, made from what is installed if there is none yet.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.ClientNotFound`,
+        :class:`~mcpd.servers.orchestration.faults.ProfileNotFound`,
+        :class:`~mcpd.servers.orchestration.faults.ArtifactNotFound`,
+        :class:`~mcpd.servers.orchestration.faults.SignatureFault`, and what writing raises.
+        """
+        family, profile = self._known(client_id, profile_id)
+        if artifact_id is not None:
+            return self.releases.get(family.id, profile_id, artifact_id)
+        found = self.releases.latest(family.id, profile_id)
+        return found if found is not None else self._first(family, profile)
+
+    def generated(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Generated:
+        """What the installed servers make the configuration now.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.ClientNotFound`,
+        :class:`~mcpd.servers.orchestration.faults.ProfileNotFound`.
+        """
+        return self._publishing.generated(*self._known(client_id, profile_id))
+
+    def is_stale(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> bool:
+        """Whether the newest release was made from what was installed, and that is something else by now."""
+        newest = self.releases.latest(client_id, profile_id)
+        if newest is None or newest.metadata.get("source") != FROM_INSTALLED:
+            return False
+        return id_of(self.generated(client_id, profile_id).payload) != newest.artifact_id
+
+    def view_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
+        """The draft, or what one would begin with, and how it differs from the newest release."""
+        return self._publishing.view(*self._known(client_id, profile_id))
+
+    def add_server(
+        self,
+        client_id: str,
+        profile_id: str,
+        server_id: str,
+        *,
+        name: str | None = None,
+        entry: JsonValue = None,
+        variables: tuple[str, ...] = (),
+    ) -> dict[str, JsonValue]:
+        """Put an installed server, or *entry*, into the draft, as *name*; returns :meth:`view_draft`.
+
+        *variables* are passed on to it by the client's own placeholders. Raises
+        :class:`~mcpd.servers.orchestration.faults.ServerNotFound` for one that is not installed and has no *entry*.
+        """
+        family, profile = self._known(client_id, profile_id)
+        self._require_writable()
+        return self._publishing.add(
+            family, profile, server_id, name=name or server_id, entry=entry, variables=variables
+        )
+
+    def remove_server(self, client_id: str, profile_id: str, name: str) -> dict[str, JsonValue]:
+        """Take *name* out of the draft; returns :meth:`view_draft`.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.ServerNotFound`.
+        """
+        known = self._known(client_id, profile_id)
+        self._require_writable()
+        return self._publishing.remove(*known, name)
+
+    def clear_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
+        """Drop the draft; says whether there was one."""
+        self._known(client_id, profile_id)
+        self._require_writable()
+        cleared = self.drafts.clear(client_id, profile_id)
+        return {"client_id": client_id, "profile_id": profile_id, "cleared": cleared}
+
+    def validate(
+        self, client_id: str, profile_id: str = DEFAULT_PROFILE, payload: JsonValue = None
+    ) -> dict[str, JsonValue]:
+        """The faults of *payload*, else of the draft, else of what would be published, and what the policy forbids."""
+        family, _ = self._known(client_id, profile_id)
+        generated = False
+        if payload is None:
+            draft = self.drafts.get(client_id, profile_id)
+            generated = draft is None
+            payload = draft.payload if draft is not None else self.generated(client_id, profile_id).payload
+        canonical(payload)
+        report = self.checks.report(payload, family, may_be_empty=generated)
+        return {"client_id": client_id, "profile_id": profile_id, **report.to_json()}
+
+    def publish(self, client_id: str, profile_id: str = DEFAULT_PROFILE, changelog: str = "") -> dict[str, JsonValue]:
+        """Sign the draft, or what is installed if there is none, as the newest release.
+
+        Returns :meth:`get_config` with ``published`` (false if nothing has changed) and ``warnings``. Raises
+        :class:`~mcpd.servers.orchestration.faults.ValidationFailed`,
+        :class:`~mcpd.servers.orchestration.faults.PolicyViolation`,
+        :class:`~mcpd.servers.orchestration.faults.SignatureFault`, and what writing raises.
+        """
+        known = self._known(client_id, profile_id)
+        self._require_writable()
+        return self._publishing.publish(*known, changelog)
+
+    def check_deploy(self, release: Release) -> None:
+        """Check what is to be put into a client's file, whose signature was verified when it was read.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.ValidationFailed`,
+        :class:`~mcpd.servers.orchestration.faults.PolicyViolation`.
+        """
+        family = self.families.get(release.client_id)
+        details: dict[str, JsonValue] = {"client_id": family.id, "profile_id": release.profile_id}
+        what = f"{family.id}/{release.profile_id}: {release.artifact_id[:12]}"
+        self.checks.report(release.payload, family, may_be_empty=True).require(what, details)
+
+    def initialize_keys(self, *, regenerate: bool = False) -> dict[str, JsonValue]:
+        """Make the keys if there are none, or new ones; then what is current is signed again with them."""
+        self._require_writable()
+        with self.tree.lock():
+            change = self.keys.initialize(regenerate=regenerate)
+            if change.created:
+                about: dict[str, JsonValue] = {"signing_key_id": change.key_id}
+                self.audit.record("initialize_keys", client_id="", profile_id="", outcome="ok", details=about)
+            # Whatever came in between the last time: what is signed with another key is signed again.
+            signed = self.releases.resign()
+        return {
+            "signing_key_id": change.key_id,
+            "created": change.created,
+            "previous_key_id": change.previous,
+            "previous_key_expires_at": change.expires_at,
+            "releases_signed_again": signed,
+            "verification_key": str(self.tree.verification_key),
+        }
+
+    def available_servers(self, search: str = "", transport: str = "") -> dict[str, JsonValue]:
+        """The installed servers, which a configuration can hold."""
+        return self.servers.listing(search, transport)
+
+    def describe_server(self, server_id: str) -> dict[str, JsonValue]:
+        """One of them. Raises :class:`~mcpd.servers.orchestration.faults.ServerNotFound`."""
+        return self.servers.describe(server_id)
+
+    def _known(self, client_id: str, profile_id: str) -> tuple[Family, Profile]:
+        family = self.families.get(client_id)
+        return family, self.profiles.get(family, profile_id)
+
+    def _first(self, family: Family, profile: Profile) -> Release:
+        """The release that a client's profile begins with."""
+        if not self._writable:
+            raise ArtifactNotFound(
+                "latest",
+                f"nothing is published for {family.id}/{profile.id} yet; root does it with"
+                f" 'mcpctl --system client publish {family.id} --profile {profile.id}'",
+            )
+        return self._publishing.first(family, profile)
+
+    def _require_writable(self) -> None:
+        if not self._writable:
+            raise ReadOnly(
+                f"{self.tree.root}: the system's configurations are root's to change, with 'mcpctl --system client'"
+            )

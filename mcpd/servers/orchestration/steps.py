@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What has to be done with the clients' own files, which only ``mcpctl`` reads and writes: the commands for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcpd.errors import InvalidConfig
+from mcpd.model import load_json
+from mcpd.paths import Scope
+from mcpd.servers.orchestration import diff
+from mcpd.servers.orchestration.faults import ArtifactNotFound
+
+if TYPE_CHECKING:
+    from mcpd.model import JsonValue
+    from mcpd.servers.orchestration.service import Orchestration
+
+
+def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id: str | None) -> dict[str, JsonValue]:
+    """How a release differs from what was deployed last, and the command that deploys it.
+
+    Raises what getting the release raises, and what
+    :meth:`~mcpd.servers.orchestration.service.Orchestration.check_deploy` does.
+    """
+    release = service.release(client_id, profile_id, artifact_id)
+    service.check_deploy(release)
+    last = deployed(service, client_id, profile_id)
+    before: dict[str, Any] = {"mcpServers": {}}
+    if last is not None:
+        try:
+            before = service.release(client_id, profile_id, str(last.get("artifact_id"))).payload
+        except ArtifactNotFound:
+            last = {**last, "problem": "the release that was deployed is not there any more"}
+    words = ["deploy", client_id, "--profile", profile_id]
+    if artifact_id is not None:
+        words += ["--artifact", artifact_id]
+    return {
+        "client_id": client_id,
+        "profile_id": profile_id,
+        "artifact_id": release.artifact_id,
+        "deployed": last,
+        "diff": diff.compare(before, release.payload),
+        "command": _command(service, *words),
+        "message": "The files of clients are the user's. The command shows the difference, asks, and keeps a backup.",
+    }
+
+
+def drift(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue]:
+    """What was deployed last, the newest release, and the command that looks at the client's file."""
+    newest = service.release(client_id, profile_id)
+    last = deployed(service, client_id, profile_id)
+    if last is None:
+        message = "Nothing was deployed yet."
+    elif last.get("artifact_id") == newest.artifact_id:
+        message = "The newest release was deployed. The command tells whether the file was changed since."
+    else:
+        message = "There is a newer release than the one that was deployed."
+    return {
+        "client_id": client_id,
+        "profile_id": profile_id,
+        "artifact_id": last.get("artifact_id") if last is not None else None,
+        "latest_artifact_id": newest.artifact_id,
+        "deployed": last,
+        "command": _command(service, "drift", client_id),
+        "message": message,
+    }
+
+
+def undo(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue]:
+    """What was deployed last, and the command that takes it back."""
+    service.release(client_id, profile_id)
+    last = deployed(service, client_id, profile_id)
+    return {
+        "client_id": client_id,
+        "profile_id": profile_id,
+        "artifact_id": last.get("artifact_id") if last is not None else None,
+        "deployed": last,
+        "command": _command(service, "undo", client_id),
+        "message": "The command restores the client's file byte for byte as it was before the last deployment."
+        if last is not None
+        else "Nothing was deployed yet, so there is nothing to undo.",
+    }
+
+
+def deployed(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue] | None:
+    """The last deployment, as ``mcpctl`` noted it; None if there was none.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` for a note that cannot be read.
+    """
+    path = service.tree.deployment(client_id, profile_id)
+    data = service.tree.read(path)
+    if data is None:
+        return None
+    found = load_json(data, str(path))
+    if not isinstance(found, dict):
+        raise InvalidConfig(f"{path}: not an object; remove it, and the next deployment writes it anew")
+    return found
+
+
+def _command(service: Orchestration, *words: str) -> list[JsonValue]:
+    return ["mcpctl", *(["--system"] if service.scope is Scope.SYSTEM else []), "client", *words]
