@@ -39,6 +39,9 @@ install_python() {
     cp -R mcpd "$root$pythondir/"
     find "$root$pythondir/mcpd" -name __pycache__ -prune -exec rm -rf {} +
     put_all "$pythondir/mcpd/bus/interfaces" dbus/*.xml
+    for data in clients client-profiles; do
+        put_all "$pythondir/mcpd/servers/orchestration/$data" data/$data/*.toml
+    done
 }
 
 install_files() {
@@ -76,7 +79,7 @@ install_files() {
         echo 'install: without manual pages and completions, which "make docs" makes first' >&2
     for page in build/man/*.[158]; do
         case $page in
-        */mcp-scripts.1) ;; # its command comes with the environment of the bundled servers: servers.sh
+        */mcp-orchestration.1 | */mcp-scripts.1) ;; # their commands come with the environment of the bundled servers: servers.sh
         *) put_all "$share/man/man${page##*.}" "$page" ;;
         esac
     done

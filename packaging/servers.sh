@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # Make the private Python environment of the bundled servers below DESTDIR, from the wheels of servers.lock in a directory,
-# and put beside it what runs in it: the bundled servers, the scripts with the map that describes them, and mcp-scripts(1).
+# and put beside it what runs in it: the bundled servers, and the scripts with the map that describes them.
 #   DESTDIR=… packaging/servers.sh WHEELS
 # It asks no registry. Its programs are found by python -m, so nothing in it names the place it was made in.
 set -eu
@@ -24,12 +24,10 @@ printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "
 # The bundled servers use mcpd's models; the rest of the system's Python packages stay out.
 ln -sfn "$pythondir/mcpd" "$site/mcpd"
 
-for manifest in mcpd/servers/*/manifest.json; do
-    [ -e "$manifest" ] || continue
-    install -D -m 644 "$manifest" "$DESTDIR$prefix/share/mcp/servers/$(basename "$(dirname "$manifest")")/manifest.json"
-done
-
 share=$DESTDIR$prefix/share/mcp
+for manifest in data/servers/*/manifest.json; do
+    install -D -m 644 "$manifest" "$share/servers/$(basename "$(dirname "$manifest")")/manifest.json"
+done
 for script in data/scripts/*; do
     [ ! -f "$script" ] || install -D -m 644 "$script" "$share/scripts/$(basename "$script")"
 done
@@ -47,7 +45,11 @@ source, share = map(Path, sys.argv[1:])
 chmod -R u=rwX,go=rX "$share/cas" "$share/mcps.json"
 
 mkdir -p "$DESTDIR$prefix/bin"
-printf '#!/bin/sh\nexec %s -I -m mcpd.servers.scripts "$@"\n' "$prefix/lib/mcpd-servers/bin/python" >"$DESTDIR$prefix/bin/mcp-scripts"
-chmod 755 "$DESTDIR$prefix/bin/mcp-scripts"
-page=build/man/mcp-scripts.1
-[ ! -f "$page" ] || install -D -m 644 "$page" "$DESTDIR$prefix/share/man/man1/mcp-scripts.1"
+for module in orchestration scripts; do
+    program=mcp-$module
+    printf '#!/bin/sh\nexec %s -I -m mcpd.servers.%s "$@"\n' "$prefix/lib/mcpd-servers/bin/python" "$module" \
+        >"$DESTDIR$prefix/bin/$program"
+    chmod 755 "$DESTDIR$prefix/bin/$program"
+    page=build/man/$program.1
+    [ ! -f "$page" ] || install -D -m 644 "$page" "$DESTDIR$prefix/share/man/man1/$program.1"
+done

@@ -16,8 +16,8 @@ from mcpd.servers.orchestration.faults import InvalidInput
 from mcpd.store.files import MAX_FILE, is_missing, sync_directory
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from collections.abc import Callable
+    from datetime import datetime
     from pathlib import Path
 
     from mcpd.servers.orchestration.tree import Tree
