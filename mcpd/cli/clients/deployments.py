@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Putting configurations into the users' own files of MCP clients, and taking them out again.
+
+Nothing of theirs is lost: what is theirs in a file stays, what a file held before is kept, and a process that is killed
+leaves the old or the new file and a history that knows which.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mcpd.cli.clients import editing, plans
+from mcpd.cli.clients.drift import Drift, compare
+from mcpd.cli.clients.history import KEPT, Deployment, History, Pending, Record, State
+from mcpd.cli.clients.locations import make_directories, missing_directories, real_place, remove_directories
+from mcpd.cli.clients.merging import holds
+from mcpd.cli.clients.replacement import replace, settle, temp_name
+from mcpd.cli.clients.target import digest, snapshot
+from mcpd.cli.clients.texts import same
+from mcpd.errors import Busy, InvalidConfig, McpdError, NoSpace, NotFound, ReadOnly, from_oserror
+from mcpd.model import dump_json
+from mcpd.paths import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from datetime import datetime
+
+    from mcpd.cli.clients.plans import Plan
+    from mcpd.cli.clients.target import Snapshot
+    from mcpd.model import JsonValue
+    from mcpd.paths import Layout
+    from mcpd.servers.orchestration.family import Family
+    from mcpd.servers.orchestration.tree import Tree
+
+_TRIES: Final = 5
+"""For a file that its client writes again and again."""
+_PAUSE: Final = 0.05
+"""Seconds between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is deployed."""
+
+    scope: Scope
+    profile_id: str
+    artifact_id: str
+
+
+class Deployments:
+    """All deployments of one user."""
+
+    def __init__(self, layout: Layout, clock: Callable[[], datetime], *, home: Path | None = None) -> None:
+        """*layout* is the user's, *clock* gives aware times, *home* is where directories for files may be made."""
+        self._history = History(layout.deployments)
+        self._own_tree = layout.orchestration
+        self._clock = clock
+        self._home = home or Path.home()
+
+    def plan(
+        self, family: Family, file: Path, entries: Mapping[str, JsonValue], *, take_over: Collection[str] = ()
+    ) -> Plan:
+        """What putting *entries*, in the form of *family*, into *file* will do.
+
+        What is in the file by hand stays, unless it is in *take_over*; what was deployed there before and is not in
+        *entries* goes. What somebody added to an entry that was deployed stays, too. Raises
+        :class:`~mcpd.errors.McpdError` for a file that cannot be read, edited or made.
+        """
+        file = real_place(file)
+        missing_directories(file, self._home)
+        with self._history.reading():
+            state = self._load(family.id)
+            active = state.active(file)
+            before = self._history.entries(family.id, state.owned(file))
+        return plans.make(family, file, entries, take_over, before, active.number if active else 0)
+
+    def apply(self, plan: Plan, about: About, *, tree: Tree | None = None) -> Deployment:
+        """Carry out *plan*; *tree* is told, for its server to know.
+
+        A file in which something else than the servers was changed meanwhile is planned for again. Raises
+        :class:`~mcpd.errors.Busy` if the servers were, or if it does not come to rest, and another
+        :class:`~mcpd.errors.McpdError` if the file cannot be written; then it is as it was.
+        """
+        client_id, file = plan.family.id, plan.file
+        with self._history.lock():
+            state = self._load(client_id)
+            active = state.active(file)
+            if (active.number if active else 0) != plan.base:
+                raise Busy(f"{file}: another deployment was faster; look at the difference again")
+            for left in reversed(range(_TRIES)):
+                try:
+                    state, record = self._carry_out(state, plan, about)
+                    break
+                except Busy:
+                    again = plans.make(plan.family, file, plan.entries, plan.take_over, plan.before, plan.base)
+                    if not left or not again.is_like(plan):
+                        raise
+                    plan = again
+                    time.sleep(_PAUSE)
+            self._history.prune()
+            return self._history.show(client_id, record, self._tell(tree, client_id, state))
+
+    def undo(
+        self,
+        family: Family,
+        file: Path | None = None,
+        *,
+        force: bool = False,
+        keep_edits: bool = False,
+        tree: Tree | None = None,
+    ) -> Deployment:
+        """Take back the last deployment to *file*, or of all, that was not taken back; returns it.
+
+        The file is then byte for byte what it was before, with the same permissions, or is gone again. If it was
+        changed since, *force* restores it all the same; *keep_edits* takes back the entries alone and leaves all else
+        as it is now. What was in it is kept beside the history then.
+
+        Raises :class:`~mcpd.errors.NotFound` if there is none, :class:`~mcpd.errors.InvalidConfig` if the file was
+        changed since or what it held before is gone, and another :class:`~mcpd.errors.McpdError` if it cannot be
+        written.
+        """
+        with self._history.lock():
+            state = self._load(family.id)
+            record = state.active(None if file is None else real_place(file))
+            if record is None:
+                raise NotFound(f"{family.name}: no deployment{f' to {file}' if file else ''} that could be undone")
+            found = snapshot(Path(record.file))
+            before = None if record.before is None else self._history.fetch(record.before)
+            mode = record.before_mode
+            as_left = found.digest == record.after and (found.data is None or found.mode == record.after_mode)
+            is_back = found.data == before and (before is None or found.mode == mode)
+            replaced = None if as_left or found.data == before else found.data
+            if keep_edits and not as_left and not is_back:
+                before, mode = self._without(family.id, record, found, before, force=force), found.mode
+            elif not (as_left or is_back or force):
+                raise InvalidConfig(
+                    f"{found.path}: was changed since the deployment. --force restores all of it as it was before (and"
+                    " keeps what it is now), --keep-edits takes back the servers alone"
+                )
+            saved = None if replaced is None else self._history.keep(replaced)
+            undone = record.model_copy(update={"undone_at": self._now(), "saved": saved})
+            if found.data == before and (before is None or found.mode == mode):
+                state = self._put(family.id, state, undone)
+            else:
+                state = self._replace(family.id, state, undone, found, before, mode)
+            if before is None:
+                remove_directories([Path(each) for each in record.made])
+            self._history.prune()
+            return self._history.show(family.id, undone, self._tell(tree, family.id, state))
+
+    def history(self, client_id: str, file: Path | None = None) -> list[Deployment]:
+        """The last deployments of *client_id*, to *file* or to any, newest first; at most ten."""
+        state = self._load(client_id)
+        records = state.deployments if file is None else state.of(real_place(file))
+        return [self._history.show(client_id, record) for record in records[:KEPT]]
+
+    def managed(self, client_id: str, file: Path) -> dict[str, JsonValue]:
+        """The entries in *file* that were deployed, as they were."""
+        with self._history.reading():
+            return self._history.entries(client_id, self._load(client_id).owned(real_place(file)))
+
+    def drift(self, family: Family, file: Path | None = None) -> Drift:
+        """How *file*, or the one that was deployed to last, differs from what was deployed.
+
+        A history or a file that cannot be read is an answer, too, so that one client hides no other.
+        """
+        place = None if file is None else real_place(file)
+        try:
+            with self._history.reading():
+                record = self._load(family.id).active(place)
+                if record is None:
+                    return Drift(place, deployed=False)
+                entries = self._history.entries(family.id, record.entries)
+        except McpdError as error:
+            return Drift(place, deployed=True, status="unreadable", problem=error.message)
+        return compare(family, Path(record.file), entries)
+
+    def _carry_out(self, state: State, plan: Plan, about: About) -> tuple[State, Record]:
+        family, old = plan.family, plan.snapshot
+        now = snapshot(old.path)
+        if now.data != old.data:
+            raise Busy(f"{old.path}: was changed meanwhile by another program; look at the difference again")
+        active = state.active(old.path)
+        if active is not None and plan.is_empty:
+            record = active.model_copy(update=self._about(about))
+            return self._put(family.id, state, record), record
+        record = Record(
+            number=state.next_number(),
+            file=str(old.path),
+            **self._about(about),
+            format=family.format,
+            key=family.key,
+            shape=family.shape,
+            changes=tuple(plan.changes),
+            servers=tuple(plan.owned),
+            entries=self._history.keep_entries(dict(plan.owned)),
+            entries_before=self._history.keep_entries(dict(plan.before)),
+            before=None if now.data is None else self._history.keep(now.data),
+            before_mode=now.mode,
+            after=digest(plan.new),
+            after_mode=now.mode,
+            made=tuple(str(each) for each in missing_directories(old.path, self._home)) if plan.new is not None else (),
+        )
+        if plan.new == now.data:
+            return self._put(family.id, state, record), record
+        return self._replace(family.id, state, record, now, plan.new, None), record
+
+    def _about(self, about: About) -> dict[str, object]:
+        return {
+            "scope": about.scope,
+            "profile_id": about.profile_id,
+            "artifact_id": about.artifact_id,
+            "deployed_at": self._now(),
+        }
+
+    def _without(
+        self, client_id: str, record: Record, found: Snapshot, before: bytes | None, *, force: bool
+    ) -> bytes | None:
+        """The file as it is now, with the entries of *record* as they were *before*."""
+        where = (record.format, record.key, record.shape)
+        now = editing.read(found.data or b"", *where, record.file)
+        then = editing.read(before or b"", *where, record.file)
+        deployed = self._history.entries(client_id, record.entries)
+        touched = [
+            name
+            for name in record.changes
+            if not (holds(now.get(name), deployed[name]) if name in deployed else name not in now)
+            and not same(now.get(name), then.get(name))
+        ]
+        if touched and not force:
+            raise InvalidConfig(
+                f"{record.file}: {', '.join(map(ascii, touched))}: changed since the deployment, too; --force takes"
+                " them back all the same"
+            )
+        changes = {name: then.get(name) for name in record.changes}
+        return editing.edit(found.data, *where, changes, record.file) if found.data is not None else None
+
+    def _put(self, client_id: str, state: State, record: Record) -> State:
+        state = state.put(record)
+        self._history.save(client_id, state)
+        return state
+
+    def _replace(
+        self, client_id: str, state: State, record: Record, old: Snapshot, new: bytes | None, mode: int | None
+    ) -> State:
+        """Replace the file *old* by *new*, which makes *record* true; all that needs space is done first."""
+        done = state.put(record)
+        pending = Pending(
+            record=record,
+            temp=temp_name(old.path),
+            old=None if old.data is None else self._history.keep(old.data),
+            new=None if new is None else self._history.keep(new),
+        )
+        self._history.save(client_id, state.model_copy(update={"pending": pending}))
+        try:
+            with self._history.staged(client_id, done) as staged:
+                if new is not None:
+                    make_directories(missing_directories(old.path, self._home))
+                replace(old, new, mode=mode, temp=pending.temp)
+                staged.commit()
+        except McpdError:
+            with suppress(McpdError):  # Else whoever comes next does it.
+                self._load(client_id)
+            raise
+        return done
+
+    def _load(self, client_id: str) -> State:
+        """What is known of *client_id*; what was begun and not finished is cleared up first."""
+        state = self._history.load(client_id)
+        if state.pending is None:
+            return state
+        with self._history.lock():
+            state = self._history.load(client_id)
+            if state.pending is not None:
+                state = self._recovered(state, state.pending)
+                with suppress(NoSpace, ReadOnly):  # It will be found out again.
+                    self._history.save(client_id, state)
+        return state
+
+    def _recovered(self, state: State, pending: Pending) -> State:
+        record = pending.record
+        written = None
+        if pending.new is not None:
+            with suppress(InvalidConfig):  # It is needed for the rarest of cases only.
+                written = self._history.fetch(pending.new)
+        happened = settle(Path(record.file), pending.temp, pending.old, pending.new, written)
+        if happened is None:
+            happened = self._seems_done(pending, written)
+        if happened:
+            if pending.new is None:
+                remove_directories([Path(each) for each in record.made])
+            return state.put(record)
+        if record.undone_at is None:
+            remove_directories([Path(each) for each in record.made])
+        return state.model_copy(update={"pending": None})
+
+    def _seems_done(self, pending: Pending, new: bytes | None) -> bool:
+        """Whether the servers in a file that was written since are rather the new ones than the old ones.
+
+        Where that cannot be told, what there was before had better be remembered, as it is if the deployment was done,
+        or if undoing it was not.
+        """
+        record = pending.record
+        otherwise = record.undone_at is None
+        where = (record.format, record.key, record.shape, record.file)
+        try:
+            old = self._history.fetch(pending.old) if pending.old is not None else b""
+            data = snapshot(Path(record.file)).data
+            before, after, now = (editing.read(each or b"", *where) for each in (old, new, data))
+        except McpdError:
+            return otherwise
+        if data is None:
+            return otherwise
+        different = [name for name in {**before, **after} if not same(before.get(name), after.get(name))]
+        return any(same(now.get(name), after.get(name)) for name in different) if different else otherwise
+
+    def _tell(self, tree: Tree | None, client_id: str, state: State) -> str:
+        """Note in *tree* what of it is deployed now; returns why that could not be done."""
+        if tree is None:
+            return ""
+        scope = Scope.USER if tree.root == self._own_tree else Scope.SYSTEM
+        records = [each for each in state.deployments if each.scope is scope]
+        try:
+            noted = {path.stem for path in tree.deployment(client_id, "any").parent.glob("[a-z0-9]*.json")}
+            for profile_id in sorted(noted.union(each.profile_id for each in records)):
+                mine = (each for each in records if each.profile_id == profile_id)
+                record = next((each for each in mine if state.active(Path(each.file)) is each), None)
+                self._note(tree, client_id, profile_id, record)
+        except McpdError as error:
+            return f"the server mcp-orchestration does not know of it: {error.message}"
+        return ""
+
+    def _note(self, tree: Tree, client_id: str, profile_id: str, record: Record | None) -> None:
+        path = tree.deployment(client_id, profile_id)
+        if record is not None:
+            shown = self._history.show(client_id, record).to_json()
+            data = dump_json({name: value for name, value in shown.items() if name not in ("backup", "saved")})
+            if tree.read(path) != data:
+                tree.write(path, data)
+        elif tree.read(path) is not None:
+            with tree.lock():
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise from_oserror(error, f"removing {path}") from error
+
+    def _now(self) -> str:
+        return self._clock().astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers in TOML files, as tables, dotted keys or inline tables: changed in place, all else as it was."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mcpd.cli.clients.editing import edit, read
+from mcpd.errors import InvalidConfig
+from tests.unit.clients.made import CHANGES, ENTRIES, NAMES, Made, toml_files
+
+KEY = ("mcp_servers",)
+RUN: dict[str, Any] = {"command": "mcpctl", "args": ["run", "x"], "env": {"A": "1"}}
+SLOW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+CODEX = """model = "o"
+
+# documents
+[mcp_servers.docs]
+command = "npx" # by hand
+args = ["-y",
+  "docs"]
+
+[mcp_servers.docs.env]
+TOKEN = "t"
+
+# what is trusted
+[projects."/home/x"]
+trust_level = "trusted"
+"""
+RUN_TABLES = '[mcp_servers.n]\ncommand = "mcpctl"\nargs = ["run", "x"]\n\n[mcp_servers.n.env]\nA = "1"\n'
+
+
+def change(text: str, changes: dict[str, Any], *key: str) -> str:
+    result = edit(text.encode(), "toml", key or KEY, "map", changes, "f.toml")
+    assert edit(result, "toml", key or KEY, "map", changes, "f.toml") == result
+    return result.decode()
+
+
+@SLOW
+@given(toml_files(), CHANGES)
+def test_a_file_holds_what_was_meant_and_else_what_it_held(made: Made, changes: dict[str, Any]) -> None:
+    assert read(made.data, "toml", KEY, "map", "f") == made.servers
+    result = edit(made.data, "toml", KEY, "map", changes, "f")
+    meant, before = made.after(changes), tomllib.loads(made.text)
+    after = tomllib.loads(result.decode("utf-8-sig"))
+    assert after.pop("mcp_servers", {}) == meant
+    before.pop("mcp_servers", None)
+    assert after == before
+    made.assert_kept(result, changes)
+    assert edit(result, "toml", KEY, "map", changes, "f") == result
+    assert result.endswith(b"\n") == made.data.endswith(b"\n")
+
+
+@SLOW
+@given(toml_files(), st.data())
+def test_a_replaced_entry_changes_its_own_bytes_only(made: Made, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(list(made.servers) or ["new"]))
+    entry = data.draw(ENTRIES)
+    result = edit(made.data, "toml", KEY, "map", {name: entry}, "f")
+    assert read(result, "toml", KEY, "map", "f")[name] == entry
+    if name in made.servers:
+        head, tail = made.around(name)
+        assert result.startswith(head)
+        assert result.endswith(tail)
+
+
+@SLOW
+@given(toml_files(), st.sampled_from(NAMES))
+def test_what_is_so_already_changes_nothing(made: Made, name: str) -> None:
+    assert edit(made.data, "toml", KEY, "map", {name: made.servers.get(name)}, "f") == made.data
+
+
+@SLOW
+@given(toml_files(), ENTRIES)
+def test_adding_and_removing_a_server_restores_the_file(made: Made, entry: dict[str, Any]) -> None:
+    added = edit(made.data, "toml", KEY, "map", {"new": entry}, "f")
+    assert edit(added, "toml", KEY, "map", {"new": None}, "f") == made.data
+
+
+def test_new_tables_of_codex_come_behind_the_last_server() -> None:
+    after = CODEX.replace('TOKEN = "t"\n', 'TOKEN = "t"\n\n' + RUN_TABLES)
+    assert change(CODEX, {"n": RUN}) == after
+    assert change(after, {"n": None}) == CODEX
+    assert change(CODEX.replace("\n", "\r\n"), {"n": RUN}) == after.replace("\n", "\r\n")
+
+
+def test_a_replaced_table_keeps_its_place_and_the_comments_around_it() -> None:
+    start, end = CODEX.index("[mcp_servers.docs]"), CODEX.index("\n# what")
+    assert (
+        change(CODEX, {"docs": {"command": "y"}}) == CODEX[:start] + '[mcp_servers.docs]\ncommand = "y"\n' + CODEX[end:]
+    )
+    assert change(CODEX, {"docs": None}) == CODEX[:start] + CODEX[end:]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "[mcp_servers.n]\nx = 1\n"),
+        ("# c", "# c\n\n[mcp_servers.n]\nx = 1"),
+        ("a = 1\n", "a = 1\n\n[mcp_servers.n]\nx = 1\n"),
+        ("[mcp_servers]\n", "[mcp_servers]\n\n[mcp_servers.n]\nx = 1\n"),
+        ("[mcp_servers]\n  a = {}\n[z]\n", "[mcp_servers]\n  a = {}\n  n = { x = 1 }\n[z]\n"),
+        ("mcp_servers.a.x = 1\n[z]\n", "mcp_servers.a.x = 1\nmcp_servers.n = { x = 1 }\n[z]\n"),
+        ("mcp_servers = {}\n", "mcp_servers = {n = { x = 1 }}\n"),
+        ("mcp_servers = { a.x = 1 } # c\n", "mcp_servers = { a.x = 1, n = { x = 1 } } # c\n"),
+        ("[mcp_servers.a]\n[z]\n", "[mcp_servers.a]\n[mcp_servers.n]\nx = 1\n[z]\n"),
+    ],
+    ids=["empty", "comment", "foreign", "header", "section", "dotted", "inline", "inline-dotted", "dense"],
+)
+def test_new_servers_follow_the_style_of_the_file(before: str, after: str) -> None:
+    assert change(before, {"n": {"x": 1}}) == after
+    # A blank document, or one that ends without a line break, is given back as it was, too.
+    assert change(after, {"n": None}) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("[mcp_servers]\na.x = 1\nb = 2\na.y = 2\n", "[mcp_servers]\na = { z = 3 }\nb = 2\n"),
+        ("mcp_servers = { a.x = 1, b = 2, a.y = 2 }", "mcp_servers = { a = { z = 3 }, b = 2 }"),
+        ("[mcp_servers.a.env]\nX = 1\n[q]\n[mcp_servers.a]\ny = 1\n", "[mcp_servers.a]\nz = 3\n[q]\n"),
+    ],
+    ids=["dotted", "inline", "out-of-order"],
+)
+def test_a_server_in_several_places_is_replaced_at_the_first(before: str, after: str) -> None:
+    assert change(before, {"a": {"z": 3}}) == after
+
+
+def test_longer_paths_are_found_and_made() -> None:
+    assert change("[a.b.x]\ny = 1\n", {"n": {"z": 1}}, "a", "b") == "[a.b.x]\ny = 1\n\n[a.b.n]\nz = 1\n"
+    assert change("a = { c = 1 }\n", {"n": {"z": 1}}, "a", "b") == "a = { c = 1, b = { n = { z = 1 } } }\n"
+    with pytest.raises(InvalidConfig, match="dotted keys inline"):
+        change("a = { b.x = {} }\n", {"x": {"z": 1}}, "a", "b")
+
+
+def test_dates_are_read_as_text() -> None:
+    assert read(b"[mcp_servers.a]\nd = 1979-05-27\nt = [07:32:00]\n", "toml", KEY, "map", "f") == {
+        "a": {"d": "1979-05-27", "t": ["07:32:00"]}
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a = 1\na = 2\n", "f:2: not TOML"),
+        ("a = \n", "f:1: not TOML"),
+        ("[mcp_servers.a]\n[mcp_servers.a]\n", "f:2: not TOML"),
+        ("mcp_servers = 1\n", "mcp_servers is not a table"),
+        ("[[mcp_servers]]\n", "mcp_servers is not a table"),
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("\n" + "a." * 100_000 + "a = 1", "a key of more than 64 parts"),
+        ("[mcp_servers.a]\nx = inf\n", "not finite"),
+        ("a = 1\r", "not TOML"),
+    ],
+    ids=["twice", "nothing", "table-twice", "number", "array", "deep", "long-key", "infinite", "old-mac"],
+)
+def test_what_cannot_be_read_is_refused(text: str, fault: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        edit(text.encode(), "toml", KEY, "map", {"n": {}}, "f")
+    assert fault in caught.value.message
+
+
+def test_what_toml_cannot_hold_is_refused() -> None:
+    for entry in ({"x": None}, {"x": [{"y": None}]}, "text", {"x": float("nan")}):
+        with pytest.raises(InvalidConfig, match=r"^f: n"):
+            edit(b"", "toml", KEY, "map", {"n": entry}, "f")
+    with pytest.raises(InvalidConfig, match="list"):
+        read(b"", "toml", KEY, "list", "f")
+
+
+FRAGMENTS = [
+    "[",
+    "]",
+    "{",
+    "}",
+    '"',
+    "'",
+    '"""',
+    "'''",
+    "=",
+    ".",
+    ",",
+    "#",
+    "\n",
+    "\r\n",
+    " ",
+    "\\",
+    "mcp_servers",
+    "a",
+    "1",
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=60), st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(lambda p: "".join(p).encode())
+    )
+)
+def test_hostile_bytes_are_refused_or_edited(data: bytes) -> None:
+    try:
+        result = edit(data, "toml", KEY, "map", {"n": RUN}, "f")
+    except InvalidConfig:
+        return  # any other error fails the test
+    assert read(result, "toml", KEY, "map", "f")["n"] == RUN

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers in YAML files, in block and in flow style: changed in place, all else as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from mcpd.cli.clients.editing import edit, read
+from mcpd.errors import InvalidConfig
+from tests.unit.clients.made import CHANGES, ENTRIES, NAMES, Made, yaml_files
+
+KEY = ("servers",)
+RUN: dict[str, Any] = {"command": "mcpctl", "args": ["run", "a b"], "env": {"A": "yes", "B": "${X}"}, "e": {}}
+SLOW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+GOOSE = """# Goose
+GOOSE_PROVIDER: anthropic   # which
+extensions:
+  # built in
+  developer:
+    bundled: true
+    type: builtin   # x
+
+  memory:
+    enabled: false
+    args:
+    - a
+
+# last words
+GOOSE_MODEL: o
+"""
+
+
+def change(text: str, changes: dict[str, Any], shape: Any = "map", key: tuple[str, ...] = KEY) -> str:
+    result = edit(text.encode(), "yaml", key, shape, changes, "f.yaml")
+    assert edit(result, "yaml", key, shape, changes, "f.yaml") == result
+    return result.decode()
+
+
+def loaded(data: bytes) -> Any:
+    """What another part of the library than the one under test makes of *data*."""
+    model = YAML(typ="safe", pure=True).load(data.decode("utf-8-sig")) or {}
+    return json.loads(json.dumps(model))  # puts the halves of surrogate pairs together
+
+
+@SLOW
+@given(yaml_files(), CHANGES)
+def test_a_map_holds_what_was_meant_and_else_what_it_held(made: Made, changes: dict[str, Any]) -> None:
+    assert read(made.data, "yaml", KEY, "map", "f") == made.servers
+    result = edit(made.data, "yaml", KEY, "map", changes, "f")
+    meant = made.after(changes)
+    assert read(result, "yaml", KEY, "map", "f") == meant
+    before, after = loaded(made.data), loaded(result)
+    assert list((after.pop("servers", None) or {}).items()) == list(meant.items())
+    before.pop("servers", None)
+    assert after == before
+    made.assert_kept(result, changes)
+    assert edit(result, "yaml", KEY, "map", changes, "f") == result
+    assert result.count(b"\r\n") == result.count(b"\n") or b"\r\n" not in made.data
+
+
+@SLOW
+@given(yaml_files(listed=True), CHANGES)
+def test_a_list_holds_what_was_meant_and_else_what_it_held(made: Made, changes: dict[str, Any]) -> None:
+    named = {name: None if entry is None else {"name": name, **entry} for name, entry in changes.items()}
+    result = edit(made.data, "yaml", KEY, "list", changes, "f")
+    assert read(result, "yaml", KEY, "list", "f") == made.after(named)
+    before, after = loaded(made.data), loaded(result)
+    others = [item for item in before.pop("servers", None) or [] if "name" not in item]
+    items = after.pop("servers", None) or []
+    assert [item for item in items if "name" not in item] == others
+    assert [item for item in items if "name" in item] == list(made.after(named).values())
+    assert after == before
+    made.assert_kept(result, changes)
+    assert edit(result, "yaml", KEY, "list", changes, "f") == result
+
+
+@SLOW
+@given(yaml_files(), st.data())
+def test_a_replaced_entry_changes_its_own_bytes_only(made: Made, data: st.DataObject) -> None:
+    name, entry = data.draw(st.sampled_from(list(made.servers) or ["new"])), data.draw(ENTRIES)
+    result = edit(made.data, "yaml", KEY, "map", {name: entry}, "f")
+    assert read(result, "yaml", KEY, "map", "f")[name] == entry
+    if name in made.servers:
+        head, tail = made.around(name)
+        assert result.startswith(head)
+        assert result.endswith(tail)
+
+
+@SLOW
+@given(yaml_files(), st.sampled_from(NAMES))
+def test_what_is_so_already_changes_nothing(made: Made, name: str) -> None:
+    assert edit(made.data, "yaml", KEY, "map", {name: made.servers.get(name)}, "f") == made.data
+
+
+@SLOW
+@given(st.booleans(), st.data())
+def test_adding_and_removing_a_server_restores_the_file(listed: bool, data: st.DataObject) -> None:
+    made, entry = data.draw(yaml_files(listed=listed)), data.draw(ENTRIES)
+    shape: Any = "list" if listed else "map"
+    added = edit(made.data, "yaml", KEY, shape, {"new": entry}, "f")
+    removed = edit(added, "yaml", KEY, shape, {"new": None}, "f")
+    if made.servers:
+        assert removed == made.data
+    assert read(removed, "yaml", KEY, shape, "f") == made.servers
+
+
+@settings(max_examples=300, deadline=None)
+@given(ENTRIES, st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12))
+def test_any_text_is_written_so_that_it_is_read_back(entry: dict[str, Any], name: str) -> None:
+    for before in (b"", b"servers:\n    a:\n        x: 1\n", b'{"servers": {"a": {}}}'):
+        result = edit(before, "yaml", KEY, "map", {name: entry}, "f")
+        assert read(result, "yaml", KEY, "map", "f")[name] == entry
+
+
+def test_extensions_of_goose_keep_their_comments() -> None:
+    new = """  n:
+    command: mcpctl
+    args:
+    - run
+    - "a b"
+    env:
+      A: "yes"
+      B: "${X}"
+    e: {}
+""".replace("  n:", '  "n":')
+    after = GOOSE.replace("    - a\n", "    - a\n" + new)
+    assert change(GOOSE, {"n": RUN}, key=("extensions",)) == after
+    assert change(after, {"n": None}, key=("extensions",)) == GOOSE
+    replaced = GOOSE.replace("    bundled: true\n    type: builtin   # x\n", "    x: 1\n")
+    assert change(GOOSE, {"developer": {"x": 1}}, key=("extensions",)) == replaced
+    emptied = change(GOOSE, {"developer": None, "memory": None}, key=("extensions",))
+    tail = "extensions: {}\n  # built in\n\n\n# last words\nGOOSE_MODEL: o\n"
+    assert emptied == GOOSE[: GOOSE.index("extensions")] + tail
+
+
+def test_servers_of_continue_are_a_list() -> None:
+    before = "name: L\nmcpServers:\n- name: a\n  command: x\n- uses: foo/bar\n-   # c\n    name: b\n    command: y\n"
+    after = change(before, {"a": None, "b": {"command": "z", "args": ["r"]}, "q": {"x": 1}}, "list", ("mcpServers",))
+    assert after == (
+        "name: L\nmcpServers:\n- uses: foo/bar\n- name: b\n  command: z\n  args:\n  - r\n- name: q\n  x: 1\n"
+    )
+    assert read(after.encode(), "yaml", ("mcpServers",), "list", "f")["q"] == {"name": "q", "x": 1}
+    assert change("s:\n- name: a\n", {"a": None}, "list", ("s",)) == "s: []\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "servers:\n  q:\n    x: 1\n"),
+        ("# c\n", "# c\nservers:\n  q:\n    x: 1\n"),
+        ("---\n", "---\nservers:\n  q:\n    x: 1\n"),
+        ("a: 1", "a: 1\nservers:\n  q:\n    x: 1"),
+        ("a: 1\n...\n", "a: 1\nservers:\n  q:\n    x: 1\n...\n"),
+        ("servers: # c\nb: 1\n", "servers: # c\n  q:\n    x: 1\nb: 1\n"),
+        ("servers: ~ # c\n", "servers: # c\n  q:\n    x: 1\n"),
+        ("servers: {}\n", "servers:\n  q:\n    x: 1\n"),
+        ("{}\n", "servers:\n  q:\n    x: 1\n"),
+        ("{a: 1}\n", '{a: 1, "servers": {"q": {"x": 1}}}\n'),
+        ('{"servers": {}}', '{"servers": {"q": {"x": 1}}}'),
+        ("servers: {a: {x: 1}, b: }\n", 'servers: {a: {x: 1}, b: , "q": {"x": 1}}\n'),
+        ("servers: {a: 1, # c\n  b: 2\n  }\n", 'servers: {a: 1, # c\n  b: 2,\n  "q": {"x": 1}\n  }\n'),
+        ("a: |+\n  x\n\n", "a: |+\n  x\n\nservers:\n  q:\n    x: 1\n"),
+        ("servers:\n   a: |\n     b\n\n\nz: 1\n", "servers:\n   a: |\n     b\n\n\n   q:\n      x: 1\nz: 1\n"),
+    ],
+    ids=range(15),
+)
+def test_new_servers_wherever_there_was_none(before: str, after: str) -> None:
+    assert change(before, {"q": {"x": 1}}) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "after"),
+    [
+        ("servers: {a: {k: 1}, b: 2}", {"a": None}, "servers: {b: 2}"),
+        ("servers: {a: {k: 1}, b: 2}", {"a": None, "b": None}, "servers: {}"),
+        ("servers: {a, b}", {"b": {"x": 1}}, 'servers: {a, b: {"x": 1}}'),
+        ('{"servers":{"a":1}}', {"a": {"x": 1}}, '{"servers":{"a": {"x": 1}}}'),
+    ],
+    ids=["removed", "emptied", "bare", "json"],
+)
+def test_flow_style_is_changed_between_its_brackets(before: str, changes: dict[str, Any], after: str) -> None:
+    assert change(before, changes) == after
+
+
+def test_scalars_mean_what_the_core_schema_says() -> None:
+    text = "servers: {a: [yes, 0o17, 0x1F, 1_0, 12, 1e3, .5, ~, TRUE, !!str 1, '1', 2001-01-01, *x]}\nb: &x 1\n"
+    text = "b: &x 1\n" + text.replace("\nb: &x 1", "")
+    assert read(text.encode(), "yaml", KEY, "map", "f")["a"] == (
+        ["yes", 15, 31, "1_0", 12, 1000.0, 0.5, None, True, "1", "1", "2001-01-01", 1]
+    )
+
+
+def test_aliases_elsewhere_do_not_keep_a_server_from_being_changed() -> None:
+    before = "x: &x {k: 1}\nservers:\n  a: *x\n  b: {<<: *x, c: 1}\n  c: 1\n"
+    assert change(before, {"c": {"z": 1}, "a": None}) == "x: &x {k: 1}\nservers:\n  b: {<<: *x, c: 1}\n  c:\n    z: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("servers: &x\n  a: 1\nb: *x\n", "f:1: the map around the servers has an anchor or a tag"),
+        ("servers: !!map\n  a: 1\n", "an anchor or a tag"),
+        ("x: &x {a: 1}\nservers:\n  <<: *x\n", "f:3: a merge key"),
+        ("servers:\n  a: &x {}\nb: *x\n", "f:2: a has an anchor"),
+        ("x: &x {}\nservers: *x\n", "f:2: servers is not a map"),
+        ("a: 1\n---\nb: 1\n", "f:2: there is more than one document"),
+        ("%YAML 1.1\n---\na: 1\n", "directives"),
+        ("servers: []\n", "f:1: servers is not a map"),
+        ("- a\n", "f:1: the document is not a map"),
+        ("servers: {}\nservers: {}\n", "f:2: servers is there twice"),
+        ("servers:\n  a: 1\n  'a': 2\n", "f:3: two servers are called a"),
+        ("servers:\n  ? {x: 1}\n  : 2\n", "f:2: a key is not a name"),
+        ("servers:\n\ta: 1\n", "f:2: not YAML"),
+        ("servers: *x\n", "stands for nothing"),
+        ("servers: &a\n  a: *a\n", "aliases stand for more"),
+        ("[" * 100_000, "nested deeper than 200 levels"),
+        ("- " * 100_000, "nested deeper than 200 levels"),
+        ('a: "\\UFFFFFFFF"', "not YAML"),
+        ("servers:\n  b: 1\n  ? a\n  : 1\n", "f:3: a server does not begin on a line of its own"),
+        ("servers:\n  a: .inf\n", "not finite"),
+        ("servers:\n  a: " + "1" * 5000, "too many digits"),
+    ],
+    ids=range(21),
+)
+def test_what_cannot_be_edited_is_refused_by_line(text: str, fault: str) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        edit(text.encode(), "yaml", KEY, "map", {"a": {"new": 1}}, "f")
+    assert fault in caught.value.message
+
+
+def test_a_bomb_of_aliases_is_refused() -> None:
+    bomb = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+    with pytest.raises(InvalidConfig, match="more than is read"):
+        read(f"{bomb}servers:\n  x: *a39\n".encode(), "yaml", KEY, "map", "f")
+    assert read(f"{bomb}servers:\n  x: 1\n".encode(), "yaml", KEY, "map", "f") == {"x": 1}
+
+
+FRAGMENTS = [
+    "{",
+    "}",
+    "[",
+    "]",
+    '"',
+    "'",
+    ":",
+    ",",
+    "- ",
+    "? ",
+    "#",
+    "\n",
+    "\r\n",
+    " ",
+    "  ",
+    "|",
+    ">-",
+    "&a",
+    "*a",
+    "!",
+    "%",
+    "---",
+    "servers:",
+    "a: ",
+    "1",
+]
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=60), st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(lambda p: "".join(p).encode())
+    )
+)
+def test_hostile_bytes_are_refused_or_edited(data: bytes) -> None:
+    try:
+        result = edit(data, "yaml", KEY, "map", {"n": RUN}, "f")
+    except InvalidConfig:
+        return  # any other error fails the test
+    assert read(result, "yaml", KEY, "map", "f")["n"] == RUN
