@@ -36,7 +36,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
     except ImportError:
         return
     for command, action in _arguments(parser, ()):
-        if local := _LOCAL.get((command, action.dest)):
+        if local := _LOCAL.get((command, action.dest)) or _LOCAL.get(("", action.dest)):
             vars(action)["completer"] = local
         elif offers := _OFFERS.get((command, action.dest)) or _OFFERS.get(("", action.dest)):
             vars(action)["completer"] = _Completer(offers)
@@ -167,8 +167,45 @@ def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     return {}
 
 
-_LOCAL: Final = {("script remove", "id"): _own_scripts}
-"""What is known without mcpd, by command and argument."""
+def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
+    """The MCP clients that are known."""
+    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
+    from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
+
+    families = Families.of(from_environment(), Scope.SYSTEM if _is_system(parsed_args) else Scope.USER)
+    with suppress(McpdError, OSError):
+        return _shown({family.id: family.name for family in families.all()})
+    return {}
+
+
+def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
+    """The profiles of the clients that were named, else every one."""
+    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
+    from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
+    from mcpd.servers.orchestration.profiles import Profiles  # noqa: PLC0415
+
+    paths, scope = from_environment(), Scope.SYSTEM if _is_system(parsed_args) else Scope.USER
+    named = {getattr(parsed_args, "client", None), *(getattr(parsed_args, "clients", None) or ())} - {None}
+    with suppress(McpdError, OSError):
+        profiles = Profiles.of(paths, scope)
+        return _shown(
+            {
+                profile: profiles.get(family, profile).name
+                for family in Families.of(paths, scope).all()
+                if family.id in named or not named
+                for profile in profiles.available(family)
+            }
+        )
+    return {}
+
+
+_LOCAL: Final = {
+    ("script remove", "id"): _own_scripts,
+    ("", "client"): _clients,
+    ("", "clients"): _clients,
+    ("", "profile"): _profiles,
+}
+"""What is known without mcpd, by command and argument; without a command for every one that takes such an argument."""
 _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str], Awaitable[Offer]]]] = {
     ("", "id"): _installed,
     ("", "session"): _sessions,
@@ -182,4 +219,4 @@ _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str],
     ("secret set", "key"): _secret_keys,
     ("secret unset", "key"): _secret_keys,
 }
-"""By command and argument; without a command for every one that takes such an argument."""
+"""The same of what mcpd has to be asked for."""

@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
+from mcpd.cli.parser_clients import add_clients
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     _changes(add)
     _configuration(add)
     _scripts(add)
+    add_clients(add)
     _running(add)
     _diagnosis(add)
     return parser

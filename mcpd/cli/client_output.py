@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How ``mcpctl client`` shows configurations and differences to people.
+
+What client files hold may be secret, so values of variables and headers are shown only where they are placeholders, and
+others only where they do not look like a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli.output import clean, paint, table, write
+from mcpd.servers.orchestration.secret_values import PLACEHOLDER, literal_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Mapping
+
+    from mcpd.model import JsonValue
+
+HIDDEN: Final = "(hidden)"
+_WIDTH: Final = 160
+_GUARDED: Final = re.compile(r"(env|headers)(?![A-Za-z0-9_-])")
+"""Begins the paths of values that may be secret."""
+_HARMLESS: Final = re.compile(rf"((?i:bearer|basic|token) )?({PLACEHOLDER.pattern})?", re.ASCII)
+_LINES: Final = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
+
+
+def servers_table(payload: Mapping[str, Any]) -> None:
+    """Print the servers of *payload*, what each runs and which variables it gets."""
+    rows = []
+    for name, entry in payload.get("mcpServers", {}).items():
+        runs = entry.get("url") or " ".join([str(entry.get("command", "")), *map(_word, entry.get("args", ()))])
+        rows.append((name, ", ".join([*entry.get("env", {}), *entry.get("headers", {})]), runs))
+    table(("SERVER", "VARIABLES", "RUNS"), rows)
+
+
+def print_changes(changes: Mapping[str, Any], local: Mapping[str, Any] | None = None) -> None:
+    """Print what *changes*, a comparison of two payloads, holds: one line for each server and changed value.
+
+    *local* are the entries of the first one, if they come from a file that anybody may have written.
+    """
+    for line, colour in _changes(changes, local or {}):
+        write(paint(clean(line), colour))
+
+
+def print_findings(report: Mapping[str, Any]) -> None:
+    """Print the errors, warnings and violations of *report*, one line each."""
+    for member, said, colour in (
+        ("errors", "error", "red"),
+        ("violations", "policy", "red"),
+        ("warnings", "warning", "yellow"),
+    ):
+        for found in report[member]:
+            code = found.get("code") or found["rule"]
+            write(f"{paint(said + ':', colour)} {clean(found['message'])} ({clean(code)})")
+
+
+def print_diff(text: str) -> None:
+    """Print *text*, a unified diff, in the colours of diffs."""
+    for line in text.splitlines():
+        colour = next((colour for start, colour in _LINES if line.startswith(start)), "")
+        write(paint(clean(line), colour))
+
+
+def moment(time: str) -> str:
+    """*time*, ISO 8601, as it is shown: to the second."""
+    return re.sub(r"\.\d+", "", time)
+
+
+def counted(number: int, noun: str) -> str:
+    """*number* and *noun*, in the plural where it has to be."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in changes["servers_added"]:
+        yield f"+ {name}", "green"
+    for name in changes["servers_removed"]:
+        yield f"- {name}", "red"
+    for server in changes["servers_modified"]:
+        yield f"~ {server['server_id']}", "yellow"
+        secret = _secrets(local.get(server["server_id"]))
+        for change in server["changes"]:
+            path = change["path"]
+            old, new = (_shown(path, change[key], secret) for key in ("old_value", "new_value"))
+            yield f"    {path}: {old} → {new}", ""
+
+
+def _secrets(entry: JsonValue) -> set[str]:
+    """The paths in *entry* that hold secrets."""
+    return {path for path, _ in literal_secrets(entry)} if isinstance(entry, dict) else set()
+
+
+def _shown(path: str, value: JsonValue, secret: Container[str]) -> str:
+    if value is None:
+        return "(none)"
+    if path in secret or _GUARDED.match(path):
+        value = _masked(value)
+    elif isinstance(value, list):
+        value = [_masked(each) if f"{path}[{at}]" in secret else each for at, each in enumerate(value)]
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _masked(value: JsonValue) -> JsonValue:
+    match value:
+        case dict():
+            return {key: _masked(each) for key, each in value.items()}
+        case list():
+            return [_masked(each) for each in value]
+        case str() if not _HARMLESS.fullmatch(value):
+            return HIDDEN
+        case _:
+            return value
+
+
+def _word(value: object) -> str:
+    import shlex  # noqa: PLC0415
+
+    return shlex.quote(str(value))

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl client detect``, ``diff``, ``drift``, ``undo`` and ``history``: the clients' own files.
+
+The files are the caller's, also where the configurations are the system's.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli.client_machine import Machine
+from mcpd.cli.client_output import moment, print_changes
+from mcpd.cli.client_runtime import profile_option, short, stale_note, tilde
+from mcpd.cli.clients.detect import detect as find_clients
+from mcpd.cli.clients.editing import read
+from mcpd.cli.clients.merging import holds
+from mcpd.cli.clients.target import snapshot
+from mcpd.cli.output import clean, note, table, warn, write, write_json
+from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError
+from mcpd.servers.orchestration.dialects import from_client, to_client
+
+if TYPE_CHECKING:
+    import argparse
+
+    from mcpd.cli.clients.detect import Found
+    from mcpd.cli.clients.drift import Drift
+    from mcpd.model import JsonValue
+    from mcpd.servers.orchestration.family import Family
+    from mcpd.servers.orchestration.releases import Release
+
+_WRONG: Final = frozenset({"drifted", "file-missing", "unreadable"})
+
+
+def detect(args: argparse.Namespace) -> int:
+    """``mcpctl client detect``: the clients whose file, directory or program is there."""
+    machine = Machine.of(args)
+    found = find_clients(machine.configurations.families.all(), machine.paths.home, os.environ)
+    profiles = {each.family.id: _deployed_profile(machine, each) for each in found}
+    if args.json:
+        clients = [each.to_json() | {"deployed_profile": profiles[each.family.id]} for each in found]
+        write_json({"clients": clients, "count": len(clients)})
+    elif found:
+        rows = [
+            (each.family.id, "broken" if each.problem else each.servers if each.exists else "no file",
+             profiles[each.family.id] or "-", tilde(each.file, machine.paths))
+            for each in found
+        ]  # fmt: skip
+        table(("CLIENT", "SERVERS", "DEPLOYED", "FILE"), rows)
+    else:
+        note("You have none of the clients that are known; 'mcpctl client list' shows where their files would be.")
+    for each in found:
+        if each.problem:
+            warn(each.problem)
+    return 0
+
+
+def diff(args: argparse.Namespace) -> int:
+    """``mcpctl client diff``. JSON: what the tool ``diff_config`` gives.
+
+    Of a client's file only what mcpctl put there, or would, is compared; other servers in it are the user's own.
+    """
+    machine = Machine.of(args)
+    configurations = machine.configurations
+    local: dict[str, JsonValue] = {}
+    if args.artifact is not None:
+        what = short(args.artifact)
+        found: Any = configurations.diff_config(args.client, args.profile, local_artifact_id=args.artifact)
+    else:
+        family = configurations.families.get(args.client)
+        release = configurations.release(args.client, args.profile)
+        file = machine.file(family, args.file)
+        what = tilde(file, machine.paths)
+        local, own = _local(machine, family, release, file)
+        found = configurations.diff_config(
+            args.client, args.profile, local_payload={**release.payload, "mcpServers": local}
+        )
+        if own:
+            note(f"Not compared, as they are your own: {clean(', '.join(own))}")
+    if args.json:
+        write_json(found)
+    else:
+        write(f"{args.client}/{args.profile}, {clean(what)}: {found['status']}")
+        print_changes(found["diff"], local)
+        write(found["recommendation"].partition(" Run 'get_config'")[0])
+        if found["status"] != "up-to-date" and args.artifact is None:
+            write(f"'mcpctl client deploy {args.client}{profile_option(args.profile)}' writes what is published.")
+    stale_note(configurations, args.client, args.profile)
+    return 0
+
+
+def drift(args: argparse.Namespace) -> int:
+    """``mcpctl client drift``; 1 if a file is not as it was deployed.
+
+    JSON: ``{"clients": [{client_id, file, deployed, status, missing, modified, extended, unexpected, problem}],
+    "count"}``.
+    """
+    machine = Machine.of(args)
+    known = machine.configurations.families
+    if args.file and len(args.clients) != 1:
+        raise InvalidArgument("--file FILE is one client's file: name that client")
+    file = Path(args.file).absolute() if args.file else None
+    families = [known.get(client_id) for client_id in dict.fromkeys(args.clients)] or known.all()
+    found = {family.id: machine.deployments.drift(family, file) for family in families}
+    if not args.clients:
+        found = {client_id: each for client_id, each in found.items() if each.deployed}
+    if args.json:
+        clients = [{"client_id": client_id, **each.to_json()} for client_id, each in found.items()]
+        write_json({"clients": clients, "count": len(clients)})
+    elif found:
+        rows = [
+            (client_id, each.status, tilde(each.file, machine.paths) if each.file else "-", _details(each))
+            for client_id, each in found.items()
+        ]
+        table(("CLIENT", "STATE", "FILE", "DETAILS"), rows)
+    else:
+        note("Nothing was deployed yet; 'mcpctl client deploy CLIENT' does it.")
+    wrong = [client_id for client_id, each in found.items() if each.status in _WRONG]
+    if wrong and not args.json:
+        note(f"'mcpctl client deploy {wrong[0]}' repairs it, after it has shown what would change.")
+    return EXIT_FAILED if wrong else 0
+
+
+def undo(args: argparse.Namespace) -> int:
+    """``mcpctl client undo``. JSON: the deployment that was taken back, as ``mcpctl client history`` has it."""
+    machine = Machine.of(args)
+    family = machine.configurations.families.get(args.client)
+    file = Path(args.file).absolute() if args.file else None
+    last = machine.last(family, file)
+    if last is not None:
+        # Told first: what cannot be told is not done.
+        machine.record("undo_config", last.profile_id, last.artifact_id, family, {"file": str(last.file)})
+    done = machine.deployments.undo(family, file, force=args.force, keep_edits=args.keep_edits, tree=machine.told)
+    if args.json:
+        write_json(done.to_json())
+    else:
+        place = tilde(done.file, machine.paths)
+        whole = "Took the servers out of" if args.keep_edits else "Removed" if done.created else "Restored"
+        write(f"{whole} {clean(place)}, as it was before {family.id}/{done.profile_id} {short(done.artifact_id)}")
+        if done.saved is not None:
+            note(f"What it held is kept as {clean(done.saved)} for as long as 'mcpctl client history' shows it.")
+    if done.warning:
+        warn(done.warning)
+    return 0
+
+
+def history(args: argparse.Namespace) -> int:
+    """``mcpctl client history``, newest first.
+
+    JSON: ``{"client_id", "releases": [{profile_id, artifact_id, created_at, signing_key_id, changelog}], "deployments":
+    […]}``.
+    """
+    machine = Machine.of(args)
+    configurations = machine.configurations
+    family = configurations.families.get(args.client)
+    if args.profile is not None:
+        configurations.profiles.get(family, args.profile)
+    releases = [
+        release
+        for client_id, profile_id in configurations.releases.published()
+        if client_id == family.id and args.profile in {None, profile_id}
+        for release in configurations.releases.history(client_id, profile_id)
+    ]
+    releases.sort(key=lambda release: release.created_at, reverse=True)
+    deployments = [each for each in machine.deployments.history(family.id) if args.profile in {None, each.profile_id}]
+    if args.json:
+        published = [
+            {
+                "profile_id": each.profile_id, "artifact_id": each.artifact_id, "created_at": each.created_at,
+                "signing_key_id": each.signing_key_id, "changelog": each.metadata.get("changelog", ""),
+            }
+            for each in releases
+        ]  # fmt: skip
+        write_json(
+            {
+                "client_id": family.id, "releases": published,
+                "deployments": [each.to_json() for each in deployments],
+            }
+        )  # fmt: skip
+        return 0
+    rows = [
+        (each.created_at, "published", each.profile_id, short(each.artifact_id), each.metadata.get("changelog", ""))
+        for each in releases
+    ]
+    for each in deployments:
+        place = tilde(each.file, machine.paths)
+        rows.append((each.deployed_at, "deployed", each.profile_id, short(each.artifact_id), place))
+        if each.undone_at is not None:
+            rows.append((each.undone_at, "undone", each.profile_id, short(each.artifact_id), place))
+    if rows:
+        rows.sort(reverse=True)
+        table(("TIME", "WHAT", "PROFILE", "ARTIFACT", "DETAILS"), [(moment(row[0]), *row[1:]) for row in rows])
+    else:
+        note(f"Nothing was published for {family.id} or deployed; 'mcpctl client deploy {family.id}' does both.")
+    return 0
+
+
+def _deployed_profile(machine: Machine, found: Found) -> str | None:
+    """The profile that is deployed to the file of a client."""
+    try:
+        last = machine.last(found.family, found.file)
+    except McpdError as error:
+        warn(error.message)
+        return None
+    return last.profile_id if last is not None else None
+
+
+def _local(machine: Machine, family: Family, release: Release, file: Path) -> tuple[dict[str, JsonValue], list[str]]:
+    """What *file* has of the servers that are mcpctl's there or would be, as payloads hold it; the names of others."""
+    wanted: Any = release.payload["mcpServers"]
+    written = to_client(family, wanted)
+    managed = machine.deployments.managed(family.id, file)
+    found = read(snapshot(file).data or b"", family.format, family.key, family.shape, str(file))
+    canonical = from_client(family, found)
+    local: dict[str, JsonValue] = {}
+    for name, entry in found.items():
+        if name in written and holds(entry, written[name]):
+            local[name] = wanted[name]
+        elif name in written or name in managed:
+            # What cannot be read as an entry is compared as it stands.
+            local[name] = canonical.get(name, entry if isinstance(entry, dict) else {})
+    return local, [name for name in found if name not in local]
+
+
+def _details(found: Drift) -> str:
+    parts = [("missing", found.missing), ("changed", found.modified)]
+    return found.problem or "; ".join(f"{word}: {', '.join(names)}" for word, names in parts if names)
