@@ -89,6 +89,7 @@ install_files() {
 
     put_all "$docdir" README.md CHANGELOG.md docs/*.md
     put_all "$docdir/adr" docs/adr/*.md
+    put_all "$docdir/how-to" docs/how-to/*.md
 }
 
 for part; do

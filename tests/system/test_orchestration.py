@@ -35,6 +35,7 @@ def test_a_users_server_writes_to_their_home_and_mcpctl_to_their_clients(machine
     config = called(machine, "mcp-orchestration", "get_config", "alice", client_id="cursor")["structuredContent"]
     assert config["payload"]["mcpServers"]["notes"] == {"command": "mcpctl", "args": ["run", "notes"]}
     assert owner(machine, "/home/alice/.mcp-orchestration/keys/signing_key.pem") == "alice 600"
+    machine.run("mkdir", "/home/alice/.cursor", user="alice")
     machine.write(FILE, MINE, 0o640, "alice")
     # Debian's Python, which mcpctl begins with, lacks libraries for it: it goes on in the environment of the servers.
     machine.mcpctl("client", "deploy", "cursor", "--yes", user="alice")
