@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Format = Literal["json", "jsonc", "toml", "yaml"]
 Shape = Literal["map", "list"]
 
-MAX_BYTES: Final[dict[str, int]] = {"json": 8 << 20, "jsonc": 8 << 20, "toml": 2 << 20, "yaml": 512 << 10}
+MAX_BYTES: Final[dict[str, int]] = {"json": 8 << 20, "jsonc": 8 << 20, "toml": 512 << 10, "yaml": 512 << 10}
 """The largest file that is read: its parsers differ in speed by a factor of hundred."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.clients.containers import Items, Style, add, remove
+from mcpd.cli.clients.containers import Style, add, remove
 from mcpd.cli.clients.texts import BLANK, MAX_DEPTH, Splice, apply, at_path, same, show
 from mcpd.cli.clients.toml_parts import Parts
 from mcpd.cli.clients.toml_writing import inline, line, table

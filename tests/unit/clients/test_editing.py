@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from mcpd.cli.clients.editing import MAX_BYTES, edit, read
+from mcpd.cli.clients.editing import MAX_BYTES, edit, names, read
 from mcpd.cli.clients.texts import Splice, apply, same
 from mcpd.errors import InvalidConfig
 
@@ -51,6 +51,39 @@ def test_a_file_of_more_than_the_limit_is_refused(form: Any) -> None:
 def test_an_entry_that_cannot_be_written_is_refused(form: Any, value: Any) -> None:
     with pytest.raises(InvalidConfig, match=r"^f: a: "):
         edit(b"", form, ("s",), "map", {"a": {"x": value}}, "f")
+
+
+SECRET = "hunter2-of-mine"
+BROKEN = {
+    "json-nul": ("json", '{"s": {"a": {"key": "SECRET\\u0000"}}}'),
+    "json-half": ("json", '{"s": {"a": {"key": "SECRET\\ud800"}}}'),
+    "json-bare": ("jsonc", '{"s": {"a": {"key": SECRET}}}'),
+    "toml-nul": ("toml", '[s.a]\nkey = "SECRET\\u0000"\n'),
+    "toml-bare": ("toml", "[s.a]\nkey = SECRET\n"),
+    "yaml-nul": ("yaml", 's:\n  a:\n    key: "SECRET\\0"\n'),
+    "yaml-alias": ("yaml", "s:\n  a:\n    key: *SECRET\n"),
+    "yaml-tag": ("yaml", "s:\n  a:\n    key: !SECRET!x y\n"),
+    "yaml-tags": ("yaml", "%TAG !SECRET! x\n%TAG !SECRET! x\n---\ns: {}\n"),
+    "yaml-digits": ("yaml", "s:\n  a:\n    key: " + "1029384756" * 500),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_said_of_a_file_that_cannot_be_used_holds_no_secret(name: str) -> None:
+    form, text = BROKEN[name]
+    with pytest.raises(InvalidConfig, match=r"^f:") as caught:
+        read(text.replace("SECRET", SECRET).encode(), cast("Any", form), ("s",), "map", "f")
+    assert "hunter2" not in caught.value.message
+    assert "1029384756" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [("json", '{"b": {"c": [{"d": 1}]}, "s": {"a": {}}}'), ("yaml", "b: &x {c: [{d: 1}]}\ns: {a: {}}\ne: *x\n")],
+)
+def test_all_names_of_settings_are_known(form: Any, text: str) -> None:
+    assert names(text.encode(), form, ("s",), "map", "f") >= {"b", "c", "d", "s", "a"}
+    assert names(b"", form, ("s",), "map", "f") == set()
 
 
 @every_format
