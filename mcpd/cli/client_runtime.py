@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.cli.output import note, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
-from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, NotSupported
+from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, NotSupported, from_oserror
 from mcpd.paths import Scope, from_environment
 
 if TYPE_CHECKING:
@@ -45,10 +45,15 @@ def run(args: argparse.Namespace) -> int:
 
     Raises :class:`~mcpd.errors.NotSupported` if there is none, and what the command raises.
     """
-    _provide(LIBRARIES[args.needs])
-    module, _, function = args.action.partition(":")
     try:
-        return int(getattr(importlib.import_module(module), function)(args))
+        try:
+            _provide(LIBRARIES[args.needs])
+            module, _, function = args.action.partition(":")
+            return int(getattr(importlib.import_module(module), function)(args))
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise from_oserror(error, str(error.filename or f"mcpctl client {args.subcommand}")) from error
     except McpdError as error:
         if args.json:
             from mcpd.servers.orchestration.faults import error_object  # noqa: PLC0415
@@ -109,10 +114,10 @@ def explained(error: McpdError, args: argparse.Namespace) -> McpdError:
     """*error* with the way out, where what raised it cannot know mcpctl's commands."""
     from mcpd.servers.orchestration import faults  # noqa: PLC0415
 
-    asked = [args.client] if "client" in args else getattr(args, "clients", [])
+    asked = [args.client] if "client" in args else getattr(args, "clients", None) or [""]
     match error:
         case faults.ClientNotFound():
-            meant = _other(asked, _names(error, "available_clients"))
+            meant = _other(error.client_id, _names(error, "available_clients"))
             return NotFound(f"{error.message}; {meant}'mcpctl client list' shows those that are known")
         case faults.ProfileNotFound():
             known = ", ".join(_names(error, "available_profiles"))
@@ -199,10 +204,9 @@ def _names(error: McpdError, member: str) -> list[str]:
     return [str(name) for name in members.get(member, ())]
 
 
-def _other(asked: Iterable[str], available: Sequence[str]) -> str:
-    """What could have been meant instead of the one of *asked* that is not *available*."""
+def _other(unknown: str, available: Sequence[str]) -> str:
+    """What of *available* could have been meant by *unknown*."""
     import difflib  # noqa: PLC0415
 
-    unknown = [name for name in asked if name not in available]
-    near = difflib.get_close_matches(unknown[0], available, 1) if unknown else []
+    near = difflib.get_close_matches(unknown, available, 1)
     return f"did you mean {near[0]!r}? " if near else ""

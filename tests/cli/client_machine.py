@@ -18,7 +18,7 @@ from mcpd.servers.orchestration.service import Orchestration
 from mcpd.servers.orchestration.tools import Tools
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import pytest
 
@@ -77,17 +77,14 @@ class Machine:
         """``mcpctl client`` with *argv*."""
         return self.mcpctl(f"--{scope}", "client", *argv, stdin=stdin, environ=environ)
 
-    def mcpctl(
-        self,
-        *argv: str,
-        stdin: str = "",
-        environ: Mapping[str, str] | None = None,
-        prefix: tuple[str, ...] = (sys.executable,),
-    ) -> Ended:
-        """``mcpctl`` with *argv*; *prefix* is the interpreter."""
+    def mcpctl(self, *argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> Ended:
+        """``mcpctl`` with *argv*."""
+        return self.run([sys.executable, "-m", "mcpd.cli.main", *argv], stdin=stdin, environ=environ)
+
+    def run(self, argv: Sequence[str], *, stdin: str = "", environ: Mapping[str, str] | None = None) -> Ended:
+        """A program that is mcpctl in one way or another."""
         done = subprocess.run(
-            [*prefix, "-m", "mcpd.cli.main", *argv],
-            input=stdin, env=self.environ | dict(environ or {}), cwd=self.home, capture_output=True, text=True,
+            argv, input=stdin, env=self.environ | dict(environ or {}), cwd=self.home, capture_output=True, text=True,
             timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stderr
@@ -101,7 +98,7 @@ class Machine:
 
     def as_anybody(self, *argv: str, scope: Scope = Scope.SYSTEM) -> Ended:
         """``mcpctl client`` with *argv*, held to the permissions of files although it may be root that runs it."""
-        return self.mcpctl(f"--{scope}", "client", *argv, prefix=(sys.executable, "-c", _ANYBODY))
+        return self.run([sys.executable, "-c", _ANYBODY, "-m", "mcpd.cli.main", f"--{scope}", "client", *argv])
 
     def refused(self, *argv: str, code: int, scope: Scope = Scope.USER) -> str:
         """The one line that a command says which fails with *code*."""
@@ -151,8 +148,13 @@ class Machine:
             monkeypatch.delenv(name)
         return from_environment()
 
-    def on_terminal(self, *argv: str, answer: str = "") -> tuple[int, str]:
-        """``mcpctl client`` on a terminal, on which *answer* is typed; how it ended, and what was seen."""
+    def on_terminal(
+        self, *argv: str, answer: str = "", meanwhile: Callable[[], object] = lambda: None
+    ) -> tuple[int, str]:
+        """``mcpctl client`` on a terminal, on which *answer* is typed; how it ended, and what was seen.
+
+        What happens *meanwhile* happens when it has asked.
+        """
         ours, theirs = pty.openpty()
         with os.fdopen(ours, "rb", buffering=0), subprocess.Popen(
             [sys.executable, "-m", "mcpd.cli.main", "--user", "client", *argv],
@@ -166,6 +168,7 @@ class Machine:
                     piece = _read(ours)
                     assert piece, seen
                     seen += piece
+                meanwhile()
                 os.write(ours, answer.encode())
                 while piece := _read(ours):
                     seen += piece

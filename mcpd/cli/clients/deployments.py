@@ -130,7 +130,7 @@ class Deployments:
             if record is None:
                 raise NotFound(f"{family.name}: no deployment{f' to {file}' if file else ''} that could be undone")
             found = snapshot(Path(record.file))
-            before = None if record.before is None else self._history.fetch(record.before)
+            before = None if record.before is None else self._history.fetch(family.id, record.before)
             mode = record.before_mode
             as_left = found.digest == record.after and (found.data is None or found.mode == record.after_mode)
             is_back = found.data == before and (before is None or found.mode == mode)
@@ -183,7 +183,7 @@ class Deployments:
     def _carry_out(self, state: State, plan: Plan, about: About) -> tuple[State, Record]:
         family, old = plan.family, plan.snapshot
         now = snapshot(old.path)
-        if now.data != old.data:
+        if (now.path, now.data) != (old.path, old.data):
             raise Busy(f"{old.path}: was changed meanwhile by another program; look at the difference again")
         active = state.active(old.path)
         if active is not None and plan.is_empty:
@@ -277,20 +277,20 @@ class Deployments:
         with self._history.lock():
             state = self._history.load(client_id)
             if state.pending is not None:
-                state = self._recovered(state, state.pending)
+                state = self._recovered(client_id, state, state.pending)
                 with suppress(NoSpace, ReadOnly):  # It will be found out again.
                     self._history.save(client_id, state)
         return state
 
-    def _recovered(self, state: State, pending: Pending) -> State:
+    def _recovered(self, client_id: str, state: State, pending: Pending) -> State:
         record = pending.record
         written = None
         if pending.new is not None:
-            with suppress(InvalidConfig):  # It is needed for the rarest of cases only.
-                written = self._history.fetch(pending.new)
+            with suppress(McpdError):  # It is needed for the rarest of cases only.
+                written = self._history.fetch(client_id, pending.new)
         happened = settle(Path(record.file), pending.temp, pending.old, pending.new, written)
         if happened is None:
-            happened = self._seems_done(pending, written)
+            happened = self._seems_done(client_id, pending, written)
         if happened:
             if pending.new is None:
                 remove_directories([Path(each) for each in record.made])
@@ -299,7 +299,7 @@ class Deployments:
             remove_directories([Path(each) for each in record.made])
         return state.model_copy(update={"pending": None})
 
-    def _seems_done(self, pending: Pending, new: bytes | None) -> bool:
+    def _seems_done(self, client_id: str, pending: Pending, new: bytes | None) -> bool:
         """Whether the servers in a file that was written since are rather the new ones than the old ones.
 
         Where that cannot be told, what there was before had better be remembered, as it is if the deployment was done,
@@ -309,7 +309,7 @@ class Deployments:
         otherwise = record.undone_at is None
         where = (record.format, record.key, record.shape, record.file)
         try:
-            old = self._history.fetch(pending.old) if pending.old is not None else b""
+            old = self._history.fetch(client_id, pending.old) if pending.old is not None else b""
             data = snapshot(Path(record.file)).data
             before, after, now = (editing.read(each or b"", *where) for each in (old, new, data))
         except McpdError:

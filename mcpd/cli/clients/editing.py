@@ -107,7 +107,9 @@ def edit(
 
 def _text(data: bytes, form: Format, where: str) -> Text:
     if len(data) > MAX_BYTES[form]:
-        raise InvalidConfig(f"{where}: larger than {MAX_BYTES[form] >> 10} KiB, which is more than is read")
+        raise InvalidConfig(
+            f"{where}: larger than {MAX_BYTES[form] >> 10} KiB, which is more than is read; edit it by hand"
+        )
     return Text.decode(data, where)
 
 

@@ -21,7 +21,7 @@ from mcpd.errors import InvalidArgument, InvalidConfig, InvalidManifest, McpdErr
 from mcpd.model import dump_json, load_json, printable
 from mcpd.model.base import first_fault
 from mcpd.paths import Scope  # noqa: TC001 - pydantic reads the annotations
-from mcpd.store.files import TEMP_NAME, Staged, make_directory, read_file, write_atomic
+from mcpd.store.files import MAX_FILE, TEMP_NAME, Staged, make_directory, read_file, write_atomic
 from mcpd.store.lock import WriteLock
 
 if TYPE_CHECKING:
@@ -248,32 +248,29 @@ class History:
         """Keep *entries*; returns the digest by which :meth:`entries` finds them."""
         return self.keep(json.dumps(entries, ensure_ascii=True, allow_nan=False).encode())
 
-    def fetch(self, name: str) -> bytes:
-        """What was kept as *name*. Raises :class:`~mcpd.errors.InvalidConfig` if it is gone or damaged."""
+    def fetch(self, client_id: str, name: str) -> bytes:
+        """What was kept for *client_id* as *name*.
+
+        Raises :class:`~mcpd.errors.InvalidConfig`, naming the way out, if it is gone or damaged.
+        """
         path = self.path(name)
         data = _found(path)
         if digest(data) != name or data is None:
             what = "is missing" if data is None else "is damaged"
-            raise InvalidConfig(f"{path}: {what}, so what depends on it cannot be undone")
+            raise InvalidConfig(f"{path}: {what}, so what depends on it cannot be undone. {self._way_out(client_id)}")
         return data
 
     def entries(self, client_id: str, name: str | None) -> dict[str, JsonValue]:
-        """The entries of *client_id* that were kept as *name*, none for None.
-
-        Raises :class:`~mcpd.errors.InvalidConfig` if they are gone or damaged.
-        """
+        """The entries of *client_id* that were kept as *name*, none for None. Raises what :meth:`fetch` does."""
         if name is None:
             return {}
-        try:
-            found: dict[str, JsonValue] = load_json(self.fetch(name), str(self.path(name)))
-        except InvalidConfig as error:
-            raise InvalidConfig(f"{error.message}. {self._way_out(client_id)}") from error
+        found: dict[str, JsonValue] = load_json(self.fetch(client_id, name), str(self.path(name)))
         return found
 
     def _way_out(self, client_id: str) -> str:
         return (
-            f"Move {self.file(client_id)} away to go on without it: then nothing can be undone, and what mcpctl wrote"
-            " counts as written by hand"
+            f"Move {self.file(client_id)} away to go on without it: then nothing can be undone, what files held before"
+            f" is soon gone from {self._backups}, and what mcpctl wrote counts as written by hand"
         )
 
     def path(self, name: str) -> Path:
@@ -337,7 +334,11 @@ def _active(records: Iterable[Record]) -> Record | None:
 
 
 def _dump(state: State) -> bytes:
-    return dump_json(state.model_dump(mode="json"))
+    """*state* as it is kept, without its oldest deployments where it would be too large to be read again."""
+    data = dump_json(state.model_dump(mode="json"))
+    if len(data) <= MAX_FILE or len(state.deployments) < 2:
+        return data
+    return _dump(state.model_copy(update={"deployments": state.deployments[: len(state.deployments) * 3 // 4]}))
 
 
 def _found(path: Path) -> bytes | None:

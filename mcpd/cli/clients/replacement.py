@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mcpd.cli.clients.attributes import copy_attributes, is_being_written
+from mcpd.cli.clients.locations import real_place
 from mcpd.cli.clients.target import NEW_MODE, READ, Snapshot, check, contents, digest, opened
 from mcpd.errors import Busy, McpdError, from_oserror
 from mcpd.store.files import TEMP_MARK
@@ -66,6 +67,7 @@ def settle(path: Path, temp: str, old: str | None, new: str | None, written: byt
     *old* and *new* are the digests of what was there and of what was to come, *written* that itself if it is known.
     What the killed one left under *temp* is removed, and put back if it is somebody's edit that was caught in between.
     """
+    path = real_place(path)
     try:
         with opened(path.parent) as directory:
             change = _Change(directory, Snapshot(path, None, NEW_MODE, -1, -1, None), temp)

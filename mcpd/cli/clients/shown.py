@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 MASK: Final = "***"
 MOST_LINES: Final = 4_000
 """Between the first and the last change; comparing more takes too long."""
-LONGEST: Final = 2_000
-"""Characters of a line that can be compared with another by eye."""
-_WIDTH: Final = 400
+LONGEST: Final = 400
+"""Characters of a line that are shown."""
+_SEEN: Final = 4_000
+"""Characters of a line that are looked at."""
 _CONTEXT: Final = 3
 
 _WORD: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s{}\[\],:="']+|.""", re.DOTALL)
@@ -128,9 +129,9 @@ class _Known:
         mark, text = line[:1], line[1:]
         if mark == "@" or text.strip().rstrip(",") in self._lines:
             return line
-        shown = self._shaped(text[:LONGEST])
-        if len(shown) > _WIDTH:
-            shown = shown[: _WIDTH - 1] + "…"
+        shown = self._shaped(text[:_SEEN])
+        if len(shown) > LONGEST:
+            shown = shown[: LONGEST - 1] + "…"
         return mark + shown
 
     def _shaped(self, text: str) -> str:

@@ -70,8 +70,8 @@ def snapshot(path: Path) -> Snapshot:
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """The directory *path*; raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """The directory *path*, which has become no symlink since it was looked up; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

@@ -53,8 +53,10 @@ def add_server(args: argparse.Namespace) -> int:
 def remove_server(args: argparse.Namespace) -> int:
     """``mcpctl client draft remove``. JSON: what the tool ``view_draft_config`` gives."""
     configurations = changing(args)
-    found: Any = None
-    for name in args.names:
+    found: Any = configurations.view_draft(args.client, args.profile)
+    there = found["draft"]["mcpServers"]
+    # What is not there is an error before anything is removed.
+    for name in sorted(dict.fromkeys(args.names), key=there.__contains__):
         found = configurations.remove_server(args.client, args.profile, name)
     return _changed(args, found, f"Removed {clean(', '.join(args.names))} from the draft")
 

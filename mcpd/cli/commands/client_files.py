@@ -131,7 +131,13 @@ def undo(args: argparse.Namespace) -> int:
     if last is not None:
         # Told first: what cannot be told is not done.
         machine.record("undo_config", last.profile_id, last.artifact_id, family, {"file": str(last.file)})
-    done = machine.deployments.undo(family, file, force=args.force, keep_edits=args.keep_edits, tree=machine.told)
+    try:
+        done = machine.deployments.undo(family, file, force=args.force, keep_edits=args.keep_edits, tree=machine.told)
+    except McpdError as error:
+        if last is not None:
+            why: dict[str, JsonValue] = {"file": str(last.file), "message": error.message}
+            machine.record("undo_config", last.profile_id, last.artifact_id, family, why, "failed")
+        raise
     if args.json:
         write_json(done.to_json())
     else:

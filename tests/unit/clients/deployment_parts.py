@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from mcpd.cli.clients.deployments import About, Deployments
 from mcpd.paths import Layout, Scope
@@ -152,6 +155,16 @@ class User:
 def strays(root: Path) -> list[str]:
     """Names of files that a writer left behind."""
     return [str(path.relative_to(root)) for path in root.rglob("*") if "~tmp" in path.name]
+
+
+def skip_without_leases(file: Path) -> None:
+    """Skip the test where the file system does not say who has *file* open."""
+    with file.open("r+b"), file.open("rb") as probe:
+        try:
+            fcntl.fcntl(probe, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except BlockingIOError:
+            return
+    pytest.skip("this file system does not say who has a file open")
 
 
 _CAP_DAC_OVERRIDE = 1

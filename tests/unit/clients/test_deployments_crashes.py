@@ -19,7 +19,7 @@ from killed_deployment import SCENARIOS
 from mcpd.errors import McpdError, NoSpace, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 File: TypeAlias = tuple[bytes, int] | None
 
@@ -93,23 +93,26 @@ AFTER = "mcpd.store.files.Staged.commit"
 """What comes after the client's file was replaced; the history itself is written by it, too."""
 
 
-@pytest.fixture
-def killed(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deployment of ``github`` that was killed when the file had just been replaced."""
-    path = user.servers(mine=OTHER)
+def kill_after_replacing(user: User, change: Callable[[], object]) -> None:
+    """*change* the file of cursor as a process does that is killed when the file has just been replaced."""
     real = user.deployments._history.staged
+    with pytest.MonkeyPatch.context() as patch:
 
-    def staged(*args: object) -> object:
-        monkeypatch.setattr(AFTER, lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        return real(*args)
+        def staged(*args: object) -> object:
+            patch.setattr(AFTER, lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+            return real(*args)
 
-    with monkeypatch.context() as patch:
         patch.setattr(user.deployments._history, "staged", staged)
         with pytest.raises(KeyboardInterrupt):
-            user.deploy({"github": ENTRY})
-    monkeypatch.undo()
+            change()
+
+
+@pytest.fixture
+def killed(user: User) -> None:
+    """A deployment of ``github`` that was killed when the file had just been replaced."""
+    user.servers(mine=OTHER)
+    kill_after_replacing(user, lambda: user.deploy({"github": ENTRY}))
     assert "github" in user.read()
-    assert path.exists()
 
 
 @pytest.fixture
@@ -148,6 +151,24 @@ def test_where_nobody_can_tell_what_was_there_is_remembered(user: User, content:
     assert b"mine" in backup.read_bytes()
     again.undo(force=True)
     assert again.read() == {"mine": OTHER}
+
+
+@pytest.mark.parametrize("content", [b"{", None], ids=["broken", "gone"])
+def test_where_nobody_can_tell_whether_it_was_undone_it_can_be_undone_again(user: User, content: bytes | None) -> None:
+    path = user.servers(mine=OTHER)
+    before = file_of(user)
+    user.deploy({"github": ENTRY})
+    user.write({"mcpServers": {"mine": OTHER, "github": ENTRY}, "numStartups": 8})
+    kill_after_replacing(user, lambda: user.undo(force=True))
+    assert file_of(user) == before
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    again = User(user.root)
+    assert told(again) == [(1, ("github",), True)]
+    again.undo(force=True)
+    assert file_of(again) == before
 
 
 @pytest.mark.usefixtures("killed")

@@ -126,6 +126,27 @@ def test_servers_that_were_changed_meanwhile_are_not_overwritten(user: User) -> 
     assert user.read() == {"github": BY_HAND}
 
 
+def test_a_file_whose_directory_moved_meanwhile_is_looked_at_again(user: User) -> None:
+    path = user.servers(mine=BY_HAND)
+    plan = user.deployments.plan(family(), path, {"github": ENTRY})
+    path.parent.rename(user.home / "dotfiles")
+    path.parent.symlink_to("dotfiles")
+    with pytest.raises(Busy, match="was changed meanwhile"):
+        user.deployments.apply(plan, ABOUT)
+    assert user.read() == {"mine": BY_HAND}
+    user.deploy({"github": ENTRY})
+    assert user.undo(file=path).file == user.home / "dotfiles/mcp.json"
+
+
+def test_a_server_that_is_taken_over_is_the_one_that_was_shown(user: User) -> None:
+    path = user.servers(github=BY_HAND)
+    plan = user.deployments.plan(family(), path, {"github": ENTRY}, take_over=["github"])
+    user.servers(github={**BY_HAND, "cwd": "/somewhere"})
+    with pytest.raises(Busy, match="was changed meanwhile"):
+        user.deployments.apply(plan, ABOUT)
+    assert user.read() == {"github": {**BY_HAND, "cwd": "/somewhere"}}
+
+
 def test_of_two_deployments_the_second_looks_again(user: User) -> None:
     path = user.servers()
     plans = [user.deployments.plan(family(), path, {"github": ENTRY}) for _ in range(2)]
@@ -165,7 +186,11 @@ def test_two_at_once_leave_one_history(user: User) -> None:
         )
         for name in "ab"
     ]
-    done = [int(process.communicate()[0]) for process in started]
+    try:
+        done = [int(process.communicate(timeout=120)[0]) for process in started]
+    finally:
+        for process in started:
+            process.kill()
     assert [process.returncode for process in started] == [0, 0]
     assert sum(done) >= 1
     history = user.deployments.history("cursor")

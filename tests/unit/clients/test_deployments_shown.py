@@ -85,7 +85,8 @@ JSONC = b"""{
   // "SECRET": "SECRET"
   "password": "SECRET"
   /*
-   * "SECRET": "SECRET" */
+   * "SECRET": "SECRET"
+   "SECRET": 5 */
 }"""
 TOML = b"""key = "SECRET"
 # SECRET
@@ -97,7 +98,9 @@ pin = 918273645
 KEY = '''SECRET'''
 OTHER = \"\"\"
 SECRET
-SECRET\"\"\"
+SECRET = "SECRET"
+[SECRET]
+\"\"\"
 """
 YAML = b"""key: SECRET
 mcpServers:
@@ -111,6 +114,8 @@ mcpServers:
       BLOCK: |
         SECRET
         and SECRET more
+        SECRET:
+        "SECRET": 'SECRET': SECRET
       FOLDED: words and
         SECRET
 # SECRET
@@ -172,6 +177,18 @@ def test_a_file_of_one_line_is_compared_by_its_servers(user: User) -> None:
     assert all(len(line) < 500 for line in found.diff.splitlines())
 
 
+def test_what_changes_in_a_line_of_some_length_is_shown(user: User) -> None:
+    found = plan(user, json.dumps({"mcpServers": {"mine": {"command": "npx", "args": ["x"] * 100}}}).encode())
+    assert '+    "github": {' in found.diff
+
+
+def test_a_name_that_is_a_key_is_hidden(user: User) -> None:
+    key = "ghp_" + "a1B2" * 9
+    found = plan(user, {"approved": {key: True}, "mcpServers": {"mine": {"env": {key: "x"}, "approved": 1}}})
+    assert key not in found.diff
+    assert '"approved": ***' in found.diff
+
+
 def test_control_characters_are_shown_as_what_they_are(user: User) -> None:
     found = plan(user, {"mcpServers": {"mine\x1b[2J": {"command": "npx"}, "\u202e": {"command": "npx"}}})
     assert "\x1b" not in found.diff
@@ -207,6 +224,51 @@ def test_no_value_of_the_users_is_ever_shown(
 ) -> None:
     data = json.dumps({**rest, "mcpServers": servers}, indent=indent, ensure_ascii=indent == 2).encode()
     found = plan(user, data, take_over=["github"] if take_over else [])
+    assert "time" in found.diff
+    assert "Zq" not in found.diff
+    assert "qZ" not in found.diff
+
+
+_AROUND = {
+    "vscode": '{{\n/*\n{0}\n*/ "servers": {{"mine": {{"command": "npx"}} /*\n{0} */\n}}, "b": 1 /*\n{0}\n*/}}',
+    "codex": "a = '''\n{0}'''\n[mcp_servers.github]\ncommand = 'npx'\nb = '''\n{0}\n'''\n[c]\nd = '''\n{0}'''\n",
+    "continue": "a: |\n{1}\nmcpServers:\n  - name: github\n    command: npx\n    b: |\n{1}\nc: >-\n{1}\n",
+}
+_LINES = st.sampled_from(
+    [
+        "Zq: qZ",
+        "Zq:",
+        '"Zq": "qZ"',
+        "'Zq': qZ",
+        "[Zq.qZ]",
+        'Zq = "qZ"',
+        "Zq = 1",
+        "Zq=qZ",
+        "- Zq: qZ",
+        "- Zq",
+        "# Zq",
+        "// Zq",
+        '* "Zq": 1',
+        "Zq, qZ",
+        "{Zq}",
+        '["Zq", "qZ"]',
+        "-----BEGIN Zq-----",
+        "",
+        '"Zq',
+        "'",
+    ]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=120)
+@given(st.sampled_from(sorted(_AROUND)), st.lists(_LINES, min_size=1, max_size=4), st.booleans())
+def test_lines_of_a_text_or_comment_are_hidden_whatever_they_look_like(
+    user: User, client_id: str, lines: list[str], take_over: bool
+) -> None:
+    indented = "\n".join(" " * 8 + line for line in ["x", *lines])
+    data = _AROUND[client_id].format("\n".join(lines), indented).encode()
+    taken = ["github"] if take_over and client_id != "vscode" else []
+    found = plan(user, data, client_id, take_over=taken)
     assert "time" in found.diff
     assert "Zq" not in found.diff
     assert "qZ" not in found.diff

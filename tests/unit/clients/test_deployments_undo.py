@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -107,6 +108,15 @@ def test_an_undo_of_the_servers_alone_stops_at_a_server_that_was_changed(user: U
     assert user.read() == {}
     assert done.saved is not None
     assert done.saved.read_bytes() == before
+
+
+def test_an_undo_of_the_servers_alone_looks_where_they_were_put(user: User) -> None:
+    """The description of a client may name another place since."""
+    path = user.servers()
+    user.deploy({"github": ENTRY})
+    user.write({**json.loads(path.read_bytes()), "theme": "dark"})
+    user.deployments.undo(replace(family(), key=("elsewhere",)), keep_edits=True)
+    assert json.loads(path.read_bytes()) == {"mcpServers": {}, "theme": "dark"}
 
 
 def test_an_undo_of_what_was_restored_by_hand_is_content(user: User) -> None:
@@ -249,7 +259,7 @@ def test_a_backup_that_is_gone_is_named(user: User) -> None:
     assert backup is not None
     now = path.read_bytes()
     backup.write_bytes(b"damaged")
-    with pytest.raises(InvalidConfig, match=rf"{backup.name}: is damaged"):
+    with pytest.raises(InvalidConfig, match=rf"{backup.name}: is damaged.*Move .*cursor.json away"):
         user.undo()
     backup.unlink()
     with pytest.raises(InvalidConfig, match=rf"{backup.name}: is missing"):

@@ -112,12 +112,12 @@ def test_contents_are_kept_once_and_checked(tmp_path: Path) -> None:
     history = History(tmp_path / "state")
     name = history.keep(b"content")
     assert history.keep(b"content") == name
-    assert history.fetch(name) == b"content"
+    assert history.fetch("cursor", name) == b"content"
     history.path(name).write_bytes(b"other")
     with pytest.raises(InvalidConfig, match="is damaged"):
-        history.fetch(name)
+        history.fetch("cursor", name)
     assert history.keep(b"content") == name
-    assert history.fetch(name) == b"content"
+    assert history.fetch("cursor", name) == b"content"
 
 
 def test_what_is_no_backup_is_not_read_as_one(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_what_is_no_backup_is_not_read_as_one(tmp_path: Path) -> None:
     history.path(name).unlink()
     os.mkfifo(history.path(name))
     with pytest.raises(McpdError, match="not a regular file"):
-        history.fetch(name)
+        history.fetch("cursor", name)
 
 
 def test_foreign_files_beside_the_history_stay(user: User) -> None:
@@ -186,6 +186,16 @@ def test_files_without_number_do_not_make_the_history_endless() -> None:
     state = State(deployments=tuple(record(number, undone=False, file=f"/{number}") for number in range(MOST, 0, -1)))
     state = state.put(record(MOST + 1, undone=False, file="/another"))
     assert [each.number for each in state.deployments] == list(range(MOST + 1, 1, -1))
+
+
+def test_a_history_never_becomes_too_large_to_be_read(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    names = tuple(f"server-{number}" for number in range(2_000))
+    records = [record(number, undone=False, file=f"/{number}") for number in range(200, 0, -1)]
+    history.save("cursor", State(deployments=tuple(each.model_copy(update={"servers": names}) for each in records)))
+    found = history.load("cursor").deployments
+    assert found[0].number == 200
+    assert 100 < len(found) < 200
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

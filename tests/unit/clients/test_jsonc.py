@@ -128,8 +128,26 @@ def test_settings_of_zed_keep_comments_and_trailing_commas() -> None:
         ('{"s": null, "b": 2}', '{"s": {"n": {}}, "b": 2}'),
         ('{"s": {"a": 1 // c\n}}', '{"s": {"a": 1, // c\n  "n": {}\n}}'),
         ('{"s": {"a": 1, "b": 2,}}', '{"s": {"a": 1, "b": 2, "n": {},}}'),
+        ('{"s": {"a": 1 // c \n}}', '{"s": {"a": 1, // c \n  "n": {}\n}}'),
+        ('{"s": {\n  // c \t\n}}', '{"s": {\n  // c \t\n  "n": {}\n}}'),
+        ('{"s": {\n  "a": 1, \n}}', '{"s": {\n  "a": 1, \n  "n": {},\n}}'),
     ],
-    ids=["empty", "blank", "comment", "no-line-break", "object", "minified", "spaced", "map", "null", "note", "comma"],
+    ids=[
+        "empty",
+        "blank",
+        "comment",
+        "no-line-break",
+        "object",
+        "minified",
+        "spaced",
+        "map",
+        "null",
+        "note",
+        "comma",
+        "blank-note",
+        "note-alone",
+        "blank-comma",
+    ],
 )
 def test_new_servers_where_there_was_none(before: str, after: str) -> None:
     assert change(before, {"n": {}}) == after

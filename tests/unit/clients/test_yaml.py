@@ -242,6 +242,19 @@ def test_a_bomb_of_aliases_is_refused() -> None:
     assert read(f"{bomb}servers:\n  x: 1\n".encode(), "yaml", KEY, "map", "f") == {"x": 1}
 
 
+def test_a_bomb_of_many_servers_is_refused() -> None:
+    bomb = "b0: &b0 [1]\n" + "".join(f"b{n}: &b{n} [*b{n - 1}, *b{n - 1}]\n" for n in range(1, 16))
+    servers = "".join(f"  s{n}: *b15\n" for n in range(100))
+    with pytest.raises(InvalidConfig, match="more than is read"):
+        read(f"{bomb}servers:\n{servers}".encode(), "yaml", KEY, "map", "f")
+
+
+def test_a_server_of_a_list_may_be_named_by_an_alias() -> None:
+    before = b"me: &me mine\nservers:\n  - name: *me\n    x: 1\n  - name: &list [a]\n  - name: *list\n"
+    assert read(before, "yaml", KEY, "list", "f") == {"mine": {"name": "mine", "x": 1}}
+    assert edit(before, "yaml", KEY, "list", {"mine": {"name": "mine", "x": 1}}, "f") == before
+
+
 FRAGMENTS = [
     "{",
     "}",

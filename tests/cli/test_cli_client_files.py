@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""mcpctl client detect, diff, drift, undo and history: the clients' own files, which come back byte for byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcpd.cli.clients.deployments import About, Deployments
+from mcpd.cli.clients.history import KEPT
+from mcpd.paths import Scope
+from mcpd.servers.orchestration.families import Families
+from mcpd.servers.orchestration.service import now
+from tests.cli.client_machine import MINE, Machine
+
+if TYPE_CHECKING:
+    from mcpd.model import JsonValue
+
+NOTES = {"command": "mcpctl", "args": ["run", "notes"]}
+ODD = '\n{"mcpServers":  {"mine" : {"command": "mine"} ,} // odd\r\n}\t'
+"""A file that no program would write again as it is."""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.install("notes")
+    return made
+
+
+def _rows(out: str) -> dict[str, list[str]]:
+    """The lines of a table below its headings, by their first column."""
+    return {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:]}
+
+
+def test_the_clients_one_has_are_found_and_a_broken_one_stops_no_other(machine: Machine) -> None:
+    none = machine("detect")
+    assert (none.code, none.out) == (0, "")
+    assert none.err.startswith("You have none of the clients that are known; 'mcpctl client list' shows ")
+    machine.write(json.dumps({"mcpServers": {"mine": MINE}}))
+    machine.json("deploy", "cursor", "--yes")
+    broken = machine.home / ".codex/config.toml"
+    machine.write("[mcp_servers\n", broken)
+    (machine.home / ".config/goose").mkdir(parents=True)
+    program = machine.programs / "zed"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    shown, ended = machine("detect"), machine("detect", "--json")
+    for each in (shown, ended):
+        assert each.code == 0
+        assert each.err.count("\n") == 1
+        assert each.err.startswith(f"warning: {broken}:1")
+    found = {client["client_id"]: client for client in ended.json["clients"]}
+    assert ended.json["count"] == len(found) == 4
+    states = {name: (found[name]["exists"], found[name]["servers"], found[name]["deployed_profile"]) for name in found}
+    assert states == {
+        "cursor": (True, 2, "default"),
+        "codex": (True, None, None),
+        "goose": (False, 0, None),
+        "zed": (False, 0, None),
+    }
+    assert found["zed"]["programs"] == [str(program)]
+    assert found["codex"]["problem"].startswith(str(broken))
+    assert _rows(shown.out) == {
+        "cursor": ["2", "default", "~/.cursor/mcp.json"],
+        "codex": ["broken", "-", "~/.codex/config.toml"],
+        "goose": ["no", "file", "-", "~/.config/goose/config.yaml"],
+        "zed": ["no", "file", "-", "~/.config/zed/settings.json"],
+    }
+
+
+def test_the_difference_is_that_of_the_servers_that_are_mcpctls(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.install("web")
+    missing = machine("diff", "cursor")
+    assert missing.code == 0
+    assert missing.out.splitlines() == [
+        "cursor/default, ~/.cursor/mcp.json: outdated",
+        "+ notes",
+        "+ web",
+        "Update available: 2 new servers.",
+        "'mcpctl client deploy cursor' writes what is published.",
+    ]
+    machine.write(json.dumps({"mcpServers": {"mine": MINE}}))
+    machine.json("deploy", "cursor", "--yes")
+    same = machine("diff", "cursor", "--json")
+    assert (same.code, same.json["status"], same.json["diff"]["servers_unchanged"]) == (
+        0, "up-to-date", ["notes", "web"],
+    )  # fmt: skip
+    assert same.err == "Not compared, as they are your own: mine\n"
+    payload = machine.json("show", "cursor")["payload"]
+    ask = {"client_id": "cursor", "local_payload": payload}
+    assert same.json == machine.tools(monkeypatch).call("diff_config", ask)
+
+    servers = machine.servers()
+    servers["notes"] |= {"env": {"API_TOKEN": "hush hush"}, "args": ["run", "else"]}
+    machine.write(json.dumps({"mcpServers": servers}))
+    changed = machine("diff", "cursor")
+    assert changed.out.splitlines()[:4] == [
+        "cursor/default, ~/.cursor/mcp.json: outdated",
+        "~ notes",
+        '    args[1]: "else" → "notes"',
+        '    env: {"API_TOKEN": "(hidden)"} → (none)',
+    ]
+    before = machine.json("show", "cursor")["artifact_id"]
+    machine.json("draft", "remove", "cursor", "web")
+    machine.json("publish", "cursor")
+    diverged = machine.json("diff", "cursor")
+    assert (diverged["status"], diverged["diff"]["servers_removed"]) == ("diverged", ["web"])
+    old = machine("diff", "cursor", "--artifact", before)
+    assert old.out.splitlines()[:2] == [f"cursor/default, {before[:12]}: diverged", "- web"]
+    assert "deploy" not in old.out
+    ask = {"client_id": "cursor", "local_artifact_id": before}
+    assert machine.json("diff", "cursor", "--artifact", before) == machine.tools(monkeypatch).call("diff_config", ask)
+
+
+def test_a_difference_says_that_more_is_installed_and_what_cannot_be_read(machine: Machine) -> None:
+    machine.json("deploy", "cursor", "--yes")
+    machine.install("web")
+    ended = machine("diff", "cursor", "--json")
+    assert ended.json["status"] == "up-to-date"
+    assert ended.err == "What is installed has changed since; 'mcpctl client publish cursor' publishes it.\n"
+    other = machine.root / "other.json"
+    machine.write("{", other)
+    assert f"{other}:1: not JSON" in machine("diff", "cursor", "--file", str(other)).err
+    machine.write('{"mcpServers": {"notes": ["odd"]}}', other)
+    odd = machine("diff", "cursor", "--file", str(other))
+    assert (odd.code, odd.out.splitlines()[1]) == (0, "~ notes")
+
+
+def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
+    nothing = machine("drift")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert nothing.err == "Nothing was deployed yet; 'mcpctl client deploy CLIENT' does it.\n"
+    machine.install("web")
+    zed = machine.home / ".config/zed/settings.json"
+    codex = machine.home / ".codex/config.toml"
+    for client in ("cursor", "zed", "codex"):
+        machine.json("deploy", client, "--yes")
+    assert _rows(machine("drift").out) == {
+        "cursor": ["in-sync", "~/.cursor/mcp.json"],
+        "codex": ["in-sync", "~/.codex/config.toml"],
+        "zed": ["in-sync", "~/.config/zed/settings.json"],
+    }
+    servers = machine.servers()
+    del servers["web"]
+    servers["notes"]["disabled"] = True
+    machine.write(json.dumps({"mcpServers": servers | {"mine": MINE}}))
+    zed.unlink()
+    codex.write_text("no toml")
+    found = machine("drift", "--json")
+    assert (found.code, found.err) == (1, "")
+    states = {each["client_id"]: each for each in found.json["clients"]}
+    assert {name: each["status"] for name, each in states.items()} == {
+        "cursor": "drifted", "codex": "unreadable", "zed": "file-missing",
+    }  # fmt: skip
+    assert found.json["count"] == 3
+    cursor = states["cursor"]
+    assert (cursor["missing"], cursor["modified"], cursor["extended"], cursor["unexpected"]) == (
+        ["web"], [], ["notes"], ["mine"],
+    )  # fmt: skip
+    assert str(codex) in states["codex"]["problem"]
+    shown = machine("drift", "cursor", "goose")
+    assert shown.code == 1
+    assert _rows(shown.out) == {"cursor": ["drifted", "~/.cursor/mcp.json", "missing:", "web"], "goose": ["none", "-"]}
+    assert shown.err == "'mcpctl client deploy cursor' repairs it, after it has shown what would change.\n"
+    machine.json("deploy", "cursor", "--yes")
+    assert machine("drift", "cursor").code == 0
+    assert "name that client" in machine.refused("drift", "--file", "x", code=2)
+
+
+def test_undo_brings_back_every_byte_and_the_mode_one_deployment_at_a_time(machine: Machine) -> None:
+    first = machine.write(ODD)
+    machine.cursor.chmod(0o604)
+    machine.json("deploy", "cursor", "--yes")
+    second = machine.cursor.read_bytes()
+    machine.install("web")
+    machine.json("deploy", "cursor", "--yes", "--publish")
+    assert machine.cursor.read_bytes() not in {first, second}
+    shown = machine("undo", "cursor")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith("Restored ~/.cursor/mcp.json, as it was before cursor/default ")
+    assert machine.cursor.read_bytes() == second
+    undone = machine.json("undo", "cursor")
+    assert machine.cursor.read_bytes() == first
+    assert machine.cursor.stat().st_mode & 0o777 == 0o604
+    assert machine.json("history", "cursor")["deployments"][1] == undone
+    assert machine.refused("undo", "cursor", code=4) == "Cursor IDE: no deployment that could be undone"
+    assert machine.cursor.read_bytes() == first
+
+
+def test_undo_removes_a_file_that_was_not_there(machine: Machine) -> None:
+    machine.json("deploy", "zed", "--yes")
+    file = machine.home / ".config/zed/settings.json"
+    assert file.exists()
+    ended = machine("undo", "zed")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("Removed ~/.config/zed/settings.json, as it was before zed/default ")
+    assert not file.parent.exists()
+    assert machine("drift", "zed").out.splitlines()[1].split() == ["zed", "none", "-"]
+
+
+def test_edits_since_are_not_lost_without_saying_so(machine: Machine) -> None:
+    before = machine.write('{"theme": "dark"}\n')
+    machine.json("deploy", "cursor", "--yes")
+    edited = machine.cursor.read_text().replace('"dark"', '"light"')
+    machine.write(edited)
+    said = machine.refused("undo", "cursor", code=1)
+    assert str(machine.cursor) in said
+    assert "--force" in said
+    assert "--keep-edits" in said
+    assert machine.cursor.read_text() == edited
+    kept = machine("undo", "cursor", "--keep-edits")
+    assert kept.out.startswith("Took the servers out of ~/.cursor/mcp.json, as it was before cursor/default ")
+    now_there = json.loads(machine.cursor.read_text())
+    assert (now_there["theme"], now_there.get("mcpServers", {})) == ("light", {})
+
+    machine.cursor.write_bytes(before)
+    machine.json("deploy", "cursor", "--yes")
+    machine.write(edited)
+    forced = machine("undo", "cursor", "--force")
+    assert forced.code == 0
+    assert machine.cursor.read_bytes() == before
+    saved = machine.json("history", "cursor")["deployments"][0]["saved"]
+    assert f"What it held is kept as {saved} for as long as 'mcpctl client history' shows it.\n" == forced.err
+    assert Path(saved).read_text() == edited
+
+
+def test_servers_that_were_changed_since_are_taken_back_by_force_alone(machine: Machine) -> None:
+    machine.write("{}")
+    machine.json("deploy", "cursor", "--yes")
+    machine.write(json.dumps({"mcpServers": {"notes": NOTES | {"command": "mine"}, "mine": MINE}}))
+    text = machine.cursor.read_text()
+    said = machine.refused("undo", "cursor", "--keep-edits", code=1)
+    assert "'notes': changed since the deployment, too; --force" in said
+    assert machine.cursor.read_text() == text
+
+
+def test_an_undo_that_was_not_done_is_not_recorded_as_done(machine: Machine) -> None:
+    machine.json("deploy", "cursor", "--yes")
+    machine.write("{}")
+    assert machine("undo", "cursor").code == 1
+    lines = [json.loads(line) for line in (machine.tree / "audit.jsonl").read_text().splitlines()]
+    assert (lines[-1]["name"], lines[-1]["fields"]["outcome"]) != ("undo_config", "ok")
+
+
+def test_history_tells_of_both_newest_first(machine: Machine) -> None:
+    none = machine("history", "cursor")
+    assert (none.code, none.out) == (0, "")
+    assert none.err.startswith("Nothing was published for cursor or deployed; ")
+    machine.json("publish", "cursor", "--message", "The first")
+    machine.json("deploy", "cursor", "--yes")
+    machine.json("undo", "cursor")
+    machine.json("publish", "cursor", "--profile", "dev", "--message", "Another")
+    shown = machine("history", "cursor")
+    rows = [line.split() for line in shown.out.splitlines()[1:]]
+    assert [row[1:3] for row in rows] == [
+        ["published", "dev"], ["undone", "default"], ["deployed", "default"], ["published", "default"],
+    ]  # fmt: skip
+    assert [row[-1] for row in rows] == ["Another", "~/.cursor/mcp.json", "~/.cursor/mcp.json", "first"]
+    found = machine.json("history", "cursor", "--profile", "default")
+    config = machine.json("show", "cursor")
+    assert found["releases"] == [
+        {
+            "profile_id": "default", "artifact_id": config["artifact_id"], "created_at": config["created_at"],
+            "signing_key_id": config["signing_key_id"], "changelog": "The first",
+        }
+    ]  # fmt: skip
+    [deployed] = found["deployments"]
+    assert (deployed["file"], deployed["artifact_id"]) == (str(machine.cursor), config["artifact_id"])
+    assert deployed["undone_at"] >= deployed["deployed_at"]
+
+
+def test_the_last_ten_of_a_file_are_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = machine.paths(monkeypatch)
+    artifact = machine.json("deploy", "cursor", "--yes")["artifact_id"]
+    # What a process does is done by the library here, as starting a dozen of them takes long.
+    deployments = Deployments(paths.user, now, home=paths.home)
+    family = Families.of(paths, Scope.USER).get("cursor")
+    contents = [machine.cursor.read_bytes()]
+    for number in range(KEPT + 2):
+        entries: dict[str, JsonValue] = {"notes": {"command": "mcpctl", "args": ["run", f"notes{number}"]}}
+        plan = deployments.plan(family, machine.cursor, entries)
+        deployments.apply(plan, About(Scope.USER, "default", artifact))
+        contents.append(machine.cursor.read_bytes())
+    found = machine.json("history", "cursor")["deployments"]
+    assert len(found) == KEPT
+    assert sum(line.split()[1] == "deployed" for line in machine("history", "cursor").out.splitlines()) == KEPT
+    for _ in range(KEPT - 1):
+        deployments.undo(family)
+    assert machine("undo", "cursor").code == 0
+    assert machine.cursor.read_bytes() == contents[2]
+    assert "no deployment that could be undone" in machine.refused("undo", "cursor", code=4)
