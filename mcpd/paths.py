@@ -55,6 +55,11 @@ class Layout:
     """What client files held before mcpctl changed them; unused in the system scope."""
 
     @property
+    def signing_keys(self) -> Path:
+        """Holds the key that they are signed with, and its public half."""
+        return self.orchestration / "keys"
+
+    @property
     def sources_dir(self) -> Path:
         """``sources.list.d``, beside ``sources.list``."""
         return self.sources_list.with_name(self.sources_list.name + ".d")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mcpd.runtime.launch import Mount
+    from mcpd.store.records import InstalledServer
 
 PYTHON: Final = Path("/usr/lib/mcpd-servers/bin/python")
 """The interpreter of the package mcpd-servers."""
@@ -24,8 +25,9 @@ NEEDED: Final = ("httpx2", "websockets")
 """What tells an environment with the libraries of ``mcpd-remote`` from one without."""
 NEEDED_BY_SCRIPTS: Final = ("mcp", "jinja2", "jsonschema", "docstring_parser")
 """The same of ``mcp-scripts``."""
+ORCHESTRATION: Final = "mcp-orchestration"
 COMMANDS: Final = {
-    "mcp-orchestration": ("mcpd.servers.orchestration", ("mcp", "cryptography", "jsonschema")),
+    ORCHESTRATION: ("mcpd.servers.orchestration", ("mcp", "cryptography", "jsonschema")),
 }
 """The bundled servers by the command that their manifest names: the module, and what it needs."""
 
@@ -63,6 +65,12 @@ def scripts_program(whom: str, manifest: str) -> Program:
     """
     found = _program(f"{whom} is a script, and what makes a server of it", "mcpd.servers.scripts", NEEDED_BY_SCRIPTS)
     return Program((*found.argv, "--manifest", manifest))
+
+
+def command_of(server: InstalledServer) -> str | None:
+    """Which of :data:`COMMANDS` *server* is; None for all that did not come with the system's packages."""
+    stdio = server.manifest.stdio if server.layer == "vendor" and server.manifest is not None else None
+    return stdio.command if stdio is not None and stdio.command in COMMANDS else None
 
 
 def command(server_id: str, name: str) -> Program:

@@ -39,8 +39,11 @@ class Guard:
     """Protected as well where they exist: a package or an administrator makes them, and mcpd does not."""
 
     @classmethod
-    def of(cls, paths: Paths, scope: Scope) -> Guard:
-        """The guard of the instance of *scope*."""
+    def of(cls, paths: Paths, scope: Scope, *, signs: bool = False) -> Guard:
+        """The guard of the instance of *scope*, for a server that *signs* configurations of clients or, like most, not.
+
+        Who can read the user's signing key, or write beside it, can have anything deployed in the user's name.
+        """
         user, system = paths.user, paths.system
         hidden = [
             *_secret(system),
@@ -48,12 +51,14 @@ class Guard:
             Path("/run/dbus"),
             Path("/run/systemd"),
             *((*_secret(user), user.deployments) if scope is Scope.USER else ()),
+            *((user.signing_keys,) if scope is Scope.USER and not signs else ()),
         ]
         protected = [system.settings.parent, system.installed, system.generations, system.cache, paths.vendor]
         if scope is Scope.USER:
             hidden.append(Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"))
             hidden += _bus_sockets()
             protected += [user.settings.parent, user.secrets.parent, user.installed, user.generations, user.cache]
+            protected += [] if signs else [user.orchestration]
         brought = [paths.vendor_mcps, paths.vendor_scripts, paths.vendor_contents, system.contents]
         named = (*hidden, *protected, *brought)
         return cls(_resolved(hidden), _resolved(protected), named, paths.home, scope, _resolved(brought))

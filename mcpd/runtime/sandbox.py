@@ -88,12 +88,11 @@ def server_spec(
     bus = _bus(server.id, granted, scope, paths, runtime_dir)
     if bus:
         env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={bus.socket}"
-    guard = Guard.of(paths, scope)
+    guard = Guard.of(paths, scope, signs=programs.command_of(server) == programs.ORCHESTRATION)
     asked = [
         *_program(argv[0], generation, env["PATH"], (generation,), guard),
         *bundled,
-        *guard.grants(server.id, granted.paths),
-        *(trees.mounted(paths, scope) if granted.installed else ()),
+        *guard.grants(server.id, [*granted.paths, *(trees.grants(paths, scope) if granted.installed else ())]),
     ]
     shown = [
         *mounts.base(network=granted.network, home=str(state), runtime_dir=runtime_dir, system=scope is Scope.SYSTEM),
@@ -224,8 +223,9 @@ def _command(
     if server.script is not None:
         program = programs.scripts_program(server_id, private)
         return program.argv, granted, program.mounts()
-    if manifest.stdio is not None and server.layer == "vendor" and manifest.stdio.command in programs.COMMANDS:
-        program = programs.command(server_id, manifest.stdio.command)
+    name = programs.command_of(server)
+    if manifest.stdio is not None and name is not None:
+        program = programs.command(server_id, name)
         return (*program.argv, *_arguments(manifest, manifest.stdio, values)), granted, program.mounts()
     if manifest.stdio is not None:
         return (manifest.stdio.command, *_arguments(manifest, manifest.stdio, values)), granted, []
@@ -325,7 +325,9 @@ def _generation(directory: Path, generation: Path, shown: Sequence[Mount]) -> li
     if generation.is_relative_to("/usr"):
         return []
     found = [mounts.bind(generation)]
-    binds = [Path(mount.target) for mount in shown if mount.kind in {MountKind.RO_BIND, MountKind.BIND}]
+    # Where a symlink of another mount leads the path is there already, and nothing can be made below it.
+    there = {MountKind.RO_BIND, MountKind.BIND, MountKind.SYMLINK}
+    binds = [Path(mount.target) for mount in shown if mount.kind in there]
     found += (
         Mount(MountKind.SYMLINK, str(link), str(generation))
         for link in dict.fromkeys((directory.parent.resolve() / directory.name, directory))

@@ -12,6 +12,8 @@ from typing import Final
 
 MOST_LINES: Final = 10_000
 """That wait to be written; what comes then is left out, and counted."""
+PATIENCE: Final = 2.0
+"""Seconds that the last lines may take."""
 _STDERR: Final = 2
 
 
@@ -37,7 +39,7 @@ class Log(logging.handlers.QueueHandler):
         except queue.Full:
             self._left_out += 1
 
-    def end(self, seconds: float) -> bool:
+    def end(self, seconds: float = PATIENCE) -> bool:
         """Write what waits, for *seconds* at most; whether all was written."""
         try:
             self._lines.put(None, timeout=seconds)

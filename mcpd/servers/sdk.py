@@ -38,8 +38,6 @@ REVISIONS: Final = (*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS)
 """The revisions of MCP that are spoken, oldest first."""
 RESOURCE_NOT_FOUND: Final = -32002
 """Until revision 2026-07-28, in which it is -32602."""
-_PATIENCE: Final = 2.0
-"""Seconds that the last lines of the log may take."""
 
 
 def make_server(
@@ -153,7 +151,7 @@ async def serve(
             serving.result()
         except* OSError:
             log.info("the client has gone without waiting for answers")
-    lines.end(_PATIENCE)
+    lines.end()
     # A thread may be held up by a stdin that never ends, or a stdout or stderr that nobody reads.
     os._exit(0)
 

@@ -59,7 +59,7 @@ class Machine:
             paths = from_environment()
         scope = Scope.SYSTEM if system else Scope.USER
         service = Orchestration(paths, scope, writable=not system)
-        async with Client(make_server(service, writable=not system), mode=mode) as client:
+        async with Client(make_server(service), mode=mode) as client:
             yield client
 
     @asynccontextmanager

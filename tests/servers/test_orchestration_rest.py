@@ -94,12 +94,14 @@ async def test_the_other_resources(client: Client, machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("uri", "code"),
     [("config://nobody/default/latest", "client_not_found"), ("config://cursor/nope/draft", "profile_not_found"),
-     ("server://nothing", "server_not_found"), ("capabilities://nothing", "internal_error")],
+     ("server://nothing", "server_not_found"), ("capabilities://nothing", "invalid_input")],
 )  # fmt: skip
-async def test_resources_that_are_not_there(client: Client, uri: str, code: str) -> None:
-    with pytest.raises(MCPError) as caught:
-        await client.read_resource(uri)
-    assert caught.value.error.code in {-32002, -32602}
+@pytest.mark.parametrize(("mode", "number"), [("legacy", -32002), ("2026-07-28", -32602)])
+async def test_resources_that_are_not_there(machine: Machine, uri: str, code: str, mode: str, number: int) -> None:
+    async with machine.served(mode=mode) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.read_resource(uri)
+    assert caught.value.error.code == number
     assert caught.value.error.data["uri"] == uri
     assert caught.value.error.data["error"] == code
 
@@ -152,6 +154,16 @@ async def test_a_draft_is_kept_validated_published_and_gone(machine: Machine) ->
         assert answer(await client.call_tool("get_config", WHO))["artifact_id"] == after["artifact_id"]
 
 
+async def test_a_draft_is_shown_as_it_would_begin(machine: Machine) -> None:
+    async with machine.served() as client:
+        shown = answer(await client.call_tool("view_draft_config", WHO))
+        assert (shown["exists"], shown["base_artifact_id"], shown["updated_at"]) == (False, None, None)
+        assert (list(shown["draft"]["mcpServers"]), shown["changes"]["servers_added"]) == (["notes"], ["notes"])
+        entry = {"command": "own", "args": []}
+        added = answer(await client.call_tool("add_server_to_config", {"server_id": "own", "entry": entry, **WHO}))
+        assert added["draft"] == {"mcpServers": {**shown["draft"]["mcpServers"], "own": entry}}
+
+
 async def test_a_faulty_draft_is_not_published(machine: Machine) -> None:
     async with machine.served() as client:
         answer(await client.call_tool("remove_server_from_config", {"server_name": "notes", **WHO}))
@@ -160,7 +172,12 @@ async def test_a_faulty_draft_is_not_published(machine: Machine) -> None:
         refused = refusal(await client.call_tool("publish_config", WHO))
         assert refused["error"] == "validation_failed"
         secret = {"command": "x", "args": [], "env": {"API_KEY": "sk-1234567890abcdef1234567890abcdef"}}
-        answer(await client.call_tool("add_server_to_config", {"server_id": "own", "entry": secret, **WHO}))
+        refused = refusal(await client.call_tool("add_server_to_config", {"server_id": "own", "entry": secret, **WHO}))
+        assert [each["code"] for each in refused["details"]["errors"]] == ["SECRET_VALUE"]
+        assert not any("sk-1234567890" in path.read_text() for path in machine.tree.rglob("*.json*"))
+        # Whoever edits the file is not held up, and publishes nothing either.
+        draft = machine.tree / "drafts/cursor/default.json"
+        draft.write_text(json.dumps(json.loads(draft.read_text()) | {"payload": {"mcpServers": {"own": secret}}}))
         refused = refusal(await client.call_tool("publish_config", WHO))
         assert [each["code"] for each in refused["details"]["errors"]] == ["SECRET_VALUE"]
         assert "sk-1234567890abcdef" not in json.dumps(refused)
@@ -181,6 +198,55 @@ async def test_the_policy_keeps_a_release_from_being_published_and_deployed(mach
         assert refusal(await client.call_tool("deploy_config", WHO))["error"] == "policy_violation"
         policy.write_text("[servers\n")
         assert "policy.toml" in refusal(await client.call_tool("publish_config", WHO))["message"]
+
+
+async def test_the_first_release_leaves_out_what_could_not_be_published(machine: Machine) -> None:
+    machine.install("evil")
+    machine.install("AKIAABCDEFGHIJKLMNOP")
+    policy = machine.root / "system/etc/mcp/policy.toml"
+    policy.parent.mkdir(parents=True)
+    policy.write_text('[servers]\nforbidden = ["evil"]\n')
+    async with machine.served() as client:
+        assert list(answer(await client.call_tool("get_config", WHO))["payload"]["mcpServers"]) == ["notes"]
+        policy.write_text("[servers\n")
+        refused = refusal(await client.call_tool("list_profiles", {"client_id": "zed"}))
+        assert "policy.toml" in refused["message"]
+        assert not (machine.tree / "index/zed").exists()
+
+
+async def test_taking_back_and_deploying_again_are_ways_out_of_a_release_that_was_tampered_with(
+    machine: Machine,
+) -> None:
+    async with machine.served() as client:
+        before = answer(await client.call_tool("get_config", WHO))
+        machine.install("github")
+        answer(await client.call_tool("publish_config", WHO))
+        note = machine.tree / "deployments/cursor/default.json"
+        note.parent.mkdir(parents=True)
+        note.write_text(json.dumps({"artifact_id": before["artifact_id"]}))
+        blobs = {path.stem: path for path in (machine.tree / "artifacts").iterdir()}
+        blobs.pop(before["artifact_id"]).write_text("{}")
+        found = answer(await client.call_tool("deploy_config", WHO))
+        assert "the id is wrong" in found["deployed"]["problem"]
+        assert found["diff"]["servers_added"] == ["github", "notes"]
+        for blob in blobs.values():
+            blob.write_text("{}")
+        assert refusal(await client.call_tool("deploy_config", WHO))["error"] == "signature_error"
+        found = answer(await client.call_tool("undo_config", WHO))
+        assert (found["artifact_id"], found["command"]) == (
+            before["artifact_id"],
+            ["mcpctl", "client", "undo", "cursor"],
+        )
+
+
+async def test_validate_answers_what_could_not_even_be_signed(machine: Machine) -> None:
+    async with machine.served() as client:
+        deep: dict[str, Any] = {}
+        for _ in range(300):
+            deep = {"a": deep}
+        for payload in ({"mcpServers": {"a": {"command": "x\0"}}}, {"mcpServers": {"a": deep}}, {"mcpServers": [1]}):
+            found = answer(await client.call_tool("validate_config", {"payload": json.dumps(payload), **WHO}))
+            assert (found["valid"], [each["code"] for each in found["errors"]]) == (False, ["VALIDATION_ERROR"])
 
 
 async def test_C31_the_same_payload_for_two_clients_is_one_blob_and_two_releases(machine: Machine) -> None:
@@ -244,10 +310,30 @@ async def test_rotation_signs_what_is_current_again(machine: Machine) -> None:
         assert answer(await client.call_tool("initialize_keys", {}))["created"] is False
 
 
+async def test_a_rotation_says_what_it_did_and_what_it_could_not_sign_again(machine: Machine) -> None:
+    async with machine.served() as client:
+        answer(await client.call_tool("publish_config", WHO))
+        machine.install("github")
+        other = answer(await client.call_tool("publish_config", {"client_id": "zed"}))
+        (machine.tree / "artifacts" / f"{other['artifact_id']}.json").write_text("{}")
+        refused = refusal(await client.call_tool("initialize_keys", {"regenerate": True}))
+        after = answer(await client.call_tool("get_config", WHO))
+        assert after["signing_key_id"] != other["signing_key_id"]
+        assert refused["error"] == "signature_error"
+        assert f"The key {after['signing_key_id']} is in use. Not signed again" in refused["message"]
+        assert "'mcpctl client publish zed --profile default' signs it anew" in refused["message"]
+
+
 async def test_the_systems_server_hands_out_what_root_published_and_changes_nothing(machine: Machine) -> None:
     machine.install("shared", system=True)
     async with machine.served(system=True) as client:
         assert "publish_config" not in [tool.name for tool in (await client.list_tools()).tools]
+        assert "publish_config" not in (client.instructions or "publish_config")
+        prompts = [each.name for each in (await client.list_prompts()).prompts]
+        assert prompts == ["troubleshoot_config", "policy_check"]
+        assert (await read(client, "capabilities://server"))["capabilities"]["prompts"] == prompts
+        with pytest.raises(MCPError, match="no prompt 'migrate_config'"):
+            await client.get_prompt("migrate_config", {})
         refused = refusal(await client.call_tool("get_config", WHO))
         assert (refused["error"], "mcpctl --system client publish" in refused["message"]) == (
             "artifact_not_found",

@@ -137,7 +137,8 @@ async def test_O28_unknown_profiles_and_artifacts(client: Client) -> None:
     }
     for artifact in ("ab" * 32, "abc123", "../../etc/passwd", ""):
         found = refusal(await client.call_tool("get_config", {"client_id": "cursor", "artifact_id": artifact}))
-        assert found["error"] == "artifact_not_found"
+        assert (found["error"], found["message"]) == ("artifact_not_found", f"Artifact '{artifact}' not found")
+        assert list(found["details"]) == ["artifact_id"]
 
 
 async def test_O29_to_O35_diff_config(client: Client, machine: Machine) -> None:
@@ -154,6 +155,13 @@ async def test_O29_to_O35_diff_config(client: Client, machine: Machine) -> None:
     assert found["recommendation"] == "Update available: 1 new server. Run 'get_config' to fetch latest."
     found = answer(await client.call_tool("diff_config", {"client_id": "cursor", "local_payload": PAYLOAD}))
     assert (found["status"], found["diff"]["servers_removed"]) == ("diverged", ["own"])
+    found = answer(await client.call_tool("diff_config", {"client_id": "cursor", "local_artifact_id": "ab" * 32}))
+    assert (found["status"], found["local_artifact_id"]) == ("unknown", "ab" * 32)
+    assert found["summary"] == {"total_changes": 0, "added_count": 0, "removed_count": 0, "modified_count": 0}
+    assert set(found["diff"]) == {"servers_added", "servers_removed", "servers_modified", "servers_unchanged"}
+    assert "get_config" in found["recommendation"]
+    no_id = refusal(await client.call_tool("diff_config", {"client_id": "cursor", "local_artifact_id": "abc"}))
+    assert no_id["error"] == "artifact_not_found"
     for wrong in ({}, {"local_artifact_id": old["artifact_id"], "local_payload": PAYLOAD}):
         assert (
             refusal(await client.call_tool("diff_config", {"client_id": "cursor", **wrong}))["error"] == "invalid_input"

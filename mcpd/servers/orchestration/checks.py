@@ -70,7 +70,5 @@ class Checks:
             findings = [replace(each, severity="warning") if each.code == "EMPTY_CONFIG" else each for each in findings]
         errors = [each for each in findings if each.severity == "error"]
         policy = Policy.load(self._paths, self._scope)
-        # What cannot be read by the validation cannot be read by the policy either.
-        is_readable = isinstance(payload, dict) and isinstance(payload.get("mcpServers"), dict)
-        violations = policy.check(payload, self._servers.all()) if is_readable and isinstance(payload, dict) else []
+        violations = policy.check(payload, self._servers.all()) if isinstance(payload, dict) else []
         return Report(errors, [each for each in findings if each.severity == "warning"], violations)

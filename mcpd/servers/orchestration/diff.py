@@ -56,20 +56,35 @@ def report(
     """
     diff = compare(local, remote)
     added, removed, modified = (_count(diff, key) for key in ("servers_added", "servers_removed", "servers_modified"))
-    total = added + removed + modified
-    status = "diverged" if removed else "outdated" if total else "up-to-date"
+    status = "diverged" if removed else "outdated" if added or modified else "up-to-date"
+    return _report(status, local_id, remote_id, diff, _recommendation(added, removed, modified))
+
+
+def unknown(local_id: str, remote_id: str) -> dict[str, JsonValue]:
+    """The same for a local configuration of which only the id is known, which is not the published one's (O-30)."""
+    advice = (
+        "This configuration was not published for this client and profile, so it is not known how it differs. Run"
+        " 'get_config' to fetch latest, or compare it as local_payload."
+    )
+    return _report("unknown", local_id, remote_id, compare({}, {}), advice)
+
+
+def _report(
+    status: str, local_id: str, remote_id: str, diff: dict[str, JsonValue], recommendation: str
+) -> dict[str, JsonValue]:
+    added, removed, modified = (_count(diff, key) for key in ("servers_added", "servers_removed", "servers_modified"))
     return {
         "status": status,
         "local_artifact_id": local_id,
         "remote_artifact_id": remote_id,
         "diff": diff,
         "summary": {
-            "total_changes": total,
+            "total_changes": added + removed + modified,
             "added_count": added,
             "removed_count": removed,
             "modified_count": modified,
         },
-        "recommendation": _recommendation(added, removed, modified),
+        "recommendation": recommendation,
     }
 
 

@@ -144,6 +144,7 @@ class Drafts:
         if not _is_there(path):
             return False
         with self._tree.lock():
+            self._tree.prepare(path.parent)
             try:
                 path.unlink()
                 sync_directory(path.parent)

@@ -22,6 +22,7 @@ class ClientNotFound(NotFound):
 
     def __init__(self, client_id: str, available: Iterable[str]) -> None:
         super().__init__(f"Client '{client_id}' not found")
+        self.client_id = client_id
         self.members: dict[str, JsonValue] = {"available_clients": list(available)}
 
 
@@ -40,14 +41,27 @@ class ArtifactNotFound(NotFound):
 
     code = "artifact_not_found"
 
-    def __init__(self, artifact_id: str, why: str = "") -> None:
-        super().__init__(f"Artifact '{artifact_id}' not found" + (f": {why}" if why else ""))
+    def __init__(self, artifact_id: str, why: str) -> None:
+        super().__init__(f"Artifact '{artifact_id}' not found")
+        self.members: dict[str, JsonValue] = {"details": {"artifact_id": why}}
+
+
+class NothingPublished(NotFound):
+    """No configuration at all was published for the client and profile, and who asks may not publish one."""
+
+    code = "artifact_not_found"
 
 
 class ServerNotFound(NotFound):
     """No installed server, or none in the draft, of that id."""
 
     code = "server_not_found"
+
+
+class ResourceNotFound(NotFound):
+    """No resource of that URI."""
+
+    code = "invalid_input"
 
 
 class InvalidInput(InvalidArgument):
@@ -89,4 +103,5 @@ class PolicyViolation(NotAuthorized):
 def error_object(fault: McpdError) -> dict[str, JsonValue]:
     """*fault* as the object that tools answer with (O-58): ``error``, ``message`` and what belongs to the code."""
     members: dict[str, JsonValue] = getattr(fault, "members", {})
-    return {"error": str(getattr(fault, "code", INTERNAL)), "message": fault.message, **members}
+    usual = InvalidInput.code if isinstance(fault, InvalidArgument | InvalidConfig) else INTERNAL
+    return {"error": str(getattr(fault, "code", usual)), "message": fault.message, **members}

@@ -35,6 +35,8 @@ MAX_KEY: Final = 16 * 1024
 """Bytes of a file that holds one key."""
 MAX_LIST: Final = 1024 * 1024
 """Bytes of the list of keys."""
+KEPT: Final = 1000
+"""Keys that are listed, so that the list can always be read again; of more the oldest are dropped."""
 ANEW: Final = "'mcpctl client keys rotate' makes a new one"
 
 _RAW_SIZE: Final = 32

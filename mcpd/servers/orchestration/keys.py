@@ -22,6 +22,7 @@ from mcpd.servers.orchestration.canonical import timestamp
 from mcpd.servers.orchestration.faults import SignatureFault
 from mcpd.servers.orchestration.keyfiles import (
     ANEW,
+    KEPT,
     MAX_KEY,
     MAX_LIST,
     OVERLAP,
@@ -191,7 +192,7 @@ class Keys:
     def _rotate(self) -> KeyChange:
         """Replace the signing key, whatever is there; a full disk stops this before its first step."""
         tree, now = self._tree, self._clock()
-        records = self._records() or self._adopted(now)
+        records = (self._records() or self._adopted(now))[: KEPT - 1]
         live = _live(records)
         secret = Ed25519PrivateKey.generate()
         public = secret.public_key()

@@ -220,7 +220,10 @@ def _check_permissions(rule: _Rule, name: str, origin: Origin) -> list[Violation
     found: list[Violation] = []
     for permission in origin.permissions:
         base = permission.partition("?")[0]
-        found += _against(rule, name, dict.fromkeys((permission, base)), f"the permission {printable(permission)!r}")
+        # What may be made may be written: a rule on the one is a rule on the other.
+        writes = re.sub(r"\Afilesystem:create:", "filesystem:rw:", base)
+        values = dict.fromkeys((permission, base, writes))
+        found += _against(rule, name, values, f"the permission {printable(permission)!r}")
     return found
 
 

@@ -13,6 +13,7 @@ from mcpd.model import printable
 from mcpd.servers.orchestration import diff
 from mcpd.servers.orchestration.canonical import artifact_id as id_of
 from mcpd.servers.orchestration.canonical import canonical
+from mcpd.servers.orchestration.checks import Report
 from mcpd.servers.orchestration.drafts import parse_payload
 from mcpd.servers.orchestration.faults import (
     InvalidInput,
@@ -21,8 +22,9 @@ from mcpd.servers.orchestration.faults import (
     SignatureFault,
     ValidationFailed,
 )
-from mcpd.servers.orchestration.payload import SERVERS, generate
+from mcpd.servers.orchestration.payload import SERVERS, Generated, generate
 from mcpd.servers.orchestration.releases import MAX_CHANGELOG
+from mcpd.servers.orchestration.validation import validate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.checks import Checks
     from mcpd.servers.orchestration.drafts import Drafts
     from mcpd.servers.orchestration.family import Family
-    from mcpd.servers.orchestration.payload import Generated
     from mcpd.servers.orchestration.profiles import Profile
     from mcpd.servers.orchestration.releases import Release, Releases
     from mcpd.servers.orchestration.servers import Servers
@@ -62,22 +63,35 @@ class Publishing:
         """What the installed servers make the configuration now."""
         return generate(self.servers.all().values(), family, profile)
 
+    def admissible(self, family: Family, profile: Profile) -> Generated:
+        """The same without the servers that could not be published, by the policy or otherwise.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a policy that cannot be read.
+        """
+        made = self.generated(family, profile)
+        report = self.checks.report(made.payload, family, may_be_empty=True)
+        refused = {each.server_id for each in report.errors} | {each.server_id for each in report.violations}
+        entries = {name: entry for name, entry in _entries(made.payload).items() if name not in refused}
+        faults = [*(each.message for each in report.errors), *(each.message for each in report.violations)]
+        return Generated({SERVERS: entries}, [*made.warnings, *(f"left out: {fault}" for fault in faults)])
+
     def first(self, family: Family, profile: Profile) -> Release:
         """The release that a client's profile begins with, so that there is always one (C-30)."""
         with self.tree.lock():
             there = self.releases.latest(family.id, profile.id)
             if there is not None:
                 return there
-            generated = self.generated(family, profile)
-            return self._sign(family, profile, generated.payload, FROM_INSTALLED, "First release")
+            made = self.admissible(family, profile)
+            for warning in made.warnings:
+                _log.warning("%s/%s: %s", family.id, profile.id, warning)
+            return self._sign(family, profile, made.payload, FROM_INSTALLED, "First release")
 
     def view(self, family: Family, profile: Profile) -> dict[str, JsonValue]:
         """The draft, or what one would begin with, and how it differs from the newest release."""
         draft = self.drafts.get(family.id, profile.id)
         newest = self.releases.latest(family.id, profile.id)
         before = newest.payload if newest is not None else {SERVERS: {}}
-        payload = draft.payload if draft is not None else before
-        base = draft.base_artifact_id if draft is not None else newest.artifact_id if newest is not None else None
+        payload, base = self._draft(family, profile)
         return {
             "client_id": family.id,
             "profile_id": profile.id,
@@ -114,6 +128,7 @@ class Publishing:
             entry, warnings = entries[server.id], made.warnings
         elif variables:
             raise InvalidInput("an entry of its own names its variables itself, in env", {"field": "env_vars"})
+        _refuse_secrets(family, profile, name, entry)
         with self.tree.lock():
             payload, base = self._draft(family, profile)
             payload = parse_payload({**payload, SERVERS: {**_entries(payload), name: entry}}, "the draft")
@@ -202,6 +217,13 @@ class Publishing:
             family.id, profile.id, payload,
             generator=GENERATOR, generator_version=__version__, source=source, changelog=changelog,
         )  # fmt: skip
+
+
+def _refuse_secrets(family: Family, profile: Profile, name: str, entry: JsonValue) -> None:
+    """Keep secrets out of drafts too: those are files, which in the system's tree everybody may read."""
+    findings = [each for each in validate({SERVERS: {name: entry}}, family) if each.code == "SECRET_VALUE"]
+    about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
+    Report(findings, (), ()).require(f"what is to be added to the draft of {family.id}/{profile.id}", about)
 
 
 def _entries(payload: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from mcpd import __version__
-from mcpd.errors import InvalidArgument, NotFound
+from mcpd.errors import InvalidArgument
 from mcpd.model import dump_json, printable
 from mcpd.servers.orchestration import prompts, steps
-from mcpd.servers.orchestration.faults import SignatureFault
+from mcpd.servers.orchestration.faults import ResourceNotFound, SignatureFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ class Resources:
     def read(self, uri: str) -> dict[str, Any]:
         """The contents of *uri*, as ``resources/read`` answers.
 
-        Raises :class:`~mcpd.errors.NotFound` for one that there is not, and what the service raises.
+        Raises :class:`~mcpd.servers.orchestration.faults.ResourceNotFound`, and what the service raises.
         """
         for each in _RESOURCES:
             if each.uri == uri:
@@ -100,7 +100,7 @@ class Resources:
                 "capabilities": {
                     "tools": [tool["name"] for tool in self._tools.offered],
                     "resources": [*(each.uri for each in _RESOURCES), *_TEMPLATES],
-                    "prompts": [prompt["name"] for prompt in prompts.descriptions()],
+                    "prompts": [prompt["name"] for prompt in prompts.offered(self._service)],
                 },
                 "features": {
                     "content_addressing": True,
@@ -156,5 +156,7 @@ def _text(value: object) -> str:
     return dump_json(value).decode()
 
 
-def _missing(uri: str) -> NotFound:
-    return NotFound(f"there is no resource {printable(uri)!r}; resources/list and resources/templates/list show all")
+def _missing(uri: str) -> ResourceNotFound:
+    return ResourceNotFound(
+        f"there is no resource {printable(uri)!r}; resources/list and resources/templates/list show all"
+    )

@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 NAME: Final = "mcp-orchestration"
 ERROR_META: Final = "org.mcpd/error"
 """Where the error object is in a result's ``_meta`` (design §9)."""
-_PATIENCE: Final = 2.0
-"""Seconds that the last lines of the log may take."""
 _INSTRUCTIONS: Final = (
-    "Signed configurations of MCP clients. get_config hands one out, diff_config tells whether one is current. A change"
-    " is a draft (add_server_to_config, remove_server_from_config), is checked (validate_config) and published"
-    " (publish_config). The files of clients are changed by the user only: deploy_config names the command."
+    "Signed configurations of MCP clients. get_config hands one out, diff_config tells whether one is current. The"
+    " files of clients are changed by the user only: deploy_config names the command."
+)
+_TO_CHANGE: Final = (
+    " A change is a draft (add_server_to_config, remove_server_from_config), is checked (validate_config) and published"
+    " (publish_config)."
 )
 
 log = logging.getLogger(NAME)
@@ -64,23 +65,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{NAME}: {fault.message}", file=sys.stderr)  # noqa: T201 - a usage message
         return fault.exit_code
     finally:
-        lines.end(_PATIENCE)
+        lines.end()
 
 
 async def _serve(paths: Paths, lines: Log, *, system: bool) -> int:
     scope = Scope.SYSTEM if system else Scope.USER
-    server = make_server(Orchestration(paths, scope, writable=not system), writable=not system)
+    server = make_server(Orchestration(paths, scope, writable=not system))
     return await sdk.serve(server, list_changed=False, lines=lines, log=log)
 
 
-def make_server(service: Orchestration, *, writable: bool = True) -> Server[Any]:
-    """The SDK's server whose handlers ask *service*; one that is not *writable* offers the reading tools only."""
-    handlers = Handlers(service, writable=writable)
+def make_server(service: Orchestration) -> Server[Any]:
+    """The SDK's server whose handlers ask *service*; for one that is not writable it offers what only reads."""
+    handlers = Handlers(service)
     return sdk.make_server(
         NAME,
         version=VERSION,
         title="Configurations of MCP clients",
-        instructions=_INSTRUCTIONS,
+        instructions=_INSTRUCTIONS + (_TO_CHANGE if service.writable else ""),
         log=log,
         list_changed=False,
         handlers={
@@ -99,9 +100,9 @@ def make_server(service: Orchestration, *, writable: bool = True) -> Server[Any]
 class Handlers:
     """Answers the SDK's requests with what *service* says, which one thread of its own asks."""
 
-    def __init__(self, service: Orchestration, *, writable: bool = True) -> None:
+    def __init__(self, service: Orchestration) -> None:
         self._service = service
-        self._tools = Tools(service, writable=writable)
+        self._tools = Tools(service)
         self._resources = Resources(service, self._tools, sdk.REVISIONS)
         # One: what the service holds has one owner, and a disk that is slow holds up no message.
         self._owner = ThreadPoolExecutor(1, "orchestration")
@@ -149,7 +150,7 @@ class Handlers:
 
     async def list_prompts(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
         """``prompts/list``."""
-        return sdk.complete({"prompts": list(prompts.descriptions())})
+        return sdk.complete({"prompts": prompts.offered(self._service)})
 
     async def get_prompt(self, _ctx: sdk.Context, params: types.GetPromptRequestParams) -> Any:
         """``prompts/get``."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import ReadOnly
+from mcpd.errors import InvalidConfig, ReadOnly
 from mcpd.servers.orchestration import diff
 from mcpd.servers.orchestration.audit import Audit
+from mcpd.servers.orchestration.canonical import ARTIFACT_ID
 from mcpd.servers.orchestration.canonical import artifact_id as id_of
-from mcpd.servers.orchestration.canonical import canonical
 from mcpd.servers.orchestration.checks import Checks
 from mcpd.servers.orchestration.drafts import Drafts, parse_payload
 from mcpd.servers.orchestration.families import Families
-from mcpd.servers.orchestration.faults import ArtifactNotFound, InvalidInput
+from mcpd.servers.orchestration.faults import ArtifactNotFound, InvalidInput, NothingPublished, SignatureFault
 from mcpd.servers.orchestration.keys import Keys
 from mcpd.servers.orchestration.profiles import Profiles
 from mcpd.servers.orchestration.publishing import FROM_INSTALLED, Publishing
@@ -52,7 +52,7 @@ class Orchestration:
         self, paths: Paths, scope: Scope, *, writable: bool = True, clock: Callable[[], datetime] = now
     ) -> None:
         """Not *writable*: only what is published already is handed out, and nothing is made or changed."""
-        self._writable = writable
+        self.writable = writable
         self.scope = scope
         self.tree = Tree(paths.layout(scope).orchestration, scope)
         self.families = Families.of(paths, scope)
@@ -82,7 +82,7 @@ class Orchestration:
         for profile_id in self.profiles.available(family):
             profile = self.profiles.get(family, profile_id)
             release = self.releases.latest(client_id, profile_id)
-            if release is None and not self._writable:
+            if release is None and not self.writable:
                 continue
             release = release if release is not None else self._first(family, profile)
             found.append(
@@ -115,7 +115,8 @@ class Orchestration:
     ) -> dict[str, JsonValue]:
         """How a configuration, given by exactly one of its id and its payload, differs from the newest (O-29…O-36).
 
-        Raises as :meth:`release` does, and :class:`~mcpd.servers.orchestration.faults.InvalidInput`.
+        That is unknown for an id that was never published for the client and profile. Raises as :meth:`release` does,
+        and :class:`~mcpd.servers.orchestration.faults.InvalidInput`.
         """
         if (local_artifact_id is None) == (local_payload is None):
             raise InvalidInput(
@@ -123,19 +124,26 @@ class Orchestration:
                 {"field": "local_payload" if local_payload is not None else "local_artifact_id"},
             )
         newest = self.release(client_id, profile_id)
-        if local_artifact_id is not None:
-            local = self.releases.get(client_id, profile_id, local_artifact_id, expired=True).payload
-        else:
+        if local_artifact_id is None:
             local = parse_payload(local_payload, "local_payload")
+        else:
+            try:
+                local = self.releases.get(client_id, profile_id, local_artifact_id, expired=True).payload
+            except ArtifactNotFound:
+                if not ARTIFACT_ID.fullmatch(local_artifact_id):
+                    raise
+                return diff.unknown(local_artifact_id, newest.artifact_id)
         return diff.report(local, newest.payload, id_of(local), newest.artifact_id)
 
     def release(self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None) -> Release:
         """A release whose signature was verified: the newest, made from what is installed if there is none yet.
 
-        Raises :class:`~mcpd.servers.orchestration.faults.ClientNotFound`,
+        Servers that could not be published, by the policy or otherwise, are not in one that is made so. Raises
+        :class:`~mcpd.servers.orchestration.faults.ClientNotFound`,
         :class:`~mcpd.servers.orchestration.faults.ProfileNotFound`,
         :class:`~mcpd.servers.orchestration.faults.ArtifactNotFound`,
-        :class:`~mcpd.servers.orchestration.faults.SignatureFault`, and what writing raises.
+        :class:`~mcpd.servers.orchestration.faults.SignatureFault`,
+        :class:`~mcpd.servers.orchestration.faults.NothingPublished` where nothing can be made, and what writing raises.
         """
         family, profile = self._known(client_id, profile_id)
         if artifact_id is not None:
@@ -156,7 +164,11 @@ class Orchestration:
         newest = self.releases.latest(client_id, profile_id)
         if newest is None or newest.metadata.get("source") != FROM_INSTALLED:
             return False
-        return id_of(self.generated(client_id, profile_id).payload) != newest.artifact_id
+        try:
+            made = self._publishing.admissible(*self._known(client_id, profile_id))
+        except InvalidConfig:
+            return False  # With a policy that cannot be read nothing else can be published.
+        return id_of(made.payload) != newest.artifact_id
 
     def view_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
         """The draft, or what one would begin with, and how it differs from the newest release."""
@@ -175,7 +187,8 @@ class Orchestration:
         """Put an installed server, or *entry*, into the draft, as *name*; returns :meth:`view_draft`.
 
         *variables* are passed on to it by the client's own placeholders. Raises
-        :class:`~mcpd.servers.orchestration.faults.ServerNotFound` for one that is not installed and has no *entry*.
+        :class:`~mcpd.servers.orchestration.faults.ServerNotFound` for one that is not installed and has no *entry*,
+        and :class:`~mcpd.servers.orchestration.faults.ValidationFailed` for an *entry* with a secret in it.
         """
         family, profile = self._known(client_id, profile_id)
         self._require_writable()
@@ -209,7 +222,6 @@ class Orchestration:
             draft = self.drafts.get(client_id, profile_id)
             generated = draft is None
             payload = draft.payload if draft is not None else self.generated(client_id, profile_id).payload
-        canonical(payload)
         report = self.checks.report(payload, family, may_be_empty=generated)
         return {"client_id": client_id, "profile_id": profile_id, **report.to_json()}
 
@@ -237,7 +249,11 @@ class Orchestration:
         self.checks.report(release.payload, family, may_be_empty=True).require(what, details)
 
     def initialize_keys(self, *, regenerate: bool = False) -> dict[str, JsonValue]:
-        """Make the keys if there are none, or new ones; then what is current is signed again with them."""
+        """Make the keys if there are none, or new ones; then what is current is signed again with them.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` for keys that cannot be used, and for releases
+        that cannot be trusted: the key is replaced nevertheless, and all others are signed again.
+        """
         self._require_writable()
         with self.tree.lock():
             change = self.keys.initialize(regenerate=regenerate)
@@ -245,7 +261,10 @@ class Orchestration:
                 about: dict[str, JsonValue] = {"signing_key_id": change.key_id}
                 self.audit.record("initialize_keys", client_id="", profile_id="", outcome="ok", details=about)
             # Whatever came in between the last time: what is signed with another key is signed again.
-            signed = self.releases.resign()
+            try:
+                signed = self.releases.resign()
+            except SignatureFault as fault:
+                raise SignatureFault(f"The key {change.key_id} is in use. {fault.message}") from fault
         return {
             "signing_key_id": change.key_id,
             "created": change.created,
@@ -269,16 +288,15 @@ class Orchestration:
 
     def _first(self, family: Family, profile: Profile) -> Release:
         """The release that a client's profile begins with."""
-        if not self._writable:
-            raise ArtifactNotFound(
-                "latest",
+        if not self.writable:
+            raise NothingPublished(
                 f"nothing is published for {family.id}/{profile.id} yet; root does it with"
-                f" 'mcpctl --system client publish {family.id} --profile {profile.id}'",
+                f" 'mcpctl --system client publish {family.id} --profile {profile.id}'"
             )
         return self._publishing.first(family, profile)
 
     def _require_writable(self) -> None:
-        if not self._writable:
+        if not self.writable:
             raise ReadOnly(
                 f"{self.tree.root}: the system's configurations are root's to change, with 'mcpctl --system client'"
             )

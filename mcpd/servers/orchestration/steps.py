@@ -9,7 +9,7 @@ from mcpd.errors import InvalidConfig
 from mcpd.model import load_json
 from mcpd.paths import Scope
 from mcpd.servers.orchestration import diff
-from mcpd.servers.orchestration.faults import ArtifactNotFound
+from mcpd.servers.orchestration.faults import ArtifactNotFound, SignatureFault
 
 if TYPE_CHECKING:
     from mcpd.model import JsonValue
@@ -28,9 +28,13 @@ def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id:
     before: dict[str, Any] = {"mcpServers": {}}
     if last is not None:
         try:
-            before = service.release(client_id, profile_id, str(last.get("artifact_id"))).payload
+            # To compare with, a release whose key has expired will do, and none is no reason not to deploy another.
+            artifact = str(last.get("artifact_id"))
+            before = service.releases.get(client_id, profile_id, artifact, expired=True).payload
         except ArtifactNotFound:
             last = {**last, "problem": "the release that was deployed is not there any more"}
+        except SignatureFault as fault:
+            last = {**last, "problem": fault.message}
     words = ["deploy", client_id, "--profile", profile_id]
     if artifact_id is not None:
         words += ["--artifact", artifact_id]
@@ -68,7 +72,8 @@ def drift(service: Orchestration, client_id: str, profile_id: str) -> dict[str, 
 
 def undo(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue]:
     """What was deployed last, and the command that takes it back."""
-    service.release(client_id, profile_id)
+    # Without a release: taking back is the way out of one that cannot be used, too.
+    service.profiles.get(service.families.get(client_id), profile_id)
     last = deployed(service, client_id, profile_id)
     return {
         "client_id": client_id,

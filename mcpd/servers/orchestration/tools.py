@@ -28,7 +28,7 @@ READING: Final = frozenset(
         "validate_config", "deploy_config", "drift_config", "undo_config",
     }
 )  # fmt: skip
-"""Those that change nothing: all that the system's server offers."""
+"""Those that change nothing: all that is offered where nothing can be changed."""
 _MOST: Final = 1024
 """Characters of an argument that is an id or a name."""
 
@@ -48,9 +48,9 @@ def _validators() -> dict[str, Draft202012Validator]:
 class Tools:
     """The tools of one service."""
 
-    def __init__(self, service: Orchestration, *, writable: bool = True) -> None:
+    def __init__(self, service: Orchestration) -> None:
         self._service = service
-        self._offered = {tool["name"]: tool for tool in descriptions() if writable or tool["name"] in READING}
+        self._offered = {tool["name"]: tool for tool in descriptions() if service.writable or tool["name"] in READING}
 
     @property
     def offered(self) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def _checked(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str,
         if fault.validator == "oneOf":
             text, where = "give exactly one of local_artifact_id and local_payload", "local_payload"
         elif fault.validator == "required":
-            where = text.split("'")[1] if "'" in text else where
+            where = next(name for name in tool["inputSchema"]["required"] if name not in given)
         raise InvalidInput(f"{tool['name']}: {printable(text)}", {"field": where})
     for key, value in given.items():
         if isinstance(value, str) and len(value) > _MOST and key != "changelog":

@@ -129,10 +129,14 @@ class Tree:
     def prepare(self, directory: Path) -> None:
         """Make *directory*, below :attr:`root`, and clear away what writers that were killed left in it.
 
-        Only the holder of the lock may, as long as it has nothing staged there itself.
+        Only the holder of the lock may, as long as it has nothing staged there itself. Raises
+        :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`.
         """
         for each in reversed([directory, *directory.parents]):
             if each.is_relative_to(self.root):
+                # The tree itself may lie elsewhere. In it a server writes, which others are not to follow out of it.
+                if each != self.root and each.is_symlink():
+                    raise InvalidConfig(f"{each}: a symlink, which leads out of {self.root}; move it away")
                 self._make(each)
         try:
             for path in directory.iterdir():

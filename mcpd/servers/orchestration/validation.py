@@ -264,7 +264,7 @@ class _Server:
             self._error(
                 "SECRET_VALUE",
                 f"this looks like a secret ({why}), which no configuration may hold; write a placeholder instead, or"
-                " have the server installed and set it with 'mcpctl config set'",
+                " have the server installed and set it with 'mcpctl secret set'",
                 printable(where),
             )
 

@@ -10,7 +10,7 @@ import logging
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from mcpd import __version__
 from mcpd.errors import McpdError
@@ -23,7 +23,7 @@ from mcpd.servers.scripts.running import failed
 from mcpd.servers.timing import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     import mcp_types as types
     from mcp.server.context import ServerRequestContext
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from mcpd.servers.scripts.definition import Definition
 
     Context = ServerRequestContext[Any, Any]
-    Next = Callable[[Any], Awaitable[Any]]
 
-_PATIENCE: Final = 2.0
-"""Seconds that the last lines of the log may take."""
 
 log = logging.getLogger("mcp-scripts")
 
@@ -55,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mcp-scripts: {fault.message}", file=sys.stderr)  # noqa: T201 - a usage message
         return fault.exit_code
     finally:
-        lines.end(_PATIENCE)
+        lines.end()
 
 
 def _parser() -> argparse.ArgumentParser:

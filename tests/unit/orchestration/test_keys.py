@@ -28,6 +28,7 @@ from signed_parts import Site, contents, mode, settle
 from mcpd.errors import InvalidConfig, NoSpace
 from mcpd.paths import Scope
 from mcpd.servers.orchestration.faults import SignatureFault
+from mcpd.servers.orchestration.keyfiles import KEPT
 from mcpd.servers.orchestration.keys import OVERLAP
 
 if TYPE_CHECKING:
@@ -236,6 +237,25 @@ def test_rotations_follow_each_other(site: Site) -> None:
         assert key == current
         site.keys.verify(DATA, signature, key)
     assert [record.key_id for record in site.keys.listing()][:0:-1] == [key for _, key, _ in made]
+
+
+def test_no_number_of_rotations_makes_the_list_of_keys_unreadable(site: Site) -> None:
+    signature, old = site.keys.sign(DATA)
+    listed = json.loads(site.list.read_bytes())["keys"]
+    retired = [
+        {
+            "key_id": f"orchestration-{number:016x}",
+            "created_at": "2026-01-01T00:00:00Z",
+            "retired_at": "2026-01-02T00:00:00Z",
+        }
+        for number in range(KEPT)
+    ]
+    site.list.write_text(json.dumps({"keys": listed + retired}))
+    change = site.keys.initialize(regenerate=True)
+    found = site.again().keys.listing()
+    assert [record.key_id for record in found[:3]] == [change.key_id, old, retired[0]["key_id"]]
+    assert len(found) == KEPT
+    site.keys.verify(DATA, signature, old)
 
 
 def test_a_rotation_by_another_process_is_seen(site: Site) -> None:

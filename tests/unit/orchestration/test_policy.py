@@ -236,6 +236,14 @@ def test_permissions(paths: Paths, rules: str, expected: list[tuple[str, str]]) 
     assert found == [(rule, "x", value) for rule, value in expected]
 
 
+@pytest.mark.parametrize("rules", ["forbidden = ['filesystem:rw:*']", "allowed = ['filesystem:ro:*']"])
+def test_what_a_server_may_make_it_may_write(paths: Paths, rules: str) -> None:
+    servers = by_id(server("a", permissions=["filesystem:create:~/x?make"]))
+    found = broken(paths, f"[permissions]\n{rules}\n", payload(x=run("a")), servers)
+    assert [(rule, name) for rule, name, _ in found] == [(f"permissions.{rules.split(maxsplit=1)[0]}", "x")]
+    assert broken(paths, "[permissions]\nallowed = ['filesystem:rw:~/x']\n", payload(x=run("a")), servers) == []
+
+
 def test_a_remote_server_needs_the_network_without_saying_so(paths: Paths) -> None:
     remote = server("a", source=None, transports=[{"type": "streamable-http", "url": "https://x.y/mcp"}])
     assert broken(paths, "[permissions]\nforbidden = ['network']\n", payload(x=run("a")), by_id(remote)) == [

@@ -21,7 +21,7 @@ from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Scope
 from mcpd.servers.orchestration import releases as module
 from mcpd.servers.orchestration.canonical import artifact_id, canonical
-from mcpd.servers.orchestration.faults import SignatureFault
+from mcpd.servers.orchestration.faults import ArtifactNotFound, SignatureFault, error_object
 from mcpd.servers.orchestration.releases import KEPT, MAX_CHANGELOG, MAX_INDEX, MAX_WORD
 from mcpd.servers.orchestration.verify import statement
 
@@ -145,8 +145,13 @@ def test_O26_an_artifact_is_found_only_where_it_was_published(site: Site) -> Non
     site.publish(client="cursor")
     site.publish(payload_of("other"), client="claude-desktop")
     for client, profile in (("claude-desktop", "default"), ("cursor", "dev")):
-        with pytest.raises(NotFound, match=f"{EXAMPLE_ID}.*{client}/{profile}"):
+        with pytest.raises(ArtifactNotFound) as caught:
             site.releases.get(client, profile, EXAMPLE_ID)
+        assert error_object(caught.value) == {
+            "error": "artifact_not_found",
+            "message": f"Artifact '{EXAMPLE_ID}' not found",
+            "details": {"artifact_id": f"it was not published for {client}/{profile}"},
+        }
 
 
 def test_what_was_published_is_listed(site: Site) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from signed_parts import mode, not_mine
+from signed_parts import Clock, mode, not_mine
 
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NoSpace, ReadOnly
 from mcpd.paths import Scope
+from mcpd.servers.orchestration.drafts import Drafts
 from mcpd.servers.orchestration.tree import Tree, mark
 
 if TYPE_CHECKING:
@@ -149,6 +150,27 @@ def test_what_is_no_file_of_ours_is_refused(tree: Tree, kind: str) -> None:
     with pytest.raises(InvalidConfig, match=str(path)):
         tree.read(path)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_nothing_is_written_or_cleared_away_through_a_symlink_out_of_the_tree(tmp_path: Path) -> None:
+    tree = Tree(tmp_path / "tree", Scope.USER)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    kept = outside / ".default.json.0123456789ab~tmp"
+    kept.write_text("mine")
+    tree.drafts.mkdir(parents=True)
+    (tree.drafts / "cursor").symlink_to(outside)
+    (outside / "default.json").write_text("mine too")
+    for change in (
+        lambda: tree.write(tree.draft("cursor", "default"), b"{}"),
+        lambda: Drafts(tree, Clock()).clear("cursor", "default"),
+    ):
+        with pytest.raises(InvalidConfig, match="a symlink, which leads out of"):
+            change()
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {
+        kept.name: "mine",
+        "default.json": "mine too",
+    }
 
 
 @pytest.mark.parametrize("kind", ["fifo", "symlink", "dangling", "socket", "huge"])

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +13,15 @@ from world import talk
 from mcpd import paths as locations
 from mcpd.errors import InvalidManifest, SpawnFailed
 from mcpd.paths import Scope
+from mcpd.runtime.bundled import command_of
 from mcpd.runtime.permissions import PathGrant, parse
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from world import World
+
+    from mcpd.store.records import LayerName
 
 LISTING = """
 import json, os
@@ -78,6 +83,23 @@ async def test_what_is_installed_later_is_seen_by_a_server_that_runs(world: Worl
     assert world.paths.user.settings.parent.stat().st_mode & 0o777 == 0o700
 
 
+async def test_what_symlinks_lead_to_is_found_under_their_names(world: World) -> None:
+    settings, data = world.paths.user.settings.parent, world.paths.user.secrets.parent
+    elsewhere = world.paths.home / "dotfiles/mcp"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "policy.toml").write_text("")
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.symlink_to(elsewhere)
+    world.install("other")
+    moved = world.paths.home / "moved"
+    data.parent.rename(moved)
+    data.parent.symlink_to(moved)
+    found = await seen(world, [settings, world.paths.user.installed], "installed")
+    assert found["seen"][str(settings)] == ["policy.toml"]
+    assert found["seen"][str(world.paths.user.installed)] == ["other", "server"]
+    assert found["writable"] == []
+
+
 async def test_without_the_permission_nothing_of_it_is_shown_or_told(world: World) -> None:
     world.install("other")
     found = await seen(world, [world.paths.user.installed])
@@ -102,6 +124,35 @@ async def test_create_makes_nothing_in_what_is_mcpds_own(world: World, below: st
     with pytest.raises(InvalidManifest):
         await talk(world.sessions(scope=Scope.USER), "server")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("permission", ["filesystem:ro:~", "filesystem:rw:~", "installed"])
+async def test_O49_no_other_server_reads_the_signing_key_or_writes_beside_it(world: World, permission: str) -> None:
+    tree, keys = world.paths.user.orchestration, world.paths.user.signing_keys
+    keys.mkdir(parents=True)
+    (keys / "signing_key.pem").write_text("secret")
+    (tree / "audit.jsonl").write_text("")
+    found = await seen(world, [keys, tree], permission)
+    assert found["seen"][str(keys)] != ["signing_key.pem"]
+    assert str(tree) not in found["writable"]
+    assert [path.name for path in keys.iterdir()] == ["signing_key.pem"]
+    if permission != "installed":
+        assert found["seen"][str(tree)] == ["audit.jsonl", "keys"]
+
+
+@pytest.mark.parametrize("below", ["", "/keys", "/drafts"])
+async def test_O49_no_other_server_is_granted_the_tree_of_configurations(world: World, below: str) -> None:
+    world.install("server", LISTING, permissions=[f"filesystem:create:~/.mcp-orchestration{below}"])
+    with pytest.raises(InvalidManifest, match=r"belongs to mcpd|mcpd's own"):
+        await talk(world.sessions(scope=Scope.USER), "server")
+
+
+@pytest.mark.parametrize("layer", ["user", "system", "vendor"])
+def test_O49_only_what_comes_with_the_system_is_taken_for_the_server_that_signs(world: World, layer: LayerName) -> None:
+    named = [{"type": "stdio", "command": "mcp-orchestration", "args": []}]
+    server = replace(world.install("mcp-orchestration", transports=named), layer=layer)
+    assert command_of(server) == ("mcp-orchestration" if layer == "vendor" else None)
+    assert command_of(replace(world.install("other"), layer=layer)) is None
 
 
 async def test_create_follows_no_link_into_what_is_hidden_and_says_what_cannot_be_made(world: World) -> None:
