@@ -29,7 +29,7 @@ INSTALLED = 30
 TOGETHER = 100
 ROUNDS = 5
 CALLS = 200
-DATA = Path(__file__).parents[1] / "data/servers"
+DATA = Path(__file__).parents[1] / "data/share/servers"
 WHO = {"client_id": "claude-desktop", "profile_id": "default"}
 LIMITS = {"get_config": 300.0, "list_clients": 200.0, "list_profiles": 200.0, "diff_config": 200.0}
 """Milliseconds, 95 of 100 calls (NFR-3, NFR-4)."""

@@ -22,6 +22,10 @@ HOME_VARIABLE: Final = "MCP_USER_HOME"
 """Names the user's home to a server, whose own HOME is the directory that it may write."""
 
 
+VENDOR_VARIABLE: Final = "MCP_VENDOR_DIR"
+"""Overrides where the servers are that the system's packages bring."""
+
+
 class Scope(StrEnum):
     """Whom a server is installed for (S-1)."""
 
@@ -143,7 +147,7 @@ class Paths:
 def from_environment() -> Paths:
     """The paths of this process, as its environment sets them."""
     root = Path(os.environ.get("MCP_ROOT") or "/").absolute()
-    return Paths(user=_user(), system=_system(root), vendor=root / "usr/share/mcp/servers", home=_home())
+    return Paths(user=_user(), system=_system(root), vendor=_vendor(root), home=_home())
 
 
 def exported(paths: Paths) -> dict[str, str]:
@@ -151,7 +155,8 @@ def exported(paths: Paths) -> dict[str, str]:
     user = paths.user
     return {
         HOME_VARIABLE: str(paths.home),
-        "MCP_ROOT": str(paths.vendor.parents[3]),
+        "MCP_ROOT": str(paths.system.settings.parents[2]),
+        VENDOR_VARIABLE: str(paths.vendor),
         "MCP_SYSTEM_INSTALL_DIR": str(paths.system.installed),
         "MCP_SYSTEM_SOURCES_PATH": str(paths.system.sources_list),
         "MCP_USER_INSTALL_DIR": str(user.installed),
@@ -159,6 +164,16 @@ def exported(paths: Paths) -> dict[str, str]:
         "XDG_CONFIG_HOME": str(user.settings.parent.parent),
         "XDG_DATA_HOME": str(user.secrets.parent.parent),
     }
+
+
+def _vendor(root: Path) -> Path:
+    """Where the package is installed by itself, or runs from its source, what it brings is beside it."""
+    there = _override(VENDOR_VARIABLE, root / "usr/share/mcp/servers")
+    if there.is_dir() or root != Path("/"):
+        return there
+    package = Path(__file__).parent
+    brought = (package / "share/servers", package.parent / "data/share/servers")
+    return next((path for path in brought if path.is_dir()), there)
 
 
 def _home() -> Path:

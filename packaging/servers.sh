@@ -25,7 +25,7 @@ printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "
 ln -sfn "$pythondir/mcpd" "$site/mcpd"
 
 share=$DESTDIR$prefix/share/mcp
-for manifest in data/servers/*/manifest.json; do
+for manifest in data/share/servers/*/manifest.json; do
     install -D -m 644 "$manifest" "$share/servers/$(basename "$(dirname "$manifest")")/manifest.json"
 done
 for script in data/scripts/*; do

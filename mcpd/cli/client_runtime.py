@@ -10,11 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mcpd.cli.output import note, write_json
+from mcpd.cli.output import note, warn, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, NotSupported, from_oserror
 from mcpd.paths import Scope, from_environment
@@ -36,6 +37,8 @@ LIBRARIES: Final = {
 GUARD: Final = "MCPCTL_CLIENT_RUNTIME"
 """Set for the environment of mcpd-servers alone, so that it does not look for another one."""
 STDIN: Final = "-"
+_BEGINNING: Final = re.compile("[0-9a-f]{6,63}")
+"""Of an id, as listings show it."""
 LIMIT: Final = 8 * 1024 * 1024
 """Bytes of a file that is read."""
 
@@ -105,6 +108,25 @@ def stale_note(configurations: Orchestration, client_id: str, profile_id: str) -
         )
 
 
+def draft_note(configurations: Orchestration, client_id: str, profile_id: str) -> None:
+    """Say so if there is a draft, which is in nothing that is published."""
+    if configurations.tree.draft(client_id, profile_id).exists():
+        note(
+            f"There is a draft that is not published; 'mcpctl client publish {client_id}{profile_option(profile_id)}'"
+            " publishes it."
+        )
+
+
+def artifact_of(args: argparse.Namespace, configurations: Orchestration) -> str | None:
+    """The id that was asked for, also if only its beginning was given and that is the beginning of one."""
+    given: str | None = args.artifact
+    if given is None or not _BEGINNING.fullmatch(given):
+        return given
+    known = {each.artifact_id for each in configurations.releases.history(args.client, args.profile)}
+    found = [each for each in known if each.startswith(given)]
+    return found[0] if len(found) == 1 else given
+
+
 def profile_option(profile_id: str) -> str:
     """The option that names *profile_id* in a command that is shown; none for the usual one."""
     return "" if profile_id == DEFAULT_PROFILE else f" --profile {profile_id}"
@@ -117,6 +139,7 @@ def explained(error: McpdError, args: argparse.Namespace) -> McpdError:
     asked = [args.client] if "client" in args else getattr(args, "clients", None) or [""]
     match error:
         case faults.ClientNotFound():
+            _warn_of_descriptions(args)
             meant = _other(error.client_id, _names(error, "available_clients"))
             return NotFound(f"{error.message}; {meant}'mcpctl client list' shows those that are known")
         case faults.ProfileNotFound():
@@ -168,6 +191,14 @@ def tilde(path: Path | str, paths: Paths) -> str:
 def short(artifact_id: str) -> str:
     """The beginning of an id, which is enough to tell a few apart."""
     return artifact_id[:12]
+
+
+def _warn_of_descriptions(args: argparse.Namespace) -> None:
+    """A client that is not known may be one whose description is broken."""
+    from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
+
+    for problem in Families.of(from_environment(), scope(args)).problems:
+        warn(problem)
 
 
 def _provide(libraries: Iterable[str]) -> None:

@@ -129,7 +129,8 @@ def first_fault(error: ValidationError) -> str:
     """One line for the first fault pydantic found, without the value (it may be a secret)."""
     fault = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in fault["loc"])
-    message = fault["msg"].removeprefix("Value error, ")
+    # Whoever wrote the file knows lists only.
+    message = fault["msg"].removeprefix("Value error, ").replace("a valid tuple", "a valid list")
     return f"{where}: {message}" if where else message
 
 

@@ -55,7 +55,7 @@ STEERING: Final = re.compile(
     r"|KRB5.*|DOCKER_HOST|CONTAINER_HOST"
     # the service manager and mcpd
     r"|LISTEN_.*|NOTIFY_SOCKET|WATCHDOG_.*|INVOCATION_ID|JOURNAL_STREAM|CREDENTIALS_DIRECTORY|MAINPID|MANAGERPID"
-    r"|(RUNTIME|STATE|CACHE|LOGS|CONFIGURATION)_DIRECTORY|MCP_(ROOT|SYSTEM_.*|USER_.*)|MCPD_.*"
+    r"|(RUNTIME|STATE|CACHE|LOGS|CONFIGURATION)_DIRECTORY|MCP_(ROOT|SYSTEM_.*|USER_.*|VENDOR_.*)|MCPD_.*"
 )
 """Variables of a caller that a server does not inherit: they steer loaders, interpreters, the session or mcpd."""
 

@@ -182,7 +182,34 @@ def test_what_was_deployed_is_put_right_removed_or_left(machine: Machine) -> Non
     assert {*machine.servers()} == {"notes", "gone"}
 
 
+def test_until_somebody_publishes_it_follows_what_is_installed(machine: Machine) -> None:
+    assert machine("profiles", "cursor").code == 0
+    machine.install("web")
+    shown = machine("deploy", "cursor", "--dry-run")
+    assert (shown.code, shown.err) == (0, "")
+    assert '+    "web"' in shown.out
+    assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["notes"]
+    machine.json("deploy", "cursor", "--yes")
+    assert [*machine.servers()] == ["notes", "web"]
+    said = machine.json("show", "cursor")["metadata"]
+    assert (said["source"], said["changelog"]) == ("first", "Added web")
+
+
+def test_a_draft_is_mentioned(machine: Machine) -> None:
+    machine.json("draft", "add", "cursor", "notes", "--name", "second")
+    ended = machine("deploy", "cursor", "--dry-run")
+    assert ended.err == "There is a draft that is not published; 'mcpctl client publish cursor' publishes it.\n"
+
+
+def test_the_beginning_of_an_id_is_enough(machine: Machine) -> None:
+    found = machine.json("show", "cursor")
+    assert machine.json("show", "cursor", "--artifact", found["artifact_id"][:12]) == found
+    assert machine("deploy", "cursor", "--yes", "--artifact", found["artifact_id"][:6]).code == 0
+    assert "not found" in machine.refused("show", "cursor", "--artifact", "0123456789ab", code=4)
+
+
 def test_it_says_when_what_is_installed_has_changed(machine: Machine) -> None:
+    machine.json("publish", "cursor")
     machine.json("deploy", "cursor", "--yes")
     machine.install("web")
     stale = "What is installed has changed since; 'mcpctl client publish cursor' publishes it.\n"

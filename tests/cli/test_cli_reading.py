@@ -171,6 +171,18 @@ async def test_S31_paths_of_both_scopes(mcpctl: Mcpctl) -> None:
         "vendor-scripts-dir": f"{root}/usr/share/mcp/scripts",
         "vendor-contents-dir": f"{root}/usr/share/mcp/cas",
     }
+    assert {name: path for name, path in found.items() if "client" in name or "policy" in name} == {
+        "user-clients-dir": f"{home}/.config/mcp/clients",
+        "user-client-profiles-dir": f"{home}/.config/mcp/client-profiles",
+        "user-policy-path": f"{home}/.config/mcp/policy.toml",
+        "system-clients-dir": f"{root}/etc/mcp/clients",
+        "system-client-profiles-dir": f"{root}/etc/mcp/client-profiles",
+        "system-policy-path": f"{root}/etc/mcp/policy.toml",
+        "vendor-clients-dir": f"{root}/usr/share/mcp/clients",
+        "vendor-client-profiles-dir": f"{root}/usr/share/mcp/client-profiles",
+    }
+    assert found["user-orchestration-dir"] == f"{home}/.mcp-orchestration"
+    assert found["user-deployments-dir"] == f"{home}/.local/share/mcp/deployments"
     assert found["user-bridge-token"] == f"{home}/.local/state/mcp/bridge.token"
     for name, file in (("url", "bridge.url"), ("socket", "bridge.sock")):
         assert found[f"user-bridge-{name}"] == f"{found['user-runtime-dir']}/{file}"

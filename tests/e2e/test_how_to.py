@@ -118,7 +118,7 @@ class Machine(Rig):
         mcpctl.write_text(f'#!/bin/sh\nexec {BIN}/mcpctl --user "$@"\n')
         mcpctl.chmod(0o755)
         vendor = self.home / "system/usr/share/mcp/servers/mcp-orchestration"
-        shutil.copytree(REPOSITORY / "data/servers/mcp-orchestration", vendor)
+        shutil.copytree(REPOSITORY / "data/share/servers/mcp-orchestration", vendor)
 
     def sh(self, script: str, **changes: str) -> subprocess.CompletedProcess[str]:
         """Run *script* as a block of a guide, its messages among its output."""

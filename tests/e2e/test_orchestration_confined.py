@@ -28,7 +28,7 @@ SERVER = "mcp-orchestration"
 @pytest.fixture(scope="module")
 def machine() -> Iterator[ScriptRig]:
     with ScriptRig() as rig:
-        shutil.copytree(REPOSITORY / "data/servers" / SERVER, rig.vendor / "servers" / SERVER)
+        shutil.copytree(REPOSITORY / "data/share/servers" / SERVER, rig.vendor / "servers" / SERVER)
         rig.boot()
         rig.put("notes.py", 'def note(text: str) -> str:\n    """Keep it."""\n    return text\n')
         yield rig

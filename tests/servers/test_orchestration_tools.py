@@ -190,6 +190,13 @@ async def test_O59_wrong_types_are_invalid_input_for_every_tool(machine: Machine
                         assert found["error"] == "invalid_input", (tool.name, name, value)
 
 
+async def test_an_argument_that_a_tool_has_not_is_named(client: Client) -> None:
+    found = refusal(await client.call_tool("publish_config", {"client_id": "cursor", "message": "hi"}))
+    assert found["details"] == {"field": "message"}
+    assert "changelog" in found["message"]
+    assert answer(await client.call_tool("get_config", {"client_id": "cursor", "more": 1}))
+
+
 async def test_a_missing_argument_and_an_unknown_tool(client: Client) -> None:
     found = refusal(await client.call_tool("get_config", {}))
     assert (found["error"], found["details"]) == ("invalid_input", {"field": "client_id"})

@@ -46,7 +46,7 @@ def test_S4_S7_system_paths_by_default() -> None:
     assert paths.system.secrets == Path("/var/lib/mcp/secrets")
     assert paths.system.cache == Path("/var/cache/mcp")
     assert paths.system.runtime == Path("/run/mcp")
-    assert paths.vendor == Path("/usr/share/mcp/servers")
+    assert paths.vendor == Path(__file__).parents[2] / "data/share/servers"
     assert (paths.layout(Scope.SYSTEM), paths.layout(Scope.USER)) == (paths.system, paths.user)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd.cli.client_output import counted, moment, servers_table
-from mcpd.cli.client_runtime import changing, origin, read_input, scope, service, short, stale_note, tilde
+from mcpd.cli.client_runtime import artifact_of, changing, origin, read_input, scope, service, short, stale_note, tilde
 from mcpd.cli.output import clean, details, note, table, warn, write, write_json
 from mcpd.paths import from_environment
 
@@ -63,7 +63,7 @@ def list_profiles(args: argparse.Namespace) -> int:
 def show(args: argparse.Namespace) -> int:
     """``mcpctl client show``. JSON: what the tool ``get_config`` gives."""
     configurations = service(args)
-    found: Any = configurations.get_config(args.client, args.profile, args.artifact)
+    found: Any = configurations.get_config(args.client, args.profile, artifact_of(args, configurations))
     if args.json:
         write_json(found)
     else:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.cli import prompt
 from mcpd.cli.client_machine import Machine
 from mcpd.cli.client_output import print_diff
-from mcpd.cli.client_runtime import profile_option, scope, stale_note, tilde
+from mcpd.cli.client_runtime import artifact_of, draft_note, profile_option, scope, stale_note, tilde
 from mcpd.cli.clients.deployments import About
 from mcpd.cli.commands.client_drafts import has_news, say_published
 from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.errors import Cancelled, InvalidArgument, McpdError
 from mcpd.servers.orchestration.dialects import to_client
 from mcpd.servers.orchestration.faults import PolicyViolation, ValidationFailed
+from mcpd.servers.orchestration.publishing import FROM_NOBODY
 
 if TYPE_CHECKING:
     import argparse
@@ -43,8 +44,13 @@ def deploy(args: argparse.Namespace) -> int:
     family = machine.configurations.families.get(args.client)
     if args.publish:
         _publish_first(args, machine.configurations)
+    # Until somebody publishes it is what is installed that is deployed.
+    follows = args.artifact is None and machine.is_mine
+    upcoming = machine.configurations.upcoming(args.client, args.profile) if follows and args.dry_run else None
+    if follows and not args.dry_run:
+        machine.configurations.renewed(args.client, args.profile)
     release = _checked(machine, args)
-    entries = to_client(family, _entries(release))
+    entries = to_client(family, _entries(release.payload if upcoming is None else upcoming))
     plan = machine.deployments.plan(family, machine.file(family, args.file), entries, take_over=args.take_over)
     if not args.json:
         _show_plan(args, machine, plan)
@@ -81,7 +87,7 @@ def _publish_first(args: argparse.Namespace, configurations: Orchestration) -> N
 def _checked(machine: Machine, args: argparse.Namespace) -> Release:
     """The configuration to deploy, after everything has been checked about it."""
     configurations = machine.configurations
-    release = configurations.release(args.client, args.profile, args.artifact)
+    release = configurations.release(args.client, args.profile, artifact_of(args, configurations))
     try:
         configurations.check_deploy(release)
     except (PolicyViolation, ValidationFailed) as fault:
@@ -91,7 +97,9 @@ def _checked(machine: Machine, args: argparse.Namespace) -> Release:
             machine.record("deploy_config", release.profile_id, release.artifact_id, family, details, "refused")
         raise
     if args.artifact is None:
-        stale_note(configurations, release.client_id, release.profile_id)
+        if release.metadata.get("source") != FROM_NOBODY:
+            stale_note(configurations, release.client_id, release.profile_id)
+        draft_note(configurations, release.client_id, release.profile_id)
     return release
 
 
@@ -152,7 +160,7 @@ def _say_deployed(args: argparse.Namespace, machine: Machine, plan: Plan, releas
         place = clean(tilde(plan.file, machine.paths))
         write(f"Deployed {client_id}/{release.profile_id} to {place}: {', '.join(words)}.")
         write(f"'mcpctl client undo {client_id}' takes it back. {plan.family.name} may have to be started again.")
-    if variables := _variables(plan.family, _entries(release)):
+    if variables := _variables(plan.family, _entries(release.payload)):
         hint = "; 'mcpctl token' prints the bridge's" if _BRIDGE_TOKEN in variables else ""
         note(f"{plan.family.name} needs these in its environment: {', '.join(variables)}{hint}.")
 
@@ -167,7 +175,6 @@ def _variables(family: Family, entries: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _entries(release: Release) -> dict[str, Any]:
+def _entries(payload: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a configuration, which was checked."""
-    found: Any = release.payload["mcpServers"]
-    return dict(found)
+    return dict(payload["mcpServers"])

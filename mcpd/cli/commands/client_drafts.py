@@ -144,7 +144,15 @@ def _named(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _published_before(configurations: Orchestration, profile: str | None) -> list[tuple[str, str]]:
-    """The clients and profiles that have a release or a draft, if they are known still."""
+    """The clients and profiles that have a release or a draft, if they are known still and there may be news."""
+    places = _places(configurations, profile)
+    found = [place for place in places if has_news(configurations, *place)]
+    if left := ["/".join(place) for place in places if place not in found]:
+        note(f"Left as they were made of drafts: {', '.join(left)}; name a client to publish what is installed for it.")
+    return found
+
+
+def _places(configurations: Orchestration, profile: str | None) -> list[tuple[str, str]]:
     having = set(configurations.releases.published())
     places = [
         (family.id, profile_id)
@@ -152,11 +160,7 @@ def _published_before(configurations: Orchestration, profile: str | None) -> lis
         for profile_id in configurations.profiles.available(family)
         if profile in {None, profile_id}
     ]
-    return [
-        place
-        for place in places
-        if (place in having or configurations.tree.draft(*place).exists()) and has_news(configurations, *place)
-    ]
+    return [place for place in places if place in having or configurations.tree.draft(*place).exists()]
 
 
 def _json(name: str) -> JsonValue:
@@ -168,6 +172,8 @@ def _json(name: str) -> JsonValue:
 
 
 def _changed(args: argparse.Namespace, found: Any, said: str) -> int:
+    for warning in found.get("warnings", ()):
+        warn(warning)
     if args.json:
         write_json(found)
         return 0

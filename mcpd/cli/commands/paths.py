@@ -32,8 +32,13 @@ def paths(args: argparse.Namespace) -> int:
                 ("mcps-dir", layout.mcps_dir),
                 ("scripts-dir", layout.scripts),
                 ("contents-dir", layout.contents),
+                ("clients-dir", layout.clients),
+                ("client-profiles-dir", layout.client_profiles),
+                ("policy-path", layout.policy),
+                ("orchestration-dir", layout.orchestration),
             )
         }
+    names["user-deployments-dir"] = str(found.user.deployments)
     bridge = places(found.user)
     names |= {
         "user-bridge-url": str(bridge.url),
@@ -46,6 +51,8 @@ def paths(args: argparse.Namespace) -> int:
         "vendor-mcps-path": str(found.vendor_mcps),
         "vendor-scripts-dir": str(found.vendor_scripts),
         "vendor-contents-dir": str(found.vendor_contents),
+        "vendor-clients-dir": str(found.vendor_clients),
+        "vendor-client-profiles-dir": str(found.vendor_profiles),
     }
     if args.json:
         write_json(names)

@@ -44,7 +44,8 @@ _log = logging.getLogger(__name__)
 GENERATOR: Final = "mcpd"
 FROM_INSTALLED: Final = "installed"
 FROM_DRAFT: Final = "draft"
-"""``metadata.source`` of a release that was made from what is installed, or from a draft."""
+FROM_NOBODY: Final = "first"
+"""``metadata.source`` of a release that was made from what is installed, or from a draft, or that nobody asked for."""
 _LAYERS: Final = ("user", "system", "vendor")
 
 
@@ -81,10 +82,18 @@ class Publishing:
             there = self.releases.latest(family.id, profile.id)
             if there is not None:
                 return there
+            return self._made(family, profile, self.admissible(family, profile), "First release")
+
+    def renew(self, family: Family, profile: Profile) -> Release:
+        """The newest release; one that nobody asked for is made anew if something else is installed by now."""
+        with self.tree.lock():
+            newest = self.releases.latest(family.id, profile.id)
+            if newest is None:
+                return self.first(family, profile)
             made = self.admissible(family, profile)
-            for warning in made.warnings:
-                _log.warning("%s/%s: %s", family.id, profile.id, warning)
-            return self._sign(family, profile, made.payload, FROM_INSTALLED, "First release")
+            if newest.metadata.get("source") != FROM_NOBODY or id_of(made.payload) == newest.artifact_id:
+                return newest
+            return self._made(family, profile, made, _summary(newest.payload, made.payload))
 
     def view(self, family: Family, profile: Profile) -> dict[str, JsonValue]:
         """The draft, or what one would begin with, and how it differs from the newest release."""
@@ -128,7 +137,7 @@ class Publishing:
             entry, warnings = entries[server.id], made.warnings
         elif variables:
             raise InvalidInput("an entry of its own names its variables itself, in env", {"field": "env_vars"})
-        _refuse_secrets(family, profile, name, entry)
+        _refuse_faults(family, profile, name, entry)
         with self.tree.lock():
             payload, base = self._draft(family, profile)
             payload = parse_payload({**payload, SERVERS: {**_entries(payload), name: entry}}, "the draft")
@@ -166,6 +175,8 @@ class Publishing:
                 newest = self._trusted(family, profile)
                 is_new = newest is None or newest.artifact_id != made or newest.metadata.get("source") != source
                 before = newest.payload if newest is not None else {SERVERS: {}}
+                if is_new and draft is None:
+                    warnings = [*warnings, *_undone(newest)]
                 if newest is None or is_new:
                     text = changelog.strip() or _summary(before, payload)
                     newest = self._sign(family, profile, payload, source, text)
@@ -195,6 +206,11 @@ class Publishing:
             _log.warning("%s", fault.message)
             return None
 
+    def _made(self, family: Family, profile: Profile, made: Generated, changelog: str) -> Release:
+        for warning in made.warnings:
+            _log.warning("%s/%s: %s", family.id, profile.id, warning)
+        return self._sign(family, profile, made.payload, FROM_NOBODY, changelog)
+
     def _draft(self, family: Family, profile: Profile) -> tuple[dict[str, JsonValue], str | None]:
         """The draft, or the newest release, or else what is installed, to go on from."""
         draft = self.drafts.get(family.id, profile.id)
@@ -219,9 +235,16 @@ class Publishing:
         )  # fmt: skip
 
 
-def _refuse_secrets(family: Family, profile: Profile, name: str, entry: JsonValue) -> None:
-    """Keep secrets out of drafts too: those are files, which in the system's tree everybody may read."""
-    findings = [each for each in validate({SERVERS: {name: entry}}, family) if each.code == "SECRET_VALUE"]
+def _undone(newest: Release | None) -> list[str]:
+    """What to say when what is installed takes the place of what somebody made."""
+    if newest is None or newest.metadata.get("source") != FROM_DRAFT:
+        return []
+    return [f"this takes the place of {newest.artifact_id[:12]}, which was made of a draft"]
+
+
+def _refuse_faults(family: Family, profile: Profile, name: str, entry: JsonValue) -> None:
+    """Keep what could not be published out of drafts, secrets above all: everybody may read those of the system."""
+    findings = [each for each in validate({SERVERS: {name: entry}}, family) if each.severity == "error"]
     about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
     Report(findings, (), ()).require(f"what is to be added to the draft of {family.id}/{profile.id}", about)
 

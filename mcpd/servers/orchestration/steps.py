@@ -54,7 +54,7 @@ def drift(service: Orchestration, client_id: str, profile_id: str) -> dict[str, 
     newest = service.release(client_id, profile_id)
     last = deployed(service, client_id, profile_id)
     if last is None:
-        message = "Nothing was deployed yet."
+        message = _nothing(service, client_id, profile_id)
     elif last.get("artifact_id") == newest.artifact_id:
         message = "The newest release was deployed. The command tells whether the file was changed since."
     else:
@@ -83,8 +83,17 @@ def undo(service: Orchestration, client_id: str, profile_id: str) -> dict[str, J
         "command": _command(service, "undo", client_id),
         "message": "The command restores the client's file byte for byte as it was before the last deployment."
         if last is not None
-        else "Nothing was deployed yet, so there is nothing to undo.",
+        else _nothing(service, client_id, profile_id),
     }
+
+
+def _nothing(service: Orchestration, client_id: str, profile_id: str) -> str:
+    """What to say where nothing of a profile is deployed."""
+    profiles = service.profiles.available(service.families.get(client_id))
+    others = [each for each in profiles if each != profile_id and deployed(service, client_id, each) is not None]
+    if others:
+        return f"Of this profile nothing is deployed; what is deployed is of: {', '.join(others)}."
+    return "Nothing is deployed."
 
 
 def deployed(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue] | None:

@@ -82,6 +82,9 @@ def _checked(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str,
             text, where = "give exactly one of local_artifact_id and local_payload", "local_payload"
         elif fault.validator == "required":
             where = next(name for name in tool["inputSchema"]["required"] if name not in given)
+        elif fault.validator == "additionalProperties":
+            where = printable(next(name for name in given if name not in properties))
+            text = f"there is no argument {where!r}; there are {', '.join(properties)}"
         raise InvalidInput(f"{tool['name']}: {printable(text)}", {"field": where})
     for key, value in given.items():
         if isinstance(value, str) and len(value) > _MOST and key != "changelog":

@@ -177,7 +177,7 @@ def _check(path: Path, status: os.stat_result, *, private: bool) -> None:
     if not private:
         return
     if status.st_uid not in (os.geteuid(), 0):
-        raise InvalidConfig(f"{path}: belongs to another user (uid {status.st_uid}); make it yours with chown")
+        raise InvalidConfig(f"{path}: belongs to another user (uid {status.st_uid}); run this as that user")
     if status.st_mode & 0o077:
         raise InvalidConfig(
             f"{path}: open to other users (mode {stat.S_IMODE(status.st_mode):04o}); close it with 'chmod 600 {path}'"
