@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
@@ -27,6 +27,7 @@ from mcpd.servers.timing import Timing, in_one_line
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    import mcp_types as types
     from mcp.server.context import ServerRequestContext
 
     from mcpd.servers.logs import Log
@@ -40,6 +41,34 @@ RESOURCE_NOT_FOUND: Final = -32002
 """Until revision 2026-07-28, in which it is -32602."""
 
 
+class Handlers(Protocol):
+    """Answers requests, each with the result as :func:`complete` makes it."""
+
+    async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
+        """``tools/list``."""
+
+    async def call_tool(self, ctx: Context, params: types.CallToolRequestParams, /) -> Any:
+        """``tools/call``."""
+
+    async def list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
+        """``resources/list``."""
+
+    async def list_resource_templates(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
+        """``resources/templates/list``."""
+
+    async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams, /) -> Any:
+        """``resources/read``."""
+
+    async def list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
+        """``prompts/list``."""
+
+    async def get_prompt(self, ctx: Context, params: types.GetPromptRequestParams, /) -> Any:
+        """``prompts/get``."""
+
+    async def complete(self, ctx: Context, params: types.CompleteRequestParams, /) -> Any:
+        """``completion/complete``."""
+
+
 def make_server(
     name: str,
     *,
@@ -47,24 +76,30 @@ def make_server(
     title: str | None,
     instructions: str | None,
     log: logging.Logger,
-    handlers: Mapping[str, Callable[..., Awaitable[Any]]],
+    handlers: Handlers,
     list_changed: bool,
     check: Callable[[Context], Awaitable[None]] | None = None,
 ) -> Server[Any]:
-    """A server of the SDK with *handlers* (its ``on_…`` arguments), in both eras.
+    """A server of the SDK whose requests *handlers* answer, in both eras.
 
     Every message is timed, and every fault becomes an error of the protocol. *check* sees a request before the SDK
     does, and may raise McpdError. *list_changed* is what it says of its lists.
     """
-    made: Any = Server  # Its overloads know no mapping of handlers.
-    server: Server[Any] = made(
+    server: Server[Any] = Server(
         name,
         version=version,
         title=title,
         instructions=instructions,
         cache_hints={method: CacheHint() for method in get_args(CacheableMethod)},
         on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
-        **handlers,
+        on_list_tools=handlers.list_tools,
+        on_call_tool=handlers.call_tool,
+        on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_resource_templates,
+        on_read_resource=handlers.read_resource,
+        on_list_prompts=handlers.list_prompts,
+        on_get_prompt=handlers.get_prompt,
+        on_completion=handlers.complete,
     )
 
     async def discover(ctx: Context, _params: RequestParams | None) -> DiscoverResult:

@@ -116,16 +116,7 @@ def make_server(facility: Facility) -> Server[Any]:
         log=log,
         list_changed=about.managed,
         check=handlers.check,
-        handlers={
-            "on_list_tools": handlers.list_tools,
-            "on_call_tool": handlers.call_tool,
-            "on_list_resources": handlers.list_resources,
-            "on_list_resource_templates": handlers.list_resource_templates,
-            "on_read_resource": handlers.read_resource,
-            "on_list_prompts": handlers.list_prompts,
-            "on_get_prompt": handlers.get_prompt,
-            "on_completion": handlers.complete,
-        },
+        handlers=handlers,
     )
 
 
