@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         try:
+            _require_own_home()
             _provide(LIBRARIES[args.needs])
             module, _, function = args.action.partition(":")
             return int(getattr(importlib.import_module(module), function)(args))
@@ -199,6 +200,17 @@ def _warn_of_descriptions(args: argparse.Namespace) -> None:
 
     for problem in Families.of(from_environment(), scope(args)).problems:
         warn(problem)
+
+
+def _require_own_home() -> None:
+    """Keep root out of somebody else's home: what root leaves there its owner cannot use, and links lead anywhere."""
+    home = from_environment().home
+    owner = home.stat().st_uid if home.exists() else os.geteuid()
+    if os.geteuid() == 0 and owner != 0:
+        raise NotAuthorized(
+            f"{home} belongs to uid {owner}, and root would leave files there that are not theirs: run this as that"
+            " user, or with 'sudo -H' for what is root's and the system's"
+        )
 
 
 def _provide(libraries: Iterable[str]) -> None:

@@ -245,7 +245,13 @@ def test_files_are_no_way_to_keep_mcpctl_waiting_or_to_write_to_the_terminal(mac
     name = "\x1b[2Jevil\nmcpctl: all is well"
     machine.write(json.dumps({"mcpServers": {name: MINE}}))
     machine.install("web")
-    machine.json("draft", "add", "cursor", name, "--entry", "-", stdin='{"command": "x", "args": ["\\u001b[31m"]}')
+    said = machine("draft", "add", "cursor", name, "--entry", "-", stdin='{"command": "x", "args": []}')
+    assert (said.code, "\x1b" in said.err) == (1, False)
+    machine.json("draft", "add", "cursor", "web")
+    draft = machine.tree / "drafts/cursor/default.json"
+    held = json.loads(draft.read_text())
+    held["payload"]["mcpServers"] = {name: {"command": "x", "args": ["\x1b[31m"]}}
+    draft.write_text(json.dumps(held))
     for argv in (
         ["diff", "cursor"],
         ["draft", "show", "cursor"],
@@ -255,3 +261,14 @@ def test_files_are_no_way_to_keep_mcpctl_waiting_or_to_write_to_the_terminal(mac
         ended = machine(*argv)
         assert "\x1b" not in ended.out + ended.err
         assert "\nmcpctl: all is well" not in ended.out + ended.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be in somebody else's home")
+@pytest.mark.parametrize("scope", [Scope.USER, Scope.SYSTEM])
+def test_root_leaves_nothing_in_the_home_of_somebody_else(machine: Machine, scope: Scope) -> None:
+    before = list(machine.home.iterdir())
+    os.chown(machine.home, 12345, 12345)
+    for words in (("show", "cursor"), ("publish", "cursor"), ("undo", "cursor"), ("detect",)):
+        ended = machine(*words, scope=scope)
+        assert (ended.code, "belongs to uid 12345" in ended.err) == (3, True), words
+    assert list(machine.home.iterdir()) == before
