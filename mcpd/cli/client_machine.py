@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcpd.cli.client_runtime import changing, is_writable, service
+from mcpd.cli.client_runtime import changing, is_writable, profile_option, service
 from mcpd.cli.clients.deployments import Deployments
-from mcpd.cli.clients.locations import client_file
+from mcpd.cli.clients.locations import client_file, real_place
+from mcpd.errors import NotSupported
 from mcpd.paths import Scope, from_environment
 from mcpd.servers.orchestration.audit import Audit
 from mcpd.servers.orchestration.service import now
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.audit import Outcome
     from mcpd.servers.orchestration.family import Family
     from mcpd.servers.orchestration.service import Orchestration
+
+
+def file_option(file: Path) -> str:
+    """The option that names *file* in a command that is shown."""
+    return f" --file {shlex.quote(str(file))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,17 @@ class Machine:
         """The file of *family*, or the one that was *given*."""
         return client_file(family, self.paths.home, os.environ, Path(given).absolute() if given else None)
 
+    def deploying(self, family: Family, file: Path) -> str:
+        """The command line that deploys to *file* again what stands there, or a newer configuration of its kind."""
+        last = self.last(family, file)
+        scope = " --system" if last is not None and last.scope is Scope.SYSTEM else ""
+        profile = "" if last is None else profile_option(last.profile_id)
+        try:
+            is_usual = real_place(self.file(family, None)) == file
+        except NotSupported:
+            is_usual = False
+        return f"mcpctl{scope} client deploy {family.id}{profile}{'' if is_usual else file_option(file)}"
+
     def record(
         self,
         event: str,
@@ -63,11 +81,8 @@ class Machine:
         details: dict[str, JsonValue],
         outcome: Outcome = "ok",
     ) -> None:
-        """Record *event*: with the configurations, or else with the caller's own."""
-        audit = self.configurations.audit
-        if not self.is_mine:
-            audit = Audit(Tree(self.paths.user.orchestration, Scope.USER), now)
-        audit.record(
+        """Record *event* where the caller's deployments are, which no server can read, write or be in the way of."""
+        Audit(Tree(self.paths.user.deployments, Scope.USER), now).record(
             event, client_id=family.id, profile_id=profile_id, artifact_id=artifact_id, outcome=outcome, details=details
         )
 

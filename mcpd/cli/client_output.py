@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 HIDDEN: Final = "(hidden)"
 _WIDTH: Final = 160
-_GUARDED: Final = re.compile(r"(env|headers)(?![A-Za-z0-9_-])")
-"""Begins the paths of values that may be secret."""
+_PLAIN: Final = re.compile(r"type|command|cwd|url|args(\[\d+\])?", re.ASCII)
+"""The paths of values that are no secret unless they look like one; in an entry that cannot be read are others, too."""
 _HARMLESS: Final = re.compile(rf"((?i:bearer|basic|token) )?({PLACEHOLDER.pattern})?", re.ASCII)
 _LINES: Final = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
@@ -45,6 +45,21 @@ def print_changes(changes: Mapping[str, Any], local: Mapping[str, Any] | None = 
         write(paint(clean(line), colour))
 
 
+def masked_changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """*changes* for programs, without what the *local* entries, from a file that anybody may have written, keep secret.
+
+    What replaces it was published, and so holds no secret.
+    """
+    modified: list[JsonValue] = []
+    for server in changes["servers_modified"]:
+        secret = _secrets(local.get(server["server_id"]))
+        masked: list[JsonValue] = [
+            change | {"old_value": _veiled(change["path"], change["old_value"], secret)} for change in server["changes"]
+        ]
+        modified.append({**server, "changes": masked})
+    return {**changes, "servers_modified": modified}
+
+
 def print_findings(report: Mapping[str, Any]) -> None:
     """Print the errors, warnings and violations of *report*, one line each."""
     for member, said, colour in (
@@ -58,10 +73,10 @@ def print_findings(report: Mapping[str, Any]) -> None:
 
 
 def print_diff(text: str) -> None:
-    """Print *text*, a unified diff, in the colours of diffs."""
+    """Print *text*, a unified diff, in the colours of diffs; tabs stay, as they are what differs in some files."""
     for line in text.splitlines():
         colour = next((colour for start, colour in _LINES if line.startswith(start)), "")
-        write(paint(clean(line), colour))
+        write(paint(clean(line, lines=True), colour))
 
 
 def moment(time: str) -> str:
@@ -96,12 +111,24 @@ def _secrets(entry: JsonValue) -> set[str]:
 def _shown(path: str, value: JsonValue, secret: Container[str]) -> str:
     if value is None:
         return "(none)"
-    if path in secret or _GUARDED.match(path):
-        value = _masked(value)
-    elif isinstance(value, list):
-        value = [_masked(each) if f"{path}[{at}]" in secret else each for at, each in enumerate(value)]
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(_veiled(path, value, secret), ensure_ascii=False)
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _veiled(path: str, value: JsonValue, secret: Container[str]) -> JsonValue:
+    """*value*, which is at *path* of an entry, without what may be secret; *secret* are the paths of what surely is."""
+    if path in secret or not _PLAIN.fullmatch(path):
+        return _masked(value)
+    match value:
+        case str():
+            return value
+        case list() if path == "args":
+            return [
+                each if isinstance(each, str) and f"{path}[{at}]" not in secret else _masked(each)
+                for at, each in enumerate(value)
+            ]
+        case _:
+            return _masked(value)
 
 
 def _masked(value: JsonValue) -> JsonValue:
@@ -110,10 +137,12 @@ def _masked(value: JsonValue) -> JsonValue:
             return {key: _masked(each) for key, each in value.items()}
         case list():
             return [_masked(each) for each in value]
-        case str() if not _HARMLESS.fullmatch(value):
-            return HIDDEN
-        case _:
+        case str() if _HARMLESS.fullmatch(value):
             return value
+        case bool() | None:
+            return value
+        case _:
+            return HIDDEN
 
 
 def _word(value: object) -> str:

@@ -129,10 +129,10 @@ def _files(client: _Adder) -> None:
         client, "drift", "client_files:drift", "look whether client files are as they were deployed", needs="files"
     )
     _clients(drift, "id of the client (default: every client that was deployed to)")
-    _file(drift, "look at FILE, not at the client's usual file")
+    _file(drift, "look at FILE alone, not at every file that was deployed to")
     undo = _command(client, "undo", "client_files:undo", "make a client's file what it was before", needs="files")
     _client(undo)
-    _file(undo, "restore FILE, not the client's usual file")
+    _file(undo, "restore FILE, not the file that was deployed to last")
     changed = undo.add_mutually_exclusive_group()
     changed.add_argument("--force", action="store_true", help="restore it, though it was changed since it was deployed")
     changed.add_argument(

@@ -69,6 +69,7 @@ class Machine:
         }
         self.cursor = self.home / ".cursor/mcp.json"
         self.tree = self.home / ".mcp-orchestration"
+        self.audit = self.home / ".local/share/mcp/deployments/audit.jsonl"
         self.system_tree = self.root / "var/lib/mcp/orchestration"
 
     def __call__(

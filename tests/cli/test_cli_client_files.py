@@ -72,6 +72,16 @@ def test_the_clients_one_has_are_found_and_a_broken_one_stops_no_other(machine: 
     }
 
 
+@pytest.mark.parametrize("leads_to", ["dotfiles.json", "nowhere"])
+def test_a_symlink_is_not_called_broken(machine: Machine, leads_to: str) -> None:
+    machine.write("{}", machine.home / ".cursor/dotfiles.json")
+    machine.cursor.symlink_to(leads_to)
+    found = machine("detect")
+    assert _rows(found.out) == {"cursor": ["symlink", "-", "~/.cursor/mcp.json"]}
+    assert found.err.startswith(f"warning: {machine.cursor}: a symlink, ")
+    assert f"--file {machine.cursor.with_name(leads_to)} changes" in found.err
+
+
 def test_the_difference_is_that_of_the_servers_that_are_mcpctls(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +126,43 @@ def test_the_difference_is_that_of_the_servers_that_are_mcpctls(
     assert "deploy" not in old.out
     ask = {"client_id": "cursor", "local_artifact_id": before}
     assert machine.json("diff", "cursor", "--artifact", before) == machine.tools(monkeypatch).call("diff_config", ask)
+
+
+def test_what_a_file_keeps_secret_is_in_no_difference(machine: Machine) -> None:
+    machine.install("web")
+    machine.install("odd")
+    machine.json("draft", "add", "cursor", "notes", "--variable", "A")
+    machine.json("draft", "add", "cursor", "web", "--variable", "NOTES_DIR")
+    machine.json("draft", "add", "cursor", "odd")
+    machine.json("publish", "cursor")
+    theirs = {
+        "notes": {
+            "command": "npx", "args": ["notes", "--token", "hush1"],
+            "env": {"A": "hush2", "B": "${env:B}", "C-D": "hush3"},
+        },
+        "web": {"url": "https://x/?token=hush4", "headers": {"Authorization": "Bearer hush5", "X": "Bearer ${env:X}"}},
+        "odd": {"cmd": ["hush6"], "environment": {"PIN": 555123}, "apiKey": "hush7", "on": True},
+    }  # fmt: skip
+    machine.write(json.dumps({"mcpServers": theirs}))
+    ended, shown = machine("diff", "cursor", "--json"), machine("diff", "cursor")
+    for text in (ended.out, ended.err, shown.out, shown.err):
+        assert "hush" not in text
+        assert "555123" not in text
+    changes = {
+        server["server_id"]: {each["path"]: (each["old_value"], each["new_value"]) for each in server["changes"]}
+        for server in ended.json["diff"]["servers_modified"]
+    }
+    hidden = "(hidden)"
+    assert changes["notes"] == {
+        "args[0]": ("notes", "run"), "args[1]": ("--token", "notes"), "args[2]": (hidden, None),
+        "command": ("npx", "mcpctl"),
+        "env.A": (hidden, "${env:A}"), "env.B": ("${env:B}", None), 'env["C-D"]': (hidden, None),
+    }  # fmt: skip
+    assert changes["web"]["url"] == (hidden, None)
+    assert changes["web"]["headers"] == ({"Authorization": hidden, "X": "Bearer ${env:X}"}, None)
+    assert changes["web"]["env"] == (None, {"NOTES_DIR": "${env:NOTES_DIR}"})
+    assert changes["odd"]["environment"] == ({"PIN": hidden}, None)
+    assert changes["odd"]["on"] == (True, None)
 
 
 def test_a_difference_says_that_more_is_installed_and_what_cannot_be_read(machine: Machine) -> None:
@@ -164,6 +211,18 @@ def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
         ["web"], [], ["notes"], ["mine"],
     )  # fmt: skip
     assert str(codex) in states["codex"]["problem"]
+    every, change = machine("drift"), "repairs it, after it has shown what would change"
+    assert every.code == 1
+    undo = f"'mcpctl client undo zed --keep-edits --file {zed}'"
+    assert _rows(every.out)["codex"] == ["unreadable", "~/.codex/config.toml"]
+    assert every.err.splitlines() == [
+        f"'mcpctl client deploy cursor' {change}.",
+        f"warning: {states['codex']['problem']}",
+        f"'mcpctl client deploy zed' {change}; {undo} gives it up, one deployment at a time.",
+    ]
+    assert "the file has to be mended first" in states["codex"]["problem"]
+    assert machine("undo", "zed", "--keep-edits", "--file", str(zed)).code == 0
+    assert "zed" not in _rows(machine("drift").out)
     shown = machine("drift", "cursor", "goose")
     assert shown.code == 1
     assert _rows(shown.out) == {"cursor": ["drifted", "~/.cursor/mcp.json", "missing:", "web"], "goose": ["none", "-"]}
@@ -171,6 +230,35 @@ def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
     machine.json("deploy", "cursor", "--yes")
     assert machine("drift", "cursor").code == 0
     assert "name that client" in machine.refused("drift", "--file", "x", code=2)
+
+
+def test_drift_is_looked_for_in_every_file_that_was_deployed_to(machine: Machine) -> None:
+    project = machine.root / "my project/mcp.json"
+    machine.write("{}", project)
+    machine.install("ours", Scope.SYSTEM)
+    machine.json("deploy", "cursor", "--yes")
+    machine.json("deploy", "cursor", "--yes", "--profile", "dev", "--file", str(project))
+    assert machine("drift").code == 0
+    machine.write("{}")
+    found = machine("drift", "--json")
+    assert found.code == 1
+    assert found.json["count"] == 2
+    assert [(each["client_id"], each["file"], each["status"]) for each in found.json["clients"]] == [
+        ("cursor", str(project), "in-sync"), ("cursor", str(machine.cursor), "drifted"),
+    ]  # fmt: skip
+    assert machine("drift", "cursor", "--file", str(project)).code == 0
+    machine.write("{}", project)
+    both, change = machine("drift", "cursor"), "repairs it, after it has shown what would change"
+    assert both.code == 1
+    assert [line.split()[1] for line in both.out.splitlines()[1:]] == ["drifted", "drifted"]
+    assert both.err.splitlines() == [
+        f"'mcpctl client deploy cursor --profile dev --file '{project}'' {change}.",
+        f"'mcpctl client deploy cursor' {change}.",
+    ]
+    machine.json("deploy", "cursor", "--yes", scope=Scope.SYSTEM)
+    machine.write("{}")
+    system = machine("drift", "cursor").err.splitlines()[0]
+    assert system == f"'mcpctl --system client deploy cursor' {change}."
 
 
 def test_undo_brings_back_every_byte_and_the_mode_one_deployment_at_a_time(machine: Machine) -> None:
@@ -244,7 +332,7 @@ def test_an_undo_that_was_not_done_is_not_recorded_as_done(machine: Machine) -> 
     machine.json("deploy", "cursor", "--yes")
     machine.write("{}")
     assert machine("undo", "cursor").code == 1
-    lines = [json.loads(line) for line in (machine.tree / "audit.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in machine.audit.read_text().splitlines()]
     assert (lines[-1]["name"], lines[-1]["fields"]["outcome"]) != ("undo_config", "ok")
 
 

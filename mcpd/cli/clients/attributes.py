@@ -5,16 +5,24 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import grp
 import os
+import shlex
 import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from mcpd.errors import ReadOnly
+from mcpd.model import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 _OTHERS: Final = ("security.", "trusted.")
 """Attributes that the system sets on new files as it sees fit."""
+_NOT_MINE: Final = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL})
+"""What giving a file to a group ends with that one is not in, or that a container does not have."""
 
 
 def is_being_written(descriptor: int) -> bool:
@@ -31,11 +39,19 @@ def is_being_written(descriptor: int) -> bool:
     return False
 
 
-def copy_attributes(source: int, target: int) -> None:
-    """Give *target* the group and the extended attributes, access lists among them, of *source*."""
+def copy_attributes(source: int, target: int, path: Path) -> None:
+    """Give *target* the group and the extended attributes, access lists among them, of *source*, the file at *path*.
+
+    Raises :class:`~mcpd.errors.ReadOnly` for a group that the caller may not give it, and OSError.
+    """
     group = os.fstat(source).st_gid
     if os.fstat(target).st_gid != group:
-        os.fchown(target, -1, group)
+        try:
+            os.fchown(target, -1, group)
+        except OSError as error:
+            if error.errno not in _NOT_MINE:
+                raise
+            raise _not_in_group(path, group) from error
     given, wanted = _attributes(target), _attributes(source)
     for name in given.keys() - wanted.keys():
         with _tolerating(name):
@@ -44,6 +60,20 @@ def copy_attributes(source: int, target: int) -> None:
         if given.get(name) != value:
             with _tolerating(name):
                 os.setxattr(target, name, value)
+
+
+def _not_in_group(path: Path, group: int) -> ReadOnly:
+    return ReadOnly(
+        f"{path}: belongs to the group {_name(group)}, which you are not in and so cannot give a new file to;"
+        f" 'chgrp {_name(os.getegid())} {shlex.quote(str(path))}' gives it to your own group"
+    )
+
+
+def _name(group: int) -> str:
+    try:
+        return printable(grp.getgrgid(group).gr_name)
+    except KeyError:
+        return str(group)
 
 
 def _attributes(descriptor: int) -> dict[str, bytes]:

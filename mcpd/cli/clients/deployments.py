@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd.cli.clients import editing, plans
-from mcpd.cli.clients.drift import Drift, compare
+from mcpd.cli.clients.drift import Drift, compare, unreadable
 from mcpd.cli.clients.history import KEPT, Deployment, History, Pending, Record, State
 from mcpd.cli.clients.locations import make_directories, missing_directories, real_place, remove_directories
 from mcpd.cli.clients.merging import holds
 from mcpd.cli.clients.replacement import replace, settle, temp_name
 from mcpd.cli.clients.target import digest, snapshot
 from mcpd.cli.clients.texts import same
-from mcpd.errors import Busy, InvalidConfig, McpdError, NoSpace, NotFound, ReadOnly, from_oserror
+from mcpd.errors import Busy, InvalidConfig, McpdError, NoSpace, NotFound, ReadOnly
 from mcpd.model import dump_json
 from mcpd.paths import Scope
+from mcpd.servers.orchestration.tree import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -164,21 +165,31 @@ class Deployments:
         with self._history.reading():
             return self._history.entries(client_id, self._load(client_id).owned(real_place(file)))
 
-    def drift(self, family: Family, file: Path | None = None) -> Drift:
-        """How *file*, or the one that was deployed to last, differs from what was deployed.
+    def drift(self, family: Family, file: Path | None = None) -> list[Drift]:
+        """How *file*, or else each file that something is deployed to, differs from that; the newest deployment first.
 
-        A history or a file that cannot be read is an answer, too, so that one client hides no other.
+        There is one at least: where nothing is deployed, it says so. A history or a file that cannot be read is an
+        answer, too, so that none hides another.
         """
         place = None if file is None else real_place(file)
         try:
             with self._history.reading():
-                record = self._load(family.id).active(place)
-                if record is None:
-                    return Drift(place, deployed=False)
-                entries = self._history.entries(family.id, record.entries)
+                standing = self._load(family.id).standing()
+                records = [each for each in standing if place is None or each.file == str(place)]
+                deployed = [(Path(each.file), self._entries(family.id, each)) for each in records]
         except McpdError as error:
-            return Drift(place, deployed=True, status="unreadable", problem=error.message)
-        return compare(family, Path(record.file), entries)
+            return [unreadable(place, error)]
+        return [
+            unreadable(path, entries) if isinstance(entries, McpdError) else compare(family, path, entries)
+            for path, entries in deployed
+        ] or [Drift(place, deployed=False)]
+
+    def _entries(self, client_id: str, record: Record) -> dict[str, JsonValue] | McpdError:
+        """What *record* deployed, or why that is not known any more."""
+        try:
+            return self._history.entries(client_id, record.entries)
+        except McpdError as error:
+            return error
 
     def _carry_out(self, state: State, plan: Plan, about: About) -> tuple[State, Record]:
         family, old = plan.family, plan.snapshot
@@ -222,8 +233,10 @@ class Deployments:
         self, client_id: str, record: Record, found: Snapshot, before: bytes | None, *, force: bool
     ) -> bytes | None:
         """The file as it is now, with the entries of *record* as they were *before*."""
+        if found.data is None:
+            return None
         where = (record.format, record.key, record.shape)
-        now = editing.read(found.data or b"", *where, record.file)
+        now = editing.read(found.data, *where, record.file)
         then = editing.read(before or b"", *where, record.file)
         deployed = self._history.entries(client_id, record.entries)
         touched = [
@@ -238,7 +251,7 @@ class Deployments:
                 " them back all the same"
             )
         changes = {name: then.get(name) for name in record.changes}
-        return editing.edit(found.data, *where, changes, record.file) if found.data is not None else None
+        return editing.edit(found.data, *where, changes, record.file)
 
     def _put(self, client_id: str, state: State, record: Record) -> State:
         state = state.put(record)
@@ -326,7 +339,8 @@ class Deployments:
         scope = Scope.USER if tree.root == self._own_tree else Scope.SYSTEM
         records = [each for each in state.deployments if each.scope is scope]
         try:
-            noted = {path.stem for path in tree.deployment(client_id, "any").parent.glob("[a-z0-9]*.json")}
+            names = tree.names(tree.deployment(client_id, "any").parent)
+            noted = {name.removesuffix(".json") for name in names if NAME.fullmatch(name.removesuffix(".json"))}
             for profile_id in sorted(noted.union(each.profile_id for each in records)):
                 mine = (each for each in records if each.profile_id == profile_id)
                 record = next((each for each in mine if state.active(Path(each.file)) is each), None)
@@ -342,12 +356,8 @@ class Deployments:
             data = dump_json({name: value for name, value in shown.items() if name not in ("backup", "saved")})
             if tree.read(path) != data:
                 tree.write(path, data)
-        elif tree.read(path) is not None:
-            with tree.lock():
-                try:
-                    path.unlink(missing_ok=True)
-                except OSError as error:
-                    raise from_oserror(error, f"removing {path}") from error
+        else:
+            tree.remove(path)
 
     def _now(self) -> str:
         return self._clock().astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -10,7 +10,7 @@ from mcpd.cli.clients import editing
 from mcpd.cli.clients.merging import holds
 from mcpd.cli.clients.target import snapshot
 from mcpd.cli.clients.texts import same
-from mcpd.errors import McpdError
+from mcpd.errors import Busy, McpdError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Drift:
     """The state of one file. Names are those of servers."""
 
     file: Path | None
-    """None where nothing was ever deployed."""
+    """None where nothing is deployed to any, or that is not known."""
     deployed: bool
     missing: tuple[str, ...] = ()
     """Were deployed, and are gone."""
@@ -55,14 +55,19 @@ class Drift:
 
 
 def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Drift:
-    """How *file* differs from what was *deployed* there; a file that cannot be read is ``unreadable``."""
+    """How *file* differs from what was *deployed* there; a file that cannot be read is ``unreadable``.
+
+    No deployment repairs such a file, so its problem says that somebody has to mend it.
+    """
     try:
         found_file = snapshot(file)
         if found_file.data is None:
             return Drift(file, deployed=True, missing=tuple(deployed), status="file-missing")
         found = editing.read(found_file.data, family.format, family.key, family.shape, str(file))
+    except Busy as error:
+        return unreadable(file, error)
     except McpdError as error:
-        return Drift(file, deployed=True, status="unreadable", problem=error.message)
+        return unreadable(file, error, "; the file has to be mended first, a deployment leaves it as it is")
     missing = tuple(name for name in deployed if name not in found)
     modified = tuple(name for name in deployed if name in found and not holds(found[name], deployed[name]))
     return Drift(
@@ -78,3 +83,8 @@ def compare(family: Family, file: Path, deployed: Mapping[str, JsonValue]) -> Dr
         unexpected=tuple(name for name in found if name not in deployed),
         status="drifted" if missing or modified else "in-sync",
     )
+
+
+def unreadable(file: Path | None, fault: McpdError, way_out: str = "") -> Drift:
+    """The answer where *fault* keeps from comparing *file*, or any file of a client."""
+    return Drift(file, deployed=True, status="unreadable", problem=fault.message + way_out)

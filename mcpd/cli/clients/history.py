@@ -113,6 +113,14 @@ class State(Part):
         given = self.deployments if file is None else self.of(file)
         return _active(given)
 
+    def standing(self) -> list[Record]:
+        """Of each file the newest deployment that was not undone, the newest first."""
+        found: dict[str, Record] = {}
+        for each in self.deployments:
+            if each.undone_at is None:
+                found.setdefault(each.file, each)
+        return [*found.values()]
+
     def owned(self, file: Path) -> str | None:
         """The digest of the entries in *file* that are mcpctl's, None if it never wrote there."""
         if (record := self.active(file)) is not None:

@@ -196,10 +196,10 @@ class _Change:
             while rest:
                 rest = rest[os.write(descriptor, rest) :]
             if source is not None:
-                copy_attributes(source, descriptor)
+                copy_attributes(source, descriptor, self.before.path)
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)
-        except OSError:
+        except (OSError, McpdError):
             self._drop()
             raise
         finally:

@@ -28,16 +28,14 @@ MASK: Final = "***"
 MOST_LINES: Final = 4_000
 """Between the first and the last change; comparing more takes too long."""
 LONGEST: Final = 400
-"""Characters of a line that are shown."""
+"""Characters of a line that are shown, but for what is deployed."""
 _SEEN: Final = 4_000
 """Characters of a line that are looked at."""
 _CONTEXT: Final = 3
 
 _WORD: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s{}\[\],:="']+|.""", re.DOTALL)
 _NAME: Final = re.compile(r"[A-Za-z_$@][A-Za-z0-9_.$@/-]{0,63}", re.ASCII)
-_YAML_KEY: Final = re.compile(
-    r"(\s*(?:- +)*)([A-Za-z_][\w.-]{0,63}|\"[\w.-]{1,64}\"|'[\w.-]{1,64}')(:(?:\s.*|))", re.ASCII
-)
+_YAML_KEY: Final = re.compile(r"(\s*(?:- +)*)([A-Za-z_][\w.-]{0,63}|\"[\w.-]{1,64}\"|'[\w.-]{1,64}'):(\s.*|)", re.ASCII)
 _YAML_ITEM: Final = re.compile(r"(\s*(?:- +)+)(.*)")
 _TOML_KEY: Final = re.compile(r"(\s*)([A-Za-z_][\w.-]{0,63})(\s*=.*)", re.ASCII)
 _TOML_TABLE: Final = re.compile(r"\s*\[\[?([A-Za-z_][\w.\"'@/ -]{0,199})\]\]?\s*", re.ASCII)
@@ -109,7 +107,9 @@ class _Known:
             self._words.update(_names(dict(entries)))
             if entries:
                 text = editing.edit(b"", *where, dict(entries), str(path)).decode("utf-8", "replace")
-                self._lines.update(line.strip().rstrip(",") for line in text.splitlines())
+                # In both forms, and whatever their length: nobody agrees to what they are not shown.
+                lines = [*text.splitlines(), *_rendered(entries)]
+                self._lines.update(line.strip().rstrip(",") for line in lines)
         for found in self._servers:
             self._words.update(name for name in _names(found) if not secret_in(name))
             self._words.update(_placeholders(family, found))
@@ -122,7 +122,7 @@ class _Known:
         value: JsonValue = self._servers[number]
         for part in reversed(self._key):
             value = {part: value}
-        return json.dumps(value, indent=2, ensure_ascii=False).split("\n")
+        return _rendered(value)
 
     def masked(self, line: str) -> str:
         """A *line* of the difference, its mark first."""
@@ -192,6 +192,10 @@ class _Known:
             return json.loads(word) in self._words
         except ValueError:
             return False
+
+
+def _rendered(value: object) -> list[str]:
+    return json.dumps(value, indent=2, ensure_ascii=False).split("\n")
 
 
 def _walk(value: JsonValue) -> Iterator[JsonValue]:

@@ -107,8 +107,14 @@ def _show_plan(args: argparse.Namespace, machine: Machine, plan: Plan) -> None:
     place = clean(tilde(plan.file, machine.paths))
     if plan.diff:
         print_diff(plan.diff)
-    else:
+    elif not plan.entries:
+        write(f"Nothing to write to {place}: the configuration {plan.family.id}/{args.profile} has no servers.")
+    elif not plan.kept:
         write(f"Unchanged {place}: it holds what is published.")
+    elif plan.owned:
+        write(f"Unchanged {place}: it holds what is published, but for servers that you wrote yourself.")
+    else:
+        write(f"Unchanged {place}: it has servers of your own under all names that are published.")
     if plan.kept:
         names = clean(", ".join(plan.kept))
         note(f"Kept as you wrote them: {names}; '--take-over {clean(plan.kept[0])}' replaces one by what is published.")

@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.client_machine import Machine
-from mcpd.cli.client_output import moment, print_changes
-from mcpd.cli.client_runtime import profile_option, short, stale_note, tilde
+from mcpd.cli.client_machine import Machine, file_option
+from mcpd.cli.client_output import masked_changes, moment, print_changes
+from mcpd.cli.client_runtime import artifact_of, profile_option, short, stale_note, tilde
 from mcpd.cli.clients.detect import detect as find_clients
 from mcpd.cli.clients.editing import read
 from mcpd.cli.clients.merging import holds
@@ -43,7 +43,7 @@ def detect(args: argparse.Namespace) -> int:
         write_json({"clients": clients, "count": len(clients)})
     elif found:
         rows = [
-            (each.family.id, "broken" if each.problem else each.servers if each.exists else "no file",
+            (each.family.id, _servers(each),
              profiles[each.family.id] or "-", tilde(each.file, machine.paths))
             for each in found
         ]  # fmt: skip
@@ -57,16 +57,16 @@ def detect(args: argparse.Namespace) -> int:
 
 
 def diff(args: argparse.Namespace) -> int:
-    """``mcpctl client diff``. JSON: what the tool ``diff_config`` gives.
+    """``mcpctl client diff``. JSON: what the tool ``diff_config`` gives, without what a client's file may keep secret.
 
     Of a client's file only what mcpctl put there, or would, is compared; other servers in it are the user's own.
     """
     machine = Machine.of(args)
     configurations = machine.configurations
     local: dict[str, JsonValue] = {}
-    if args.artifact is not None:
-        what = short(args.artifact)
-        found: Any = configurations.diff_config(args.client, args.profile, local_artifact_id=args.artifact)
+    if (artifact_id := artifact_of(args, configurations)) is not None:
+        what = short(artifact_id)
+        found: Any = configurations.diff_config(args.client, args.profile, local_artifact_id=artifact_id)
     else:
         family = configurations.families.get(args.client)
         release = configurations.release(args.client, args.profile)
@@ -76,6 +76,7 @@ def diff(args: argparse.Namespace) -> int:
         found = configurations.diff_config(
             args.client, args.profile, local_payload={**release.payload, "mcpServers": local}
         )
+        found["diff"] = masked_changes(found["diff"], local)
         if own:
             note(f"Not compared, as they are your own: {clean(', '.join(own))}")
     if args.json:
@@ -94,7 +95,7 @@ def drift(args: argparse.Namespace) -> int:
     """``mcpctl client drift``; 1 if a file is not as it was deployed.
 
     JSON: ``{"clients": [{client_id, file, deployed, status, missing, modified, extended, unexpected, problem}],
-    "count"}``.
+    "count"}``, one item for each file.
     """
     machine = Machine.of(args)
     known = machine.configurations.families
@@ -102,24 +103,22 @@ def drift(args: argparse.Namespace) -> int:
         raise InvalidArgument("--file FILE is one client's file: name that client")
     file = Path(args.file).absolute() if args.file else None
     families = [known.get(client_id) for client_id in dict.fromkeys(args.clients)] or known.all()
-    found = {family.id: machine.deployments.drift(family, file) for family in families}
-    if not args.clients:
-        found = {client_id: each for client_id, each in found.items() if each.deployed}
+    every = [(family, each) for family in families for each in machine.deployments.drift(family, file)]
+    found = [(family, each) for family, each in every if args.clients or each.deployed]
     if args.json:
-        clients = [{"client_id": client_id, **each.to_json()} for client_id, each in found.items()]
+        clients = [{"client_id": family.id, **each.to_json()} for family, each in found]
         write_json({"clients": clients, "count": len(clients)})
     elif found:
         rows = [
-            (client_id, each.status, tilde(each.file, machine.paths) if each.file else "-", _details(each))
-            for client_id, each in found.items()
+            (family.id, each.status, tilde(each.file, machine.paths) if each.file else "-", _details(each))
+            for family, each in found
         ]
         table(("CLIENT", "STATE", "FILE", "DETAILS"), rows)
+        for family, each in found:
+            _say_way_out(machine, family, each)
     else:
         note("Nothing was deployed yet; 'mcpctl client deploy CLIENT' does it.")
-    wrong = [client_id for client_id, each in found.items() if each.status in _WRONG]
-    if wrong and not args.json:
-        note(f"'mcpctl client deploy {wrong[0]}' repairs it, after it has shown what would change.")
-    return EXIT_FAILED if wrong else 0
+    return EXIT_FAILED if any(each.status in _WRONG for _, each in found) else 0
 
 
 def undo(args: argparse.Namespace) -> int:
@@ -229,6 +228,25 @@ def _local(machine: Machine, family: Family, release: Release, file: Path) -> tu
     return local, [name for name in found if name not in local]
 
 
+def _servers(found: Found) -> int | str | None:
+    """How many servers are in the file of a client, or why that is not known."""
+    if not found.problem:
+        return found.servers if found.exists else "no file"
+    return "symlink" if os.path.islink(found.file) else "broken"  # noqa: PTH114 - Path's may raise
+
+
 def _details(found: Drift) -> str:
     parts = [("missing", found.missing), ("changed", found.modified)]
-    return found.problem or "; ".join(f"{word}: {', '.join(names)}" for word, names in parts if names)
+    return "; ".join(f"{word}: {', '.join(names)}" for word, names in parts if names)
+
+
+def _say_way_out(machine: Machine, family: Family, found: Drift) -> None:
+    """What is to be done about a file that is not as it was deployed."""
+    if found.problem:
+        warn(found.problem)
+    elif found.status in _WRONG and found.file is not None:
+        way = f"'{machine.deploying(family, found.file)}' repairs it, after it has shown what would change"
+        if found.status == "file-missing":
+            undo = f"mcpctl client undo {family.id} --keep-edits{file_option(found.file)}"
+            way += f"; '{undo}' gives it up, one deployment at a time"
+        note(clean(f"{way}."))

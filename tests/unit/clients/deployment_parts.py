@@ -167,6 +167,7 @@ def skip_without_leases(file: Path) -> None:
     pytest.skip("this file system does not say who has a file open")
 
 
+_CAP_CHOWN = 0
 _CAP_DAC_OVERRIDE = 1
 _CAP_DAC_READ_SEARCH = 2
 _VERSION = 0x20080522
@@ -182,12 +183,12 @@ class _Capabilities(ctypes.Structure):
 
 @contextmanager
 def ordinary() -> Iterator[None]:
-    """Permission bits count, also for root."""
+    """Permission bits and groups count, also for root."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, given = _Header(_VERSION, 0), (_Capabilities * 2)()
     assert libc.capget(ctypes.byref(header), given) == 0, os.strerror(ctypes.get_errno())
     before = given[0].effective
-    given[0].effective &= ~(1 << _CAP_DAC_OVERRIDE | 1 << _CAP_DAC_READ_SEARCH)
+    given[0].effective &= ~(1 << _CAP_CHOWN | 1 << _CAP_DAC_OVERRIDE | 1 << _CAP_DAC_READ_SEARCH)
     assert libc.capset(ctypes.byref(header), given) == 0, os.strerror(ctypes.get_errno())
     try:
         yield

@@ -279,7 +279,7 @@ def test_nothing_is_written_for_looking(user: User) -> None:
     path = user.servers()
     assert user.deployments.history("cursor") == []
     assert user.deployments.managed("cursor", path) == {}
-    assert user.deployments.drift(family()).status == "none"
+    assert user.deployments.drift(family())[0].status == "none"
     user.deployments.plan(family(), path, {"github": ENTRY})
     with pytest.raises(McpdError):
         user.deployments.plan(family(), path / "below", {})

@@ -125,7 +125,7 @@ def test_what_the_client_wrote_after_the_kill_stays_and_the_deployment_is_known(
     user.write({"mcpServers": {"mine": OTHER, "github": ENTRY}, "numStartups": 8})
     again = User(user.root)
     assert told(again) == [(1, ("github",), True)]
-    assert again.deployments.drift(family()).status == "in-sync"
+    assert again.deployments.drift(family())[0].status == "in-sync"
     again.undo(keep_edits=True)
     assert again.read() == {"mine": OTHER}
 

@@ -40,7 +40,7 @@ def test_every_shipped_client_takes_deployments_and_undoes_them(user: User, clie
     path = (family.linux_locations(user.home, {}) or [user.home / "elsewhere/file"])[0]
     deployments.apply(deployments.plan(family, path, entries(family, "one", "two")), ABOUT)
     first = path.read_bytes()
-    drift = deployments.drift(family)
+    (drift,) = deployments.drift(family)
     assert (drift.status, drift.missing, drift.extended, drift.unexpected) == ("in-sync", (), (), ())
     assert deployments.plan(family, path, entries(family, "one", "two")).is_empty
     plan = deployments.plan(family, path, entries(family, "two", "three"))

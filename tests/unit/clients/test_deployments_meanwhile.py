@@ -59,7 +59,7 @@ def test_what_is_read_only_can_be_looked_at(user: User) -> None:
     try:
         with ordinary():
             assert len(user.deployments.history("cursor")) == 1
-            assert user.deployments.drift(family()).status == "in-sync"
+            assert user.deployments.drift(family())[0].status == "in-sync"
             assert user.deployments.plan(family(), user.file(), {"github": ENTRY}).is_empty
     finally:
         user.state.chmod(0o700)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +12,13 @@ from deployment_parts import ABOUT, BY_HAND, ENTRY, OTHER, SECRET, User, family
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from mcpd.servers.orchestration.dialects import to_client
+from mcpd.servers.orchestration.families import Families
 
+if TYPE_CHECKING:
     from mcpd.cli.clients.plans import Plan
+
+SHIPPED = Path(__file__).parents[3] / "data/clients"
 
 
 @pytest.fixture
@@ -180,6 +184,82 @@ def test_a_file_of_one_line_is_compared_by_its_servers(user: User) -> None:
 def test_what_changes_in_a_line_of_some_length_is_shown(user: User) -> None:
     found = plan(user, json.dumps({"mcpServers": {"mine": {"command": "npx", "args": ["x"] * 100}}}).encode())
     assert '+    "github": {' in found.diff
+
+
+GOOSE = f"""\
+# {SECRET}
+GOOSE_MODEL: {SECRET}
+extensions:
+  mine:  # {SECRET}
+    type: stdio
+    cmd:  npx
+    envs: {{KEY: {SECRET}}}
+    "quoted" : x
+GOOSE_MODE: 'auto'
+"""
+
+
+def test_yaml_is_shown_as_it_is_written(user: User) -> None:
+    goose = Families([SHIPPED]).get("goose")
+    path = user.home / "config.yaml"
+    path.write_text(GOOSE)
+    found = user.deployments.plan(goose, path, to_client(goose, {"notes": {"command": "notes-server", "args": ["-v"]}}))
+    assert (
+        found.diff
+        == f"""\
+--- {path}
++++ {path}
+@@ -6,4 +6,13 @@
+     cmd:  npx
+     envs: {{KEY: ***}}
+     "quoted" : ***
++  notes:
++    name: notes
++    type: stdio
++    cmd: notes-server
++    args:
++      - "-v"
++    description: ""
++    enabled: true
++    timeout: 300
+ GOOSE_MODE: '***'
+"""
+    )
+    path.write_text("GOOSE_MODEL: x\nextensions: {}\n")
+    found = user.deployments.plan(goose, path, to_client(goose, {"notes": {"command": "notes-server", "args": []}}))
+    assert " GOOSE_MODEL: ***\n-extensions: {}\n+extensions:\n+  notes:\n" in found.diff
+
+
+def test_a_yaml_list_is_shown_as_it_is_written(user: User) -> None:
+    text = (
+        f"name: {SECRET}\nmcpServers:\n  - name: mine\n    command:  npx\n    env:\n      KEY: {SECRET}\nmodels: []\n"
+    )
+    found = plan(user, text.encode(), "continue")
+    assert found.diff.splitlines()[2:] == [
+        "@@ -4,4 +4,16 @@",
+        "     command:  npx",
+        "     env:",
+        "       KEY: ***",
+        "+  - name: github",
+        "+    command: mcpctl",
+        "+    args:",
+        "+      - run",
+        "+      - github",
+        "+  - name: time",
+        "+    command: mcpctl",
+        "+    args:",
+        "+      - run",
+        "+      - time",
+        "+    env:",
+        '+      TZ: "${env:TZ}"',
+        " models: []",
+    ]
+
+
+def test_tabs_stay_tabs(user: User) -> None:
+    found = plan(user, b'{\n\t"mcpServers":\t{\n\t\t"mine": {\n\t\t\t"command": "npx"\n\t\t}\n\t}\n}\n')
+    assert ' \t"mcpServers":\t{\n' in found.diff
+    assert '+\t\t"github": {\n+\t\t\t"command": "mcpctl",\n' in found.diff
 
 
 def test_a_name_that_is_a_key_is_hidden(user: User) -> None:

@@ -110,6 +110,21 @@ def test_an_undo_of_the_servers_alone_stops_at_a_server_that_was_changed(user: U
     assert done.saved.read_bytes() == before
 
 
+def test_an_undo_of_the_servers_alone_has_nothing_to_take_out_of_a_file_that_is_gone(user: User) -> None:
+    project = user.home / "project/mcp.json"
+    project.parent.mkdir()
+    project.write_bytes(b"{}")
+    user.deploy({"github": ENTRY}, file=project)
+    user.deploy({"github": OTHER}, file=project)
+    project.unlink()
+    project.parent.rmdir()
+    with pytest.raises(InvalidConfig, match="was changed since"):
+        user.undo(file=project)
+    assert [user.undo(file=project, keep_edits=True).number for _ in range(2)] == [2, 1]
+    assert user.deployments.drift(family(), project)[0].status == "none"
+    assert not project.parent.exists()
+
+
 def test_an_undo_of_the_servers_alone_looks_where_they_were_put(user: User) -> None:
     """The description of a client may name another place since."""
     path = user.servers()

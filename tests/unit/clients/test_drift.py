@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 from deployment_parts import BY_HAND, ENTRY, NATIVE, OTHER, User, family
+
+from mcpd.cli.clients import target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +24,9 @@ def user(tmp_path: Path) -> User:
 
 
 def drift(user: User, file: Path | None = None) -> Drift:
-    return user.deployments.drift(family(), file)
+    """That of the one file there is."""
+    (found,) = user.deployments.drift(family(), file)
+    return found
 
 
 def test_nothing_drifts_where_nothing_was_deployed(user: User) -> None:
@@ -34,7 +39,7 @@ def test_nothing_drifts_where_nothing_was_deployed(user: User) -> None:
 def test_what_was_just_deployed_is_in_sync(user: User, client_id: str) -> None:
     path = user.write(NATIVE[client_id], client_id)
     user.deploy({"github": ENTRY, "time": OTHER}, client_id)
-    found = user.deployments.drift(family(client_id))
+    (found,) = user.deployments.drift(family(client_id))
     assert (found.status, found.deployed, found.file) == ("in-sync", True, path)
     assert (found.missing, found.modified, found.extended, found.unexpected) == ((), (), (), ("mine",))
 
@@ -90,11 +95,23 @@ def test_a_file_that_cannot_be_read_is_an_answer(user: User) -> None:
     user.deploy({"github": ENTRY})
     user.file().write_bytes(b"{")
     assert drift(user).status == "unreadable"
+    mended = "; the file has to be mended first, a deployment leaves it as it is"
     assert str(user.file()) in drift(user).problem
+    assert drift(user).problem.endswith(mended)
     user.file().unlink()
     user.file().symlink_to("nowhere")
     assert drift(user).status == "unreadable"
     assert "a symlink" in drift(user).problem
+    assert drift(user).problem.endswith(mended)
+
+
+def test_a_file_that_is_being_written_needs_no_mending(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    user.deploy({"github": ENTRY})
+    signatures = iter(range(9))
+    monkeypatch.setattr(target, "signature", lambda _: next(signatures))
+    found = drift(user)
+    assert found.status == "unreadable"
+    assert found.problem.endswith("is being written by another program; try again")
 
 
 def test_an_undo_takes_the_drift_back(user: User) -> None:
@@ -107,14 +124,35 @@ def test_an_undo_takes_the_drift_back(user: User) -> None:
     assert drift(user).status == "none"
 
 
-def test_the_last_file_is_looked_at_unless_one_is_named(user: User, tmp_path: Path) -> None:
+def test_every_file_is_looked_at_unless_one_is_named(user: User) -> None:
     user.deploy({"github": ENTRY})
+    project, other = user.home / "project/mcp.json", user.home / "other/mcp.json"
+    user.deploy({"time": OTHER}, file=project)
+    user.deploy({"time": OTHER}, file=other)
+    user.deploy({"github": ENTRY, "time": OTHER})
+    user.undo(file=other)
+    assert not other.exists()
+    user.servers(github=ENTRY)
+    found = user.deployments.drift(family())
+    assert [(each.file, each.status, each.missing) for each in found] == [
+        (user.file(), "drifted", ("time",)), (project, "in-sync", ()),
+    ]  # fmt: skip
+    project.unlink()
+    assert [each.status for each in user.deployments.drift(family())] == ["drifted", "file-missing"]
+    assert (drift(user, project).file, drift(user, project).status) == (project, "file-missing")
+    assert (drift(user, other).status, drift(user, other).deployed) == ("none", False)
+
+
+def test_a_file_of_which_nothing_is_known_any_more_hides_no_other(user: User) -> None:
+    deployed = user.deploy({"github": ENTRY})
     project = user.home / "project/mcp.json"
     user.deploy({"time": OTHER}, file=project)
-    assert drift(user).file == project
-    project.unlink()
-    assert drift(user).status == "file-missing"
-    assert drift(user, user.file()).status == "in-sync"
+    state = json.loads((user.state / "cursor.json").read_bytes())
+    (entries,) = [each["entries"] for each in state["deployments"] if each["number"] == deployed.number]
+    (user.state / "backups" / entries).unlink()
+    found = user.deployments.drift(family())
+    assert [(each.file, each.status) for each in found] == [(project, "in-sync"), (user.file(), "unreadable")]
+    assert re.search(r"is missing.*Move ", found[1].problem)
 
 
 def test_a_history_that_cannot_be_read_is_an_answer_too(user: User) -> None:

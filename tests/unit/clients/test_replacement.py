@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import grp
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,24 @@ def test_a_replacement_keeps_the_group(file: Path) -> None:
     replace(snapshot(file), b"new")
     assert file.stat().st_gid == 4321
     assert mode(file) == 0o640
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change a group at will")
+def test_a_group_that_one_is_not_in_is_refused_with_the_way_out(file: Path) -> None:
+    os.chown(file, -1, 4321)
+    with ordinary(), pytest.raises(ReadOnly) as caught:
+        replace(snapshot(file), b"new")
+    own = grp.getgrgid(os.getegid()).gr_name
+    assert caught.value.message == (
+        f"{file}: belongs to the group 4321, which you are not in and so cannot give a new file to;"
+        f" 'chgrp {own} {file}' gives it to your own group"
+    )
+    assert (file.read_bytes(), file.stat().st_gid) == (b"old", 4321)
+    assert strays(file.parent) == []
+    os.chown(file, -1, os.getegid())
+    with ordinary():
+        replace(snapshot(file), b"new")
+    assert file.read_bytes() == b"new"
 
 
 def test_permissions_can_be_given(file: Path) -> None:
