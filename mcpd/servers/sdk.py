@@ -7,14 +7,17 @@ import asyncio
 import logging
 import os
 import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
 
+import anyio
 from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
-from mcp_types import DiscoverResult, RequestParams
+from mcp.shared.message import SessionMessage
+from mcp_types import DiscoverResult, ErrorData, JSONRPCError, JSONRPCNotification, RequestParams
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 from pydantic_core import to_json
@@ -22,6 +25,7 @@ from pydantic_core import to_json
 from mcpd.errors import McpdError
 from mcpd.model.base import first_fault
 from mcpd.servers.draining import Incoming, Outgoing, Pending
+from mcpd.servers.stdio_lines import Lines, Refusal, claim_stdin, overlooked, refusals
 from mcpd.servers.timing import Timing, in_one_line
 
 if TYPE_CHECKING:
@@ -176,7 +180,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    serving = asyncio.create_task(_run(server, list_changed=list_changed))
+    serving = asyncio.create_task(_run(server, list_changed=list_changed, log=log))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if close is not None:
@@ -191,12 +195,65 @@ async def serve(
     os._exit(0)
 
 
-async def _run(server: Server[Any], *, list_changed: bool) -> None:
+async def _run(server: Server[Any], *, list_changed: bool, log: logging.Logger) -> None:
     """Serve until the end of stdin, and then those requests that have come before it, for some seconds."""
     # The bridge tells clients when a list has changed: it runs another process then. Alone there is nobody who would.
     options = server.create_initialization_options(
         NotificationOptions(prompts_changed=list_changed, resources_changed=list_changed, tools_changed=list_changed)
     )
-    async with stdio_server() as (incoming, outgoing):
+    lines: Any = Lines(claim_stdin())
+    async with stdio_server(stdin=lines) as (incoming, outgoing):
         pending = Pending()
-        await server.run(Incoming(incoming, pending), Outgoing(outgoing, pending), options)
+        readable = _Readable(incoming, outgoing, lines, log)
+        await server.run(Incoming(readable, pending), Outgoing(outgoing, pending), options)
+
+
+class _Readable:
+    """What the SDK has made of *lines*, without those that are no message: they are refused here, the SDK drops them.
+
+    *incoming* has one thing for each line, in their order.
+    """
+
+    def __init__(self, incoming: Any, outgoing: Any, lines: Lines, log: logging.Logger) -> None:
+        self._incoming, self._outgoing, self._lines, self._log = incoming, outgoing, lines, log
+
+    @property
+    def last_context(self) -> Any:
+        """The context of whoever has sent what was received last."""
+        return self._incoming.last_context
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._incoming.aclose()
+
+    async def receive(self) -> Any:
+        """The next message. Raises :class:`anyio.EndOfStream`."""
+        while True:
+            found = await self._incoming.receive()
+            line = self._lines.taken()
+            refused: list[Refusal] = []
+            if isinstance(found, Exception):
+                reason = first_fault(found) if isinstance(found, ValidationError) else type(found).__name__
+                refused = await anyio.to_thread.run_sync(refusals, line, reason)
+            elif _is_doubtful(found.message):
+                refused = [each for each in (overlooked(line),) if each is not None]
+            if not refused:
+                return found
+            for refusal in refused:
+                await self._refuse(refusal)
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        kind = "a message was refused" if refusal.answered else "a message was not read"
+        self._log.info("%s: %s", kind, in_one_line(refusal.message))
+        if refusal.answered:
+            error = ErrorData(code=refusal.code, message=refusal.message)
+            # A client that has gone is noticed by whoever writes to it.
+            with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self._outgoing.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=refusal.identity, error=error)))
+
+
+def _is_doubtful(message: object) -> bool:
+    """Whether *message* may be a request that the SDK has taken for something else, as its id is none."""
+    if isinstance(message, JSONRPCNotification):
+        return not message.method.startswith("notifications/")
+    return isinstance(message, JSONRPCError)
