@@ -31,8 +31,12 @@ def servers_table(payload: Mapping[str, Any]) -> None:
     """Print the servers of *payload*, what each runs and which variables it gets."""
     rows = []
     for name, entry in payload.get("mcpServers", {}).items():
-        runs = entry.get("url") or " ".join([str(entry.get("command", "")), *map(_word, entry.get("args", ()))])
-        rows.append((name, ", ".join([*entry.get("env", {}), *entry.get("headers", {})]), runs))
+        # A draft may have been made when less was refused.
+        args, held = entry.get("args", []), (entry.get("env"), entry.get("headers"))
+        words = args if isinstance(args, list) else [args]
+        variables = [each for fields in held if isinstance(fields, dict) for each in fields]
+        runs = str(entry.get("url") or " ".join([str(entry.get("command", "")), *(_word(str(word)) for word in words)]))
+        rows.append((name, ", ".join(variables), runs))
     table(("SERVER", "VARIABLES", "RUNS"), rows)
 
 

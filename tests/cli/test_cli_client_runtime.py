@@ -177,7 +177,7 @@ def test_everybody_reads_the_systems_configurations_and_may_not_change_them(mach
     assert machine.as_anybody("drift", "cursor").code == 0
     assert machine.as_anybody("undo", "cursor").code == 0
     assert not machine.cursor.exists()
-    told = [json.loads(line) for line in (machine.tree / "audit.jsonl").read_text().splitlines()]
+    told = [json.loads(line) for line in machine.audit.read_text().splitlines()]
     assert [line["name"] for line in told] == ["deploy_config", "undo_config"]
     assert {path: path.stat().st_mtime_ns for path in held} == held
 

@@ -70,5 +70,5 @@ class Checks:
             findings = [replace(each, severity="warning") if each.code == "EMPTY_CONFIG" else each for each in findings]
         errors = [each for each in findings if each.severity == "error"]
         policy = Policy.load(self._paths, self._scope)
-        violations = policy.check(payload, self._servers.all()) if isinstance(payload, dict) else []
+        violations = policy.check(payload, self._servers.all(), family) if isinstance(payload, dict) else []
         return Report(errors, [each for each in findings if each.severity == "warning"], violations)

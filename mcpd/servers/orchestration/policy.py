@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from mcpd.model import JsonValue
     from mcpd.paths import Paths
+    from mcpd.servers.orchestration.family import Family
     from mcpd.servers.orchestration.origins import Origin
     from mcpd.store.records import InstalledServer
 
@@ -36,6 +37,9 @@ MAX_POLICY: Final = 1024 * 1024
 
 _Glob = Annotated[str, Field(strict=True, min_length=1, max_length=1000)]
 _Globs = Annotated[tuple[_Glob, ...], Field(max_length=1000)]
+_URL: Final = "url:"
+_DOUBTED: Final = ("servers", "commands", "sources")
+"""What a rule has to be about, for an entry of which nothing can be told to be against it."""
 _Patterns: TypeAlias = "Sequence[tuple[str, re.Pattern[str]]]"
 
 
@@ -91,6 +95,18 @@ class _Rule:
     file: str
     allowed: _Patterns | None
     forbidden: _Patterns
+    urls: _Patterns = ()
+    """What the same file allows of URLs, each by a glob that says so."""
+
+    @property
+    def is_restrictive(self) -> bool:
+        """Whether there is anything that it does not allow."""
+        return bool(self.forbidden) or self.is_selective
+
+    @property
+    def is_selective(self) -> bool:
+        """Whether it allows some things alone."""
+        return self.allowed is not None and all(glob != "*" for glob, _ in self.allowed)
 
     def forbids(self, values: Iterable[str]) -> tuple[str, str] | None:
         """The first of *values*, which stand for one thing, that is forbidden, and the glob that does it."""
@@ -122,19 +138,25 @@ class Policy:
         files = [paths.system.policy, *([paths.user.policy] if scope is Scope.USER else [])]
         return cls([rule for file in files for rule in _rules(file)])
 
-    def check(self, payload: Mapping[str, JsonValue], servers: Mapping[str, InstalledServer]) -> list[Violation]:
-        """What *payload* holds against the policy, by server; *servers* are the installed ones, by id.
+    def check(
+        self,
+        payload: Mapping[str, JsonValue],
+        servers: Mapping[str, InstalledServer],
+        family: Family | None = None,
+    ) -> list[Violation]:
+        """What *payload*, for the clients *family*, holds against the policy, by server.
 
-        ``forbidden`` beats ``allowed``, and all files have to allow a thing.
+        *servers* are the installed ones, by id. ``forbidden`` beats ``allowed``, and all files have to allow a thing.
+        Where it cannot be told what an entry is, it is against every rule that restricts servers, commands or sources.
         """
         entries = payload.get("mcpServers")
         if not self._rules or not isinstance(entries, dict):
             return []
         found: list[Violation] = []
         for name in sorted(entries):
-            origin = origin_of(entries[name], servers)
+            origin = origin_of(entries[name], servers, family)
             for rule in self._rules:
-                found += _CHECKS[rule.name](rule, name, origin)
+                found += _CHECKS[rule.name](rule, name, origin) or _check_doubt(rule, name, origin)
         return found
 
 
@@ -154,12 +176,14 @@ def _rules(file: Path) -> list[_Rule]:
         raise _unusable(f"{file}: {_fault(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _unusable(f"{file}: {error}") from error
+    urls = [glob for glob in tables.sources.allowed or () if glob.startswith(_URL)]
     return [
         _Rule(
             name,
             str(file),
             _compiled(table.allowed) if table.allowed is not None else None,
             _compiled(table.forbidden),
+            _compiled(urls),
         )
         for name, table in (
             ("servers", tables.servers),
@@ -193,24 +217,52 @@ def _check_servers(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
         what = "a server of this name" if is_name else f"it runs {printable(value)!r}, which"
         if found := _against(rule, name, (value,), what):
             return found
+    if found_name := rule.forbids(origin.names):
+        value, glob = found_name
+        what = f"it may run {printable(value)!r}, which is forbidden by {printable(glob)!r}"
+        return [_violation(rule, name, "forbidden", value, what)]
     return []
 
 
 def _check_commands(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
     """As it is written; what is forbidden, by its last part too, wherever it lies."""
     if origin.command is None:
-        return []
+        return _check_url(rule, name, origin)
     last = re.split(r"[/\\]", origin.command)[-1]
     written = (origin.command,)
     what = f"the command {printable(origin.command)!r}"
-    return _against(rule, name, written, what, also_forbidden=(last,))
+    if found := _against(rule, name, written, what, also_forbidden=(last, last.strip())):
+        return found
+    if origin.fault and rule.is_selective:
+        return [_violation(rule, name, "allowed", origin.command, f"{what} is allowed, but {printable(origin.fault)}")]
+    return []
+
+
+def _check_url(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
+    """No command is what no list of commands allows; only the sources of the same file can."""
+    if not rule.is_selective or any(
+        match.fullmatch(source) for source in origin.sources for _, match in rule.urls if source.startswith(_URL)
+    ):
+        return []
+    what = f"it is no command, and no '{_URL}…' in sources.allowed of the same file allows it"
+    return [_violation(rule, name, "allowed", origin.written or UNKNOWN, what)]
 
 
 def _check_sources(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
-    what = f"what comes from {printable(origin.sources[0])!r}"
-    if origin.sources[0] == UNKNOWN:
-        what = f"its source is {UNKNOWN!r}, as it is not 'mcpctl run ID' of an installed server; that"
-    return _against(rule, name, origin.sources, what)
+    shown = origin.written or origin.sources[0]
+    what = f"what comes from {printable(shown)!r}"
+    if shown == UNKNOWN:
+        why = f" ({printable(origin.fault)})" if origin.fault else ""
+        what = f"its source is {UNKNOWN!r}, as it is not plainly 'mcpctl run ID' of an installed server{why}; that"
+    return _against(rule, name, origin.sources, what, also_forbidden=(shown,), shown=shown)
+
+
+def _check_doubt(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
+    if not origin.doubt or rule.name not in _DOUBTED or not rule.is_restrictive:
+        return []
+    value = origin.command if origin.command is not None else origin.written or UNKNOWN
+    what = f"{origin.doubt}, so it cannot be told whether it is allowed"
+    return [_violation(rule, name, "allowed" if rule.is_selective else "forbidden", value, what)]
 
 
 def _check_permissions(rule: _Rule, name: str, origin: Origin) -> list[Violation]:
@@ -236,16 +288,25 @@ _CHECKS: Final = {
 
 
 def _against(
-    rule: _Rule, name: str, values: Iterable[str], what: str, also_forbidden: Iterable[str] = ()
+    rule: _Rule,
+    name: str,
+    values: Iterable[str],
+    what: str,
+    also_forbidden: Iterable[str] = (),
+    shown: str | None = None,
 ) -> list[Violation]:
     """What *rule* has against *values*, the spellings of one thing that *what* names; at most one violation."""
     values = tuple(values)
     if forbidden := rule.forbids((*values, *also_forbidden)):
-        kind, value, why = "forbidden", forbidden[0], f"is forbidden by {printable(forbidden[1])!r}"
-    elif not rule.admits(values):
-        kind, value, why = "allowed", values[0], "is not among what is allowed"
-    else:
-        return []
+        return [
+            _violation(rule, name, "forbidden", forbidden[0], f"{what} is forbidden by {printable(forbidden[1])!r}")
+        ]
+    if not rule.admits(values):
+        return [_violation(rule, name, "allowed", shown or values[0], f"{what} is not among what is allowed")]
+    return []
+
+
+def _violation(rule: _Rule, name: str, kind: str, value: str, what: str) -> Violation:
     shown = printable(name)
-    text = f"server '{shown}': {what} {why} ({rule.name}.{kind} in {rule.file}); remove the server or change the policy"
-    return [Violation(f"{rule.name}.{kind}", shown, printable(value), text, rule.file)]
+    text = f"server '{shown}': {what} ({rule.name}.{kind} in {rule.file}); remove the server or change the policy"
+    return Violation(f"{rule.name}.{kind}", shown, printable(value), text, rule.file)

@@ -8,6 +8,7 @@ no placeholder. What has neither is not found. No value is ever part of what is 
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
@@ -44,17 +45,37 @@ _SHAPES: Final = re.compile(
     r")|-----BEGIN (?:[A-Z0-9]{1,16} ){0,3}PRIVATE KEY",
     re.ASCII,
 )
+_TOKEN_IN_URL: Final = re.compile(r"://([^\s/?#@:]{16,1024})(?::[^\s/?#@]{0,256})?@")
 _IN_URL: Final = re.compile(r"://[^\s/?#@:]{0,256}:([^\s/?#@]{1,1024})@")
 _PARAMETER: Final = re.compile(r"[?&;#]([^=&;#?\s]{1,128})=([^&;#\s]+)")
-_HEADER: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,127}):\s*(\S.*)", re.DOTALL)
+_HEADER: Final = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_-]{0,127}):\s*(\S.*)", re.DOTALL)
 _ASSIGNMENT: Final = re.compile(r"-{0,2}([A-Za-z][A-Za-z0-9_.-]{0,127})=(.+)", re.DOTALL)
 _OPTION: Final = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]{0,127}")
 _FILE: Final = re.compile(r"(?:~|\.{1,2})?/")
+_MEMBER: Final = re.compile(r'"([^"\\]{1,128})"\s{0,9}:\s{0,9}"([^"]+)"')
+_BEARER: Final = re.compile(
+    r"\s*bearer\s+(\S+)\s*|\s*(?:basic|token)\s+(?=\S*(?:[0-9=]|(?-i:[a-z][A-Z])))(\S{8,})\s*", re.IGNORECASE
+)
+"""A header's value that is a secret, whatever the header is called."""
+_TURN: Final = re.compile(r"[0-9](?=[A-Za-z])|[A-Za-z](?=[0-9])")
+_TURNS: Final = 3
+_RUN: Final = re.compile(r"[A-Za-z0-9]{16,}")
+_LINE: Final = re.compile(r"-[a-z]{0,3}c|/[ck]|-command", re.IGNORECASE)
+"""The option of a shell after which a whole command line stands."""
+_BETWEEN: Final = re.compile(r"[\s;&|]+")
+_LONGEST_ARGUMENT: Final = 128 * 1024
+"""Bytes that Linux passes to a program as one argument; with more, nothing is run."""
+_LONGEST_LINE: Final = 10_000
+"""Characters of a command line whose quotes are heeded."""
+_EXPANDED: Final = re.compile(r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}|\$\(.*|`.*", re.ASCII | re.DOTALL)
+"""What a shell fills in."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _NAMES: Final = re.compile(
     r"keys?|secrets?|pass|passphrase|passcode|pwd|pw|pat|jwt|otp|auth|authorization|authentication|bearer|cookie|creds"
     r"|credentials?|.*(?:apikey|accesskey|secretkey|privatekey|authkey|token|secret|password|passwd)"
+    r"|(?!(?:band|by|com|en|encom|first|high|last|low|max|min|multi|num|one|over|single|sur|tres|two|under)pass).+pass"
+    r"|(?!old).+pwd"
 )
 _ABOUT: Final = re.compile(
     r"file|path|dir|directory|folder|ur[il]|host|port|domain|endpoint|region|names?|user|username|email|type|mode|method"
@@ -77,11 +98,17 @@ def literal_secrets(
     What *placeholder* finds is replaced by a value only where the entry is used.
     """
     for field, name, text in _texts(entry):
-        if why := secret_in(text, name, placeholder):
+        why = secret_in(text, name, placeholder)
+        if not why and name:
+            why = _bearer(text, placeholder)
+        if not why and field == "command":
+            why = _secret_in_line(text, placeholder)
+        if why:
             yield field, why
     args = entry.get("args")
     if isinstance(args, list):
-        yield from _arguments([arg if isinstance(arg, str) else "" for arg in args], placeholder)
+        for index, why in _arguments([arg if isinstance(arg, str) else "" for arg in args], placeholder):
+            yield f"args[{index}]", why
 
 
 def placeholders_of(family: Family | None) -> re.Pattern[str]:
@@ -98,12 +125,7 @@ def secret_in(text: str, name: str = "", placeholder: re.Pattern[str] = PLACEHOL
         return "it has the form of an access token or a private key"
     if name and is_secret_name(name) and _is_literal(text, placeholder):
         return "its name is that of a secret, and it is no placeholder"
-    if any(_is_literal(found[1], placeholder) for found in _IN_URL.finditer(text)):
-        return "it is a URL with a password"
-    for found in _PARAMETER.finditer(text):
-        if is_secret_name(unquote(found[1])) and _is_literal(found[2], placeholder):
-            return "it is a URL with a secret among its parameters"
-    return ""
+    return _secret_in_url(text, placeholder) or _secret_in_json(text, placeholder)
 
 
 def is_secret_name(name: str) -> bool:
@@ -137,15 +159,82 @@ def _texts(entry: Mapping[str, JsonValue]) -> Iterator[tuple[str, str, str]]:
                     yield f"{field}.{name}", name, text
 
 
-def _arguments(args: list[str], placeholder: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+def _arguments(args: list[str], placeholder: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+    """The positions of those of *args* that hold a secret, and why."""
     option = ""
     for index, arg in enumerate(args):
-        name, text = option, arg
+        name, text, bearer = option, arg, ""
+        is_line = index > 0 and bool(_LINE.fullmatch(args[index - 1]))
         option = ""
         if found := _ASSIGNMENT.fullmatch(arg) or _HEADER.fullmatch(arg):
             name, text = found[1], found[2]
-        elif _OPTION.fullmatch(arg):
+            bearer = _bearer(text, placeholder)
+        elif _OPTION.fullmatch(arg) and not (name and is_secret_name(name) and _is_random(arg)):
             name, option = "", arg
         # Keys are given to programs as files, too.
-        if why := secret_in(text, "" if _FILE.match(text) else name, placeholder) or secret_in(arg, "", placeholder):
-            yield f"args[{index}]", why
+        name = "" if _is_file(text) else name
+        why = secret_in(text, name, placeholder) or bearer or secret_in(arg, "", placeholder)
+        if why := why or (_secret_in_line(arg, placeholder) if is_line else ""):
+            yield index, why
+
+
+def _secret_in_url(text: str, placeholder: re.Pattern[str]) -> str:
+    if any(_is_literal(found[1], placeholder) for found in _IN_URL.finditer(text)):
+        return "it is a URL with a password"
+    if any(_is_random(placeholder.sub(" ", found[1])) for found in _TOKEN_IN_URL.finditer(text)):
+        return "it is a URL with a token for a user"
+    for found in _PARAMETER.finditer(text):
+        if is_secret_name(unquote(found[1])) and _is_literal(found[2], placeholder):
+            return "it is a URL with a secret among its parameters"
+    return ""
+
+
+def _secret_in_json(text: str, placeholder: re.Pattern[str]) -> str:
+    for found in _MEMBER.finditer(text):
+        # A key alone is what JSON calls many things.
+        is_named = is_secret_name(found[1]) and (found[1].lower() not in ("key", "keys") or _is_random(found[2]))
+        if is_named and _is_literal(found[2], placeholder):
+            return "it is JSON with a secret"
+    return ""
+
+
+def _secret_in_line(text: str, placeholder: re.Pattern[str]) -> str:
+    """Why *text*, a command line, holds a secret."""
+    if len(text) > _LONGEST_ARGUMENT or not _BETWEEN.search(text):
+        return ""
+    words: list[str] = []
+    for word in _line_words(placeholder.sub("${X}", text)):
+        name, equals, value = word.partition("=")
+        filled_in = _EXPANDED.fullmatch((value if equals else name).strip("'\""))
+        words.append("${X}" if filled_in else word)
+    return next((why for _, why in _arguments(words, placeholder)), "")
+
+
+def _line_words(text: str) -> list[str]:
+    if len(text) <= _LONGEST_LINE:
+        lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|")
+        lexer.whitespace_split = True
+        lexer.commenters = ""
+        try:
+            return list(lexer)
+        except ValueError:
+            pass  # A quote is left open, and so means nothing.
+    return [word.strip("'\"") for word in _BETWEEN.split(text)]
+
+
+def _bearer(text: str, placeholder: re.Pattern[str]) -> str:
+    found = _BEARER.fullmatch(text)
+    if found and _is_literal(found[1] or found[2], placeholder):
+        return "it is a literal credential"
+    return ""
+
+
+def _is_file(text: str) -> bool:
+    """Whether *text* is the path of a file, and no secret that begins with a slash."""
+    last = text.rpartition("/")[2]
+    return bool(_FILE.match(text)) and ("." in last or not _is_random(last))
+
+
+def _is_random(text: str) -> bool:
+    """Whether nobody would call anything so: letters and digits in a row, which take turns."""
+    return any(len(_TURN.findall(run)) >= _TURNS for run in _RUN.findall(text))

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from mcpd.model import check_json, printable
+from mcpd.model.steering import is_steering
 from mcpd.servers.orchestration.dialects import to_client
 from mcpd.servers.orchestration.faults import InvalidInput
+from mcpd.servers.orchestration.origins import is_passed_on, runs_mcpctl
+from mcpd.servers.orchestration.payload import COMMAND
 from mcpd.servers.orchestration.secret_values import PLACEHOLDER, literal_secrets, placeholders_of
 
 if TYPE_CHECKING:
@@ -168,6 +171,7 @@ class _Server:
             self._error("MISSING_COMMAND", "it has neither a command nor a url; give it one", "command")
         else:
             self._check_local(entry, command)
+            self._check_steering(entry)
         self._check_secrets(entry)
         if self.family is not None and not self.faults:
             self._check_family(self.family, entry)
@@ -212,6 +216,19 @@ class _Server:
                 self._warning("EMPTY_ENV_VAR", "this variable is empty; remove it if that is not meant", where)
             else:
                 self._check_placeholders(value, "env", where)
+
+    def _check_steering(self, entry: Mapping[str, JsonValue]) -> None:
+        """``mcpctl`` is not confined, so whoever steers it does what its user can."""
+        env = entry.get("env")
+        if not isinstance(env, dict) or not runs_mcpctl(entry):
+            return
+        for name, value in env.items():
+            if is_steering(name) and not is_passed_on(name, value, self.family):
+                text = (
+                    f"this variable steers {COMMAND} itself, which is not confined; remove it, or have the server"
+                    " installed and set there what it needs"
+                )
+                self._error("VALIDATION_ERROR", text, f"env.{printable(name)}")
 
     def _check_remote(self, entry: Mapping[str, JsonValue], url: JsonValue) -> None:
         self._check_fields(entry, _URL)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from mcpd.store.records import InstalledServer
 
+STEERING = """OPENSSL_CONF OPENSSL_MODULES GCONV_PATH SSLKEYLOGFILE SSL_CERT_FILE GLIBC_TUNABLES LOCPATH TMPDIR
+PYTHONPATH SUDO_UID https_proxy HTTPS_PROXY all_proxy BROWSER NODE_OPTIONS MCPCTL_CLIENT_RUNTIME SYSTEMD_PAGER
+MALLOC_PERTURB_ path DBUS_SESSION_BUS_ADDRESS XDG_RUNTIME_DIR"""
 NPX = {"command": "npx", "args": ["-y", "x"]}
 
 
@@ -119,7 +122,7 @@ def test_an_allowed_server_needs_an_allowed_name_and_the_other_way_round(paths: 
         pytest.param("forbidden = ['curl']", "C:\\bin\\curl", True, id="forbidden-windows"),
         pytest.param("forbidden = ['/tmp/*']", "/tmp/npx", True, id="forbidden-directory"),
         pytest.param("forbidden = ['curl']", "curly", False, id="another"),
-        pytest.param("allowed = ['mcpctl', '/opt/*']", "mcpctl", False, id="allowed"),
+        pytest.param("allowed = ['node', '/opt/*']", "node", False, id="allowed"),
         pytest.param("allowed = ['mcpctl', '/opt/*']", "/opt/a/b", False, id="allowed-directory"),
         pytest.param("allowed = ['mcpctl']", "/tmp/mcpctl", True, id="allowed-name-elsewhere"),
         pytest.param("allowed = ['*']", "/tmp/x", False, id="allowed-all"),
@@ -129,10 +132,6 @@ def test_an_allowed_server_needs_an_allowed_name_and_the_other_way_round(paths: 
 def test_commands(paths: Paths, rules: str, command: str, *, is_broken: bool) -> None:
     found = broken(paths, f"[commands]\n{rules}\n", payload(a={"command": command, "args": []}))
     assert bool(found) is is_broken
-
-
-def test_an_entry_with_a_URL_has_no_command(paths: Paths) -> None:
-    assert broken(paths, "[commands]\nallowed = []\n", payload(a={"type": "http", "url": "https://x.y"})) == []
 
 
 SOURCES = [
@@ -190,6 +189,20 @@ def test_where_a_server_comes_from(paths: Paths, installed: InstalledServer, nam
         pytest.param({"command": "mcpctl", "args": "run a"}, id="text"),
         pytest.param(run("a", env={"LD_PRELOAD": "/tmp/x.so"}), id="preload"),
         pytest.param(run("a", env={"MCP_USER_INSTALL_DIR": "/tmp/x"}), id="elsewhere"),
+        *(
+            pytest.param(run("a", env={name: value}), id=f"{name}-{number}")
+            for name in STEERING.split()
+            for number, value in enumerate(("/tmp/x", f"${{{name}}}"))
+        ),
+        pytest.param(run("a", env={"GITHUB_TOKEN": "x"}), id="literal"),
+        pytest.param(run("a", env={"GITHUB_TOKEN": ""}), id="empty"),
+        pytest.param(run("a", env={"GITHUB_TOKEN": "${OTHER}"}), id="another-variable"),
+        pytest.param(run("a", env={"GITHUB_TOKEN": "${GITHUB_TOKEN:-x}"}), id="default"),
+        pytest.param(run("a", env={"GITHUB_TOKEN": "${GITHUB_TOKEN}\n"}), id="line"),
+        pytest.param(run("a", env={"GITHUB_TOKEN": 1}), id="variable-number"),
+        pytest.param(run("a", env=None), id="env-null"),
+        pytest.param(run("a", cwd="/tmp"), id="directory"),
+        pytest.param(run("a", x=1), id="further-field"),
         pytest.param(run("a", env=["PATH=/tmp"]), id="no-object"),
         pytest.param("mcpctl run a", id="no-entry"),
         pytest.param({}, id="nothing"),
@@ -210,6 +223,22 @@ def test_a_URL_is_its_own_source(paths: Paths) -> None:
     assert broken(paths, "[sources]\nallowed = ['url:https://example.com/*']\n", value) == []
     assert broken(paths, "[sources]\nforbidden = ['url:*']\n", value) == [
         ("sources.forbidden", "x", "url:https://Example.com/mcp")
+    ]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("https://x.y/bad", "https://X.Y:443/bad", "https://me@x.y/bad", "https://x.y./bad", "https://x.y/a/../bad"),
+        *("https://x.y/%62ad", "https://x.y:0443/./bad"),
+    ],
+)
+def test_another_spelling_of_a_URL_is_no_other_source(paths: Paths, url: str) -> None:
+    value = payload(x={"type": "http", "url": url})
+    assert broken(paths, "[sources]\nforbidden = ['url:https://x.y/bad*']\n", value)[0][0] == "sources.forbidden"
+    assert broken(paths, "[sources]\nallowed = ['url:https://x.y/bad']\n", value) == []
+    assert broken(paths, "[sources]\nallowed = ['url:https://x.y/a/*']\n", value) == [
+        ("sources.allowed", "x", f"url:{url}")
     ]
 
 

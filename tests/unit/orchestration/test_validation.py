@@ -200,6 +200,39 @@ def test_NFR5_a_secret_is_an_error_that_does_not_show_it(entry: Any, field: str)
     assert "a1B2" not in repr(finding)
 
 
+RUN = {"command": "mcpctl", "args": ["run", "notes"]}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        pytest.param(RUN, id="usual"),
+        pytest.param({**RUN, "command": "/usr/bin/mcpctl"}, id="absolute"),
+        pytest.param({"command": "env", "args": ["mcpctl", "run", "notes"]}, id="between"),
+        pytest.param({"command": "sh", "args": ["-c", "exec mcpctl run notes"]}, id="shell"),
+    ],
+)
+@pytest.mark.parametrize("name", ["OPENSSL_CONF", "LD_PRELOAD", "PATH", "https_proxy", "NODE_OPTIONS", "MCPCTL_DEBUG"])
+def test_nobody_steers_mcpctl_by_its_environment(entry: Any, name: str) -> None:
+    for value in ("/tmp/x", f"${{{name}:-/tmp/x}}", "${OTHER}"):
+        assert ("VALIDATION_ERROR", "error", f"env.{name}") in of_one({**entry, "env": {name: value}})
+    assert of_one({**entry, "env": {name: f"${{{name}}}", "LOG_LEVEL": "debug"}}) == []
+    assert of_one({**STDIO, "env": {name: "/tmp/x"}}) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [
+        pytest.param({**RUN, "args": 7}, "INVALID_ARGS_TYPE", id="args"),
+        pytest.param({**RUN, "env": 3}, "INVALID_ENV_TYPE", id="env"),
+        pytest.param({**STDIO, "args": {"a": 1}}, "INVALID_ARGS_TYPE", id="args-object"),
+        pytest.param({**STDIO, "env": True}, "INVALID_ENV_TYPE", id="env-boolean"),
+    ],
+)
+def test_what_is_of_another_type_is_an_error_and_nothing_else(entry: Any, code: str) -> None:
+    assert [each[0] for each in of_one(entry)] == [code]
+
+
 def test_what_a_client_of_its_own_syntax_fills_in_is_no_secret() -> None:
     entry = {**STDIO, "env": {"API_KEY": "<<API_KEY>>"}}
     assert of_one(entry, family(expansion={"prefix": "<<", "suffix": ">>", "fields": ["env"]})) == []

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.family import Family
 
 
+RANDOM = "hunter2hunter2hunter2"
+
+
 def fields(entry: dict[str, Any]) -> list[str]:
     return [field for field, _ in literal_secrets(entry)]
 
@@ -30,6 +33,7 @@ def fields(entry: dict[str, Any]) -> list[str]:
         *("DB_PASSWORD", "dbpassword", "PGPASSWORD", "DB_PASS", "PASSPHRASE", "CLIENT_SECRET", "SECRET_ID"),
         *("AWS_SECRET_ACCESS_KEY", "API_KEY_2", "KEY2", "GITHUB_PAT", "CREDENTIALS", "SECRET_KEY_BASE"),
         *("Authorization", "Proxy-Authorization", "X-Api-Key", "X-Auth-Token", "Cookie", "--api-key", "access_token"),
+        *("DBPASS", "MYPASS", "dbpass", "SMTPPASS_2", "MYPWD"),
     ],
 )
 def test_names_of_secrets(name: str) -> None:
@@ -63,6 +67,7 @@ def test_names_of_secrets(name: str) -> None:
             "1",
         ),
         *("AWS_ACCESS_KEY_ID", "KEY_NAME", "Accept", "Content-Type", "X-Tenant", "TOKENIZERS_PARALLELISM"),
+        *("BYPASS", "ENCOMPASS", "LOWPASS", "TWOPASS", "OLDPWD", "PASSTHROUGH"),
     ],
 )
 def test_names_of_other_things(name: str) -> None:
@@ -98,6 +103,12 @@ def test_tokens_are_known_by_their_form_wherever_they_are(text: str) -> None:
         *("sk-learn", "task-force-one-two-three-four", "eyJ", "hf_hub", "https://me@example.com/", "http://[::1]:80/x"),
         *("5d1e89f8b569eb213a5cf1bf10dcee64c305f19b5da834332891eb4c53e9a130", "git+https://example.com/x.git#egg=key"),
         *("-----BEGIN PUBLIC KEY-----", "https://example.com/?key=${KEY}", "https://${U}:${P}@example.com"),
+        *(
+            "https://serviceaccount2024@example.com/",
+            "ssh://git@example.com/x",
+            "https://${TOKEN_1A2B3C4D5E6F}@example.com",
+        ),
+        *('{"key": "theme", "token": "${TOKEN}", "max_tokens": "4", "auth": "none"}', '{"api_key": ""}', '"a":'),
         *("https://example.com/?token_type=bearer", "postgresql://${DB_USER}:${DB_PASSWORD}@localhost:5432/x"),
     ],
 )
@@ -110,7 +121,7 @@ def test_other_texts_are_no_secrets(text: str) -> None:
     [
         *("postgres://me:hunter2@localhost/db", "https://:hunter2@example.com", "https://x.y/?a=1&api_key=hunter2"),
         *("https://x.y/mcp?token=hunter2", "https://x.y/#access_token=hunter2", "https://x.y/?api%5Fkey=hunter2"),
-        "https://x.y/?tavilyApiKey=hunter2",
+        *("https://x.y/?tavilyApiKey=hunter2", f"https://{RANDOM}@example.com/x", f"https://{RANDOM}:@example.com/"),
     ],
 )
 def test_URLs_with_secrets(text: str) -> None:
@@ -150,18 +161,61 @@ def test_all_else_under_the_name_of_a_secret_is_one(value: str) -> None:
         pytest.param(["--header", "Authorization: Bearer hunter2"], ["args[1]"], id="header"),
         pytest.param(["--header", "Authorization:Bearer hunter2"], ["args[1]"], id="header-without-space"),
         pytest.param(["--url", "https://me:hunter2@x.y"], ["args[1]"], id="url"),
+        pytest.param(["--api-key:hunter2"], ["args[0]"], id="option-with-colon"),
+        pytest.param(["--token", f"-{RANDOM}"], ["args[1]"], id="value-like-an-option"),
+        pytest.param([f"--token=/{RANDOM}"], ["args[0]"], id="value-like-a-file"),
+        pytest.param(["--token", f"/{RANDOM}"], ["args[1]"], id="value-like-a-file-after"),
+        pytest.param(["--header", "X-Custom: Bearer hunter2"], ["args[1]"], id="bearer-of-any-header"),
+        pytest.param(["-c", "x --token hunter2"], ["args[1]"], id="line"),
+        pytest.param(["-lc", "A=b; export API_KEY='hunter2'; x"], ["args[1]"], id="line-variable"),
+        pytest.param(["-c", "x -H 'Authorization: Bearer hunter2'"], ["args[1]"], id="line-header"),
+        pytest.param(["-c", "x 'y --token hunter2"], ["args[1]"], id="line-open-quote"),
+        pytest.param(["/c", "x --token hunter2"], ["args[1]"], id="line-windows"),
         pytest.param(["--password", "a", "--token", "b"], ["args[1]", "args[3]"], id="two"),
         pytest.param(["--api-key", "${KEY}"], [], id="placeholder"),
         pytest.param(["--api-key=${KEY}", "-e", "API_KEY"], [], id="named-only"),
         pytest.param(["--header", "Authorization: Bearer ${KEY}"], [], id="header-placeholder"),
         pytest.param(["--api-key", "--verbose"], [], id="no-value"),
         pytest.param(["--key", "/etc/ssl/me.pem", "--key=~/me.pem"], [], id="file"),
+        pytest.param(
+            ["-c", 'x --token $token --key "$(cat key)" --pat `cat f`; API_KEY="${key}" y'], [], id="line-none"
+        ),
+        pytest.param(["-c", "x --token ${TOKEN} --verbose", "-c", "a.yaml"], [], id="line-placeholder"),
+        pytest.param(["use --token to say who you are"], [], id="prose"),
+        pytest.param(["--token", "--verbose-output-please2"], [], id="long-option"),
+        pytest.param([f"--key=/srv/{RANDOM}.pem", f"--key=/srv/{RANDOM}/key"], [], id="file-of-odd-name"),
         pytest.param(["--token-file", "x", "--max-tokens", "4096"], [], id="about"),
         pytest.param(["run", "token", "password"], [], id="words"),
     ],
 )
 def test_secrets_among_arguments(args: list[str], expected: list[str]) -> None:
     assert fields({"command": "x", "args": args}) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["Bearer hunter2", "bearer  hunter2 ", "Basic dXNlcjpwYXNz", "token 0123abcd"],
+)
+def test_a_credential_is_one_whatever_its_header_is_called(value: str) -> None:
+    assert fields({"url": "https://x.y", "headers": {"X-Custom": value}}) == ["headers.X-Custom"]
+    assert fields({"command": "x", "env": {"X_CUSTOM": value}}) == ["env.X_CUSTOM"]
+
+
+@pytest.mark.parametrize("value", ["Bearer ${TOKEN}", "Bearer", "Basic authentication", "token bearer", "a b"])
+def test_other_values_of_headers_are_no_credentials(value: str) -> None:
+    assert fields({"url": "https://x.y", "headers": {"X-Custom": value}}) == []
+
+
+@pytest.mark.parametrize(
+    "text", ['{"api_key":"hunter2"}', '[{"a": {"dbPassword" : "hunter2"}}]', f'{{"key": "{RANDOM}"}}']
+)
+def test_secrets_in_JSON(text: str) -> None:
+    assert fields({"command": "x", "args": ["--x", text], "env": {"A": text}}) == ["env.A", "args[1]"]
+
+
+def test_a_command_that_is_a_whole_line_is_read_as_one() -> None:
+    assert fields({"command": "x --token hunter2", "args": []}) == ["command"]
+    assert fields({"command": "/opt/x y/z --token", "args": []}) == []
 
 
 def test_each_field_is_told_once() -> None:
@@ -190,9 +244,32 @@ def test_a_syntax_of_its_own_is_known_for_that_client_only() -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["eyJ-", "eyJa.", "sk-", "${", "{env:", "://a:", "?a", "-", "a-", "$A", "%A", "SG.", "-----BEGIN ", "=", ":"],
+    [
+        "eyJ-",
+        "eyJa.",
+        "sk-",
+        "${",
+        "{env:",
+        "://a:",
+        "?a",
+        "-",
+        "a-",
+        "$A",
+        "%A",
+        "SG.",
+        "-----BEGIN ",
+        "=",
+        ":",
+        '"a":',
+        '"a":"',
+        "://a",
+        "-c ",
+        "a '",
+        "bearer ",
+    ],
 )
 def test_hostile_texts_cost_no_more_than_their_length(piece: str) -> None:
     """A search that backtracks would not come to an end."""
     text = piece * (1_000_000 // len(piece))
-    list(literal_secrets({"command": text, "env": {text: text}, "args": [text, f"--token={text}"], "url": text}))
+    arguments = [text, f"--token={text}", "-c", text]
+    list(literal_secrets({"command": text, "env": {text: text}, "args": arguments, "url": text}))
