@@ -17,7 +17,6 @@ from mcpd.errors import InvalidConfig, from_oserror
 from mcpd.model import check_json
 from mcpd.servers.orchestration.canonical import timestamp
 from mcpd.servers.orchestration.faults import InvalidInput
-from mcpd.store.files import sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,14 +72,15 @@ class Audit:
 
     def _append(self, path: Path, line: bytes) -> None:
         try:
-            if _is_full(path, len(line)):
-                path.replace(path.with_name(f"{path.name}.1"))
-            descriptor = _open(path)
-            try:
-                if _add(descriptor, line):
-                    sync_directory(path.parent)
-            finally:
-                os.close(descriptor)
+            with self._tree.directory(path.parent) as directory:
+                if _is_full(self._tree.status(path), len(line)):
+                    os.rename(path.name, f"{path.name}.1", src_dir_fd=directory, dst_dir_fd=directory)
+                descriptor = _open(path, directory)
+                try:
+                    if _add(descriptor, line):
+                        os.fsync(directory)
+                finally:
+                    os.close(descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise _not_regular(path) from error
@@ -100,17 +100,15 @@ def _line(event: str, moment: str, fields: dict[str, JsonValue], details: dict[s
     return line
 
 
-def _is_full(path: Path, more: int) -> bool:
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
+def _is_full(status: os.stat_result | None, more: int) -> bool:
+    if status is None:
         return False
     return stat.S_ISREG(status.st_mode) and status.st_size > 0 and status.st_size + more > MAX_LOG
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, directory: int) -> int:
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = os.open(path.name, flags, 0o600, dir_fd=directory)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _not_regular(path)

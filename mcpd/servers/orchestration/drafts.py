@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from mcpd.errors import InvalidConfig, InvalidManifest, from_oserror
+from mcpd.errors import InvalidConfig, InvalidManifest
 from mcpd.model import check_json, dump_json, load_json
 from mcpd.model.base import first_fault
 from mcpd.servers.orchestration.canonical import timestamp
 from mcpd.servers.orchestration.faults import InvalidInput
-from mcpd.store.files import MAX_FILE, is_missing, sync_directory
+from mcpd.store.files import MAX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,8 @@ def _plausible(moment: datetime) -> datetime:
     return moment
 
 
-_Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
+Moment = Annotated[AwareDatetime, AfterValidator(_plausible)]
+"""A time in a file, which can be reckoned with and told in UTC."""
 
 
 class _File(BaseModel):
@@ -52,8 +53,8 @@ class _File(BaseModel):
     profile_id: str
     payload: dict[str, JsonValue]
     base_artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")] | None = None
-    created_at: _Moment
-    updated_at: _Moment
+    created_at: Moment
+    updated_at: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +142,11 @@ class Drafts:
         Raises :class:`~mcpd.errors.McpdError` if that cannot be done.
         """
         path = self._tree.draft(client_id, profile_id)
-        if not _is_there(path):
+        if self._tree.status(path) is None:
             return False
         with self._tree.lock():
             self._tree.prepare(path.parent)
-            try:
-                path.unlink()
-                sync_directory(path.parent)
-            except OSError as error:
-                if is_missing(error):
-                    return False
-                raise from_oserror(error, f"removing {path}") from error
-        return True
+            return self._tree.remove(path)
 
 
 def parse_payload(value: JsonValue, what: str) -> dict[str, JsonValue]:
@@ -181,13 +175,3 @@ def _checked(value: JsonValue, path: Path) -> JsonValue:
     except ValueError as error:
         raise InvalidManifest(f"{path}: {error}") from error
     return value
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        path.lstat()
-    except OSError as error:
-        if is_missing(error):
-            return False
-        raise from_oserror(error, f"removing {path}") from error
-    return True

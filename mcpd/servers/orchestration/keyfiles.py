@@ -18,12 +18,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
     load_pem_public_key,
 )
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcpd.errors import InvalidManifest
 from mcpd.model import dump_json, load_json, printable
 from mcpd.model.base import first_fault
 from mcpd.servers.orchestration.canonical import timestamp
+from mcpd.servers.orchestration.drafts import Moment  # noqa: TC001 - pydantic reads the annotations
 from mcpd.servers.orchestration.faults import SignatureFault
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     key_id: Annotated[str, Field(pattern=r"^orchestration-[0-9a-f]{16}$")]
-    created_at: AwareDatetime
-    retired_at: AwareDatetime | None = None
+    created_at: Moment
+    retired_at: Moment | None = None
     """None for the one in use."""
 
     @property

@@ -9,6 +9,7 @@ rotation that was interrupted: the signing key says how far it came, and whoever
 from __future__ import annotations
 
 import base64
+import os
 import stat
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -234,7 +235,10 @@ class Keys:
         data = self._read(self._secret, private=True)
         if data is None:
             return None
-        mode = stat.S_IMODE(self._tree.keys.stat().st_mode)
+        status = self._tree.status(self._tree.keys)
+        if status is None:
+            return None
+        mode = stat.S_IMODE(status.st_mode)
         if mode & 0o022:
             raise SignatureFault(
                 f"{self._tree.keys}: other users can put keys there (mode {mode:04o}); close it with "
@@ -299,8 +303,8 @@ class Keys:
         """A name that other implementations look for (C-27); what has it already is left alone."""
         path = self._tree.keys / alias
         try:
-            with suppress(FileExistsError):
-                path.symlink_to(target)
+            with self._tree.directory(self._tree.keys) as directory, suppress(FileExistsError):
+                os.symlink(target, alias, dir_fd=directory)
         except OSError as error:
             raise from_oserror(error, f"writing {path}") from error
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from mcpd.errors import InvalidConfig, InvalidManifest, from_oserror
-from mcpd.model import JsonValue, check_json, dump_json, load_json, printable
-from mcpd.model.base import first_fault
+from mcpd.errors import InvalidConfig, InvalidManifest
+from mcpd.model import JsonValue, check_json, load_json, printable
 from mcpd.servers.orchestration.canonical import ARTIFACT_ID, canonical, timestamp
 from mcpd.servers.orchestration.canonical import artifact_id as id_of
+from mcpd.servers.orchestration.drafts import parse_payload
 from mcpd.servers.orchestration.faults import ArtifactNotFound, InvalidInput, SignatureFault
+from mcpd.servers.orchestration.indexes import MAX_INDEX, Entry, dump_index, parse_index, publish_again, unusable
 from mcpd.servers.orchestration.tree import NAME, mark
-from mcpd.servers.orchestration.verify import Signed, check_release, statement
-from mcpd.store.files import MAX_FILE, is_missing
+from mcpd.servers.orchestration.verify import Signed, check_releases, statement
+from mcpd.store.files import MAX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,18 +27,27 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.tree import Tree
     from mcpd.store.files import Signature
 
-KEPT: Final = 1000
-"""Releases that are listed for one client and profile."""
 MAX_WORD: Final = 200
 MAX_CHANGELOG: Final = 10_000
 """Characters of what a release says of its generator, and of its changes."""
-MAX_INDEX: Final = 2 * MAX_FILE
-"""Bytes of a list of releases; of one that grows beyond, the oldest are dropped."""
 
 _HELD: Final = 256
 """Artifacts that are kept in memory once they were verified (O-55)."""
 _HELD_SIZE: Final = 256 * 1024
 """Bytes of the largest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is said of a release, without its payload, which may be large; both signatures were checked."""
+
+    artifact_id: str
+    client_id: str
+    profile_id: str
+    created_at: str
+    signature: str
+    signing_key_id: str
+    metadata: dict[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +68,6 @@ class Release:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-class _Entry(BaseModel):
-    """One release in a list; fields of later versions survive."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
-
-    artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")]
-    created_at: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$")]
-    signature: str
-    signing_key_id: str
-    release_signature: str
-    generator: str = ""
-    generator_version: str = ""
-    source: str = ""
-    changelog: str = ""
-
-
-class _Index(BaseModel):
-    """The list for one client and profile, the newest first."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-
-    releases: list[_Entry]
-
-
 class Releases:
     """The releases in *tree*, signed with *keys*; *clock* gives the time, with its zone.
 
@@ -95,7 +79,7 @@ class Releases:
         self._tree = tree
         self._keys = keys
         self._clock = clock
-        self._lists: dict[Path, tuple[Signature, list[_Entry]]] = {}
+        self._lists: dict[Path, tuple[Signature, list[Entry]]] = {}
         self._held: dict[Signed, tuple[Signature, bytes]] = {}
 
     def latest(self, client_id: str, profile_id: str) -> Release | None:
@@ -121,25 +105,40 @@ class Releases:
                 return self._release(client_id, profile_id, entry, expired=expired)
         raise ArtifactNotFound(artifact_id, f"it was not published for {client_id}/{profile_id}")
 
-    def history(self, client_id: str, profile_id: str) -> list[Release]:
+    def history(self, client_id: str, profile_id: str) -> list[Published]:
         """All releases, the newest first, also those whose key has expired.
 
-        Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` if a file is not what was written.
+        One artifact at a time is in memory, and each is read once. Raises
+        :class:`~mcpd.servers.orchestration.faults.SignatureFault` if a file is not what was written.
         """
+        entries = self._entries(client_id, profile_id)
+        listed: dict[str, list[Signed]] = {}
+        for entry in entries:
+            listed.setdefault(entry.artifact_id, []).append(_signed(client_id, profile_id, entry))
+        for releases in listed.values():
+            self._load(releases, expired=True)
         return [
-            self._release(client_id, profile_id, entry, expired=True) for entry in self._entries(client_id, profile_id)
+            Published(
+                artifact_id=entry.artifact_id,
+                client_id=client_id,
+                profile_id=profile_id,
+                created_at=entry.created_at,
+                signature=entry.signature,
+                signing_key_id=entry.signing_key_id,
+                metadata=_metadata(entry),
+            )
+            for entry in entries
         ]
 
     def published(self) -> list[tuple[str, str]]:
         """The clients and profiles that have releases, sorted."""
         found = []
-        for client in _listing(self._tree.indexes):
-            if NAME.fullmatch(client.name):
-                found += [
-                    (client.name, path.stem)
-                    for path in _listing(client)
-                    if path.suffix == ".json" and NAME.fullmatch(path.stem)
-                ]
+        for client in self._tree.names(self._tree.indexes):
+            if NAME.fullmatch(client):
+                for name in self._tree.names(self._tree.indexes / client):
+                    profile = name.removesuffix(".json")
+                    if profile != name and NAME.fullmatch(profile):
+                        found.append((client, profile))
         return sorted(found)
 
     def publish(
@@ -161,8 +160,7 @@ class Releases:
         that cannot be used, and what writing raises.
         """
         content = canonical(payload)
-        if not isinstance(payload, dict):
-            raise InvalidInput("A configuration is an object.")
+        parse_payload(payload, "the configuration")
         if len(content) > MAX_FILE:
             raise InvalidInput(f"The configuration has {len(content)} bytes, more than {MAX_FILE}.")
         about = {"generator": generator, "generator_version": generator_version, "source": source}
@@ -173,7 +171,7 @@ class Releases:
             created, name = timestamp(self._clock()), id_of(payload)
             signature, key = self._keys.sign(content)
             release_signature, _ = self._keys.sign(statement(name, client_id, profile_id, created, key))
-            entry = _Entry(
+            entry = Entry(
                 artifact_id=name,
                 created_at=created,
                 signature=signature,
@@ -183,7 +181,7 @@ class Releases:
                 **about,
             )
             self._store(name, content)
-            self._tree.write(path, _dump([entry, *before]))
+            self._tree.write(path, dump_index([entry, *before]))
             return self._release(client_id, profile_id, entry)
 
     def resign(self) -> int:
@@ -230,7 +228,7 @@ class Releases:
         if not is_there:
             self._tree.write(path, content)
 
-    def _entries(self, client_id: str, profile_id: str) -> list[_Entry]:
+    def _entries(self, client_id: str, profile_id: str) -> list[Entry]:
         path = self._tree.index(client_id, profile_id)
         now, seen = mark(path), self._lists.get(path)
         if seen is not None and seen[0] == now:
@@ -239,54 +237,49 @@ class Releases:
         try:
             data = self._tree.read(path, MAX_INDEX)
         except InvalidConfig as error:
-            raise _unusable(error.message, client_id, profile_id) from error
+            raise unusable(error.message, client_id, profile_id) from error
         if data is None:
             return []
-        entries = _parse(data, path, client_id, profile_id)
+        entries = parse_index(data, path, client_id, profile_id)
         if now is not None:
             self._lists[path] = (now, entries)
         return entries
 
-    def _release(self, client_id: str, profile_id: str, entry: _Entry, *, expired: bool = False) -> Release:
+    def _release(self, client_id: str, profile_id: str, entry: Entry, *, expired: bool = False) -> Release:
         """The release of *entry*; its payload is new each time, so that no caller changes what another one gets."""
-        signed = Signed(
-            artifact_id=entry.artifact_id,
-            client_id=client_id,
-            profile_id=profile_id,
-            created_at=entry.created_at,
-            signature=entry.signature,
-            signing_key_id=entry.signing_key_id,
-            release_signature=entry.release_signature,
-        )
-        metadata: dict[str, JsonValue] = {
-            "generator": entry.generator,
-            "generator_version": entry.generator_version,
-            "source": entry.source,
-            "changelog": entry.changelog,
-            "release_signature": entry.release_signature,
-        }
         return Release(
             artifact_id=entry.artifact_id,
             client_id=client_id,
             profile_id=profile_id,
             created_at=entry.created_at,
-            payload=json.loads(self._content(signed, expired=expired)),
+            payload=self._payload(_signed(client_id, profile_id, entry), expired=expired),
             signature=entry.signature,
             signing_key_id=entry.signing_key_id,
-            metadata=metadata,
+            metadata=_metadata(entry),
         )
 
-    def _content(self, signed: Signed, *, expired: bool) -> bytes:
-        """The artifact's bytes, verified."""
-        path = self._blob(signed.artifact_id)
-        now, held = mark(path), self._held.get(signed)
+    def _payload(self, signed: Signed, *, expired: bool) -> dict[str, JsonValue]:
+        """The artifact, verified."""
+        now, held = mark(self._blob(signed.artifact_id)), self._held.get(signed)
         if held is not None and held[0] == now:
             if not expired:
                 self._keys.check(signed.signing_key_id)
-            return held[1]
+            found: dict[str, JsonValue] = json.loads(held[1])
+            return found
         self._held.pop(signed, None)
-        origin = f"{path} ({signed.client_id}/{signed.profile_id})"
-        way_out = _publish_again(signed.client_id, signed.profile_id)
+        content, payload = self._load([signed], expired=expired)
+        if now is not None and len(content) <= _HELD_SIZE:
+            while len(self._held) >= _HELD:
+                del self._held[next(iter(self._held))]
+            self._held[signed] = (now, content)
+        return payload
+
+    def _load(self, releases: list[Signed], *, expired: bool) -> tuple[bytes, dict[str, JsonValue]]:
+        """Read the one artifact of *releases*, and verify it for each of them."""
+        first = releases[0]
+        path = self._blob(first.artifact_id)
+        origin = f"{path} ({first.client_id}/{first.profile_id})"
+        way_out = publish_again(first.client_id, first.profile_id)
         try:
             content = self._tree.read(path)
         except InvalidConfig as error:
@@ -298,17 +291,47 @@ class Releases:
             self._keys.verify(data, signature, key_id, expired=expired)
 
         try:
-            check_release(signed, content, verify, origin)
+            check_releases(releases, content, verify, origin)
+            return content, _parse_payload(content, origin)
         except SignatureFault as fault:
             raise SignatureFault(f"{fault.message}; {way_out}") from fault
-        if now is not None and len(content) <= _HELD_SIZE:
-            while len(self._held) >= _HELD:
-                del self._held[next(iter(self._held))]
-            self._held[signed] = (now, content)
-        return content
 
     def _blob(self, name: str) -> Path:
         return self._tree.artifacts / f"{name}.json"
+
+
+def _signed(client_id: str, profile_id: str, entry: Entry) -> Signed:
+    return Signed(
+        artifact_id=entry.artifact_id,
+        client_id=client_id,
+        profile_id=profile_id,
+        created_at=entry.created_at,
+        signature=entry.signature,
+        signing_key_id=entry.signing_key_id,
+        release_signature=entry.release_signature,
+    )
+
+
+def _metadata(entry: Entry) -> dict[str, JsonValue]:
+    return {
+        "generator": entry.generator,
+        "generator_version": entry.generator_version,
+        "source": entry.source,
+        "changelog": entry.changelog,
+        "release_signature": entry.release_signature,
+    }
+
+
+def _parse_payload(content: bytes, origin: str) -> dict[str, JsonValue]:
+    """The payload in *content*, whose signature holds: who has the key may have signed anything with it."""
+    try:
+        payload = parse_payload(load_json(content, origin), origin)
+        is_canonical = canonical(payload) == content
+    except (InvalidInput, InvalidManifest) as error:
+        raise SignatureFault(f"{error.message}; it is signed, and no configuration") from error
+    if not is_canonical:
+        raise SignatureFault(f"{origin}: it is signed, and not spelled as configurations are")
+    return payload
 
 
 def _check_words(about: dict[str, str], changelog: str) -> None:
@@ -323,43 +346,3 @@ def _check_words(about: dict[str, str], changelog: str) -> None:
             check_json(text)
         except ValueError as error:
             raise InvalidInput(f"The {what}: {error}.", {"field": what}) from error
-
-
-def _parse(data: bytes, path: Path, client_id: str, profile_id: str) -> list[_Entry]:
-    try:
-        value = load_json(data, str(path))
-        check_json(value)
-        return _Index.model_validate(value).releases
-    except InvalidManifest as error:
-        raise _unusable(error.message, client_id, profile_id) from error
-    except ValidationError as error:
-        raise _unusable(f"{path}: {first_fault(error)}", client_id, profile_id) from error
-    except ValueError as error:
-        raise _unusable(f"{path}: {error}", client_id, profile_id) from error
-
-
-def _dump(entries: list[_Entry]) -> bytes:
-    kept = KEPT
-    while True:
-        data = dump_json(_Index(releases=entries[:kept]).model_dump(mode="json"))
-        if len(data) <= MAX_INDEX:
-            return data
-        kept = min(kept, len(entries)) // 2
-
-
-def _unusable(fault: str, client_id: str, profile_id: str) -> SignatureFault:
-    again = _publish_again(client_id, profile_id)
-    return SignatureFault(f"{fault}. Put the right list of releases back; or move it away, then {again}")
-
-
-def _publish_again(client_id: str, profile_id: str) -> str:
-    return f"'mcpctl client publish {client_id} --profile {profile_id}' signs it anew"
-
-
-def _listing(directory: Path) -> list[Path]:
-    try:
-        return list(directory.iterdir())
-    except OSError as error:
-        if is_missing(error):
-            return []
-        raise from_oserror(error, f"reading {directory}") from error

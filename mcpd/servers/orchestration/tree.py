@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The directory that holds the configurations of one scope: what lies where, and how it is read and written (O-54)."""
+"""The directory that holds the configurations of one scope: what lies where, and how it is read and written (O-54).
+
+A server that may have been taken over writes in a user's tree, and ``mcpctl``, which nothing confines, does too. So
+nothing here is opened by its path: each directory is opened from the one that it is in, and no symlink is followed from
+:attr:`Tree.root` down. A directory that is exchanged for a symlink at any moment is an error or is not there, and never
+a way out.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,15 @@ import errno
 import os
 import re
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidConfig, from_oserror
 from mcpd.model import printable
 from mcpd.paths import Scope
+from mcpd.servers.orchestration.directories import Staged, walk
 from mcpd.servers.orchestration.faults import InvalidInput
-from mcpd.store.files import MAX_FILE, TEMP_NAME, Staged, is_missing, make_directory, settled, signature
+from mcpd.store.files import MAX_FILE, TEMP_NAME, is_missing, make_directory, settled, signature
 from mcpd.store.lock import WriteLock
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
 _OWN: Final = 0o600
 _PUBLIC: Final = 0o644
+_READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Tree:
@@ -70,9 +78,9 @@ class Tree:
         """Keep every other writer away, in this process and in others; its holder may take it again.
 
         Raises :class:`~mcpd.errors.Busy` after ten seconds, :class:`~mcpd.errors.ReadOnly` where nothing can be
-        written.
+        written, :class:`~mcpd.errors.InvalidConfig` if :attr:`root` is a symlink.
         """
-        self._make(self.root)
+        os.close(self._made(self.root))
         with self._lock.hold():
             yield
 
@@ -93,23 +101,28 @@ class Tree:
         The caller holds the lock and has called :meth:`prepare`.
         """
         public = not private and (self._shared or path in self._public)
-        return Staged(path, data, _PUBLIC if public else _OWN)
+        return Staged(self._entered(path.parent), path, data, _PUBLIC if public else _OWN)
 
     def read(self, path: Path, limit: int = MAX_FILE, *, private: bool = False) -> bytes | None:
         """The content of the file *path*, None if there is none.
 
-        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink, anything else that is no regular file, what is larger
-        than *limit* bytes, and a *private* file that somebody else may read or owns; another
-        :class:`~mcpd.errors.McpdError` for what cannot be read.
+        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink, there or on the way from :attr:`root`, anything else
+        that is no regular file, what is larger than *limit* bytes, and a *private* file that somebody else may read or
+        owns; another :class:`~mcpd.errors.McpdError` for what cannot be read.
         """
+        directory = self._find(path.parent, os.O_PATH, f"reading {path}")
+        if directory is None:
+            return None
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            descriptor = os.open(path.name, _READING, dir_fd=directory)
         except OSError as error:
             if is_missing(error):
                 return None
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise _not_regular(path) from error
             raise from_oserror(error, f"reading {path}") from error
+        finally:
+            os.close(directory)
         try:
             _check(path, os.fstat(descriptor), private=private)
         except InvalidConfig:
@@ -126,27 +139,115 @@ class Tree:
             raise InvalidConfig(f"{path}: larger than {limit} bytes; it is none of ours, move it away")
         return data
 
+    def status(self, path: Path) -> os.stat_result | None:
+        """What there is at *path*, or at the symlink itself if it is one; None if there is nothing.
+
+        Raises as :meth:`names` does.
+        """
+        directory = self._find(path.parent, os.O_PATH, f"reading {path}")
+        if directory is None:
+            return None
+        try:
+            return os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+        except OSError as error:
+            if is_missing(error):
+                return None
+            raise from_oserror(error, f"reading {path}") from error
+        finally:
+            os.close(directory)
+
+    def names(self, directory: Path) -> list[str]:
+        """What is in *directory*, sorted; nothing if it is missing or no directory.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
+        :class:`~mcpd.errors.McpdError` for what cannot be read.
+        """
+        descriptor = self._find(directory, os.O_RDONLY, f"reading {directory}")
+        if descriptor is None:
+            return []
+        try:
+            return sorted(os.listdir(descriptor))  # noqa: PTH208 - a descriptor
+        except OSError as error:
+            raise from_oserror(error, f"reading {directory}") from error
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: Path) -> bool:
+        """Remove the file *path*, or the symlink but never what it leads to; says whether there was one.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
+        :class:`~mcpd.errors.McpdError` if it cannot be removed.
+        """
+        if self.status(path) is None:
+            return False
+        with self.lock():
+            directory = self._find(path.parent, os.O_RDONLY, f"removing {path}")
+            if directory is None:
+                return False
+            try:
+                os.unlink(path.name, dir_fd=directory)
+                os.fsync(directory)
+            except OSError as error:
+                if is_missing(error):
+                    return False
+                raise from_oserror(error, f"removing {path}") from error
+            finally:
+                os.close(directory)
+        return True
+
+    @contextmanager
+    def directory(self, path: Path) -> Iterator[int]:
+        """A descriptor of the directory *path*, for what goes beyond the above: as ``dir_fd``, and to be synced.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`, another
+        :class:`~mcpd.errors.McpdError` if it is missing or may not be read.
+        """
+        descriptor = self._entered(path)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
     def prepare(self, directory: Path) -> None:
         """Make *directory*, below :attr:`root`, and clear away what writers that were killed left in it.
 
         Only the holder of the lock may, as long as it has nothing staged there itself. Raises
         :class:`~mcpd.errors.InvalidConfig` for a symlink on the way from :attr:`root`.
         """
-        for each in reversed([directory, *directory.parents]):
-            if each.is_relative_to(self.root):
-                # The tree itself may lie elsewhere. In it a server writes, which others are not to follow out of it.
-                if each != self.root and each.is_symlink():
-                    raise InvalidConfig(f"{each}: a symlink, which leads out of {self.root}; move it away")
-                self._make(each)
+        descriptor = self._made(directory)
         try:
-            for path in directory.iterdir():
-                if TEMP_NAME.fullmatch(path.name):
-                    path.unlink(missing_ok=True)
+            for name in os.listdir(descriptor):  # noqa: PTH208 - likewise
+                if TEMP_NAME.fullmatch(name):
+                    with suppress(FileNotFoundError, IsADirectoryError):
+                        os.unlink(name, dir_fd=descriptor)
         except OSError as error:
             raise from_oserror(error, f"writing {directory}") from error
+        finally:
+            os.close(descriptor)
 
-    def _make(self, directory: Path) -> None:
-        make_directory(directory, 0o755 if self._shared else 0o700)
+    def _entered(self, directory: Path) -> int:
+        """A descriptor of *directory*, which is there."""
+        try:
+            return walk(self.root, directory, os.O_RDONLY, f"writing {directory}")
+        except FileNotFoundError as error:
+            raise from_oserror(error, f"writing {directory}") from error
+
+    def _find(self, directory: Path, access: int, doing: str) -> int | None:
+        """A descriptor of *directory*, None if it is missing or no directory."""
+        try:
+            return walk(self.root, directory, access, doing)
+        except FileNotFoundError:
+            return None
+
+    def _made(self, directory: Path) -> int:
+        """A descriptor of *directory*, which is made if it is missing."""
+        mode = 0o755 if self._shared else 0o700
+        try:
+            if not _is_entry(self.root):
+                make_directory(self.root, mode)
+        except OSError as error:
+            raise from_oserror(error, f"making {self.root}") from error
+        return walk(self.root, directory, os.O_RDONLY, f"making {directory}", mode)
 
 
 def mark(path: Path) -> Signature | None:
@@ -160,6 +261,17 @@ def mark(path: Path) -> Signature | None:
     except OSError:
         return None
     return signature(status) if settled(status) else None
+
+
+def _is_entry(path: Path) -> bool:
+    """Whether there is anything at *path*, also a symlink to nothing."""
+    try:
+        path.lstat()
+    except OSError as error:
+        if is_missing(error):
+            return False
+        raise
+    return True
 
 
 def _file(directory: Path, client_id: str, profile_id: str) -> Path:

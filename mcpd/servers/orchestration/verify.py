@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,7 +22,7 @@ from mcpd.servers.orchestration.keys import Keys
 from mcpd.store.files import MAX_FILE, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 MAX_DOCUMENT: Final = 2 * MAX_FILE
@@ -68,14 +68,22 @@ class Verified:
     """Until when its signature is good; None for a key in use, and where that is not known."""
 
 
-class _Metadata(BaseModel):
+class _Strict(BaseModel):
+    """Nothing but what is known: what is not signed would be taken for what is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Metadata(_Strict):
+    generator: str = ""
+    generator_version: str = ""
+    source: str = ""
+    changelog: str = ""
     release_signature: str = ""
 
 
-class _Document(BaseModel):
-    """What ``get_config`` answers (O-21)."""
-
-    model_config = ConfigDict(strict=True)
+class _Document(_Strict):
+    """What ``get_config`` and ``publish_config`` answer (O-21)."""
 
     artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")]
     client_id: str
@@ -85,6 +93,8 @@ class _Document(BaseModel):
     signature: str
     signing_key_id: str
     metadata: _Metadata = _Metadata()
+    published: bool = True
+    warnings: list[str] = []
 
     def signed(self) -> Signed:
         return Signed(
@@ -96,6 +106,32 @@ class _Document(BaseModel):
             signing_key_id=self.signing_key_id,
             release_signature=self.metadata.release_signature,
         )
+
+
+class _Text(_Strict):
+    """A block of text, which says what ``structuredContent`` does."""
+
+    type: Literal["text"]
+    text: str
+
+
+class _Result(_Strict):
+    """The result of the call."""
+
+    content: list[_Text] = []
+    structured: dict[str, Any] = Field(alias="structuredContent")
+    is_error: Literal[False] = Field(default=False, alias="isError")
+    result_type: Literal["complete"] = Field(default="complete", alias="resultType")
+    meta: dict[Annotated[str, Field(pattern="/")], JsonValue] = Field(default={}, alias="_meta")
+    """What the protocol says of itself, under names with a prefix: no configuration has such."""
+
+
+class _Response(_Strict):
+    """The message that the result came in."""
+
+    jsonrpc: Literal["2.0"] = "2.0"
+    id: int | str | None = None
+    result: dict[str, Any]
 
 
 def statement(artifact_id: str, client_id: str, profile_id: str, created_at: str, signing_key_id: str) -> bytes:
@@ -111,26 +147,34 @@ def statement(artifact_id: str, client_id: str, profile_id: str, created_at: str
     )
 
 
-def check_release(signed: Signed, content: bytes, verify: Verifier, origin: str) -> None:
-    """Check the id and both signatures of *signed*, read from *origin*, whose payload's canonical bytes are *content*.
+def check_releases(releases: Iterable[Signed], content: bytes, verify: Verifier, origin: str) -> None:
+    """Check the id and both signatures of *releases* from *origin*, whose payload's canonical bytes are *content*.
 
-    Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` that says which of them is wrong.
+    What a key signed is looked at once, however many releases say so. Raises
+    :class:`~mcpd.servers.orchestration.faults.SignatureFault` that says which of them is wrong.
     """
     found = hashlib.sha256(content).hexdigest()
-    if found != signed.artifact_id:
-        raise SignatureFault(
-            f"{origin}: the id is wrong: this is not the content that was published as "
-            f"{printable(signed.artifact_id)}, its SHA-256 is {found}"
-        )
-    about = statement(signed.artifact_id, signed.client_id, signed.profile_id, signed.created_at, signed.signing_key_id)
-    for what, data, signature in (
-        ("signature", content, signed.signature),
-        ("release signature (for whom and when it was published)", about, signed.release_signature),
-    ):
-        try:
-            verify(data, signature, signed.signing_key_id)
-        except SignatureFault as fault:
-            raise SignatureFault(f"{origin}: the {what} does not hold: {fault.message}") from fault
+    good: set[tuple[str, str]] = set()
+    for each in releases:
+        if found != each.artifact_id:
+            raise SignatureFault(
+                f"{origin}: the id is wrong: this is not the content that was published as "
+                f"{printable(each.artifact_id)}, its SHA-256 is {found}"
+            )
+        key = each.signing_key_id
+        if (each.signature, key) not in good:
+            _hold("signature", content, each.signature, key, verify, origin)
+            good.add((each.signature, key))
+        about = statement(each.artifact_id, each.client_id, each.profile_id, each.created_at, key)
+        what = "release signature (for whom and when it was published)"
+        _hold(what, about, each.release_signature, key, verify, origin)
+
+
+def _hold(what: str, data: bytes, signature: str, key_id: str, verify: Verifier, origin: str) -> None:
+    try:
+        verify(data, signature, key_id)
+    except SignatureFault as fault:
+        raise SignatureFault(f"{origin}: the {what} does not hold: {fault.message}") from fault
 
 
 def verify_document(
@@ -145,7 +189,7 @@ def verify_document(
     document = _parse(data, origin)
     verify = keys.verify if isinstance(keys, Keys) else _verifier(keys)
     try:
-        check_release(document.signed(), canonical(document.payload), verify, origin)
+        check_releases([document.signed()], canonical(document.payload), verify, origin)
     except InvalidInput as fault:
         raise SignatureFault(f"{origin}: {fault.message}") from fault
     servers = document.payload.get("mcpServers")
@@ -194,21 +238,45 @@ def _verifier(keys: Mapping[str, Ed25519PublicKey] | Ed25519PublicKey) -> Verifi
 def _parse(data: bytes, origin: str) -> _Document:
     if len(data) > MAX_DOCUMENT:
         raise SignatureFault(f"{origin}: larger than {MAX_DOCUMENT} bytes")
+    value = _json(data, origin)
+    try:
+        if isinstance(value, dict) and "result" in value:
+            value = _Response.model_validate(value).result
+        if isinstance(value, dict) and "structuredContent" in value:
+            result = _Result.model_validate(value)
+            value = result.structured
+            if any(not _is_same(_json(block.text, origin), value) for block in result.content):
+                raise SignatureFault(
+                    f"{origin}: 'content' says something else than 'structuredContent', which is signed"
+                )
+        if not isinstance(value, dict) or "artifact_id" not in value:
+            raise SignatureFault(f"{origin}: holds no signed configuration; give it what get_config answers")
+        return _Document.model_validate(value)
+    except ValidationError as error:
+        raise SignatureFault(f"{origin}: not a signed configuration: {_fault(error)}") from error
+
+
+def _json(data: bytes | str, origin: str) -> Any:
     try:
         value = load_json(data, origin)
         json.loads(data, object_pairs_hook=_once)
     except McpdError as error:
         raise SignatureFault(f"{origin}: {error.message.removeprefix(f'{origin}: ')}") from error
-    for member in ("result", "structuredContent"):
-        # Never past what could be taken for the configuration itself: that would check one and vouch for another.
-        if isinstance(value, dict) and member in value and not value.keys() & _Document.model_fields.keys():
-            value = value[member]
-    if not isinstance(value, dict) or "artifact_id" not in value:
-        raise SignatureFault(f"{origin}: holds no signed configuration; give it what get_config answers")
+    return value
+
+
+def _is_same(one: JsonValue, other: JsonValue) -> bool:
     try:
-        return _Document.model_validate(value)
-    except ValidationError as error:
-        raise SignatureFault(f"{origin}: not a signed configuration: {first_fault(error)}") from error
+        return canonical(one) == canonical(other)
+    except InvalidInput:
+        return False
+
+
+def _fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "extra_forbidden":
+        return f"'{printable('.'.join(str(part) for part in first['loc']))}' is not signed; take it out"
+    return first_fault(error)
 
 
 def _once(pairs: list[tuple[str, object]]) -> None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mcpd.paths import Scope
 from mcpd.servers.orchestration.keys import Keys
-from mcpd.servers.orchestration.releases import Release, Releases
+from mcpd.servers.orchestration.releases import Published, Release, Releases
 from mcpd.servers.orchestration.tree import Tree
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ class Site:
 
     def blob(self, artifact_id: str = EXAMPLE_ID) -> Path:
         return self.tree.artifacts / f"{artifact_id}.json"
+
+
+def listed(*releases: Release) -> list[Published]:
+    """What the history says of *releases*."""
+    names = [field.name for field in fields(Published)]
+    return [Published(**{name: getattr(release, name) for name in names}) for release in releases]
 
 
 def payload_of(*names: str) -> dict[str, Any]:

@@ -133,6 +133,26 @@ def test_a_symlink_in_its_place_is_not_followed(audit: Audit, tree: Tree, tmp_pa
     assert target.read_text() == "mine"
 
 
+def test_a_log_that_is_full_is_put_aside_over_a_symlink(audit: Audit, tree: Tree, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("mine")
+    record(audit)
+    os.truncate(tree.audit, MAX_LOG)
+    tree.audit.with_name("audit.jsonl.1").symlink_to(target)
+    record(audit, "next")
+    assert target.read_text() == "mine"
+    assert tree.audit.with_name("audit.jsonl.1").lstat().st_size == MAX_LOG
+    assert [line["name"] for line in lines(tree)] == ["next"]
+
+
+def test_a_tree_that_lies_elsewhere_is_not_recorded_in(audit: Audit, tree: Tree, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    tree.root.symlink_to(tmp_path / "outside")
+    with pytest.raises(InvalidConfig, match=f"^{tree.root}: a symlink"):
+        record(audit)
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
 @pytest.mark.parametrize("kind", ["fifo", "directory"])
 def test_what_is_no_file_is_an_error_and_not_waited_for(audit: Audit, tree: Tree, kind: str) -> None:
     tree.root.mkdir()

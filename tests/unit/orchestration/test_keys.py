@@ -548,6 +548,45 @@ def test_a_full_disk_stops_a_rotation_before_its_first_step(
     check_whole(site)
 
 
+@pytest.mark.parametrize("member", ["created_at", "retired_at"])
+@pytest.mark.parametrize(
+    "time", ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "9000-01-01T00:00:00Z"]
+)
+def test_times_that_cannot_be_reckoned_with_are_no_times_of_keys(site: Site, member: str, time: str) -> None:
+    signature, old = site.keys.sign(DATA)
+    site.keys.initialize(regenerate=True)
+    listed = json.loads(site.list.read_text())
+    listed["keys"][1][member] = time
+    site.list.write_text(json.dumps(listed))
+    before = contents(site.tree.root)
+    for attempt in (
+        lambda keys: keys.listing(),
+        lambda keys: keys.initialize(regenerate=True),
+        lambda keys: keys.verify(DATA, signature, old),
+        lambda keys: keys.sign(DATA),
+    ):
+        with pytest.raises(SignatureFault, match=rf"keys\.json: keys\.1\.{member}.*move it away"):
+            attempt(site.again().keys)
+    assert contents(site.tree.root) == before
+
+
+@pytest.mark.parametrize("target", ["outside", "nowhere"])
+def test_keys_that_lie_elsewhere_are_none(site: Site, tmp_path: Path, target: str) -> None:
+    site.keys.sign(DATA)
+    site.tree.keys.rename(tmp_path / "outside")
+    site.tree.keys.symlink_to(tmp_path / target)
+    before = contents(tmp_path / "outside")
+    for attempt in (
+        lambda: site.keys.sign(DATA),
+        site.keys.initialize,
+        lambda: site.keys.initialize(regenerate=True),
+        site.again().keys.listing,
+    ):
+        with pytest.raises((SignatureFault, InvalidConfig), match=f"^{site.tree.keys}: a symlink"):
+            attempt()
+    assert contents(tmp_path / "outside") == before
+
+
 def test_the_tree_says_why_before_the_keys_do(site: Site) -> None:
     site.tree.root.write_text("in the way")
     with pytest.raises(Exception, match="tree") as caught:

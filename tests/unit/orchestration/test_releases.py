@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from signed_parts import EXAMPLE, EXAMPLE_ID, Site, contents, mode, not_mine, payload_of, settle
+from signed_parts import EXAMPLE, EXAMPLE_ID, Site, contents, listed, mode, not_mine, payload_of, settle
 
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Scope
 from mcpd.servers.orchestration import releases as module
 from mcpd.servers.orchestration.canonical import artifact_id, canonical
 from mcpd.servers.orchestration.faults import ArtifactNotFound, SignatureFault, error_object
-from mcpd.servers.orchestration.releases import KEPT, MAX_CHANGELOG, MAX_INDEX, MAX_WORD
+from mcpd.servers.orchestration.indexes import KEPT, MAX_INDEX
+from mcpd.servers.orchestration.releases import MAX_CHANGELOG, MAX_WORD
 from mcpd.servers.orchestration.verify import statement
 
 if TYPE_CHECKING:
@@ -47,10 +49,13 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         self.opened: list[str] = []
+        self.directories = 0
         real = os.open
 
         def opened(path: Any, *rest: Any, **named: Any) -> int:
-            if str(path).startswith(str(root)):
+            if rest[0] & os.O_DIRECTORY:
+                self.directories += 1
+            elif "dir_fd" in named or str(path).startswith(str(root)):
                 self.opened.append(str(path))
             return real(path, *rest, **named)
 
@@ -128,7 +133,7 @@ def test_the_newest_is_first(site: Site) -> None:
         site.clock.forward(minutes=1)
     for releases in (site.releases, site.again().releases):
         assert releases.latest("cursor", "default") == made[-1]
-        assert releases.history("cursor", "default") == made[::-1]
+        assert releases.history("cursor", "default") == listed(*made[::-1])
         assert releases.get("cursor", "default", made[1].artifact_id) == made[1]
         assert releases.get("cursor", "default", made[0].artifact_id) == made[3]
 
@@ -179,10 +184,13 @@ def test_what_is_no_id_is_not_published(site: Site, client: str, profile: str) -
         pytest.param([], id="array"),
         pytest.param("text", id="text"),
         pytest.param(None, id="null"),
-        pytest.param({"a": float("nan")}, id="nan"),
-        pytest.param({"a": "\ud800"}, id="half-surrogate"),
+        pytest.param({"mcpServers": {}, "a": float("nan")}, id="nan"),
+        pytest.param({"mcpServers": {}, "a": "\ud800"}, id="half-surrogate"),
         pytest.param({1: 2}, id="number-key"),
-        pytest.param({"a": "x" * 9_000_000}, id="huge"),
+        pytest.param({}, id="nothing"),
+        pytest.param({"mcpServers": []}, id="no-servers"),
+        pytest.param({"mcpServers": {"one": "npx"}}, id="no-entry"),
+        pytest.param({"mcpServers": {}, "a": "x" * 9_000_000}, id="huge"),
     ],
 )
 def test_what_cannot_be_signed_is_not_published(site: Site, payload: Any) -> None:
@@ -212,7 +220,9 @@ def test_what_a_release_says_of_itself_is_bounded(site: Site, member: str, text:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(
     st.dictionaries(
-        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")).filter(
+            lambda key: key != "mcpServers"
+        ),
         st.recursive(
             st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.just("é"),
             lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["a", "b"]), inner),
@@ -220,6 +230,7 @@ def test_what_a_release_says_of_itself_is_bounded(site: Site, member: str, text:
     )
 )
 def test_what_was_published_is_what_is_read(site: Site, payload: dict[str, Any]) -> None:
+    payload = {**payload, "mcpServers": {"one": payload}}
     made = site.publish(payload)
     found = site.again().releases.latest("cursor", "default")
     assert found == made
@@ -253,7 +264,7 @@ def test_O55_what_is_warm_is_not_read_again(site: Site, monkeypatch: pytest.Monk
     for _ in range(3):
         assert site.releases.latest("cursor", "default") == made
         assert site.releases.get("cursor", "default", EXAMPLE_ID) == made
-    assert steps.opened == []
+    assert (steps.opened, steps.directories) == ([], 0)
     assert site.again().releases.latest("cursor", "default") == made
     assert len(steps.opened) == 4
 
@@ -262,12 +273,33 @@ def test_many_artifacts_are_not_all_kept_in_memory(site: Site, monkeypatch: pyte
     monkeypatch.setattr(module, "_HELD", 3)
     made = [site.publish(payload_of(f"s{number}")) for number in range(6)]
     settle(site.tree.root)
-    assert site.releases.history("cursor", "default") == made[::-1]
+    for release in made[::-1]:
+        assert site.releases.get("cursor", "default", release.artifact_id) == release
     steps = Steps(monkeypatch, site.tree.root)
     assert site.releases.get("cursor", "default", made[0].artifact_id) == made[0]
     assert steps.opened == []
     assert site.releases.get("cursor", "default", made[5].artifact_id) == made[5]
     assert len(steps.opened) == 1
+
+
+def test_the_history_of_a_large_payload_is_small(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = payload_of(*(f"s{number}" for number in range(8000)))
+    made = []
+    for _ in range(30):
+        made.append(listed(site.publish(payload))[0])
+        site.clock.forward(minutes=1)
+    releases = site.again().releases
+    assert releases.history("cursor", "default") == made[::-1]
+    steps = Steps(monkeypatch, site.tree.root)
+    tracemalloc.start()
+    try:
+        found = releases.history("cursor", "default")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 30
+    assert steps.opened.count(f"{made[0].artifact_id}.json") == 1
+    assert most < 40 * site.blob(made[0].artifact_id).stat().st_size
 
 
 def test_the_oldest_of_very_many_is_dropped(site: Site) -> None:
@@ -276,9 +308,9 @@ def test_the_oldest_of_very_many_is_dropped(site: Site) -> None:
     index = json.loads(path.read_text())
     path.write_text(json.dumps({"releases": index["releases"] * KEPT}))
     two = site.publish(payload_of("two"))
-    listed = json.loads(path.read_text())["releases"]
-    assert len(listed) == KEPT
-    assert [each["artifact_id"] for each in listed[:2]] == [two.artifact_id, one.artifact_id]
+    entries = json.loads(path.read_text())["releases"]
+    assert len(entries) == KEPT
+    assert [each["artifact_id"] for each in entries[:2]] == [two.artifact_id, one.artifact_id]
     assert site.releases.latest("cursor", "default") == two
 
 
@@ -324,7 +356,7 @@ def test_the_newest_are_signed_again_after_a_rotation(site: Site) -> None:
         assert after.created_at == "2026-11-24T12:00:00.000005Z"
         assert {**after.metadata, "release_signature": ""} == {**before.metadata, "release_signature": ""}
     assert site.releases.latest("goose", "default") == untouched
-    assert site.releases.history("cursor", "default")[1:] == [old[1], old[0]]
+    assert site.releases.history("cursor", "default")[1:] == listed(old[1], old[0])
 
 
 def test_a_release_whose_key_has_expired_is_history(site: Site) -> None:
@@ -339,7 +371,7 @@ def test_a_release_whose_key_has_expired_is_history(site: Site) -> None:
         with pytest.raises(SignatureFault, match="good until"):
             releases.get("cursor", "default", old.artifact_id)
         assert releases.get("cursor", "default", old.artifact_id, expired=True) == old
-        assert releases.history("cursor", "default") == [old]
+        assert releases.history("cursor", "default") == listed(old)
     assert site.releases.resign() == 1
     latest = site.releases.latest("cursor", "default")
     assert latest is not None

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from signed_parts import EXAMPLE_ID, Site, contents, payload_of, settle
+from signed_parts import EXAMPLE_ID, Site, contents, listed, payload_of, settle
 
+from mcpd.errors import InvalidConfig, McpdError
 from mcpd.servers.orchestration.canonical import canonical
 from mcpd.servers.orchestration.faults import SignatureFault
+from mcpd.servers.orchestration.verify import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +108,7 @@ def test_O51_an_artifact_that_was_changed_is_refused_until_it_is_published_anew(
     assert site.blob().read_bytes() == canonical(again.payload)
     for releases in (site.releases, site.again().releases):
         assert releases.latest("cursor", "default") == again
-        assert releases.history("cursor", "default") == [again, made]
+        assert releases.history("cursor", "default") == listed(again, made)
 
 
 def test_another_artifact_does_not_suffer(site: Site) -> None:
@@ -225,7 +228,66 @@ def test_a_list_that_is_broken_is_named_and_never_overwritten(site: Site, kind: 
 
     path.unlink()
     again = site.publish()
-    assert site.again().releases.history("cursor", "default") == [again]
+    assert site.again().releases.history("cursor", "default") == listed(again)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}", b"[]", b'"text"', b'{"mcpServers":[]}', b'{"mcpServers":{"a":5}}', b'{"mcpServers": {}}', b"not JSON",
+        b'{"mcpServers":{},"mcpServers":{"a":{}}}', b'{"mcpServers":{"a":{"b":NaN}}}', b"\xff", b"[" * 100_000,
+        b'{"mcpServers":{"a":{"b":' + b"[" * 200 + b"]" * 200 + b"}}}",
+    ],
+    ids=[
+        "nothing", "array", "text", "servers", "entry", "spaced", "not-json", "twice", "nan", "not-utf8", "deep",
+        "deep-entry",
+    ],
+)  # fmt: skip
+def test_what_is_signed_and_no_configuration_is_refused(site: Site, content: bytes) -> None:
+    """Who took over a server has its key too."""
+    site.publish()
+    name, created = hashlib.sha256(content).hexdigest(), "2026-11-23T13:00:00Z"
+    site.blob(name).write_bytes(content)
+    signature, key = site.keys.sign(content)
+    index = index_of(site)
+    index["releases"][:0] = [
+        {
+            "artifact_id": name,
+            "created_at": created,
+            "signature": signature,
+            "signing_key_id": key,
+            "release_signature": site.keys.sign(statement(name, "cursor", "default", created, key))[0],
+        }
+    ]
+    put_index(site, index)
+    for attempt in (
+        lambda: site.releases.latest("cursor", "default"),
+        lambda: site.releases.history("cursor", "default"),
+        lambda: site.releases.get("cursor", "default", name),
+    ):
+        with pytest.raises(SignatureFault, match=rf"{name}\.json \(cursor/default\).*client publish cursor"):
+            attempt()
+    again = site.publish()
+    assert site.releases.latest("cursor", "default") == again
+
+
+@pytest.mark.parametrize("place", ["index", "index/cursor", "artifacts"])
+def test_releases_that_lie_elsewhere_are_none(site: Site, tmp_path: Path, place: str) -> None:
+    site.publish()
+    (site.tree.root / place).rename(tmp_path / "outside")
+    (site.tree.root / place).symlink_to(tmp_path / "outside")
+    before = contents(tmp_path / "outside")
+    match = f"{site.tree.root / place}: a symlink"
+    with pytest.raises(SignatureFault, match=match):
+        site.again().releases.latest("cursor", "default")
+    with pytest.raises(SignatureFault, match=match):
+        site.again().releases.history("cursor", "default")
+    if place != "artifacts":
+        with pytest.raises(InvalidConfig, match=match):
+            site.releases.published()
+    with pytest.raises(McpdError, match=match):
+        site.publish(payload_of("new"))
+    assert contents(tmp_path / "outside") == before
 
 
 def test_nothing_is_written_when_the_key_cannot_be_used(site: Site) -> None:

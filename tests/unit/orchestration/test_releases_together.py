@@ -53,7 +53,8 @@ def test_nothing_that_was_published_is_lost(tmp_path: Path, started: Started) ->
     assert started.ended() == [(0, "")] * len(names)
     site = Site(root)
     history = site.releases.history("cursor", "default")
-    found = [next(iter(release.payload["mcpServers"])) for release in history]  # type: ignore[call-overload]
+    made = [site.releases.get("cursor", "default", release.artifact_id) for release in history]
+    found = [next(iter(release.payload["mcpServers"])) for release in made]  # type: ignore[call-overload]
     assert sorted(found) == sorted(f"{name}-{number}" for name in names for number in range(COUNT))
     for name in names:
         assert [each for each in found if each.startswith(name)] == [f"{name}-{n}" for n in reversed(range(COUNT))]
@@ -75,7 +76,9 @@ def test_keys_are_replaced_while_others_publish_and_read(tmp_path: Path, started
     assert reads > 0
     assert started.ended() == [(0, "")] * 3
     assert len(site.keys.listing()) == COUNT + 1
-    found = {next(iter(release.payload["mcpServers"])) for release in site.releases.history("cursor", "default")}  # type: ignore[call-overload]
+    history = site.releases.history("cursor", "default")
+    made = [site.releases.get("cursor", "default", release.artifact_id, expired=True) for release in history]
+    found = {next(iter(release.payload["mcpServers"])) for release in made}  # type: ignore[call-overload]
     assert found >= {f"{name}-{number}" for name in ("one", "two") for number in range(COUNT)}
     site.releases.resign()
     latest = site.releases.latest("cursor", "default")

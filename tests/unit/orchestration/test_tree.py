@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from signed_parts import Clock, mode, not_mine
+from signed_parts import Clock, contents, mode, not_mine
 
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NoSpace, ReadOnly
 from mcpd.paths import Scope
@@ -21,7 +21,7 @@ from mcpd.servers.orchestration.drafts import Drafts
 from mcpd.servers.orchestration.tree import Tree, mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -173,6 +173,99 @@ def test_nothing_is_written_or_cleared_away_through_a_symlink_out_of_the_tree(tm
     }
 
 
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _attempts(tree: Tree, path: Path) -> list[Callable[[], object]]:
+    return [
+        lambda: tree.write(path, b"{}"),
+        lambda: tree.stage(path, b"{}"),
+        lambda: tree.prepare(path.parent),
+        lambda: tree.read(path),
+        lambda: tree.status(path),
+        lambda: tree.remove(path),
+        lambda: tree.names(path.parent),
+        lambda: tree.directory(path.parent).__enter__(),
+    ]
+
+
+@pytest.mark.parametrize("what", ["root", "drafts", "drafts/cursor"])
+@pytest.mark.parametrize("target", ["outside", "nowhere", "beside"])
+def test_no_symlink_in_the_tree_is_followed_wherever_it_leads(tmp_path: Path, what: str, target: str) -> None:
+    tree = Tree(tmp_path / "root", Scope.USER)
+    path = tree.draft("cursor", "default")
+    tree.write(path, b"mine")
+    place = tree.root if what == "root" else tree.root / what
+    place.rename(place.with_name("beside"))
+    if target == "outside":
+        place.with_name("beside").rename(tmp_path / "outside")
+        place.symlink_to(tmp_path / "outside")
+    else:
+        place.symlink_to(target)
+    before, descriptors = contents(tmp_path), _descriptors()
+    for attempt in _attempts(tree, path):
+        with pytest.raises(InvalidConfig, match=f"^{place}: a symlink"):
+            attempt()
+    assert contents(tmp_path) == before
+    assert _descriptors() == descriptors
+
+
+def test_the_tree_may_lie_behind_a_symlink(tmp_path: Path) -> None:
+    (tmp_path / "disk/home").mkdir(parents=True)
+    (tmp_path / "home").symlink_to("disk/home")
+    tree = Tree(tmp_path / "home/below/tree", Scope.USER)
+    path = tree.draft("cursor", "default")
+    tree.write(path, b"mine")
+    assert (tmp_path / "disk/home/below/tree/drafts/cursor/default.json").read_bytes() == tree.read(path) == b"mine"
+    assert tree.remove(path) is True
+
+
+@pytest.mark.parametrize("name", ["../outside/file", "drafts/../../outside/file", "/etc/hostname"])
+def test_what_is_not_in_the_tree_is_none_of_its_files(tree: Tree, name: str) -> None:
+    tree.write(tree.root / "file", b"x")
+    (tree.root.parent / "outside").mkdir()
+    for attempt in _attempts(tree, tree.root / name):
+        with pytest.raises(InvalidConfig, match="not in"):
+            attempt()
+    assert list((tree.root.parent / "outside").iterdir()) == []
+
+
+def test_what_is_missing_is_no_error(tree: Tree) -> None:
+    path = tree.draft("cursor", "default")
+    for _ in range(2):
+        assert (tree.read(path), tree.status(path), tree.names(path.parent), tree.remove(path)) == (
+            None,
+            None,
+            [],
+            False,
+        )
+        with pytest.raises(McpdError, match="drafts/cursor"), tree.directory(path.parent):
+            pass
+        assert not tree.drafts.exists()
+        tree.write(tree.root / "file", b"x")
+
+
+def test_a_file_is_removed_and_a_directory_is_not(tree: Tree) -> None:
+    path = tree.draft("cursor", "default")
+    descriptors = _descriptors()
+    tree.write(path, b"{}")
+    assert tree.names(path.parent) == ["default.json"]
+    assert tree.remove(path) is True
+    assert tree.remove(path) is False
+    target = tree.root / "target"
+    target.write_bytes(b"kept")
+    path.symlink_to(target)
+    assert tree.remove(path) is True
+    assert target.read_bytes() == b"kept"
+    path.mkdir()
+    with pytest.raises(McpdError, match=f"removing {path}"):
+        tree.remove(path)
+    assert tree.names(path) == []
+    assert tree.names(target) == []
+    assert _descriptors() == descriptors
+
+
 @pytest.mark.parametrize("kind", ["fifo", "symlink", "dangling", "socket", "huge"])
 def test_writing_replaces_it_and_follows_nothing(tree: Tree, kind: str) -> None:
     path = tree.root / "place"
@@ -235,10 +328,12 @@ def test_what_a_killed_writer_left_is_cleared_away(tree: Tree) -> None:
     left = [path.with_name(f".{name}.0123456789ab~tmp") for name in ("default.json", "other.json")]
     for each in left:
         each.write_bytes(b"half")
+    odd = path.with_name(".odd.0123456789ab~tmp")
+    odd.mkdir()
     kept = path.with_name("kept~")
     kept.write_bytes(b"not ours")
     tree.write(path, b"two")
-    assert sorted(path.parent.iterdir()) == [path, kept]
+    assert sorted(path.parent.iterdir()) == sorted([path, kept, odd])
 
 
 def test_its_holder_may_take_the_lock_again(tree: Tree) -> None:

@@ -75,11 +75,17 @@ def test_what_get_config_answers_verifies(one: Site) -> None:
         lambda doc: json.dumps(doc, indent=4, ensure_ascii=False, sort_keys=True),
         lambda doc: json.dumps({"content": [], "structuredContent": doc, "isError": False}),
         lambda doc: json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "structuredContent": doc}}),
+        lambda doc: json.dumps({**doc, "published": True, "warnings": ["x"]}),
         lambda doc: json.dumps(
-            {**doc, "published": True, "warnings": ["x"], "metadata": {**doc["metadata"], "more": [1]}}
+            {
+                "content": [{"type": "text", "text": json.dumps(doc, indent=2)}],
+                "structuredContent": doc,
+                "resultType": "complete",
+                "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "x"}},
+            }
         ),
     ],
-    ids=["spelled-otherwise", "structured-content", "response", "more-members"],
+    ids=["spelled-otherwise", "structured-content", "response", "publish", "all-of-a-result"],
 )
 def test_in_whatever_it_came(one: Site, wrap: Callable[[Any], str]) -> None:
     assert verify_document(wrap(document(one)).encode(), "x", trusted(one)).artifact_id == EXAMPLE_ID
@@ -210,6 +216,45 @@ def test_what_is_checked_is_what_every_reader_sees(one: Site) -> None:
     ):
         with pytest.raises(SignatureFault):
             verify_document(json.dumps(wrapped).encode(), "x", trusted(one))
+
+
+EVIL = payload_of("evil")["mcpServers"]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "named"),
+    [
+        (lambda doc: {**doc, "mcpServers": EVIL}, "'mcpServers' is not signed"),
+        (lambda doc: {**doc, "metadata": {**doc["metadata"], "mcpServers": EVIL}}, "'metadata.mcpServers' is not"),
+        (lambda doc: {"structuredContent": doc, "mcpServers": EVIL}, "'mcpServers' is not signed"),
+        (lambda doc: {"result": doc, "mcpServers": EVIL}, "'mcpServers' is not signed"),
+        (lambda doc: {"result": {"structuredContent": doc, "mcpServers": EVIL}}, "'mcpServers' is not signed"),
+        (lambda doc: {"structuredContent": doc, "_meta": {"mcpServers": EVIL}}, "_meta"),
+        (lambda doc: {"structuredContent": doc, "isError": True}, "isError"),
+        (lambda doc: {"structuredContent": doc, "content": [{"type": "text", "text": "evil"}]}, "not JSON"),
+        (lambda doc: {"structuredContent": doc, "content": [_text(EVIL)]}, "'content' says something else"),
+        (lambda doc: {"structuredContent": doc, "content": [_text(doc), _text(EVIL)]}, "'content' says something else"),
+        (lambda doc: {"structuredContent": doc, "content": [_text({**doc, "mcpServers": EVIL})]}, "'content' says"),
+        (lambda doc: {"structuredContent": doc, "content": [{**_text(doc), "x": EVIL}]}, r"'content\.0\.x' is not"),
+        (lambda doc: {"structuredContent": doc, "content": [{"type": "image", "data": ""}]}, r"content\.0"),
+        (lambda doc: {"structuredContent": {"structuredContent": doc}}, "no signed configuration"),
+        (lambda doc: {**doc, "published": EVIL}, "published"),
+        (lambda doc: {**doc, "warnings": [EVIL]}, "warnings"),
+        (lambda doc: {**doc, "metadata": {**doc["metadata"], "generator": EVIL}}, "generator"),
+    ],
+    ids=[
+        "document", "metadata", "result", "response", "result-in-response", "meta", "error", "text", "content",
+        "one-content-more", "more-in-content", "more-in-a-block", "image", "twice", "published", "warnings",
+        "generator",
+    ],
+)  # fmt: skip
+def test_nothing_that_is_not_signed_is_vouched_for(one: Site, wrap: Callable[[Any], Any], named: str) -> None:
+    with pytest.raises(SignatureFault, match=f"^x: .*{named}"):
+        verify_document(json.dumps(wrap(document(one))).encode(), "x", trusted(one))
+
+
+def _text(value: Any) -> dict[str, str]:
+    return {"type": "text", "text": json.dumps(value)}
 
 
 def test_somebody_elses_key_vouches_for_nothing(one: Site, tmp_path: Path) -> None:
