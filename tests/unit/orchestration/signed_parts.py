@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from mcpd.paths import Scope
 from mcpd.servers.orchestration.keys import Keys
@@ -120,3 +124,22 @@ def not_mine(root: Path) -> Iterator[None]:
     finally:
         for path, bits in sorted(before.items()):
             path.chmod(bits)
+
+
+def check_whole(site: Site) -> None:
+    """All files belong to the one key in use."""
+    secret = load_pem_private_key(site.signing_key.read_bytes(), None)
+    assert isinstance(secret, Ed25519PrivateKey)
+    raw = secret.public_key().public_bytes_raw()
+    name = "orchestration-" + hashlib.sha256(raw).hexdigest()[:16]
+    assert site.keys.current() == name
+    assert [record.key_id for record in site.keys.listing() if record.retired_at is None] == [name]
+    assert site.tree.verification_key_raw.read_bytes() == raw
+    for path in (site.tree.verification_key, site.tree.keys / f"{name}.pem", site.tree.keys / "signing.pub"):
+        public = load_pem_public_key(path.read_bytes())
+        assert isinstance(public, Ed25519PublicKey)
+        assert public.public_bytes_raw() == raw
+    for record in site.keys.listing():
+        assert isinstance(load_pem_public_key(record.path.read_bytes()), Ed25519PublicKey)
+    assert (site.tree.keys / "signing.key").read_bytes() == site.signing_key.read_bytes()
+    assert mode(site.signing_key) == 0o600
