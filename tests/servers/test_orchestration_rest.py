@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,8 @@ async def test_the_other_resources(client: Client, machine: Machine) -> None:
     assert (await read(client, "server://notes"))["command"] == ["mcpctl", "run", "notes"]
     key = (await client.read_resource("keys://verification_key.pem")).contents[0]
     assert key.text == (machine.tree / "verification_key.pem").read_text()  # type: ignore[union-attr]
+    raw = (await client.read_resource("keys://verification_key.raw")).contents[0]
+    assert base64.b64decode(raw.blob) == (machine.tree / "verification_key.raw").read_bytes()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

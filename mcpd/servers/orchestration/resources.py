@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
@@ -17,6 +18,7 @@ from mcpd.servers.orchestration.faults import ResourceNotFound, SignatureFault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from mcpd.servers.orchestration.service import Orchestration
     from mcpd.servers.orchestration.tools import Tools
@@ -28,6 +30,7 @@ URL_VARIABLE: Final = "MCP_ORCHESTRATION_URL"
 """Names the base URL under which others fetch the verification key; without it they are told its file."""
 JSON: Final = "application/json"
 PEM: Final = "application/x-pem-file"
+RAW: Final = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class _Resource:
     uri: str
     title: str
     mime: str
-    read: Callable[[Resources], str]
+    read: Callable[[Resources], str | bytes]
 
 
 class Resources:
@@ -63,7 +66,9 @@ class Resources:
         """
         for each in _RESOURCES:
             if each.uri == uri:
-                return {"contents": [{"uri": uri, "mimeType": each.mime, "text": each.read(self)}]}
+                content = each.read(self)
+                held = {"text": content} if isinstance(content, str) else {"blob": b64encode(content).decode()}
+                return {"contents": [{"uri": uri, "mimeType": each.mime, **held}]}
         if found := _SERVER.fullmatch(uri):
             value: object = self._service.describe_server(unquote(found[1]))
         elif found := _CONFIG.fullmatch(uri):
@@ -126,13 +131,19 @@ class Resources:
         return _text(self._service.available_servers())
 
     def _key(self) -> str:
-        data = self._service.tree.read(self._service.tree.verification_key)
+        return self._public(self._service.tree.verification_key).decode("ascii", errors="replace")
+
+    def _raw_key(self) -> bytes:
+        return self._public(self._service.tree.verification_key_raw)
+
+    def _public(self, path: Path) -> bytes:
+        data = self._service.tree.read(path)
         if data is None:
             raise SignatureFault(
-                f"{self._service.tree.verification_key}: there is no key yet; initialize_keys makes one, and so does"
-                " the first configuration that is signed"
+                f"{path}: there is no key yet; initialize_keys makes one, and so does the first configuration that is"
+                " signed"
             )
-        return data.decode("ascii", errors="replace")
+        return data
 
 
 _KEY: Final = "keys://verification_key.pem"
@@ -141,6 +152,7 @@ _RESOURCES: Final = (
     _Resource("capabilities://clients", "What clients can do", JSON, Resources._clients),  # noqa: SLF001
     _Resource("server://registry", "The installed servers", JSON, Resources._registry),  # noqa: SLF001
     _Resource(_KEY, "The key that signatures are verified with", PEM, Resources._key),  # noqa: SLF001
+    _Resource("keys://verification_key.raw", "The same as its 32 bytes", RAW, Resources._raw_key),  # noqa: SLF001
 )
 _TEMPLATES: Final = {
     "server://{server_id}": "An installed server",
