@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
@@ -19,13 +18,14 @@ from mcpd.servers import sdk
 from mcpd.servers.logs import Log
 from mcpd.servers.orchestration import prompts
 from mcpd.servers.orchestration.faults import INTERNAL, error_object
+from mcpd.servers.orchestration.owner import Owner
 from mcpd.servers.orchestration.resources import VERSION, Resources
 from mcpd.servers.orchestration.service import Orchestration
 from mcpd.servers.orchestration.tools import Tools
 from mcpd.servers.timing import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import mcp_types as types
     from mcp.server.lowlevel import Server
@@ -95,11 +95,7 @@ class Handlers:
         self._service = service
         self._tools = Tools(service)
         self._resources = Resources(service, self._tools, sdk.REVISIONS)
-        # One: what the service holds has one owner, and a disk that is slow holds up no message.
-        self._owner = ThreadPoolExecutor(1, "orchestration")
-
-    async def _ask(self, call: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._owner, call)
+        self._owner = Owner()
 
     async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
         """``tools/list``."""
@@ -111,7 +107,7 @@ class Handlers:
             raise InvalidArgument(f"Unknown tool: {printable(params.name)}")
         arguments = params.arguments or {}
         try:
-            answer = await self._ask(lambda: self._tools.call(params.name, arguments))
+            answer = await self._owner.ask(lambda: self._tools.call(params.name, arguments))
             return {"content": [_text(answer)], "structuredContent": answer, "resultType": "complete"}
         except McpdError as fault:
             found = error_object(fault)
@@ -134,7 +130,7 @@ class Handlers:
         """``resources/read``."""
         uri = str(params.uri)
         try:
-            return sdk.complete(await self._ask(lambda: self._resources.read(uri)))
+            return sdk.complete(await self._owner.ask(lambda: self._resources.read(uri)))
         except NotFound as fault:
             fault.data = {"uri": uri, **error_object(fault)}
             raise
@@ -146,7 +142,7 @@ class Handlers:
     async def get_prompt(self, _ctx: sdk.Context, params: types.GetPromptRequestParams) -> Any:
         """``prompts/get``."""
         arguments = dict(params.arguments or {})
-        return sdk.complete(await self._ask(lambda: prompts.get(self._service, params.name, arguments)))
+        return sdk.complete(await self._owner.ask(lambda: prompts.get(self._service, params.name, arguments)))
 
     async def complete(self, _ctx: sdk.Context, params: types.CompleteRequestParams) -> Any:
         """``completion/complete``: values of arguments of prompts and of resource templates."""
@@ -160,7 +156,7 @@ class Handlers:
             found = prompts.complete(self._service, argument.name, known)
             return [each for each in found if each.startswith(argument.value)]
 
-        values = await self._ask(find)
+        values = await self._owner.ask(find)
         shown = {"values": values[:100], "total": len(values), "hasMore": len(values) > 100}
         return sdk.complete({"completion": shown})
 

@@ -62,15 +62,22 @@ class Orchestration:
         self.servers = Servers(paths, scope)
         self.checks = Checks(paths, scope, self.servers)
         self.audit = Audit(self.tree, clock)
+        self._listed: tuple[list[Family], dict[str, list[str]], dict[str, JsonValue]]
+        self._listed = ([], {}, {"clients": [], "count": 0})
         self.drafts = Drafts(self.tree, clock)
         self._publishing = Publishing(self.tree, self.servers, self.checks, self.releases, self.drafts, self.audit)
 
     def list_clients(self) -> dict[str, JsonValue]:
-        """The families of clients (O-7…O-13)."""
+        """The families of clients (O-7…O-13), which nobody may change."""
         families = self.families.all()
         profiles = self.profiles.by_family(families)
-        clients = [family.summary(profiles[family.id]) for family in families]
-        return {"clients": [*clients], "count": len(clients)}
+        # Families are the same objects until a file changes (O-56).
+        known, had, answer = self._listed
+        if profiles != had or [*map(id, known)] != [*map(id, families)]:
+            clients = [family.summary(profiles[family.id]) for family in families]
+            answer = {"clients": [*clients], "count": len(clients)}
+            self._listed = families, profiles, answer
+        return answer
 
     def list_profiles(self, client_id: str) -> dict[str, JsonValue]:
         """The profiles of a client, each with its newest release, which is made if there is none (O-14…O-19, C-30).
