@@ -49,21 +49,21 @@ def run(args: argparse.Namespace) -> int:
     Raises :class:`~mcpd.errors.NotSupported` if there is none, and what the command raises.
     """
     try:
-        try:
-            _require_own_home()
-            _provide(LIBRARIES[args.needs])
-            module, _, function = args.action.partition(":")
-            return int(getattr(importlib.import_module(module), function)(args))
-        except OSError as error:
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise from_oserror(error, str(error.filename or f"mcpctl client {args.subcommand}")) from error
-    except McpdError as error:
+        _require_own_home()
+        _provide(LIBRARIES[args.needs])
+        module, _, function = args.action.partition(":")
+        return int(getattr(importlib.import_module(module), function)(args))
+    except BrokenPipeError:
+        raise
+    except (McpdError, OSError) as error:
+        fault = error
+        if isinstance(fault, OSError):
+            fault = from_oserror(fault, str(fault.filename or f"mcpctl client {args.subcommand}"))
         if args.json:
             from mcpd.servers.orchestration.faults import error_object  # noqa: PLC0415
 
-            write_json(error_object(error))
-        raise explained(error, args) from error
+            write_json(error_object(fault))
+        raise explained(fault, args) from error
 
 
 def scope(args: argparse.Namespace) -> Scope:

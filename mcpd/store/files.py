@@ -61,7 +61,7 @@ class Staged:
             if isinstance(content, str):
                 self._temp.symlink_to(content)
             else:
-                _write(self._temp, content, mode)
+                write_new(self._temp, content, mode)
         except OSError as error:
             self._drop()
             raise from_oserror(error, f"writing {path}") from error
@@ -98,8 +98,13 @@ class Staged:
             self._temp.unlink()
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def write_new(path: Path | str, data: bytes, mode: int, directory: int | None = None) -> None:
+    """Write *data* to a file that is not there yet, so that it lasts; *path* is in the open *directory*, if given.
+
+    Raises OSError.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600, dir_fd=directory)
     try:
         os.fchmod(descriptor, mode)
         rest = memoryview(data)

@@ -15,6 +15,7 @@ from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.errors import Cancelled, InvalidArgument, McpdError
 from mcpd.servers.orchestration.dialects import to_client
 from mcpd.servers.orchestration.faults import PolicyViolation, ValidationFailed
+from mcpd.servers.orchestration.payload import TOKEN
 from mcpd.servers.orchestration.publishing import FROM_NOBODY
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.releases import Release
     from mcpd.servers.orchestration.service import Orchestration
 
-_BRIDGE_TOKEN: Final = "MCPD_BRIDGE_TOKEN"  # noqa: S105 - the name of a variable
 _LISTS: Final = ("added", "changed", "removed", "kept", "restored", "left")
 """What a plan says of servers."""
 
@@ -167,7 +167,7 @@ def _say_deployed(args: argparse.Namespace, machine: Machine, plan: Plan, releas
         write(f"Deployed {client_id}/{release.profile_id} to {place}: {', '.join(words)}.")
         write(f"'mcpctl client undo {client_id}' takes it back. {plan.family.name} may have to be started again.")
     if variables := _variables(plan.family, _entries(release.payload)):
-        hint = "; 'mcpctl token' prints the bridge's" if _BRIDGE_TOKEN in variables else ""
+        hint = "; 'mcpctl token' prints the bridge's" if TOKEN in variables else ""
         note(f"{plan.family.name} needs these in its environment: {', '.join(variables)}{hint}.")
 
 

@@ -15,14 +15,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from mcpd.errors import InvalidConfig, from_oserror
-from mcpd.store.files import TEMP_MARK, is_missing
+from mcpd.store.files import TEMP_MARK, is_missing, write_new
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
 _INTO: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITING: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Staged:
@@ -37,7 +36,7 @@ class Staged:
         self._path = path
         self._temp = f".{path.name}.{secrets.token_hex(6)}{TEMP_MARK}"
         try:
-            self._write(data, mode)
+            write_new(self._temp, data, mode, directory)
         except OSError as error:
             self._drop()
             raise from_oserror(error, f"writing {path}") from error
@@ -57,17 +56,6 @@ class Staged:
             os.fsync(self._directory)
         except OSError as error:
             raise from_oserror(error, f"writing {self._path}") from error
-
-    def _write(self, data: bytes, mode: int) -> None:
-        descriptor = os.open(self._temp, _WRITING, 0o600, dir_fd=self._directory)
-        try:
-            os.fchmod(descriptor, mode)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def _drop(self) -> None:
         try:

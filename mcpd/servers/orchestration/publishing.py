@@ -90,10 +90,15 @@ class Publishing:
             newest = self.releases.latest(family.id, profile.id)
             if newest is None:
                 return self.first(family, profile)
-            made = self.admissible(family, profile)
-            if newest.metadata.get("source") != FROM_NOBODY or id_of(made.payload) == newest.artifact_id:
-                return newest
-            return self._made(family, profile, made, _summary(newest.payload, made.payload))
+            made = self.upcoming(family, profile, newest)
+            return newest if made is None else self._made(family, profile, made, _summary(newest.payload, made.payload))
+
+    def upcoming(self, family: Family, profile: Profile, newest: Release | None) -> Generated | None:
+        """What :meth:`renew` would sign after *newest*; None if that stays."""
+        if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
+            return None
+        made = self.admissible(family, profile)
+        return None if newest is not None and id_of(made.payload) == newest.artifact_id else made
 
     def view(self, family: Family, profile: Profile) -> dict[str, JsonValue]:
         """The draft, or what one would begin with, and how it differs from the newest release."""

@@ -21,7 +21,7 @@ from mcpd.servers.orchestration.families import Families
 from mcpd.servers.orchestration.faults import ArtifactNotFound, InvalidInput, NothingPublished, SignatureFault
 from mcpd.servers.orchestration.keys import Keys
 from mcpd.servers.orchestration.profiles import Profiles
-from mcpd.servers.orchestration.publishing import FROM_DRAFT, FROM_NOBODY, Publishing
+from mcpd.servers.orchestration.publishing import FROM_DRAFT, Publishing
 from mcpd.servers.orchestration.releases import Releases
 from mcpd.servers.orchestration.servers import Servers
 from mcpd.servers.orchestration.tree import Tree
@@ -184,10 +184,8 @@ class Orchestration:
     def upcoming(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue] | None:
         """What :meth:`renewed` would have for a payload, if that is another one than the newest has."""
         newest = self.releases.latest(client_id, profile_id)
-        if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
-            return None
-        made = self._publishing.admissible(*self._known(client_id, profile_id)).payload
-        return None if newest is not None and id_of(made) == newest.artifact_id else made
+        made = self._publishing.upcoming(*self._known(client_id, profile_id), newest)
+        return made.payload if made is not None else None
 
     def view_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
         """The draft, or what one would begin with, and how it differs from the newest release."""

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import pytest
 from mcpd.cli.clients.deployments import About, Deployments
 from mcpd.paths import Layout, Scope
 from mcpd.servers.orchestration.family import Family
+from tests.unit.store.store_trees import layout as layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,21 +77,7 @@ def family(client_id: str = "cursor") -> Family:
 
 
 def layout(root: Path) -> Layout:
-    return Layout(
-        scope=Scope.USER,
-        sources_list=root / "etc/sources.list",
-        settings=root / "etc/mcpd.toml",
-        installed=root / "share/installed",
-        secrets=root / "share/secrets",
-        state=root / "state",
-        cache=root / "cache",
-        runtime=root / "run",
-        overlay=root / "share/overlay",
-        scripts=root / "share/scripts",
-        contents=root / "share/cas",
-        orchestration=root / "home/.mcp-orchestration",
-        deployments=root / "share/deployments",
-    )
+    return replace(layout_of(Scope.USER, root), orchestration=root / "home/.mcp-orchestration")
 
 
 class Clock:

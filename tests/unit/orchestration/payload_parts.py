@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd.model import Manifest
-from mcpd.paths import Layout, Paths, Scope
+from mcpd.paths import Paths, Scope
 from mcpd.servers.orchestration.family import Family
 from mcpd.servers.orchestration.profiles import Profile
 from mcpd.store.mcps import ServerEntry
 from mcpd.store.records import InstalledServer, ScriptFile
+from tests.unit.store.store_trees import layout
 
 if TYPE_CHECKING:
     from mcpd.store.records import LayerName
@@ -81,29 +82,19 @@ def payload(**servers: Any) -> dict[str, Any]:
 def paths_below(root: Path) -> Paths:
     """The paths of a machine whose files are all below *root*."""
     return Paths(
-        user=_layout(Scope.USER, root / "user"),
-        system=_layout(Scope.SYSTEM, root / "system"),
+        user=layout(Scope.USER, root / "user"),
+        system=layout(Scope.SYSTEM, root / "system"),
         vendor=root / "vendor/servers",
         home=root / "home",
     )
 
 
-def _layout(scope: Scope, root: Path) -> Layout:
-    return Layout(
-        scope=scope,
-        sources_list=root / "etc/sources.list",
-        settings=root / "etc/mcpd.toml",
-        installed=root / "share/installed",
-        secrets=root / "share/secrets",
-        state=root / "state",
-        cache=root / "cache",
-        runtime=root / "run",
-        overlay=root / "share/overlay",
-        scripts=root / "share/scripts",
-        contents=root / "share/cas",
-        orchestration=root / "orchestration",
-        deployments=root / "share/deployments",
-    )
+NPX = {"command": "npx", "args": ["-y", "x"]}
+
+
+def run(server_id: str, **more: Any) -> dict[str, Any]:
+    """An entry that runs an installed server."""
+    return {"command": "mcpctl", "args": ["run", server_id], **more}
 
 
 class Clock:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from payload_parts import by_id, family, paths_below, payload, profile, server
+from payload_parts import NPX, by_id, family, paths_below, payload, profile, run, server
 
 from mcpd.errors import InvalidConfig
 from mcpd.paths import Paths, Scope
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 STEERING = """OPENSSL_CONF OPENSSL_MODULES GCONV_PATH SSLKEYLOGFILE SSL_CERT_FILE GLIBC_TUNABLES LOCPATH TMPDIR
 PYTHONPATH SUDO_UID https_proxy HTTPS_PROXY all_proxy BROWSER NODE_OPTIONS MCPCTL_CLIENT_RUNTIME SYSTEMD_PAGER
 MALLOC_PERTURB_ path DBUS_SESSION_BUS_ADDRESS XDG_RUNTIME_DIR"""
-NPX = {"command": "npx", "args": ["-y", "x"]}
-
-
-def run(server_id: str, **more: Any) -> dict[str, Any]:
-    return {"command": "mcpctl", "args": ["run", server_id], **more}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from payload_parts import by_id, family, paths_below, payload, server
+from payload_parts import NPX, by_id, family, paths_below, payload, run, server
 
 from mcpd.paths import Paths, Scope
 from mcpd.servers.orchestration.addresses import read_address
@@ -16,12 +16,6 @@ from mcpd.servers.orchestration.policy import Policy
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-NPX = {"command": "npx", "args": ["-y", "x"]}
-
-
-def run(server_id: str, **more: Any) -> dict[str, Any]:
-    return {"command": "mcpctl", "args": ["run", server_id], **more}
 
 
 @pytest.fixture
