@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Protocol, get_args, runtime_checkable
 
 import anyio
 from mcp.server.caching import CacheableMethod, CacheHint
@@ -45,14 +45,19 @@ RESOURCE_NOT_FOUND: Final = -32002
 """Until revision 2026-07-28, in which it is -32602."""
 
 
-class Handlers(Protocol):
-    """Answers requests, each with the result as :func:`complete` makes it."""
+class Tools(Protocol):
+    """Answers requests for tools, each with the result as :func:`complete` makes it."""
 
     async def list_tools(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
         """``tools/list``."""
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams, /) -> Any:
         """``tools/call``."""
+
+
+@runtime_checkable
+class Handlers(Tools, Protocol):
+    """The same for all else that servers may offer."""
 
     async def list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
         """``resources/list``."""
@@ -80,15 +85,17 @@ def make_server(
     title: str | None,
     instructions: str | None,
     log: logging.Logger,
-    handlers: Handlers,
+    handlers: Tools,
     list_changed: bool,
     check: Callable[[Context], Awaitable[None]] | None = None,
 ) -> Server[Any]:
     """A server of the SDK whose requests *handlers* answer, in both eras.
 
-    Every message is timed, and every fault becomes an error of the protocol. *check* sees a request before the SDK
-    does, and may raise McpdError. *list_changed* is what it says of its lists.
+    One whose *handlers* are no :class:`Handlers` offers tools only. Every message is timed, and every fault becomes an
+    error of the protocol. *check* sees a request before the SDK does, and may raise McpdError. *list_changed* is what
+    it says of its lists.
     """
+    more = handlers if isinstance(handlers, Handlers) else None
     server: Server[Any] = Server(
         name,
         version=version,
@@ -98,12 +105,12 @@ def make_server(
         on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
-        on_list_resources=handlers.list_resources,
-        on_list_resource_templates=handlers.list_resource_templates,
-        on_read_resource=handlers.read_resource,
-        on_list_prompts=handlers.list_prompts,
-        on_get_prompt=handlers.get_prompt,
-        on_completion=handlers.complete,
+        on_list_resources=more.list_resources if more else None,
+        on_list_resource_templates=more.list_resource_templates if more else None,
+        on_read_resource=more.read_resource if more else None,
+        on_list_prompts=more.list_prompts if more else None,
+        on_get_prompt=more.get_prompt if more else None,
+        on_completion=more.complete if more else None,
     )
 
     async def discover(ctx: Context, _params: RequestParams | None) -> DiscoverResult:
@@ -162,6 +169,54 @@ def complete(result: dict[str, Any]) -> dict[str, Any]:
             "what was to be sent holds half a surrogate pair, which is no character, or is nested too deeply"
         ) from error
     return {**result, "resultType": "complete"}
+
+
+class Progress:
+    """Sends what the request of *ctx* reports, the newest only if it comes faster than it is taken.
+
+    ``async with`` it, which gives what to call with the progress, the total and a message; None if nobody asked for it.
+    """
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._newest: tuple[float, float | None, str] | None = None
+        self._last = float("-inf")
+        self._news = asyncio.Event()
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Callable[[float, float | None, str], None] | None:
+        meta = (self._ctx.params or {}).get("_meta")
+        if not isinstance(meta, dict) or meta.get("progressToken") is None:
+            return None
+        self._task = asyncio.create_task(self._send())
+        return self._take
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if self._task is None:
+            return
+        if kind is None:
+            # What was reported last comes before the result.
+            self._ended = True
+            self._news.set()
+        else:
+            self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    def _take(self, progress: float, total: float | None, message: str) -> None:
+        if progress > self._last:
+            self._last = progress
+            self._newest = progress, total, message
+            self._news.set()
+
+    async def _send(self) -> None:
+        while not self._ended or self._newest is not None:
+            await self._news.wait()
+            self._news.clear()
+            newest, self._newest = self._newest, None
+            if newest is not None:
+                await self._ctx.session.report_progress(newest[0], newest[1], newest[2] or None)
 
 
 async def serve(

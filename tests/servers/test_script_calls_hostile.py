@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.servers.scripts.calls import Calls, Limits, Outcome, PythonJob, ShellJob
-from mcpd.servers.scripts.calls.confine import landlock
+from mcpd.servers import landlock
 from tests.children import marked
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def of(source: str, limits: Limits = LIMITS, *, workers: int = 0) -> Outco
 
 
 WORKERS = pytest.mark.parametrize("workers", [0, 1])
-SCOPED = pytest.mark.skipif(landlock() < 6, reason="this kernel has no scoped signals (Landlock of Linux 6.12)")
+SCOPED = pytest.mark.skipif(landlock.version() < 6, reason="this kernel has no scoped signals (Landlock of Linux 6.12)")
 X86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86-64")
 
 
@@ -309,7 +309,7 @@ def have_zygotes_begin_with(statements: str, monkeypatch: pytest.MonkeyPatch, di
 @pytest.fixture
 def _without_landlock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Calls as on a kernel that cannot scope signals."""
-    have_zygotes_begin_with("confine.landlock = lambda: -1", monkeypatch, tmp_path)
+    have_zygotes_begin_with("confine.landlock.version = lambda: -1", monkeypatch, tmp_path)
 
 
 @pytest.mark.usefixtures("_without_landlock")

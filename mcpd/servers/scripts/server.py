@@ -8,22 +8,22 @@ import asyncio
 import json
 import logging
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd import __version__
 from mcpd.errors import McpdError
+from mcpd.servers import tree
 from mcpd.servers.logs import Log
 from mcpd.servers.scripts import definition as definitions
-from mcpd.servers.scripts.calls import Calls, tree
+from mcpd.servers.scripts.calls import Calls
 from mcpd.servers.scripts.facility import Facility
 from mcpd.servers.scripts.others import HOPS, Others
 from mcpd.servers.scripts.running import failed
 from mcpd.servers.timing import in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import mcp_types as types
     from mcp.server.context import ServerRequestContext
@@ -151,7 +151,9 @@ class Handlers:
 
     async def call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         """``tools/call``, with progress for whoever asked for it."""
-        async with _Progress(ctx) as on_progress:
+        from mcpd.servers import sdk  # noqa: PLC0415 - as above
+
+        async with sdk.Progress(ctx) as on_progress:
             result = await self._facility.call_tool(params.name, params.arguments or {}, on_progress)
         try:
             return _complete(result)
@@ -180,51 +182,6 @@ def _complete(result: dict[str, Any]) -> dict[str, Any]:
     from mcpd.servers import sdk  # noqa: PLC0415 - as above
 
     return sdk.complete(result)
-
-
-class _Progress:
-    """Sends what a call reports, the newest only if it comes faster than it is taken."""
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
-        self._newest: tuple[float, float | None, str] | None = None
-        self._last = float("-inf")
-        self._news = asyncio.Event()
-        self._ended = False
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Callable[[float, float | None, str], None] | None:
-        meta = (self._ctx.params or {}).get("_meta")
-        if not isinstance(meta, dict) or meta.get("progressToken") is None:
-            return None
-        self._task = asyncio.create_task(self._send())
-        return self._take
-
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        if self._task is None:
-            return
-        if kind is None:
-            # What was reported last comes before the result.
-            self._ended = True
-            self._news.set()
-        else:
-            self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    def _take(self, progress: float, total: float | None, message: str) -> None:
-        if progress > self._last:
-            self._last = progress
-            self._newest = progress, total, message
-            self._news.set()
-
-    async def _send(self) -> None:
-        while not self._ended or self._newest is not None:
-            await self._news.wait()
-            self._news.clear()
-            newest, self._newest = self._newest, None
-            if newest is not None:
-                await self._ctx.session.report_progress(newest[0], newest[1], newest[2] or None)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.servers.scripts.calls import frames, lines, tree
+from mcpd.servers import tree
+from mcpd.servers.scripts.calls import frames, lines
 from mcpd.servers.scripts.calls.job import PythonJob, ShellJob
 from mcpd.servers.scripts.calls.outcome import Report
 

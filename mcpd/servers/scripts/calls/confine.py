@@ -5,28 +5,19 @@ processes (seccomp(2)), no writing at all.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import resource
-import struct
 from contextlib import suppress
 from typing import Final
 
-from mcpd.servers.scripts.calls import seccomp, tree
+from mcpd.servers import landlock
+from mcpd.servers.scripts.calls import seccomp
 
 FILE_SIZE: Final = 1 << 30
 """Bytes of the longest file that a call can write."""
 OPEN_FILES: Final = 256
 """Descriptors of a process. What it has in the pipes and sockets behind them is nobody's memory."""
-
-_CREATE_RULESET: Final = 444
-_RESTRICT_SELF: Final = 446
-"""The same numbers on every architecture."""
-
-_SCOPE_SIGNAL: Final = 1 << 1
-
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Unavailable(Exception):
@@ -64,10 +55,10 @@ def keep_to_own() -> bool:
 
     False if that does not hold, as it cannot before Linux 6.12.
     """
-    if landlock() < 6:
+    if landlock.version() < 6:
         return False
     try:
-        _restrict(_signals_only())
+        landlock.restrict(landlock.Rules(signals=True))
     except OSError:
         return False
     try:
@@ -99,31 +90,3 @@ def forbid_writing() -> bool:
     except (OSError, KeyError) as error:
         raise Unavailable(f"seccomp, which is not to be had here ({os.uname().machine}): {error}") from None
     return scoped
-
-
-def landlock() -> int:
-    """Which version of Landlock this kernel has; 0 or less for none."""
-    return int(_LIBC.syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint(1)))
-
-
-def _signals_only() -> int:
-    """A set of rules, as a descriptor, that is about signals and nothing else."""
-    attributes = struct.pack("=QQQ", 0, 0, _SCOPE_SIGNAL)
-    return _call(_CREATE_RULESET, ctypes.create_string_buffer(attributes, 24), 24, 0)
-
-
-def _restrict(rules: int) -> None:
-    try:
-        tree.prctl(tree.PR_SET_NO_NEW_PRIVS, 1)
-        _call(_RESTRICT_SELF, rules, 0)
-    finally:
-        os.close(rules)
-
-
-def _call(number: int, *arguments: object) -> int:
-    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
-    result = int(_LIBC.syscall(ctypes.c_long(number), *words))
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-    return result

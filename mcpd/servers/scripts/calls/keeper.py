@@ -24,7 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from mcpd.servers.scripts.calls import confine, frames, memory, tree
+from mcpd.servers import tree
+from mcpd.servers.scripts.calls import confine, frames, memory
 from mcpd.servers.scripts.calls.lines import Lines
 
 if TYPE_CHECKING:

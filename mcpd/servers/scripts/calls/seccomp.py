@@ -18,7 +18,7 @@ import os
 import struct
 from typing import Final
 
-from mcpd.servers.scripts.calls import tree
+from mcpd.servers import tree
 
 _FILTER: Final = 2
 

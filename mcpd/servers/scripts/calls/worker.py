@@ -15,7 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from mcpd.servers.scripts.calls import confine, frames, function, shell, tree
+from mcpd.servers import tree
+from mcpd.servers.scripts.calls import confine, frames, function, shell
 from mcpd.servers.scripts.calls.job import AT_ONCE
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from mcpd.servers.scripts.calls import frames, tree, worker
+from mcpd.servers import tree
+from mcpd.servers.scripts.calls import frames, worker
 from mcpd.servers.scripts.calls.keeper import Keeper, refusal
 from mcpd.servers.scripts.calls.worker import Script
 
