@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The roots: those that are configured, and what the client's own leave of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from mcpd.errors import InvalidConfig, McpdError
+from mcpd.model import printable
+from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.workstation.jail import HERE, Jail, Root, path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mcpd.servers.workstation.settings import Settings
+
+UNSET: Final = (
+    "no directory may be touched, as none is configured; set roots, for example with: mcpctl config set workstation"
+    " 'roots=[\"~/src\"]', or --root DIR where the server is started"
+)
+OUTSIDE: Final = (
+    "the client's own roots are not in the directories that are configured (roots), so nothing may be touched"
+)
+
+
+class Roots:
+    """The configured roots, held open."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises :class:`~mcpd.errors.InvalidConfig` for one that is no directory."""
+        self._hard_links = settings.allow_hard_links
+        self._found = [_opened(path) for path in settings.roots]
+
+    @property
+    def jail(self) -> Jail:
+        """All of the configured roots."""
+        return Jail(self._found, hint=UNSET, hard_links=self._hard_links)
+
+    def narrowed(self, uris: Iterable[str]) -> Jail:
+        """What the client's roots *uris* leave: only what is in one of them and in one of the configured.
+
+        A client that names none says nothing. What is no ``file:`` URI, or does not exist, is left out.
+        """
+        named = list(uris)
+        if not named or not self._found:
+            return self.jail
+        found: dict[str, Root] = {}
+        for path in filter(None, map(_path, named)):
+            for root in self._found:
+                if any(_lies_in(spelled, path) for spelled in (root.path, *root.spelled)):
+                    found[root.path] = root
+            inner = self._inside(path)
+            if inner is not None:
+                found.setdefault(inner.path, inner)
+        return Jail(list(found.values()), hint=OUTSIDE, hard_links=self._hard_links)
+
+    def _inside(self, path: str) -> Root | None:
+        """What is at *path* in one of the roots; None for what is not there, or not ours to touch."""
+        try:
+            place = self.jail.place(path)
+            if place.relative == HERE:
+                return place.root
+            fd = open_beneath(place.root.fd, place.relative, os.O_PATH | os.O_DIRECTORY)
+        except (McpdError, OSError):
+            return None
+        return Root(path_of(fd), fd, (place.path,))
+
+
+def _opened(path: Path) -> Root:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        reason = "it is not a directory" if error.errno == errno.ENOTDIR else error.strerror
+        raise InvalidConfig(f"roots: {printable(str(path))}: {reason}; set directories that exist") from error
+    real, spelled = path_of(fd), os.path.normpath(path)
+    root = Root(real, fd, () if spelled == real else (spelled,))
+    if real == "/":
+        raise InvalidConfig("roots: / cannot be a root; name the directories that are needed")
+    return root
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _path(uri: str) -> str | None:
+    """The absolute path that a ``file:`` URI names; None for any other."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    if parts.scheme != "file" or parts.netloc not in {"", "localhost"}:
+        return None
+    path = os.fsdecode(unquote_to_bytes(parts.path))
+    return os.path.normpath(path) if path.startswith("/") and "\0" not in path else None
+
+
+def expanded(paths: Sequence[str], home: Path) -> tuple[Path, ...]:
+    """*paths* with ``~`` filled in. Raises :class:`~mcpd.errors.InvalidConfig` for one that is not absolute then."""
+    found = []
+    for path in paths:
+        whole = home / path.removeprefix("~").lstrip("/") if path == "~" or path.startswith("~/") else Path(path)
+        if not whole.is_absolute() or "\0" in path:
+            raise InvalidConfig(
+                f"{printable(path)}: a directory is given as an absolute path, or one that begins with ~/"
+            )
+        found.append(whole)
+    return tuple(found)

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The program ``mcp-workstation``: filesystem, git and CI tools over stdio, in both eras of MCP (A-1…A-5)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from mcpd import __version__
+from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, TimedOut, UnknownMethod
+from mcpd.paths import HOME_VARIABLE, from_environment
+from mcpd.servers import sdk, tree
+from mcpd.servers.logs import Log
+from mcpd.servers.workstation.client_roots import ClientRoots
+from mcpd.servers.workstation.roots import expanded
+from mcpd.servers.workstation.settings import ErrorMapping, Settings, ToolNameStyle
+from mcpd.servers.workstation.tools import TOOLS
+from mcpd.servers.workstation.workstation import RETRY_AFTER, Workstation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp.server.lowlevel import Server
+
+    from mcpd.servers.workstation.jail import Jail
+
+NAME: Final = "mcp-workstation"
+ERROR_META: Final = "org.mcpd/error"
+"""Where the error is in a result's ``_meta`` (design §9)."""
+_INSTRUCTIONS: Final = (
+    "Files, git and builds of the user's projects, within the directories that the user has configured. Paths are"
+    " absolute, or relative to the first of them; filesystem/list without a path shows what is there."
+)
+_ROOTS: Final = "roots"
+_TITLES: Final = {
+    -32601: "Method not found",
+    -32602: "Invalid params",
+    -32603: "Internal error",
+    -32005: "Too many requests",
+}
+"""What seed 003 says of each code; a time-out's message is its own (A-25…A-28)."""
+
+log = logging.getLogger(NAME)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until the end of stdin or SIGTERM; the exit status."""
+    arguments = _parser().parse_args(argv)
+    lines = Log(NAME)
+    logging.basicConfig(handlers=[lines], level=logging.INFO, format=f"{NAME}: %(message)s")
+    try:
+        return asyncio.run(_serve(_settings(arguments), lines))
+    except McpdError as fault:
+        print(f"{NAME}: {fault.message}", file=sys.stderr)  # noqa: T201 - a usage message
+        return fault.exit_code
+    finally:
+        lines.end()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        description="Serves files, git and builds within some directories over stdio, as an MCP server.",
+        allow_abbrev=False,
+    )
+    repeated: dict[str, Any] = {"action": "append", "default": [], "metavar": "DIR"}
+    switch: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": _truth, "metavar": "true|false"}
+    parser.add_argument("--root", **repeated, help="a directory that the tools may touch; may be repeated")
+    parser.add_argument("--toolchain", **repeated, help="a directory with programs that commands may use, too")
+    parser.add_argument("--allow-network", **switch, help="let ci tools use the network")
+    parser.add_argument("--allow-hooks", **switch, help="let git run hooks, filters and drivers of a repository")
+    parser.add_argument("--allow-hard-links", **switch, help="let files be read that have several names")
+    styles, mappings = [str(each) for each in ToolNameStyle], [str(each) for each in ErrorMapping]
+    parser.add_argument(
+        "--tool-name-style", choices=styles, default=styles[0], help="how names of tools are listed; all are understood"
+    )
+    parser.add_argument("--error-mapping", choices=mappings, default=mappings[0], help="what becomes of errors")
+    parser.add_argument(
+        "--rate", type=_rate, default=20.0, metavar="N", help="calls a second; three times as many at once"
+    )
+    parser.add_argument(
+        "--call-timeout", type=_seconds, default=1800.0, metavar="SECONDS", help="the most that timeout_seconds can be"
+    )
+    parser.add_argument("--state", metavar="DIR", type=Path, help="where the audit trail is, and the home of commands")
+    parser.add_argument("--version", action="version", version=f"{NAME} {__version__}", help="print the version")
+    return parser
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "false": False}[text]
+
+
+def _rate(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 10_000:
+        raise ValueError
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 1 <= number <= 7200:
+        raise ValueError
+    return number
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """What *arguments* say. Raises :class:`~mcpd.errors.InvalidConfig`."""
+    paths = from_environment()
+    home = paths.home
+    # A server of mcpd has its state directory for a home, and is told where the user's is.
+    managed = os.environ.get(HOME_VARIABLE) is not None and os.environ.get("HOME") is not None
+    state = Path(os.environ["HOME"]) if managed else paths.user.state / "workstation"
+    return Settings(
+        roots=expanded(arguments.root, home),
+        toolchains=expanded(arguments.toolchain, home),
+        home=home,
+        state=(arguments.state or state).absolute(),
+        allow_network=arguments.allow_network,
+        allow_hooks=arguments.allow_hooks,
+        allow_hard_links=arguments.allow_hard_links,
+        tool_name_style=ToolNameStyle(arguments.tool_name_style),
+        error_mapping=ErrorMapping(arguments.error_mapping),
+        rate=arguments.rate,
+        burst=max(1, round(3 * arguments.rate)),
+        call_timeout=arguments.call_timeout,
+    )
+
+
+async def _serve(settings: Settings, lines: Log) -> int:
+    # What a command leaves behind is ours, to end it; and none of them reads what this process holds.
+    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+    tree.prctl(tree.PR_SET_DUMPABLE, 0)
+    workstation = Workstation(settings, TOOLS, adopts=True)
+    return await sdk.serve(
+        make_server(workstation, settings), list_changed=False, lines=lines, log=log, close=workstation.close
+    )
+
+
+def make_server(workstation: Workstation, settings: Settings) -> Server[Any]:
+    """The SDK's server whose handlers ask *workstation*."""
+    handlers = Handlers(workstation, settings)
+    server = sdk.make_server(
+        NAME,
+        version=__version__,
+        title="Workstation",
+        instructions=_INSTRUCTIONS,
+        log=log,
+        list_changed=False,
+        handlers=handlers,
+    )
+    server.add_notification_handler(
+        "notifications/roots/list_changed", types.NotificationParams, handlers.roots_changed
+    )
+    return server
+
+
+class Handlers:
+    """Answers the SDK's requests with what *workstation* says."""
+
+    def __init__(self, workstation: Workstation, settings: Settings) -> None:
+        self._workstation, self._settings = workstation, settings
+        self._roots = ClientRoots(workstation.roots)
+
+    async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
+        """``tools/list`` (A-2, A-10)."""
+        return sdk.complete({"tools": self._workstation.offered})
+
+    async def roots_changed(self, _ctx: sdk.Context, _params: types.NotificationParams) -> None:
+        """``notifications/roots/list_changed``."""
+        self._roots.changed()
+
+    async def call_tool(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
+        """``tools/call`` (A-3, A-11)."""
+        if _needs_roots(ctx, params):
+            # From revision 2026-07-28 on a server asks by not answering yet.
+            return {"resultType": "input_required", "inputRequests": {_ROOTS: {"method": "roots/list"}}}
+        try:
+            async with sdk.Progress(ctx) as progress:
+                result = await self._workstation.call(
+                    params.name,
+                    params.arguments or {},
+                    lambda: self._jail(ctx, params),
+                    client=_client(ctx),
+                    progress=progress,
+                )
+            return sdk.complete(result)
+        except McpdError as fault:
+            return self._failed(params.name, fault)
+
+    def _failed(self, name: str, fault: McpdError) -> Any:
+        """A fault as the settings want it; a time-out always is a JSON-RPC error (C-7)."""
+        code = _code(fault)
+        message = f"{_TITLES[code]}: {fault.message}" if code in _TITLES else fault.message
+        said = {"tool": name, "error": fault.word, **(fault.data or {})}
+        if self._settings.error_mapping is ErrorMapping.JSON_RPC or code == TimedOut.jsonrpc_code:
+            raise MCPError(code, message, said) from fault
+        content = [{"type": "text", "text": fault.message}]
+        meta = {ERROR_META: {"code": code, "message": message, **said}}
+        return sdk.complete({"content": content, "isError": True, "_meta": meta})
+
+    async def _jail(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Jail:
+        if not _has_roots(ctx):
+            return self._workstation.roots.jail
+        if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            return self._workstation.roots.narrowed(_told(params))
+
+        async def ask() -> list[str]:
+            try:
+                found = await ctx.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
+            except MCPError as error:
+                raise NotAuthorized(
+                    f"the client has roots of its own, but does not say which: {error.error.message}"
+                ) from error
+            return [str(root.uri) for root in found.roots]
+
+        return await self._roots.jail(ask)
+
+
+def _has_roots(ctx: sdk.Context) -> bool:
+    capabilities = ctx.session.client_capabilities
+    return capabilities is not None and capabilities.roots is not None
+
+
+def _needs_roots(ctx: sdk.Context, params: types.CallToolRequestParams) -> bool:
+    return (
+        ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS
+        and _has_roots(ctx)
+        and _ROOTS not in (params.input_responses or {})
+    )
+
+
+def _told(params: types.CallToolRequestParams) -> list[str]:
+    """The URIs that the client answered with. Raises :class:`~mcpd.errors.InvalidArgument` for another answer."""
+    answer = (params.input_responses or {})[_ROOTS]
+    if not isinstance(answer, types.ListRootsResult):
+        raise InvalidArgument(f'"inputResponses" has no roots at "{_ROOTS}"')
+    return [str(root.uri) for root in answer.roots]
+
+
+def _client(ctx: sdk.Context) -> str:
+    about = ctx.session.client_params
+    return f"{about.client_info.name} {about.client_info.version}" if about is not None else ""
+
+
+def _code(fault: McpdError) -> int:
+    """The code of seed 003: anything that a tool meets is an execution error, whatever it is called elsewhere."""
+    if isinstance(fault, (UnknownMethod, InvalidArgument, TimedOut)) or RETRY_AFTER in (fault.data or {}):
+        return fault.jsonrpc_code
+    return McpdError.jsonrpc_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the workstation is allowed to do, from its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ToolNameStyle(StrEnum):
+    """How ``tools/list`` writes the names of tools; all three are understood (C-9)."""
+
+    SLASH = "slash"
+    DOT = "dot"
+    UNDERSCORE = "underscore"
+
+
+class ErrorMapping(StrEnum):
+    """What becomes of an error of a tool (C-4…C-6)."""
+
+    JSON_RPC = "json-rpc"
+    """A JSON-RPC error, as seed 003 has it."""
+    TOOL_RESULT = "tool-result"
+    """A result with ``isError``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of it. Paths are absolute, ``~`` filled in."""
+
+    roots: tuple[Path, ...]
+    """As they were configured, symlinks and all."""
+    toolchains: tuple[Path, ...]
+    """Directories that commands may read, whose ``bin``, or they themselves, come first in PATH."""
+    home: Path
+    """The user's, where git's configuration is."""
+    state: Path
+    """Where the audit trail is, and the home of commands."""
+    allow_network: bool = False
+    allow_hooks: bool = False
+    """Whether git runs what a repository's own configuration names: hooks, filters, drivers."""
+    allow_hard_links: bool = False
+    tool_name_style: ToolNameStyle = ToolNameStyle.SLASH
+    error_mapping: ErrorMapping = ErrorMapping.JSON_RPC
+    rate: float = 20.0
+    """Calls a second, of which :attr:`burst` may come at once."""
+    burst: int = 60
+    call_timeout: float = 1800.0
+    """Seconds that ``timeout_seconds`` of a call can be at most."""

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All tools, in the order in which they are listed (A-24)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mcpd.servers.workstation import ci, filesystem, git
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.tool import Tool
+
+TOOLS: Final[tuple[Tool, ...]] = (*filesystem.TOOLS, *git.TOOLS, *ci.TOOLS)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Commands: what they find and may touch, what is kept of what they say, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcpd.errors import NotFound, SpawnFailed, TimedOut
+from mcpd.servers.workstation.jail import Jail
+from mcpd.servers.workstation.processes import Command, Completed
+from tests.unit.workstation.bench import Workbench
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    """A root with a file in a directory."""
+    with Workbench(tmp_path) as made:
+        (made.root / "directory").mkdir()
+        (made.root / "directory" / "file").write_text("inside\n")
+        yield made
+
+
+async def shell(bench: Workbench, script: str, *, seconds: float = 30, **options: object) -> Completed:
+    """What a shell does in the directory of *bench*."""
+    call = bench.new_call(seconds)
+    command = Command(("sh", "-c", script), call.jail.place("directory"), **options)  # type: ignore[arg-type]
+    return await call.run(command)
+
+
+async def test_a_command_runs_where_it_is_told_with_what_it_is_given(bench: Workbench) -> None:
+    done = await shell(bench, 'pwd; cat; cat file; echo "$EXTRA" >&2; exit 3', stdin=b"given\n", env={"EXTRA": "more"})
+    assert done.code == 3
+    assert done.stdout.decode() == f"{bench.root}/directory\ngiven\ninside\n"
+    assert done.stderr == b"more\n"
+    assert not done.truncated
+
+
+async def test_a_command_ended_by_a_signal(bench: Workbench) -> None:
+    assert (await shell(bench, "kill -9 $$")).code == 137
+
+
+async def test_its_environment_is_its_own(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "s3cret")
+    monkeypatch.setenv("LD_PRELOAD_TEST", "x")
+    variables = dict(line.split("=", 1) for line in (await shell(bench, "env")).stdout.decode().splitlines())
+    assert "SECRET" not in variables
+    assert variables["HOME"] == str(bench.settings.state / "home")
+    assert variables["LC_ALL"] == "C.UTF-8"
+    assert not variables["TMPDIR"].startswith(str(bench.root))
+
+
+async def test_A_18_it_reads_the_roots_only_and_writes_where_it_may(bench: Workbench) -> None:
+    before = bench.fingerprint()
+    script = f"""
+        cat {bench.outside}/secret; ls {bench.home}; ls {Path.home()}; cat /proc/{os.getppid()}/environ >/dev/null
+        echo x >{bench.outside}/new; echo x >new; echo x >/etc/new
+        ln -s {bench.outside}/secret $TMPDIR/link && cat $TMPDIR/link
+        echo x >$TMPDIR/new && echo x >$HOME/new && echo x >/dev/null && echo fine
+    """
+    done = await shell(bench, script)
+    assert done.stdout.decode() == "fine\n"
+    assert done.stderr.count(b"ermission denied") + done.stderr.count(b"not permitted") >= 7
+    assert bench.fingerprint() == before
+    assert not (bench.root / "directory" / "new").exists()
+
+
+async def test_A_18_it_writes_in_the_roots_if_it_may(bench: Workbench) -> None:
+    assert (await shell(bench, "mkdir new && echo x >new/file && mv new ../moved", writes=True)).code == 0
+    assert (bench.root / "moved" / "file").read_text() == "x\n"
+
+
+async def test_A_18_it_reaches_no_more_than_the_roots_of_its_call(bench: Workbench) -> None:
+    (bench.root / "other").mkdir()
+    (bench.root / "other" / "file").write_text("inside, but not for this client\n")
+    jail = bench.roots_found.narrowed([(bench.root / "directory").as_uri()])
+    call = bench.new_call(jail=jail)
+    done = await call.run(Command(("sh", "-c", "cat file; cat ../other/file"), jail.place(".")))
+    assert done.stdout == b"inside\n"
+    assert b"ermission denied" in done.stderr
+
+
+async def test_A_18_it_is_led_nowhere_by_a_symlink_of_its_own(bench: Workbench) -> None:
+    done = await shell(bench, "ln -s ../../outside/secret link; cat link", writes=True)
+    assert done.stdout == b""
+    assert b"ermission denied" in done.stderr
+
+
+async def test_A_18_it_signals_nobody_but_its_own(bench: Workbench) -> None:
+    done = await shell(bench, f"kill -0 {os.getpid()} || echo refused; sleep 60 & kill $! && echo ended")
+    assert done.stdout == b"refused\nended\n"
+
+
+async def test_A_18_without_allow_network_there_is_none(bench: Workbench) -> None:
+    script = "import socket; socket.create_connection(('127.0.0.1', {port}), 10); print('connected')"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = script.format(port=server.getsockname()[1])
+        call = bench.new_call()
+        done = await call.run(Command(("python3", "-c", code), call.jail.place(".")))
+        assert (done.code, done.stdout) == (1, b"")
+        assert b"PermissionError" in done.stderr
+        with Workbench.of(bench, allow_network=True) as allowing:
+            call = allowing.new_call()
+            assert (await call.run(Command(("python3", "-c", code), call.jail.place(".")))).stdout == b"connected\n"
+
+
+async def test_programs_of_toolchains_come_first(bench: Workbench) -> None:
+    chain = bench.directory / "chain"
+    (chain / "bin").mkdir(parents=True)
+    (chain / "bin" / "git").write_text("#!/bin/sh\necho mine\n")
+    (chain / "bin" / "git").chmod(0o755)
+    with Workbench.of(bench, toolchains=(chain,)) as made:
+        call = made.new_call()
+        assert call.which("git") == str(chain / "bin" / "git")
+        assert (await call.run(Command(("git",), call.jail.place(".")))).stdout == b"mine\n"
+
+
+async def test_a_program_that_is_not_there_or_cannot_be_started(bench: Workbench) -> None:
+    call = bench.new_call()
+    with pytest.raises(NotFound, match=r"no-such-program is not installed; .*toolchains"):
+        await call.run(Command(("no-such-program",), call.jail.place(".")))
+    chain = bench.directory / "chain"
+    chain.mkdir()
+    (chain / "broken").write_bytes(b"\x7fELF nonsense")
+    (chain / "broken").chmod(0o755)
+    with Workbench.of(bench, toolchains=(chain,)) as made, pytest.raises(SpawnFailed, match="broken cannot be started"):
+        await made.new_call().run(Command(("broken",), made.jail.place(".")))
+
+
+async def test_an_argument_that_cannot_be_one(bench: Workbench) -> None:
+    with pytest.raises(SpawnFailed, match="null byte"):
+        await shell(bench, "echo \0")
+
+
+async def test_of_much_output_the_head_is_kept_and_the_command_ended(bench: Workbench) -> None:
+    done = await shell(bench, "echo first; exec yes", most=1000)
+    assert done.truncated
+    assert len(done.stdout) == 1000
+    assert done.stdout.startswith(b"first\n")
+
+
+async def test_of_much_output_the_tail_is_kept(bench: Workbench) -> None:
+    done = await shell(bench, "yes | head -c 300000; echo last; echo oops >&2", most=1000, keep="tail", merge=True)
+    assert (done.code, len(done.stdout), done.truncated) == (0, 1000, True)
+    assert done.stdout.endswith(b"last\noops\n")
+
+
+async def test_lines_are_handed_on_as_they_come(bench: Workbench) -> None:
+    lines: list[bytes] = []
+    await shell(bench, "printf 'one\\ntwo'; sleep 0.05; printf ' parts\\nlast'", on_line=lines.append)
+    assert lines == [b"one", b"two parts", b"last"]
+
+
+async def test_A_28_a_command_that_takes_too_long_is_ended_with_its_tree(bench: Workbench) -> None:
+    script = "echo begun; for i in 1 2 3; do (trap '' TERM; sleep 600) & done; sleep 600"
+    with pytest.raises(TimedOut, match=r"^Tool execution timeout after 0\.5 s$") as caught:
+        await shell(bench, script, seconds=0.5)
+    assert caught.value.data == {"output": "begun\n"}
+    assert not processes_in(bench)
+
+
+async def test_A_15_a_cancelled_call_ends_its_command(bench: Workbench) -> None:
+    begun = asyncio.Event()
+    task = asyncio.create_task(shell(bench, "echo x; (sleep 600) & sleep 600", on_line=lambda _: begun.set()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not processes_in(bench)
+
+
+async def test_A_15_so_does_one_cancelled_while_it_starts(bench: Workbench) -> None:
+    for _ in range(20):
+        task = asyncio.create_task(shell(bench, "sleep 600"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not processes_in(bench)
+
+
+async def test_A_23_many_at_once_each_with_its_own_output(bench: Workbench) -> None:
+    done = await asyncio.gather(*(shell(bench, f"echo {number}; sleep 0.01; echo {number}") for number in range(40)))
+    assert [each.stdout.decode().split() for each in done] == [[str(number)] * 2 for number in range(40)]
+
+
+async def test_no_descriptor_is_left(bench: Workbench) -> None:
+    await shell(bench, "true")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(10):
+        await shell(bench, "echo x; echo y >&2", stdin=b"x")
+        with pytest.raises(NotFound):
+            await bench.new_call().run(Command(("no-such-program",), bench.jail.place(".")))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_A_18_no_roots_no_command(tmp_path: Path) -> None:
+    with Workbench(tmp_path) as bench:
+        call = bench.new_call(jail=Jail((), hint="set roots"))
+        with pytest.raises(Exception, match="set roots"):
+            await call.run(Command(("true",), call.jail.place(".")))
+
+
+def processes_in(bench: Workbench) -> list[int]:
+    """The processes whose directory is in that of *bench*."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            where = each.readlink()
+        except OSError:
+            continue
+        if where.is_relative_to(bench.directory):
+            found.append(int(each.parent.name))
+    return found
