@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""filesystem/move."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from mcpd.errors import InvalidArgument, McpdError, NotFound
+from mcpd.servers.workstation.call import in_thread
+from mcpd.servers.workstation.filesystem import trash
+from mcpd.servers.workstation.filesystem.atomic import (
+    check_holds_no_root,
+    rename_new,
+    status_at,
+    sync,
+)
+from mcpd.servers.workstation.filesystem.entries import EntryType, type_of
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.jail import fault, path_of, translated
+from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.jail import Place
+
+
+class MoveArguments(Arguments):
+    """What filesystem/move takes."""
+
+    source: str = Field(description="What to move or rename: absolute, or relative to the first root.")
+    destination: str = Field(description="Its new path in full, not the directory it shall be in.")
+    overwrite: bool = Field(default=False, description="Replace a file that is at the destination; never a directory.")
+
+
+class MoveResult(Result):
+    """What filesystem/move says."""
+
+    source: str = Field(description="Where it was.")
+    destination: str = Field(description="Where it is.")
+    type: EntryType = Field(description="What was moved.")
+    replaced: bool = Field(description="Whether something was replaced.")
+
+
+def _move(call: Call, arguments: MoveArguments) -> Answer:
+    """Rename at once. A symlink is moved, or replaced, itself; nothing happens to what it points to."""
+    source = call.jail.place(arguments.source)
+    destination = call.jail.place(arguments.destination)
+    with call.jail.parent(source) as (from_directory, old), call.jail.parent(destination) as (to_directory, new):
+        with translated(source, "moving"):
+            moved = status_at(from_directory, old)
+        if moved is None:
+            raise NotFound(f"{source.shown}: there is no such file or directory")
+        check_holds_no_root(call, source, from_directory, old)
+        _check_nesting(source, destination, f"{path_of(from_directory)}/{old}", f"{path_of(to_directory)}/{new}")
+        with translated(destination, "moving to"):
+            replaced = status_at(to_directory, new)
+        if replaced is not None:
+            _check_replaced(destination, moved, replaced, overwrite=arguments.overwrite)
+        call.check()
+        try:
+            if replaced is None:
+                rename_new(from_directory, old, to_directory, new)
+            else:
+                os.rename(old, new, src_dir_fd=from_directory, dst_dir_fd=to_directory)
+        except OSError as error:
+            raise _fault(error, source, destination) from error
+        sync(source, from_directory)
+        sync(destination, to_directory)
+    trash.forget(call, source)
+    return Answer(
+        MoveResult(
+            source=shown_name(source.path),
+            destination=shown_name(destination.path),
+            type=type_of(moved.st_mode),
+            replaced=replaced is not None,
+        )
+    )
+
+
+def _check_nesting(source: Place, destination: Place, old: str, new: str) -> None:
+    """By the real paths *old* and *new*."""
+    if old == new:
+        raise InvalidArgument(f"{source.shown} and {destination.shown} are the same")
+    if new.startswith(f"{old}/"):
+        raise InvalidArgument(f"{source.shown} cannot be moved into itself: {destination.shown} is in it")
+
+
+def _check_replaced(destination: Place, moved: os.stat_result, replaced: os.stat_result, *, overwrite: bool) -> None:
+    if stat.S_ISDIR(replaced.st_mode):
+        raise InvalidArgument(
+            f"{destination.shown} is a directory that is there already; name the full new path, with the name in it"
+        )
+    if not overwrite:
+        raise InvalidArgument(f"{destination.shown} is there already; overwrite replaces it")
+    if stat.S_ISDIR(moved.st_mode):
+        raise InvalidArgument(f"{destination.shown} is there already, and a directory does not replace it")
+    if (moved.st_dev, moved.st_ino) == (replaced.st_dev, replaced.st_ino):
+        raise InvalidArgument(f"{destination.shown} is the same file by another name; delete one of the names")
+
+
+def _fault(error: OSError, source: Place, destination: Place) -> McpdError:
+    if error.errno == errno.EXDEV:
+        return InvalidArgument(
+            f"{source.shown} and {destination.shown} are on different file systems, or in roots that are mounted apart;"
+            " write a copy there and delete the original"
+        )
+    if error.errno == errno.EBUSY:
+        return InvalidArgument(f"{source.shown} is where another file system is mounted, and stays where it is")
+    if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
+        return InvalidArgument(f"{destination.shown} has just been created by somebody else")
+    return fault(error, source, "moving")
+
+
+MOVE: Final = Tool(
+    name="filesystem/move",
+    title="Move or rename",
+    description="Move or rename a file or a directory. The destination is the new path in full; what is there is only"
+    " replaced with overwrite, and never if it is a directory.",
+    arguments=MoveArguments,
+    result=MoveResult,
+    run=in_thread(_move),
+    destructive=True,
+)

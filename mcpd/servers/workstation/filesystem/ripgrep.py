@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Search with ripgrep: its arguments, and what it says of what it finds."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.servers.workstation.filesystem.globs import Globs
+from mcpd.servers.workstation.filesystem.scanning import MAX_WHOLE, per_line
+from mcpd.servers.workstation.filesystem.walking import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcpd.servers.workstation.filesystem.matches import Matches
+    from mcpd.servers.workstation.filesystem.walking import Query
+
+MOST_EVENT: Final = 1024 * 1024
+"""Bytes of what ripgrep says of one line; of longer lines only the beginning is shown."""
+_START: Final = b'{"type":"'
+_NUMBER: Final = re.compile(rb'[}],"line_number":(\d+),"absolute_offset":')
+_OVERLAP: Final = 128
+_HEAD: Final = 1 << 16
+_TEXT: Final = re.compile(rb'"lines":\{"(text|bytes)":"((?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*)')
+
+
+def started(query: Query) -> tuple[tuple[str, ...], bytes]:
+    """What runs *query*: its arguments and its stdin.
+
+    More may be found than *query* asks for, by globs, ``hidden`` and hard links: :class:`.matches.Matches` asks what
+    counts.
+    """
+    argv = [
+        "rg",
+        "--json",
+        "--no-config",
+        "--no-messages",
+        "--crlf",
+        "--no-mmap",
+        "--sort=path",
+        f"--max-depth={MAX_DEPTH}",
+        "--no-require-git",
+        "--no-ignore-global",
+        "--no-ignore-exclude",
+        "--no-ignore-dot",
+        "--glob=!.git",
+        "--ignore-case" if query.ignore_case else "--case-sensitive",
+        f"--context={query.context}",
+    ]
+    argv += ["--fixed-strings"] * query.literal + ["--hidden"] * query.hidden + ["--no-ignore"] * query.ignored
+    if query.multiline:
+        argv += ["--multiline", f"--max-filesize={MAX_WHOLE}"]
+    elif query.max_per_file is not None:
+        argv.append(f"--max-count={query.max_per_file}")
+    argv += [f"--glob=!{each}" for each in Globs(query.exclude).simple()]
+    included = Globs(query.include)
+    rules = ""
+    if included and len(included.simple()) == len(included.written):
+        # As globs of its own they would bring back what .gitignore leaves out; an ignore file does not.
+        argv.append("--ignore-file=/dev/stdin")
+        wanted = "".join(f"!{each}{'**' * each.endswith('/')}\n" for each in included.simple())
+        rules = f"*\n!*/\n{wanted}{'' if query.hidden else '.*'}\n"
+    argv += [f"--regexp={query.pattern}", "--", f"./{query.only}" if query.only else "."]
+    return tuple(argv), rules.encode()
+
+
+def complaint(stderr: bytes) -> str:
+    """The last line of what ripgrep says of a pattern that it cannot use; it underlines the place before."""
+    lines = stderr.decode(errors="replace").strip().split("\n")
+    return lines[-1].removeprefix("error: ")
+
+
+class Events:
+    """Takes what ``rg --json`` says, in lines of which a long one comes in pieces."""
+
+    def __init__(self, matches: Matches, *, multiline: bool) -> None:
+        self._matches = matches
+        self._multiline = multiline
+        self._pieces = b""
+        self._long = False
+
+    def take(self, piece: bytes) -> None:
+        """Take one line, or a piece of it."""
+        # In a JSON string no quote stands without a backslash, so this is the beginning of an event.
+        if piece.startswith(_START):
+            self.finish()
+        if self._long:
+            self._number(piece)
+            return
+        self._pieces += piece
+        if len(self._pieces) > MOST_EVENT:
+            self._long = True
+            self._number(b"")
+        elif self._pieces.endswith(b"}}") or self._pieces.endswith(b'"}'):
+            self._whole()
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        self._pieces, self._long = b"", False
+
+    def _whole(self) -> None:
+        try:
+            event: dict[str, Any] = json.loads(self._pieces)
+        except ValueError:
+            # What it ends in is the text of a line; the rest comes.
+            return
+        self._pieces = b""
+        data = event["data"]
+        if event["type"] == "begin":
+            self._matches.begin(os.fsdecode(_raw(data["path"])).removeprefix("./"))
+        elif event["type"] == "end":
+            self._matches.end(binary=data["binary_offset"] is not None)
+        elif event["type"] == "context":
+            text = _raw(data["lines"]).decode(errors="replace")
+            for at, line in enumerate(text.removesuffix("\n").split("\n")):
+                self._matches.line(data["line_number"] + at, line.removesuffix("\r"), match=False)
+        elif event["type"] == "match":
+            self._match(data)
+
+    def _match(self, data: dict[str, Any]) -> None:
+        raw = _raw(data["lines"])
+        # It names no place for nothing at the end of a file without a last newline, such as of "$".
+        submatches = data["submatches"] or [{"start": len(raw), "end": len(raw)}]
+        if not self._multiline:
+            submatches = submatches[:1]
+        text = raw.decode(errors="replace")
+        for number, column, lines in per_line(text, data["line_number"], _spans(raw, submatches)):
+            self._matches.line(number, lines, column=column, match=True)
+
+    def _number(self, piece: bytes) -> None:
+        """Look for the number of a line that is too long, which comes after its text."""
+        self._pieces += piece
+        found = _NUMBER.search(self._pieces, max(0, len(self._pieces) - len(piece) - _OVERLAP) if piece else 0)
+        if found is None:
+            self._pieces = self._pieces[:_HEAD] + self._pieces[-_OVERLAP:]
+            return
+        start = _TEXT.search(self._pieces[:_HEAD])
+        if start is not None:
+            raw = start[2][: -(len(start[2]) % 4) or None] if start[1] == b"bytes" else start[2]
+            value = json.loads(f'"{raw.decode(errors="ignore")}"')
+            text = _raw({start[1].decode(): value}).decode(errors="replace")
+            match = self._pieces.startswith(b'{"type":"match"')
+            self._matches.line(int(found[1]), text.split("\n", 1)[0], match=match)
+            # Across lines an event is about all lines that match one after the other, of which this is the first.
+            self._matches.full = self._matches.full or (match and self._multiline)
+        self._pieces = b""
+
+
+def _raw(value: dict[str, str]) -> bytes:
+    """Bytes as ripgrep writes them: as text where they are UTF-8."""
+    return value["text"].encode() if "text" in value else base64.b64decode(value["bytes"])
+
+
+def _spans(raw: bytes, submatches: list[dict[str, Any]]) -> Iterator[tuple[int, int]]:
+    """Where *submatches*, which count bytes, are in the text."""
+    position = characters = 0
+    for each in submatches:
+        characters += len(raw[position : each["start"]].decode(errors="replace"))
+        position = each["start"]
+        yield characters, characters + len(raw[position : each["end"]].decode(errors="replace"))

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``filesystem/search``: lines that match, and names.
+
+No pattern is tried in this process: one that takes for ever is ended with the program that tries it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from mcpd.errors import InvalidArgument, McpdError
+from mcpd.model import printable
+from mcpd.servers.workstation.filesystem import engines
+from mcpd.servers.workstation.filesystem.entries import EntryType  # noqa: TC001 - pydantic reads it
+from mcpd.servers.workstation.filesystem.globs import Globs
+from mcpd.servers.workstation.filesystem.matches import Found, Matches
+from mcpd.servers.workstation.filesystem.names import is_addressable, shown_name
+from mcpd.servers.workstation.filesystem.walking import Query, with_contents
+from mcpd.servers.workstation.jail import HERE, Place, kind
+from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mcpd.servers.workstation.call import Call
+
+_ESCAPED: Final = re.compile(r"\\(?:[pP]\{[^}]*\}|.)", re.DOTALL)
+_NEWLINE: Final = re.compile(r"(?<!\\)(?:\\\\)*\\n")
+_Glob = Annotated[str, StringConstraints(min_length=1, max_length=512)]
+
+
+class SearchArguments(Arguments):
+    """What is searched for, and where."""
+
+    pattern: str = Field(
+        description="A regular expression. Names: searched in each name, or in the path from the directory if the"
+        " pattern has a slash; empty for every name that include lets through.",
+        max_length=4096,
+    )
+    path: str = Field(".", description="Directory or file to search; absolute, or relative to the first root.")
+    target: Literal["content", "name"] = Field(
+        "content", description="Whether lines of files are searched, or the names of files and directories."
+    )
+    literal: bool = Field(False, description="Take the pattern as it is, not as a regular expression.")
+    include: list[_Glob] = Field(
+        default_factory=list,
+        description="Only files that one of these globs matches, as .gitignore writes them: '*.py' at any depth,"
+        " 'src/**/*.{c,h}' from the directory searched, 'docs/' for all below it.",
+        max_length=64,
+    )
+    exclude: list[_Glob] = Field(
+        default_factory=list, description="No files or directories that one of these globs matches.", max_length=64
+    )
+    case_sensitive: bool | None = Field(
+        None, description="Whether upper and lower case differ; if left out, only for patterns with upper case."
+    )
+    multiline: bool = Field(False, description="Whether a match may span lines; '.' matches no newline, '(?s:.)' does.")
+    context: int = Field(0, description="Lines to show before and after each match.", ge=0, le=20)
+    hidden: bool = Field(False, description="Also what begins with a dot; never what is in .git.")
+    ignored: bool = Field(False, description="Also what .gitignore files leave out.")
+    max_results: int = Field(200, description="Matches at most.", ge=1, le=5000)
+    max_per_file: int | None = Field(None, description="Matches at most in one file.", ge=1, le=5000)
+
+
+class Match(Result):
+    """One match."""
+
+    path: str = Field(description="Absolute path.")
+    type: EntryType | None = Field(None, description="What has the name, in a search of names.")
+    addressable: bool | None = Field(
+        None, description="False if the name is no UTF-8, so that no argument can name it."
+    )
+    line: int | None = Field(None, description="Line number, from 1.")
+    column: int | None = Field(
+        None, description="Character in the line, from 1; absent if the line is too long to tell."
+    )
+    text: str | None = Field(None, description="The line, or around the match as much of it as fits 500 characters.")
+    before: list[str] | None = Field(None, description="Lines before it, if context was asked for.")
+    after: list[str] | None = Field(None, description="Lines after it.")
+
+
+class SearchResult(Result):
+    """What was found."""
+
+    matches: list[Match] = Field(description="In the order of the paths.")
+    files: int = Field(description="How many files, or names, the matches are in.")
+    truncated: bool = Field(description="Whether there is more than is shown.")
+    engine: Literal["ripgrep", "python"] = Field(description="Whose regular expressions these are.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    asked: Place
+    directory: Place
+    """Where the search is started, without symlinks."""
+    only: str
+    """The one file in it; empty for all."""
+
+    def path(self, relative: str) -> str:
+        return self.asked.path if self.only else self.asked.child(relative).path
+
+
+def _target(call: Call, arguments: SearchArguments) -> _Target:
+    place = call.jail.place(arguments.path)
+    with call.jail.opened(place) as fd:
+        status = os.fstat(fd)
+        real = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - a name that is not UTF-8 stays as it is
+    relative = real.removeprefix(place.root.path.rstrip("/")).strip("/")
+    if stat.S_ISDIR(status.st_mode):
+        return _Target(place, Place(place.root, relative or HERE), "")
+    if arguments.target == "name":
+        raise InvalidArgument(f"{place.shown} is {kind(status.st_mode)}, not a directory whose names can be searched")
+    call.jail.check_file(place, status)
+    above, _, name = relative.rpartition("/")
+    return _Target(place, Place(place.root, above or HERE), name)
+
+
+def _query(call: Call, arguments: SearchArguments, target: _Target) -> Query:
+    names = arguments.target == "name"
+    pattern = arguments.pattern
+    shown = printable(pattern)
+    if not pattern and not names:
+        raise InvalidArgument("pattern: it is empty; lines are searched for something")
+    if "\0" in pattern:
+        raise InvalidArgument(f"pattern '{shown}': it holds a NUL, which no text has")
+    crosses = "\n" in pattern or (not arguments.literal and _NEWLINE.search(pattern) is not None)
+    if crosses and not arguments.multiline and not names:
+        raise InvalidArgument(f"pattern '{shown}': it has a newline, which takes multiline")
+    try:
+        Globs((*arguments.include, *arguments.exclude))
+    except ValueError as error:
+        raise InvalidArgument(printable(str(error))) from None
+    return Query(
+        pattern=pattern,
+        literal=arguments.literal,
+        ignore_case=_ignores_case(arguments),
+        multiline=arguments.multiline,
+        names=names,
+        include=arguments.include,
+        exclude=arguments.exclude,
+        hidden=arguments.hidden,
+        ignored=arguments.ignored,
+        context=arguments.context,
+        max_per_file=arguments.max_per_file,
+        hard_links=call.settings.allow_hard_links,
+        only=target.only,
+        root=target.directory.root.path,
+    )
+
+
+def _ignores_case(arguments: SearchArguments) -> bool:
+    if arguments.case_sensitive is not None:
+        return not arguments.case_sensitive
+    pattern = arguments.pattern if arguments.literal else _ESCAPED.sub("", arguments.pattern)
+    return not any(char.isupper() for char in pattern)
+
+
+def _accepts(call: Call, query: Query, target: _Target) -> Callable[[str], bool]:
+    """Whether a file that ripgrep names counts.
+
+    A file with other names must not even count as left out, or patterns would tell what is in it.
+    """
+    include = Globs(with_contents(query.include))
+    exclude = Globs(query.exclude)
+
+    def accepts(path: str) -> bool:
+        if not query.only:
+            parts = path.split("/")
+            if ".git" in parts or (not query.hidden and any(part.startswith(".") for part in parts)):
+                return False
+            if exclude.covers(path) or (include and not include.matches(path, directory=False)):
+                return False
+        place = target.directory.child(path)
+        try:
+            with call.jail.opened(place, links=False) as fd:
+                call.jail.check_file(place, os.fstat(fd))
+        except McpdError:
+            return False
+        return True
+
+    return accepts
+
+
+async def _search(call: Call, arguments: SearchArguments) -> Answer:
+    target = await call.in_thread(lambda: _target(call, arguments))
+    query = _query(call, arguments, target)
+    with_ripgrep = not query.names and call.which("rg") is not None
+    matches = Matches(
+        _accepts(call, query, target) if with_ripgrep else lambda _: True,
+        most=arguments.max_results,
+        most_per_file=arguments.max_per_file,
+        context=arguments.context,
+    )
+    search = engines.with_ripgrep if with_ripgrep else engines.without_ripgrep
+    await search(call, query, target.directory, matches)
+    matches.finish()
+    result = SearchResult(
+        matches=[_match(each, target, arguments) for each in matches.found],
+        files=matches.files,
+        truncated=matches.full,
+        engine="ripgrep" if with_ripgrep else "python",
+    )
+    return Answer(result, ({"type": "text", "text": "\n".join(_text(result, arguments))},))
+
+
+def _match(found: Found, target: _Target, arguments: SearchArguments) -> Match:
+    path = target.path(found.path)
+    addressable = None if is_addressable(path) else False
+    if arguments.target == "name":
+        return Match.model_validate({"path": shown_name(path), "type": found.type, "addressable": addressable})
+    return Match(
+        path=shown_name(path),
+        addressable=addressable,
+        line=found.line,
+        column=found.column,
+        text=found.text,
+        before=found.before if arguments.context else None,
+        after=found.after if arguments.context else None,
+    )
+
+
+def _text(result: SearchResult, arguments: SearchArguments) -> Iterator[str]:
+    """What grep(1) would print, and a last line that counts."""
+    if arguments.target == "name":
+        yield from (_on_one_line(each.path) + "/" * (each.type == "directory") for each in result.matches)
+    else:
+        for each in result.matches:
+            path = _on_one_line(each.path)
+            before, after = each.before or [], each.after or []
+            first = (each.line or 0) - len(before)
+            last = (each.line or 0) + (each.text or "").count("\n")
+            yield from (f"{path}-{number}- {line}" for number, line in enumerate(before, first))
+            column = "" if each.column is None else f"{each.column}:"
+            yield f"{path}:{each.line}:{column} {each.text}"
+            yield from (f"{path}-{number}- {line}" for number, line in enumerate(after, last + 1))
+            if arguments.context:
+                yield "--"
+    count = len(result.matches)
+    words = f"{count} match{'' if count == 1 else 'es'}"
+    if arguments.target == "content":
+        words += f" in {result.files} file{'' if result.files == 1 else 's'}"
+    yield words + (
+        "; there are more: narrow the pattern, the path or the globs, or raise max_results" * result.truncated
+    )
+
+
+def _on_one_line(path: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in path)
+
+
+SEARCH: Final = Tool(
+    name="filesystem/search",
+    title="Search files",
+    description=(
+        "Find lines that match a regular expression in the files below a directory, or files and directories by name."
+        " Leaves out binary files, and unless asked for hidden ones and what .gitignore files name. Each match has its"
+        " path, line, column and text; context shows lines around it."
+    ),
+    arguments=SearchArguments,
+    result=SearchResult,
+    run=_search,
+    read_only=True,
+    idempotent=True,
+)

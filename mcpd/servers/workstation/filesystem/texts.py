@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Pieces of text files of any size: from a byte or a line on, cut where a character or a line ends.
+
+Nothing is taken for granted of a file while it is read: it may grow and shrink.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import InvalidArgument
+from mcpd.servers.workstation.filesystem.encodings import LONGEST, undecodable
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.filesystem.encodings import EditEncoding, Form
+
+CHUNK: Final = 1024 * 1024
+"""Bytes that are read before anybody asks again whether the call is still waited for."""
+
+
+class NotText(InvalidArgument):
+    """The file is no text in the encoding that was tried."""
+
+
+def read_at(call: Call, fd: int, offset: int, most: int) -> bytes:
+    """The bytes of *fd* from *offset* on: *most* of them, fewer only where the file ends. Raises OSError."""
+    parts = []
+    while most > 0:
+        call.check()
+        part = os.pread(fd, min(CHUNK, most), offset)
+        if not part:
+            break
+        parts.append(part)
+        offset += len(part)
+        most -= len(part)
+    return b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of the text of a file."""
+
+    text: str
+    start: int
+    """The byte of the file that it begins at."""
+    end: int
+    """The byte after it."""
+    is_last: bool
+    """Whether the file ended there."""
+
+    @property
+    def newlines(self) -> int:
+        """The lines that end in it."""
+        return self.text.count("\n")
+
+    @property
+    def lines(self) -> int:
+        """The lines of which it has something."""
+        return self.newlines + (self.text[-1:] not in {"", "\n"})
+
+    @property
+    def ends_line(self) -> bool:
+        """Whether a line begins where it ends."""
+        return self.text.endswith("\n")
+
+
+class TextFile:
+    """An open text file. Methods raise OSError, :class:`NotText`, and what ``call.check`` raises."""
+
+    def __init__(self, call: Call, fd: int, *, form: Form, encoding: EditEncoding, shown: str) -> None:
+        """It is written in *form*; *encoding* is what was asked for, and with "auto" a text holds no NULs."""
+        self._call = call
+        self._fd = fd
+        self._form = form
+        self._encoding = encoding
+        self._shown = shown
+
+    def piece(self, offset: int, most: int, *, whole_lines: bool) -> Piece:
+        """The text from the byte *offset* on, *most* bytes of it, but one character at least.
+
+        If *offset* is within a character, the text begins with the next one. With *whole_lines* what does not reach the
+        end of the file is cut after a line, if there is the end of one.
+        """
+        start = self._boundary(offset)
+        data = read_at(self._call, self._fd, start, most + LONGEST)
+        is_last = len(data) <= most
+        text, used = self._decoded(data[:most], start, final=is_last)
+        size = most
+        while not text and size < len(data):
+            size += 1
+            is_last = size == len(data) < most + LONGEST
+            text, used = self._decoded(data[:size], start, final=is_last)
+        if whole_lines and not is_last and "\n" in text:
+            text = text[: text.rindex("\n") + 1]
+            used = self._size(text)
+        return Piece(text, start, start + used, is_last)
+
+    def cut(self, piece: Piece, lines: int) -> Piece:
+        """*piece*, but at most *lines* lines of it."""
+        end = _after_newlines(piece.text, lines)
+        if end is None or end == len(piece.text):
+            return piece
+        text = piece.text[:end]
+        return Piece(text, piece.start, piece.start + self._size(text), is_last=False)
+
+    def line_start(self, number: int) -> int:
+        """The byte that the line *number*, counted from 1, begins at, which may be the end of the file.
+
+        Raises :class:`~mcpd.errors.InvalidArgument` if there are not so many lines.
+        """
+        position = begin = len(self._form.mark)
+        decoder = codecs.getincrementaldecoder(self._form.codec)()
+        missing, rest = number - 1, ""
+        while missing:
+            data = read_at(self._call, self._fd, position, CHUNK)
+            text = self._fed(decoder, data, position, final=not data)
+            end = _after_newlines(text, missing)
+            if end is not None:
+                return begin + self._size(text[:end])
+            if not data:
+                raise too_few(self._shown, number - 1 - missing + (rest not in {"", "\n"}))
+            missing -= text.count("\n")
+            rest = text[-1:] or rest
+            position += len(data)
+            self._call.report(position, message=f"looking for line {number}")
+            begin = position - len(decoder.getstate()[0])
+        return begin
+
+    def lines_after(self, offset: int) -> tuple[int, bool]:
+        """How many lines end after the byte *offset*, and whether the file ends with the end of one.
+
+        What cannot be decoded is no end of a line.
+        """
+        decoder = codecs.getincrementaldecoder(self._form.codec)("replace")
+        count, last = 0, ""
+        while data := read_at(self._call, self._fd, offset, CHUNK):
+            text = decoder.decode(data)
+            count += text.count("\n")
+            last = text[-1:] or last
+            offset += len(data)
+        return count, last == "\n"
+
+    def _fed(self, decoder: codecs.IncrementalDecoder, data: bytes, position: int, *, final: bool) -> str:
+        waiting = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(data, final)
+        except UnicodeDecodeError as error:
+            offset = position - waiting + error.start
+            raise NotText(undecodable(self._form, self._encoding, offset, self._shown).message) from None
+        if self._encoding == "auto" and "\0" in text:
+            raise NotText(f"{self._shown} is binary: it holds NUL characters; 'base64' takes the bytes as they are")
+        return text
+
+    def _decoded(self, data: bytes, position: int, *, final: bool) -> tuple[str, int]:
+        """The whole characters that *data*, found at *position*, begins with, and how many bytes those are."""
+        decoder = codecs.getincrementaldecoder(self._form.codec)()
+        text = self._fed(decoder, data, position, final=final)
+        return text, len(data) - len(decoder.getstate()[0])
+
+    def _boundary(self, offset: int) -> int:
+        """The first byte of the first character that begins at *offset* or later."""
+        codec = self._form.codec
+        offset = max(offset, len(self._form.mark))
+        if codec.startswith("utf-32"):
+            return offset + -offset % 4
+        if codec.startswith("utf-16"):
+            offset += offset % 2
+            unit = os.pread(self._fd, 2, offset)
+            high = unit[1:] if codec.endswith("le") else unit[:1]
+            return offset + 2 if len(unit) == 2 and 0xDC <= high[0] <= 0xDF else offset
+        if codec == "utf-8":
+            ahead = os.pread(self._fd, LONGEST - 1, offset)
+            return offset + len(ahead) - len(ahead.lstrip(bytes(range(0x80, 0xC0))))
+        return offset
+
+    def _size(self, text: str) -> int:
+        return len(text.encode(self._form.codec))
+
+
+def too_few(shown: str, lines: int) -> InvalidArgument:
+    """The error of a line that the file, called *shown*, does not have."""
+    return InvalidArgument(f"{shown} has only {lines} line{'' if lines == 1 else 's'}")
+
+
+def _after_newlines(text: str, count: int) -> int | None:
+    """Where the line after *count* newlines begins; None if there are fewer."""
+    if text.count("\n") < count:
+        return None
+    end = 0
+    for _ in range(count):
+        end = text.index("\n", end) + 1
+    return end

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The trash of each root, as the desktops have it for each file system.
+
+After the FreeDesktop.org Trash specification 1.0: in ``.Trash-$uid`` at the top, ``files`` has what was deleted and
+``info`` where it came from and when.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from mcpd.errors import InvalidArgument, McpdError, NotAuthorized
+from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.workstation.filesystem.atomic import rename_new, sync
+from mcpd.servers.workstation.jail import Place, fault, path_of, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.jail import Root
+
+_FILES: Final = "files"
+_INFO: Final = "info"
+_IGNORE: Final = ".gitignore"
+_SUFFIX: Final = ".trashinfo"
+_LONGEST: Final = 200
+"""Bytes of a name that are kept, so that there is room for what is added to it."""
+_NUMBERS: Final = 100
+"""How many of one name are told apart by numbers, before chance does."""
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
+
+
+def trash_name() -> str:
+    """What the trash of a root is called."""
+    return f".Trash-{os.geteuid()}"
+
+
+def is_in_trash(root: Root, directory: int, name: str) -> bool:
+    """Whether *name* in *directory*, by its real path, is the trash of *root* or in it."""
+    real = f"{path_of(directory)}/{name}"
+    return f"{real}/".startswith(f"{Place(root, trash_name()).path}/")
+
+
+def put_in_trash(call: Call, place: Place, directory: int, name: str) -> Place:
+    """Move *name* in *directory*, which is at *place*, to the trash; says where it is there.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` if it is in the trash, is where a file system is mounted, or is on
+    another file system than the trash, and :class:`~mcpd.errors.NotAuthorized` for a trash that is not safely ours.
+    """
+    if is_in_trash(place.root, directory, name):
+        raise InvalidArgument(f"{place.shown} is in the trash already; permanent deletes it for good")
+    with _trash(place.root) as (files, info):
+        for trashed in _names(name):
+            call.check()
+            noted = trashed + _SUFFIX
+            with translated(place, "moving to the trash"):
+                if not _noted(info, noted, place):
+                    continue
+            try:
+                rename_new(directory, name, files, trashed)
+            except OSError as error:
+                with suppress(OSError):
+                    os.unlink(noted, dir_fd=info)
+                if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+                    raise _fault(error, place) from error
+            else:
+                found = Place(place.root, f"{trash_name()}/{_FILES}/{trashed}")
+                sync(found, files)
+                sync(place, directory)
+                return found
+    raise McpdError(f"{place.shown}: no name is left for it in the trash; empty it")
+
+
+def forget(call: Call, place: Place) -> None:
+    """Remove the note of what was at *place*, if that is in the trash: it has been moved out of it, or deleted."""
+    above, _, name = place.relative.rpartition("/")
+    if above != f"{trash_name()}/{_FILES}":
+        return
+    noted = Place(place.root, f"{trash_name()}/{_INFO}/{name}{_SUFFIX}")
+    # What was asked for is done, and a note of what is gone is no fault: the desktops pass it over.
+    with suppress(McpdError), call.jail.parent(noted) as (directory, entry), translated(noted, "deleting"):
+        os.unlink(entry, dir_fd=directory)
+
+
+@contextmanager
+def _trash(root: Root) -> Iterator[tuple[int, int]]:
+    """Descriptors of ``files`` and ``info`` in the trash of *root*, which are made if they are missing."""
+    top = Place(root, trash_name())
+    with ExitStack() as stack:
+        found = stack.enter_context(_own(root.fd, top))
+        _hide_from_git(found, top)
+        yield (
+            stack.enter_context(_own(found, top.child(_FILES))),
+            stack.enter_context(_own(found, top.child(_INFO))),
+        )
+
+
+def _hide_from_git(directory: int, place: Place) -> None:
+    """Keep ``git add`` in a repository around from what was deleted."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with translated(place, "writing .gitignore in"), suppress(FileExistsError):
+        fd = os.open(_IGNORE, flags, 0o600, dir_fd=directory)
+        try:
+            os.write(fd, b"*\n")
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def _own(directory: int, place: Place) -> Iterator[int]:
+    """A descriptor of the directory *place*, which is in *directory*; nobody else may write to it."""
+    name = place.relative.rpartition("/")[2]
+    with translated(place, "opening"):
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=directory)
+        fd = open_beneath(directory, name, _DIRECTORY, links=False)
+    try:
+        status = os.fstat(fd)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            raise NotAuthorized(
+                f"{place.shown}, the trash, belongs to somebody else or can be written by others; permanent deletes"
+                " without it"
+            )
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _names(name: str) -> Iterator[str]:
+    short = os.fsencode(name)[:_LONGEST].decode(errors="ignore")
+    yield short
+    for number in range(2, _NUMBERS):
+        yield f"{short}.{number}"
+    for _ in range(_NUMBERS):
+        yield f"{short}.{secrets.token_hex(8)}"
+
+
+def _noted(info: int, name: str, place: Place) -> bool:
+    """Write what was at *place*; says whether *name* was free for it. Raises OSError."""
+    now = datetime.now().astimezone().replace(tzinfo=None)
+    path = quote(os.fsencode(place.relative))
+    text = f"[Trash Info]\nPath={path}\nDeletionDate={now.isoformat(timespec='seconds')}\n"
+    try:
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=info)
+    except FileExistsError:
+        return False
+    try:
+        os.write(fd, text.encode())
+        os.fsync(fd)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=info)
+        raise
+    finally:
+        os.close(fd)
+    return True
+
+
+def _fault(error: OSError, place: Place) -> McpdError:
+    if error.errno in {errno.EXDEV, errno.EBUSY}:
+        return InvalidArgument(
+            f"{place.shown} is on another file system than the trash of its root; permanent deletes it for good"
+        )
+    return fault(error, place, "moving to the trash")

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``filesystem/tree``: what is in a directory and below it, to some depth, as a drawing.
+
+The directories are gone through level by level, so that a limit leaves out what lies deepest.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import heapq
+import os
+import re
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field
+
+from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.workstation.call import in_thread
+from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, EntryType, type_of
+from mcpd.servers.workstation.filesystem.names import one_line, shown_name
+from mcpd.servers.workstation.jail import HERE, translated
+from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mcpd.servers.workstation.call import Call
+
+EXCLUDED: Final = (".git", "node_modules", "__pycache__", ".venv", "target", ".Trash-*")
+_MOST_OF_TARGET: Final = 200
+"""Characters of where a symlink points that are drawn."""
+_STEP: Final = 15
+"""Names of 255 bytes that the kernel takes in one path."""
+
+
+class TreeArguments(Arguments):
+    """What is drawn."""
+
+    path: str = Field(default=HERE, description="The directory: absolute, or relative to the first root")
+    depth: int = Field(default=3, ge=1, le=32, description="How many levels; 1 is what is in the directory itself")
+    hidden: bool = Field(default=False, description="Also names that begin with a dot")
+    exclude: list[Annotated[str, Field(max_length=255)]] = Field(
+        default=list(EXCLUDED), max_length=100, description="Globs of names that are left out with all that is in them"
+    )
+    limit: int = Field(default=2000, ge=1, le=20_000, description="Most entries")
+
+
+class TreeEntry(Result):
+    """One entry."""
+
+    path: str = Field(description="Relative to the directory; what is not UTF-8 in it is U+FFFD")
+    type: EntryType | None = Field(default=None, description="What it is")
+    size: int | None = Field(default=None, description="Bytes of a file")
+    error: str | None = Field(default=None, description="Why no more is known of it, or what is in it is not listed")
+
+
+class TreeResult(Result):
+    """What is in a directory and below it."""
+
+    path: str = Field(description="The directory")
+    entries: list[TreeEntry] = Field(description="In the order of the drawing")
+    directories: int = Field(description="How many of them are directories")
+    files: int = Field(description="How many are files")
+    others: int = Field(description="How many are anything else")
+    hidden: int = Field(description="How many hidden entries were met and left out")
+    excluded: int = Field(description="How many entries were met and left out as exclude says")
+    truncated: bool = Field(description="Whether the limit left out entries")
+
+
+@dataclass(slots=True)
+class _Node:
+    """One entry, and what is in it."""
+
+    name: str
+    kind: EntryType | None = None
+    size: int | None = None
+    target: str | None = None
+    error: str | None = None
+    left_out: int = 0
+    """Entries in it that are beyond the limit."""
+    children: list[_Node] = field(default_factory=list)
+
+
+def _tree(call: Call, arguments: TreeArguments) -> Answer:
+    place = call.jail.place(arguments.path)
+    top = _Node(place.path, "directory")
+    walk = _Walk(call, arguments)
+    with call.jail.directory(place) as fd, translated(place, "listing"):
+        walk.fill(fd, top)
+    entries, lines = [], [one_line(place.path)]
+    for path, drawn, node in _drawn(top):
+        call.check()
+        lines.append(drawn)
+        if node is not None:
+            entries.append(TreeEntry(path=shown_name(path), type=node.kind, size=node.size, error=node.error))
+    directories = sum(entry.type == "directory" for entry in entries)
+    files = sum(entry.type == "file" for entry in entries)
+    result = TreeResult(
+        path=shown_name(place.path),
+        entries=entries,
+        directories=directories,
+        files=files,
+        others=len(entries) - directories - files,
+        hidden=walk.hidden,
+        excluded=walk.excluded,
+        truncated=walk.truncated,
+    )
+    return Answer(result, ({"type": "text", "text": "\n".join(lines)},))
+
+
+class _Walk:
+    """One way through a tree."""
+
+    def __init__(self, call: Call, arguments: TreeArguments) -> None:
+        self._call = call
+        self._depth = arguments.depth
+        self._shows_hidden = arguments.hidden
+        self._left = arguments.limit
+        self._text_left = MAX_TEXT
+        self._excludes = _matcher(arguments.exclude)
+        self._directories = 0
+        self.hidden = 0
+        self.excluded = 0
+        self.truncated = False
+
+    def fill(self, fd: int, top: _Node) -> None:
+        """Give *top*, the directory *fd*, all that it shall have. Raises OSError if *top* itself cannot be read."""
+        waiting: deque[tuple[tuple[str, ...], _Node]] = deque()
+        self._read(fd, top, 0)
+        waiting.extend(_subdirectories((), top))
+        while waiting and self._left:
+            self._call.check()
+            parts, node = waiting.popleft()
+            if len(parts) >= self._depth:
+                break
+            self._directories += 1
+            self._call.report(self._directories, message=one_line("/".join(parts)[:200]))
+            try:
+                below = _open_below(fd, parts)
+                try:
+                    self._read(below, node, sum(len(part) + 1 for part in parts))
+                finally:
+                    os.close(below)
+            except OSError as error:
+                # What cannot be read, or is something else by now, is no reason to show nothing of the rest.
+                node.error = error.strerror
+            waiting.extend(_subdirectories(parts, node))
+        self.truncated |= any(len(parts) < self._depth for parts, _ in waiting)
+
+    def _read(self, fd: int, node: _Node, above: int) -> None:
+        """Give *node*, the directory *fd*, to which *above* characters of a path lead, what is in it."""
+        counted = _Counted(self._names(fd))
+        names = heapq.nsmallest(self._left, counted, key=os.fsencode)
+        costs = list(accumulate(above + len(name) for name in names))
+        names = names[: bisect_right(costs, self._text_left)]
+        node.left_out = counted.number - len(names)
+        if node.left_out:
+            self.truncated = True
+            self._left = 0
+        else:
+            self._left -= len(names)
+            self._text_left -= costs[-1] if costs else 0
+        node.children = [found for name in names if (found := self._entry(fd, name)) is not None]
+
+    def _names(self, fd: int) -> Iterator[str]:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                self._call.check()
+                if self._excludes(entry.name):
+                    self.excluded += 1
+                elif entry.name.startswith(".") and not self._shows_hidden:
+                    self.hidden += 1
+                else:
+                    yield entry.name
+
+    def _entry(self, fd: int, name: str) -> _Node | None:
+        self._call.check()
+        try:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            kind = type_of(status.st_mode)
+            target = os.readlink(name, dir_fd=fd) if kind == "symlink" else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return _Node(name, error=error.strerror)
+        return _Node(name, kind, status.st_size if kind == "file" else None, target)
+
+
+class _Counted:
+    """Names, counted while they are gone through."""
+
+    def __init__(self, names: Iterator[str]) -> None:
+        self._names = names
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for name in self._names:
+            self.number += 1
+            yield name
+
+
+def _subdirectories(parts: tuple[str, ...], node: _Node) -> Iterator[tuple[tuple[str, ...], _Node]]:
+    return (((*parts, child.name), child) for child in node.children if child.kind == "directory")
+
+
+def _open_below(fd: int, parts: tuple[str, ...]) -> int:
+    """A descriptor of the directory *parts* below *fd*, on the way to which no symlink is followed. Raises OSError."""
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    below = open_beneath(fd, "/".join(parts[:_STEP]), flags, links=False)
+    for start in range(_STEP, len(parts), _STEP):
+        try:
+            further = open_beneath(below, "/".join(parts[start : start + _STEP]), flags, links=False)
+        finally:
+            os.close(below)
+        below = further
+    return below
+
+
+def _matcher(globs: list[str]) -> Callable[[str], bool]:
+    patterns = [re.compile(fnmatch.translate(glob)) for glob in globs]
+    return lambda name: any(pattern.match(name) for pattern in patterns)
+
+
+def _drawn(node: _Node, above: str = "", indent: str = "") -> Iterator[tuple[str, str, _Node | None]]:
+    """For each entry in *node*, and each below: its path, its line, and itself; None for what was left out."""
+    for index, child in enumerate(node.children):
+        is_last = index + 1 == len(node.children) and not node.left_out
+        path = f"{above}{child.name}"
+        yield path, f"{indent}{'└── ' if is_last else '├── '}{_label(child)}", child
+        yield from _drawn(child, f"{path}/", indent + ("    " if is_last else "│   "))
+    if node.left_out:
+        yield above, f"{indent}└── … {node.left_out} more", None
+
+
+def _label(node: _Node) -> str:
+    name = one_line(node.name)
+    if node.kind == "directory":
+        name += "/"
+    elif node.target is not None:
+        name += f" -> {one_line(node.target)[:_MOST_OF_TARGET]}"
+    elif node.kind not in {None, "file"}:
+        name += f" [{node.kind}]"
+    return f"{name} [{node.error}]" if node.error else name
+
+
+TREE: Final = Tool(
+    name="filesystem/tree",
+    title="Draw a directory tree",
+    description="Draw what is in a directory and below it. Symlinks are shown, not followed; what exclude names,"
+    " such as .git and node_modules, is left out.",
+    arguments=TreeArguments,
+    result=TreeResult,
+    run=in_thread(_tree),
+    read_only=True,
+    idempotent=True,
+)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""filesystem/write."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from mcpd.errors import NotAuthorized, TooLarge
+from mcpd.servers.workstation.call import in_thread
+from mcpd.servers.workstation.filesystem import atomic
+from mcpd.servers.workstation.filesystem.encodings import (
+    LONGEST,
+    Form,
+    WriteEncoding,
+    bytes_of,
+    encode,
+    form_of,
+)
+from mcpd.servers.workstation.filesystem.making import make_directories
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.jail import HERE, Place, translated
+from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.call import Call
+
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Bytes that one call writes, and of a file whose SHA-256 is told although only its end was written."""
+_MAX_CONTENT: Final = MAX_BYTES // 3 * 4 + 4
+"""Characters: as many as base64 needs."""
+
+
+class WriteArguments(Arguments):
+    """What filesystem/write takes."""
+
+    path: str = Field(description="The file: absolute, or relative to the first root.")
+    content: str = Field(max_length=_MAX_CONTENT, description="All that the file shall hold, at most 32 MiB of it.")
+    encoding: WriteEncoding = Field(
+        default="utf-8",
+        description="How the text is written; 'base64': content is base64 of the bytes. utf-16 and utf-32 are written"
+        " with a byte order mark.",
+    )
+    create_parents: bool = Field(default=False, description="Create missing directories above it.")
+    overwrite: bool = Field(default=True, description="Replace a file that is there; false: refuse to.")
+    append: bool = Field(
+        default=False, description="Add the content to the end of what is there; overwrite does not matter then."
+    )
+    executable: bool | None = Field(
+        default=None, description="Set or clear the permission to execute; left out: as it was, or not for a new file."
+    )
+    expected_sha256: str | None = Field(
+        default=None,
+        pattern=atomic.SHA256,
+        description="Refuse unless the file is there with this SHA-256: as it was read before.",
+    )
+
+
+class WriteResult(Result):
+    """What filesystem/write says."""
+
+    path: str = Field(description="The file.")
+    size: int = Field(description="Its bytes now.")
+    created: bool = Field(description="Whether it was not there before.")
+    sha256: str | None = Field(
+        default=None, description="The SHA-256 of all it holds now; left out for what was appended to more than 32 MiB."
+    )
+
+
+def _write(call: Call, arguments: WriteArguments) -> Answer:
+    """Replace a file at once, or append to it in place.
+
+    To append is not to rename: a program that has the file open goes on writing to it, as to a log, and none of what
+    it writes is lost. If the disk is full meanwhile, the file is cut back to what it held.
+    """
+    data = bytes_of(arguments.content, arguments.encoding)
+    if len(data) > MAX_BYTES:
+        raise TooLarge(
+            f"the content has {len(data)} bytes; at most {MAX_BYTES} can be written at once, so append parts"
+        )
+    place = call.jail.place(arguments.path)
+    if arguments.create_parents and place.relative != HERE:
+        above = place.relative.rpartition("/")[0]
+        make_directories(call, Place(place.root, above or HERE), parents=True)
+    with atomic.target(call, place) as found:
+        if arguments.expected_sha256 is not None:
+            atomic.check_digest(call, found, arguments.expected_sha256)
+        if arguments.append and found.status is not None:
+            return Answer(_append(call, found, arguments))
+        overwrite = arguments.overwrite and not arguments.append
+        atomic.put(call, found, data, executable=arguments.executable, overwrite=overwrite)
+        return Answer(
+            WriteResult(
+                path=shown_name(place.path),
+                size=len(data),
+                created=found.status is None,
+                sha256=hashlib.sha256(data).hexdigest(),
+            )
+        )
+
+
+def _append(call: Call, found: atomic.Target, arguments: WriteArguments) -> WriteResult:
+    place = found.place
+    with atomic.opened_at(found, os.O_RDWR | os.O_APPEND) as fd:
+        status = os.fstat(fd)
+        if status.st_nlink > 1:
+            raise NotAuthorized(
+                f"{place.shown} has {status.st_nlink} names, and others may lie outside the roots; nothing is appended"
+            )
+        with translated(place, "writing"):
+            _write_on(call, fd, _continued(fd, arguments))
+            if arguments.executable is not None:
+                mode = stat.S_IMODE(status.st_mode) & 0o777
+                os.fchmod(fd, atomic.with_execute(mode, arguments.executable))
+            size = os.fstat(fd).st_size
+            os.lseek(fd, 0, os.SEEK_SET)
+        sha256 = atomic.digest(call, place, fd) if size <= MAX_BYTES else None
+    return WriteResult(path=shown_name(place.path), size=size, created=False, sha256=sha256)
+
+
+def _continued(fd: int, arguments: WriteArguments) -> bytes:
+    """The content as it goes on in a file: in its byte order, with a byte order mark only at the beginning."""
+    if arguments.encoding == "base64" or not (head := os.pread(fd, LONGEST, 0)):
+        return bytes_of(arguments.content, arguments.encoding)
+    form = form_of(head, arguments.encoding)
+    return encode(arguments.content, Form(form.encoding, form.codec))
+
+
+def _write_on(call: Call, fd: int, data: bytes) -> None:
+    """Append *data* to *fd*; if that fails, make it as long as it was, unless others have written to it meanwhile."""
+    before = os.fstat(fd).st_size
+    written = 0
+    try:
+        while written < len(data):
+            call.check()
+            written += os.write(fd, memoryview(data)[written : written + atomic.CHUNK])
+        os.fsync(fd)
+    except BaseException:
+        if os.fstat(fd).st_size == before + written:
+            os.ftruncate(fd, before)
+        raise
+
+
+WRITE: Final = Tool(
+    name="filesystem/write",
+    title="Write a file",
+    description="Create a file, replace all it holds, or append to it. It is replaced at once: nobody ever sees half of"
+    " it. To change parts of a file use filesystem/edit.",
+    arguments=WriteArguments,
+    result=WriteResult,
+    run=in_thread(_write),
+    destructive=True,
+)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""filesystem/write while others change the same files, or call off what they asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from bench import Workbench
+from mcpd.errors import Busy, Cancelled, McpdError
+from mcpd.servers.workstation.filesystem import atomic
+from mcpd.servers.workstation.filesystem.writing import WRITE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Rename: TypeAlias = Callable[[int, str, int, str], None]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    with Workbench(tmp_path, roots=2) as made:
+        before = made.fingerprint()
+        yield made
+        assert made.fingerprint() == before
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(each.name for each in directory.iterdir())
+
+
+async def test_a_call_that_was_cancelled_leaves_the_old_content_and_nothing_else(bench: Workbench) -> None:
+    (bench.root / "a").write_text("old")
+    for append in (False, True):
+        call = bench.new_call()
+        call.end()
+        with pytest.raises(Cancelled):
+            await bench.call(WRITE, call=call, path="a", content="new", append=append)
+    assert (bench.root / "a").read_text() == "old"
+    assert names(bench.root) == ["a"]
+
+
+@pytest.mark.parametrize("before", [None, "old"])
+async def test_what_others_wrote_meanwhile_is_not_replaced(bench: Workbench, before: str | None) -> None:
+    path = bench.root / "a"
+    if before is not None:
+        path.write_text(before)
+    call = bench.new_call()
+
+    def race() -> None:
+        with atomic.target(call, call.jail.place("a")) as found:
+            path.write_text("theirs, and longer")
+            atomic.put(call, found, b"ours")
+
+    with pytest.raises(Busy):
+        await call.in_thread(race)
+    assert path.read_text() == "theirs, and longer"
+    assert names(bench.root) == ["a"]
+
+
+async def test_A_18_who_puts_links_in_the_way_meanwhile_gains_nothing(bench: Workbench) -> None:
+    (bench.root / "d").mkdir()
+    (bench.root / "link").symlink_to(bench.outside)
+    over = threading.Event()
+
+    def attack() -> None:
+        exchange = 2
+        libc = ctypes.CDLL(None)
+        here, there = os.fsencode(bench.root / "d"), os.fsencode(bench.root / "link")
+        while not over.is_set():
+            assert libc.renameat2(-100, here, -100, there, exchange) == 0
+
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    written = 0
+    try:
+        for number in range(100):
+            with suppress(McpdError):
+                path = ("d/secret", "d/new/deep/secret")[number % 2]
+                await bench.call(WRITE, path=path, content="x", create_parents=True, append=number % 3 == 0)
+                written += 1
+    finally:
+        over.set()
+        attacker.join()
+    assert names(bench.outside) == ["secret"]
+    assert written
+
+
+async def test_two_at_once_leave_one_of_both(bench: Workbench) -> None:
+    contents = [letter * 100_000 for letter in "abcd"]
+    answers = await asyncio.gather(
+        *(bench.call(WRITE, path="a", content=content) for content in contents), return_exceptions=True
+    )
+    assert all(isinstance(answer, Busy) or not isinstance(answer, BaseException) for answer in answers)
+    assert (bench.root / "a").read_text() in contents
+    assert names(bench.root) == ["a"]
+
+
+@pytest.mark.parametrize("rename", [atomic.rename_new, atomic.rename_new_portably, atomic.rename_reserved])
+@pytest.mark.parametrize("kind", ["file", "directory", "symlink"])
+async def test_a_rename_replaces_nothing(bench: Workbench, kind: str, rename: Rename) -> None:
+    for name in ("a", "b"):
+        path = bench.root / name
+        {"file": path.touch, "directory": path.mkdir, "symlink": lambda path=path: path.symlink_to("x")}[kind]()
+    fd = os.open(bench.root, os.O_PATH)
+    try:
+        with pytest.raises(FileExistsError):
+            rename(fd, "a", fd, "b")
+        with pytest.raises(OSError):  # noqa: PT011 - which one is the kernel's choice
+            rename(fd, "missing", fd, "d")
+        rename(fd, "a", fd, "c")
+    finally:
+        os.close(fd)
+    assert names(bench.root) == ["b", "c"]
