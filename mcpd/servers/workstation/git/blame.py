@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``git/blame``: which commit each line of a file is from."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from mcpd.errors import InvalidArgument, McpdError, NotFound
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.git.changes import one_line
+from mcpd.servers.workstation.git.commits import rfc3339
+from mcpd.servers.workstation.git.revisions import HEAD, commit_id
+from mcpd.servers.workstation.git.running import failed, find, git
+from mcpd.servers.workstation.git.safety import MAX_REVISION
+from mcpd.servers.workstation.jail import HERE, Place
+from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.git.repository import Repository
+    from mcpd.servers.workstation.processes import Completed
+
+_FAILED: Final = 128
+_NO_FILE: Final = re.compile(rb"no such path|cannot stat path")
+_TOO_SHORT: Final = re.compile(rb"has only ([0-9]+) lines?")
+_ESCAPE: Final = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
+_LETTERS: Final = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
+_MAX_LINE: Final = 1000
+"""Characters of a line that are shown."""
+
+
+class BlameArguments(Arguments):
+    """Which lines."""
+
+    path: str = Field(description="The file, even one that is gone; absolute, or relative to the first root")
+    revision: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_REVISION,
+        description="The file as it is in this commit, instead of the one in the work tree",
+    )
+    start_line: int = Field(default=1, ge=1, le=2**31 - 2, description="First line, from 1")
+    end_line: int | None = Field(default=None, ge=1, le=2**31 - 2, description="Last line, inclusive")
+    limit: int = Field(default=1000, ge=1, le=10000, description="Most lines to list; next_line goes on")
+    ignore_whitespace: bool = Field(default=False, description="Pass over commits that changed white space only")
+    moves: bool = Field(default=False, description="Pass over commits that only moved or copied lines; slower")
+
+
+class BlamedLine(Result):
+    """One line."""
+
+    line: int = Field(description="Its number, from 1")
+    commit: str = Field(description="Full id of the commit it is from, listed in commits; zeros: not committed")
+    text: str = Field(description="The line, at most 1000 characters of it; bytes that are no UTF-8 are replaced")
+
+
+class BlamedCommit(Result):
+    """One commit that lines are from."""
+
+    commit: str = Field(description="Full id")
+    author: str = Field(description="Who wrote it")
+    author_email: str = Field(description="Address of the author")
+    date: str = Field(description="When it was written, RFC 3339")
+    subject: str = Field(description="First line of the message")
+    path: str = Field(description="What the file was called in it")
+
+
+class BlameResult(Result):
+    """Where the lines come from."""
+
+    path: str = Field(description="The file")
+    lines: list[BlamedLine] = Field(description="The lines")
+    commits: list[BlamedCommit] = Field(description="The commits of the lines, each once")
+    truncated: bool = Field(description="Whether there are more lines up to end_line, or to the end of the file")
+    next_line: int | None = Field(default=None, description="The value of start_line that goes on")
+
+
+async def _run(call: Call, arguments: BlameArguments) -> Answer:
+    first, last = arguments.start_line, arguments.end_line
+    if last is not None and last < first:
+        raise InvalidArgument(f"end_line {last} is before start_line {first}")
+    repository, relative = await _located(call, arguments.path)
+    if relative == HERE:
+        raise InvalidArgument(f"{repository.place.shown} is a directory; name a file in it")
+    revision = arguments.revision or (HEAD if repository.bare else None)
+    commit = [] if revision is None else [await commit_id(call, repository, revision)]
+    # One line more than is listed tells whether there is more.
+    end = first + arguments.limit if last is None else min(last, first + arguments.limit)
+    done = await git(
+        call,
+        repository,
+        "blame",
+        "--porcelain",
+        "--root",
+        "--encoding=UTF-8",
+        "--no-textconv",
+        f"-L{first},{end}",
+        *(("-w",) if arguments.ignore_whitespace else ()),
+        *(("-M", "-C") if arguments.moves else ()),
+        *commit,
+        "--",
+        relative,
+        accept=(0, _FAILED),
+    )
+    path = _below(repository.place, relative)
+    if done.code == _FAILED and not done.truncated:
+        lines_there = _TOO_SHORT.search(done.stderr)
+        if lines_there is None:
+            raise _fault(repository, path, done)
+        if first > 1 or lines_there[1] != b"0":
+            raise InvalidArgument(f"{path.shown} has only {lines_there[1].decode()} lines; start_line is {first}")
+    commits: dict[str, BlamedCommit] = {}
+    lines = list(_parsed(done.stdout, commits))
+    listed = lines[: arguments.limit]
+    truncated = done.truncated or len(lines) > len(listed)
+    following = first + len(listed) if truncated else None
+    used = {line.commit for line in listed}
+    result = BlameResult(
+        path=shown_name(path.path),
+        lines=listed,
+        commits=[each for each in commits.values() if each.commit in used],
+        truncated=truncated,
+        next_line=following,
+    )
+    return Answer(result, ({"type": "text", "text": _shown(result, commits)},))
+
+
+async def _located(call: Call, path: str) -> tuple[Repository, str]:
+    """The repository of *path*, and where it is there; the file itself may be gone."""
+    try:
+        repository = await find(call, path)
+    except NotFound as error:
+        place = call.jail.place(path)
+        if place.relative == HERE:
+            raise
+        above, _, name = place.relative.rpartition("/")
+        try:
+            repository, relative = await _located(call, Place(place.root, above or HERE).path)
+        except NotFound:
+            # What is said of the path itself tells more.
+            raise error from None
+        return repository, name if relative == HERE else f"{relative}/{name}"
+    return repository, repository.relative
+
+
+def _below(place: Place, relative: str) -> Place:
+    return Place(place.root, relative if place.relative == HERE else f"{place.relative}/{relative}")
+
+
+def _fault(repository: Repository, path: Place, done: Completed) -> McpdError:
+    error = failed(repository, ("blame",), done)
+    if _NO_FILE.search(done.stderr):
+        return NotFound(f"{path.shown}: git knows no such file there ({error.message})")
+    return error
+
+
+def _parsed(output: bytes, commits: dict[str, BlamedCommit]) -> Iterator[BlamedLine]:
+    """The lines in *output* of ``--porcelain``, which may be cut off; *commits* is filled in before each."""
+    headers: dict[str, str] = {}
+    commit, number = "", 0
+    whole, _, rest = output.decode(errors="surrogateescape").rpartition("\n")
+    # What follows the last newline is nothing, or has been cut, which does not matter to a line that is cut anyway.
+    long = [rest] if rest.startswith("\t") and len(rest) > _MAX_LINE else []
+    for line in (*whole.split("\n"), *long):
+        if line.startswith("\t"):
+            if commit not in commits:
+                commits[commit] = _commit(commit, headers)
+            yield BlamedLine(line=number, commit=commit, text=shown_name(line[1 : _MAX_LINE + 1]))
+            headers = {}
+            commit = ""
+        elif not commit and line:
+            commit, _, rest = line.partition(" ")
+            number = int(rest.split(" ")[1])
+        else:
+            name, _, value = line.partition(" ")
+            headers[name] = value
+
+
+def _commit(commit: str, headers: dict[str, str]) -> BlamedCommit:
+    return BlamedCommit(
+        commit=commit,
+        author=shown_name(headers.get("author", "")),
+        author_email=shown_name(headers.get("author-mail", "").removeprefix("<").removesuffix(">")),
+        date=rfc3339(headers.get("author-time", "0"), headers.get("author-tz", "+0000")),
+        subject=shown_name(headers.get("summary", "")),
+        path=shown_name(_unquoted(headers.get("filename", ""))),
+    )
+
+
+def _unquoted(name: str) -> str:
+    """*name* without the quotation marks and escapes that git gives it if there is anything odd in it."""
+    if len(name) < 2 or not (name.startswith('"') and name.endswith('"')):
+        return name
+    plain = _ESCAPE.sub(lambda found: _escaped(found[1]), os.fsencode(name[1:-1]))
+    return plain.decode(errors="surrogateescape")
+
+
+def _escaped(text: bytes) -> bytes:
+    return bytes((int(text, 8) & 0xFF,)) if text.isdigit() else _LETTERS.get(text, text)
+
+
+def _shown(result: BlameResult, commits: dict[str, BlamedCommit]) -> str:
+    """As ``git blame`` shows it."""
+    if not result.lines:
+        return "The file is empty.\n"
+    width = len(str(result.lines[-1].line))
+    authors = {each.commit: one_line(each.author)[:20] for each in commits.values()}
+    dates = {each.commit: each.date[:10] for each in commits.values()}
+    column = max(len(authors[line.commit]) for line in result.lines)
+    more = f"[More lines follow: start_line={result.next_line}]\n" if result.truncated else ""
+    return (
+        "".join(
+            f"{line.commit[:8]} ({authors[line.commit]:<{column}} {dates[line.commit]} {line.line:>{width}})"
+            f" {line.text}\n"
+            for line in result.lines
+        )
+        + more
+    )
+
+
+BLAME: Final = Tool(
+    name="git/blame",
+    title="Show who wrote each line",
+    description="Tells for each line of a file the commit, author and date it is from. Commits in the"
+    " repository's blame.ignoreRevsFile are passed over, as git does. Changes nothing.",
+    arguments=BlameArguments,
+    result=BlameResult,
+    run=_run,
+    read_only=True,
+    idempotent=True,
+)

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``git/branches`` and ``git/current_branch``: the branches, and the one that is checked out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import Field
+
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.git.arguments import RepositoryArguments
+from mcpd.servers.workstation.git.changes import one_line
+from mcpd.servers.workstation.git.revisions import HEAD, commit_id, look_up_commit
+from mcpd.servers.workstation.git.running import find, git
+from mcpd.servers.workstation.git.safety import MAX_REVISION
+from mcpd.servers.workstation.tool import Answer, Result, Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.git.repository import Repository
+
+_HEADS: Final = "refs/heads/"
+_REMOTES: Final = "refs/remotes/"
+_FIELDS: Final = (
+    "%(refname)",
+    "%(symref)",
+    "%(objectname)",
+    "%(committerdate:iso-strict)",
+    "%(contents:subject)",
+    "%(upstream)",
+    "%(upstream:track,nobracket)",
+)
+_FORMAT: Final = "".join(f"{field}%00" for field in _FIELDS)
+_COUNT: Final = re.compile(r"(ahead|behind) ([0-9]+)")
+
+
+class Branch(Result):
+    """One branch."""
+
+    name: str = Field(description="main, or origin/main for a remote one")
+    remote: bool = Field(description="Whether it is what a remote had when it was last fetched")
+    current: bool = Field(description="Whether it is checked out")
+    commit: str | None = Field(default=None, description="The commit it points at")
+    date: str | None = Field(default=None, description="When that was committed, RFC 3339")
+    subject: str | None = Field(default=None, description="First paragraph of its message, in one line")
+    stands_for: str | None = Field(default=None, description="The branch that this name is another name of")
+    upstream: str | None = Field(default=None, description="The branch that it follows")
+    ahead: int | None = Field(default=None, description="Commits that upstream does not have")
+    behind: int | None = Field(default=None, description="Commits that only upstream has")
+    upstream_gone: bool | None = Field(default=None, description="True if upstream does not exist any more")
+
+    def shown(self) -> str:
+        """One line, as ``git branch -vv`` shows it."""
+        name = one_line(self.name)
+        if self.stands_for is not None:
+            return f"  {name} -> {one_line(self.stands_for)}"
+        about = f"{name} {(self.commit or '')[:10]}{self.follows()} {self.subject or ''}"
+        return f"{'*' if self.current else ' '} {about}".rstrip()
+
+    def follows(self) -> str:
+        """What it follows and how far it is from there, in brackets."""
+        if self.upstream is None:
+            return ""
+        counts = [f"{word} {number}" for word, number in (("ahead", self.ahead), ("behind", self.behind)) if number]
+        if self.upstream_gone:
+            counts.append("gone")
+        return f" [{one_line(self.upstream)}{': ' if counts else ''}{', '.join(counts)}]"
+
+
+class BranchesArguments(RepositoryArguments):
+    """Which branches."""
+
+    remotes: bool = Field(default=False, description="Remote branches instead of local ones")
+    all: bool = Field(default=False, description="Local and remote branches")
+    contains: str | None = Field(
+        default=None, min_length=1, max_length=MAX_REVISION, description="Only branches that have this commit"
+    )
+    merged: str | None = Field(
+        default=None, min_length=1, max_length=MAX_REVISION, description="Only branches that are merged in this commit"
+    )
+    not_merged: str | None = Field(
+        default=None, min_length=1, max_length=MAX_REVISION, description="Only branches that are not merged in it"
+    )
+    sort: Literal["name", "date"] = Field(default="name", description="date: the newest commit first")
+    limit: int = Field(default=200, ge=1, le=5000, description="Most branches to list")
+
+
+class BranchesResult(Result):
+    """The branches."""
+
+    repository: str = Field(description="Top of the repository")
+    current: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
+    detached: bool = Field(description="Whether HEAD is a commit instead of a branch")
+    branches: list[Branch] = Field(description="The branches; one without any commit yet is not among them")
+    truncated: bool = Field(description="Whether there are more")
+
+
+class CurrentBranchResult(Result):
+    """What is checked out."""
+
+    repository: str = Field(description="Top of the repository")
+    branch: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
+    detached: bool = Field(description="Whether HEAD is a commit instead of a branch")
+    unborn: bool = Field(description="Whether nothing has been committed on the branch yet")
+    commit: str | None = Field(default=None, description="The current commit; absent on an unborn branch")
+    upstream: str | None = Field(default=None, description="The branch that it follows")
+    ahead: int | None = Field(default=None, description="Commits that upstream does not have")
+    behind: int | None = Field(default=None, description="Commits that only upstream has")
+    upstream_gone: bool | None = Field(default=None, description="True if upstream does not exist any more")
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What HEAD is."""
+
+    reference: str | None
+    """The full name of the branch; None if it is detached."""
+
+    @property
+    def branch(self) -> str | None:
+        return None if self.reference is None else _short(self.reference)
+
+
+async def _head(call: Call, repository: Repository) -> _Head:
+    done = await git(call, repository, "symbolic-ref", "--quiet", HEAD, accept=(0, 1))
+    return _Head(done.stdout.decode(errors="surrogateescape").removesuffix("\n") or None)
+
+
+def _short(reference: str) -> str:
+    """The name of a branch without what all names begin with."""
+    for prefix in (_HEADS, _REMOTES):
+        if reference.startswith(prefix):
+            return shown_name(reference.removeprefix(prefix))
+    return shown_name(reference)
+
+
+async def _list(call: Call, repository: Repository, head: _Head, *arguments: str) -> tuple[list[Branch], bool]:
+    """The branches that ``git for-each-ref`` with *arguments* lists, and whether the list was cut off."""
+    done = await git(call, repository, "for-each-ref", f"--format={_FORMAT}", *arguments)
+    fields = done.stdout.decode(errors="surrogateescape").split("\0")
+    return list(_parsed(fields, head)), done.truncated
+
+
+def _parsed(fields: list[str], head: _Head) -> Iterator[Branch]:
+    for start in range(0, len(fields) - len(_FIELDS), len(_FIELDS)):
+        reference, symbolic, commit, date, subject, upstream, track = fields[start : start + len(_FIELDS)]
+        reference = reference.removeprefix("\n")
+        counts = {word: int(number) for word, number in _COUNT.findall(track)}
+        counted = bool(upstream) and track != "gone"
+        yield Branch(
+            name=_short(reference),
+            remote=reference.startswith(_REMOTES),
+            current=reference == head.reference,
+            commit=commit or None,
+            date=date or None,
+            subject=shown_name(subject),
+            stands_for=_short(symbolic) if symbolic else None,
+            upstream=_short(upstream) if upstream else None,
+            ahead=counts.get("ahead", 0) if counted else None,
+            behind=counts.get("behind", 0) if counted else None,
+            upstream_gone=track == "gone" or None,
+        )
+
+
+async def _branches(call: Call, arguments: BranchesArguments) -> Answer:
+    repository = await find(call, arguments.path)
+    head = await _head(call, repository)
+    key = "refname" if arguments.sort == "name" else "-committerdate"
+    options = [f"--count={arguments.limit + 1}", f"--sort={key}"]
+    for option, revision in (
+        ("--contains", arguments.contains),
+        ("--merged", arguments.merged),
+        ("--no-merged", arguments.not_merged),
+    ):
+        if revision is not None:
+            options.append(f"{option}={await commit_id(call, repository, revision)}")
+    if arguments.all or not arguments.remotes:
+        options.append(_HEADS)
+    if arguments.all or arguments.remotes:
+        options.append(_REMOTES)
+    found, cut = await _list(call, repository, head, *options)
+    result = BranchesResult(
+        repository=shown_name(repository.place.path),
+        current=head.branch,
+        detached=head.reference is None,
+        branches=found[: arguments.limit],
+        truncated=cut or len(found) > arguments.limit,
+    )
+    lines = [branch.shown() for branch in result.branches] or ["No branches."]
+    if result.detached:
+        lines.insert(0, "* (HEAD detached)")
+    if result.truncated:
+        lines.append("[There are more branches.]")
+    return Answer(result, ({"type": "text", "text": "\n".join(lines) + "\n"},))
+
+
+async def _current(call: Call, arguments: RepositoryArguments) -> Answer:
+    repository = await find(call, arguments.path)
+    head = await _head(call, repository)
+    commit = await look_up_commit(call, repository, HEAD)
+    found: list[Branch] = []
+    if head.reference is not None and commit is not None:
+        found, _ = await _list(call, repository, head, head.reference)
+    branch = next((each for each in found if each.current), None)
+    result = CurrentBranchResult(
+        repository=shown_name(repository.place.path),
+        branch=head.branch,
+        detached=head.reference is None,
+        unborn=commit is None,
+        commit=commit,
+        upstream=branch.upstream if branch else None,
+        ahead=branch.ahead if branch else None,
+        behind=branch.behind if branch else None,
+        upstream_gone=branch.upstream_gone if branch else None,
+    )
+    if result.detached:
+        text = f"HEAD is detached at {commit}"
+    else:
+        follows = branch.follows() if branch else ""
+        text = one_line(result.branch or "") + follows + (" (no commits yet)" if result.unborn else "")
+    return Answer(result, ({"type": "text", "text": text + "\n"},))
+
+
+BRANCHES: Final = Tool(
+    name="git/branches",
+    title="List branches",
+    description="Lists local branches, or remote ones, with their commits, their upstreams and how far they are from"
+    " those. Changes nothing and fetches nothing.",
+    arguments=BranchesArguments,
+    result=BranchesResult,
+    run=_branches,
+    read_only=True,
+    idempotent=True,
+)
+
+CURRENT_BRANCH: Final = Tool(
+    name="git/current_branch",
+    title="Tell the current branch",
+    description="Tells which branch is checked out, its commit, and how far it is from its upstream. Changes nothing.",
+    arguments=RepositoryArguments,
+    result=CurrentBranchResult,
+    run=_current,
+    read_only=True,
+    idempotent=True,
+)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What differs between two states of a repository: the files with their numbers of lines, and the patch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import Field
+
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.git.running import git
+from mcpd.servers.workstation.tool import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.git.repository import Repository
+
+MAX_FILES: Final = 1000
+"""Files that an answer lists."""
+PATCH_BYTES: Final = 256 * 1024
+"""Bytes of a patch unless the caller says another number."""
+MAX_PATCH_BYTES: Final = 4 * 1024 * 1024
+
+Status = Literal["added", "copied", "deleted", "modified", "renamed", "type_changed", "unmerged"]
+
+STATUSES: Final[dict[str, Status]] = {
+    "A": "added",
+    "C": "copied",
+    "D": "deleted",
+    "M": "modified",
+    "R": "renamed",
+    "T": "type_changed",
+    "U": "unmerged",
+}
+_NOTHING: Final = "000000"
+_SUBMODULE: Final = "160000"
+
+# The repository's configuration decides none of it: neither what is run nor what the answer looks like.
+_OPTIONS: Final = (
+    "--no-color",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-relative",
+    "--find-renames",
+    "--submodule=short",
+    "--ignore-submodules=dirty",
+    "-O/dev/null",
+)
+_PATCH_OPTIONS: Final = ("--patch", "--src-prefix=a/", "--dst-prefix=b/", "--inter-hunk-context=0")
+
+
+class Change(Result):
+    """One file that differs."""
+
+    path: str = Field(description="From the top of the repository")
+    old_path: str | None = Field(default=None, description="What a renamed or copied file was called before")
+    status: Status = Field(description="What happened to it")
+    added: int | None = Field(
+        default=None, description="Lines added; absent for binary files, and if too many files differ"
+    )
+    removed: int | None = Field(default=None, description="Lines removed; absent likewise")
+    binary: bool | None = Field(default=None, description="True for a file that is no text")
+    submodule: bool | None = Field(default=None, description="True for a submodule")
+    old_mode: str | None = Field(default=None, description="Its mode before, where that changed: 100644")
+    mode: str | None = Field(default=None, description="Its mode now, where that changed: 100755")
+
+    def shown(self) -> str:
+        """One line, like those of ``git diff --numstat`` and ``--name-status``."""
+        numbers = "binary" if self.binary else f"+{self.added} -{self.removed}"
+        known = f" ({numbers})" if self.binary or self.added is not None else ""
+        name = one_line(self.path) if self.old_path is None else f"{one_line(self.old_path)} -> {one_line(self.path)}"
+        return f"{self.status}: {name}{known}"
+
+
+class Changes(Result):
+    """All that differs."""
+
+    files: list[Change] | None = Field(default=None, description="The files that differ, at most 1000")
+    files_truncated: bool | None = Field(default=None, description="True if more files differ than are listed")
+    added: int | None = Field(default=None, description="Lines added in all files; absent if there are too many")
+    removed: int | None = Field(default=None, description="Lines removed in all files, likewise")
+    patch: str | None = Field(default=None, description="The unified diff; bytes that are no UTF-8 are replaced")
+    truncated: bool | None = Field(default=None, description="True if the patch was cut off at max_bytes")
+
+
+def one_line(name: str) -> str:
+    """*name* for a listing: in one line, whatever cannot be shown escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown_name(name))
+
+
+def shown(changes: Changes) -> str:
+    """*changes* as text: the patch, or the files if there is none."""
+    if changes.patch:
+        cut = "\n[The patch goes on; max_bytes or paths say how much of it is shown.]\n" if changes.truncated else ""
+        return changes.patch + cut
+    files = changes.files or []
+    if not files:
+        return "No differences.\n"
+    lines = [each.shown() for each in files]
+    if changes.files_truncated:
+        lines.append("[More files differ.]")
+    if changes.added is not None:
+        lines.append(f"+{changes.added} -{changes.removed} in all")
+    return "".join(f"{line}\n" for line in lines)
+
+
+async def files_of(call: Call, repository: Repository, arguments: Sequence[str]) -> Changes:
+    """The files that ``git diff`` with *arguments* finds to differ, without a patch. Raises McpdError if git does."""
+    done = await git(
+        call, repository, "diff", *_OPTIONS, "--raw", "--numstat", "--abbrev=4", "-z", *arguments, most=MAX_PATCH_BYTES
+    )
+    found = list(_parsed(done.stdout, cut=done.truncated))
+    files = found[:MAX_FILES]
+    return Changes(
+        files=files,
+        files_truncated=done.truncated or len(found) > len(files) or None,
+        added=None if done.truncated else sum(each.added or 0 for each in found),
+        removed=None if done.truncated else sum(each.removed or 0 for each in found),
+    )
+
+
+async def patch_of(
+    call: Call, repository: Repository, arguments: Sequence[str], *, context: int, most: int
+) -> tuple[str, bool]:
+    """At most *most* bytes of the patch that ``git diff`` with *arguments* makes, and whether there is more of it.
+
+    *context* are the unchanged lines around each change. Only whole lines are given, unless the first is too long.
+    """
+    done = await git(
+        call, repository, "diff", *_OPTIONS, *_PATCH_OPTIONS, f"--unified={context}", *arguments, most=most
+    )
+    kept = done.stdout
+    if done.truncated:
+        kept = kept[: kept.rfind(b"\n") + 1] or kept
+    return kept.decode(errors="replace"), done.truncated
+
+
+async def changes_of(
+    call: Call, repository: Repository, arguments: Sequence[str], *, context: int, most: int
+) -> Changes:
+    """Both: the files and the patch."""
+    files = await files_of(call, repository, arguments)
+    if not files.files:
+        return files
+    patch, truncated = await patch_of(call, repository, arguments, context=context, most=most)
+    return files.model_copy(update={"patch": patch, "truncated": truncated})
+
+
+def _parsed(output: bytes, *, cut: bool) -> Iterator[Change]:
+    """The files in *output* of ``--raw --numstat -z``, which may have been *cut* off."""
+    # What follows the last NUL is nothing, or has been cut.
+    fields = os_names(output.rpartition(b"\0")[0].split(b"\0"))
+    raw: dict[str, tuple[str, str, str | None, str]] = {}
+    numbers: dict[str, tuple[str, str]] = {}
+    for field in fields:
+        if field.startswith(":"):
+            old_mode, mode, _, _, status = field[1:].split(" ")
+            old = next(fields, None) if status[0] in "RC" else None
+            path = next(fields, None)
+            # One that is unmerged may come once more, as what it is in the work tree.
+            if path is not None:
+                raw.setdefault(path, (old_mode, mode, old, status[0]))
+        elif field:
+            added, removed, name = field.split("\t", 2)
+            path = name or (next(fields, None) and next(fields, None))
+            if path:
+                numbers[path] = (added, removed)
+    for path, (old_mode, mode, old, status) in raw.items():
+        added, removed = numbers.get(path, ("", ""))
+        if not cut and old_mode == mode and status == "M" and (added, removed) in {("", ""), ("0", "0")}:
+            # All that differs is white space, which is not to count.
+            continue
+        changed = old_mode != mode and _NOTHING not in {old_mode, mode}
+        yield Change(
+            path=shown_name(path),
+            old_path=None if old is None else shown_name(old),
+            status=STATUSES.get(status, "modified"),
+            added=int(added) if added.isdigit() else None,
+            removed=int(removed) if removed.isdigit() else None,
+            binary=added == "-" or None,
+            submodule=_SUBMODULE in {old_mode, mode} or None,
+            old_mode=old_mode if changed else None,
+            mode=mode if changed else None,
+        )
+
+
+def os_names(names: Sequence[bytes]) -> Iterator[str]:
+    """*names* as ``os`` would give them: bytes that are no UTF-8 as half surrogates."""
+    return (name.decode(errors="surrogateescape") for name in names)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""git/checkout: another branch or commit in the working tree, or files as they were."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from mcpd.errors import InvalidArgument, McpdError
+from mcpd.model import printable
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.git.adding import MAX_PATHS
+from mcpd.servers.workstation.git.arguments import RepositoryArguments
+from mcpd.servers.workstation.git.running import failed, find, git
+from mcpd.servers.workstation.git.safety import MAX_REVISION, revision
+from mcpd.servers.workstation.git.submodules import FROM_STDIN, closed
+from mcpd.servers.workstation.tool import Answer, Result, Tool
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.git.repository import Repository
+
+_NAMED: Final = 5
+"""How many files an error names."""
+_IN_THE_WAY: Final = ("would be overwritten by checkout", "would be removed by checkout", "would lose untracked files")
+
+
+class CheckoutArguments(RepositoryArguments):
+    """What git/checkout takes."""
+
+    revision: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_REVISION,
+        description="The branch to switch to, or a tag or commit; with paths: where to take them from, else the index",
+    )
+    create: bool = Field(default=False, description="Make revision as a new branch and switch to it")
+    start_point: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_REVISION,
+        description="Where the new branch begins: a branch, tag or commit; HEAD if absent",
+    )
+    detach: bool = Field(default=False, description="Go to the commit of revision, on no branch")
+    paths: list[str] = Field(
+        default_factory=list,
+        max_length=MAX_PATHS,
+        description="Restore only these files or directories, and stay on the branch: from the top of the repository",
+    )
+    force: bool = Field(default=False, description="Overwrite local changes and untracked files that are in the way")
+
+
+class CheckoutResult(Result):
+    """Where HEAD is now."""
+
+    repository: str = Field(description="The top of the repository")
+    branch: str | None = Field(default=None, description="The branch that HEAD is on; absent if it is detached")
+    commit: str | None = Field(default=None, description="The commit at HEAD; absent before the first one")
+    detached: bool = Field(description="Whether HEAD is on no branch")
+    previous_branch: str | None = Field(default=None, description="The branch before")
+    previous_commit: str | None = Field(default=None, description="The commit before: a way back")
+    created: bool | None = Field(default=None, description="True if the branch is new")
+    restored: list[str] | None = Field(default=None, description="The paths that were restored")
+
+
+async def _run(call: Call, arguments: CheckoutArguments) -> Answer:
+    _check(arguments)
+    revisions = [revision(each) for each in (arguments.start_point, arguments.revision) if each is not None]
+    # A branch that is to be made is no name of anything yet.
+    known = revisions[:1] if not arguments.create else [] if arguments.start_point is None else revisions[:1]
+    repository = await closed(call, await find(call, arguments.path), *known)
+    if repository.bare:
+        raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree")
+    branch, commit = await head(call, repository)
+    if arguments.paths:
+        paths = [repository.pathspec(path) for path in arguments.paths]
+        await _restore(call, repository, arguments, paths)
+    else:
+        paths = None
+        await _switch(call, repository, arguments)
+    now, at = await head(call, repository)
+    return Answer(
+        CheckoutResult(
+            repository=shown_name(repository.place.path),
+            branch=now,
+            commit=at,
+            detached=now is None,
+            previous_branch=branch,
+            previous_commit=commit,
+            created=arguments.create or None,
+            restored=None if paths is None else [shown_name(path) for path in paths],
+        )
+    )
+
+
+def _check(arguments: CheckoutArguments) -> None:
+    if arguments.paths and (arguments.create or arguments.detach or arguments.start_point is not None):
+        raise InvalidArgument("paths are restored without leaving the branch: leave out create, start_point and detach")
+    if not arguments.paths and arguments.revision is None:
+        raise InvalidArgument("say revision, a branch or commit to go to, or paths to restore")
+    if arguments.start_point is not None and not arguments.create:
+        raise InvalidArgument("start_point is where a new branch begins: say create as well")
+    if arguments.create and arguments.detach:
+        raise InvalidArgument("create and detach exclude each other; say one of them")
+
+
+async def head(call: Call, repository: Repository) -> tuple[str | None, str | None]:
+    """The branch that HEAD is on and the commit there, each None if there is none."""
+    branch = await git(call, repository, "symbolic-ref", "--quiet", "--short", "HEAD", accept=(0, 1))
+    commit = await git(call, repository, "rev-parse", "--quiet", "--verify", "HEAD", accept=(0, 1))
+    name = branch.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+    return shown_name(name) or None, commit.stdout.decode().strip() or None
+
+
+async def _switch(call: Call, repository: Repository, arguments: CheckoutArguments) -> None:
+    options = ["--quiet", "--force"] if arguments.force else ["--quiet", "--no-overwrite-ignore"]
+    target = arguments.revision or ""
+    if arguments.create:
+        names = ["-b", target, *([] if arguments.start_point is None else [arguments.start_point])]
+    else:
+        names = [*(["--detach"] if arguments.detach else []), target]
+    done = await git(call, repository, "checkout", *options, *names, "--", writes=True, accept=(0, 1, 128))
+    if done.code:
+        raise _explained(failed(repository, ("checkout",), done))
+
+
+def _explained(fault: McpdError) -> McpdError:
+    if any(part in fault.message for part in _IN_THE_WAY):
+        return InvalidArgument(
+            f"{fault.message}; nothing has changed: git/commit or git/stash them, or say force to lose them"
+        )
+    return fault
+
+
+async def _restore(call: Call, repository: Repository, arguments: CheckoutArguments, paths: list[str]) -> None:
+    if not arguments.force:
+        lost = await _would_lose(call, repository, arguments.revision, paths)
+        if lost:
+            named = ", ".join(printable(path) for path in lost[:_NAMED])
+            more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+            raise InvalidArgument(
+                f"local changes would be lost in {named}{more}; nothing has changed: git/commit or git/stash them, or"
+                " say force to lose them"
+            )
+    source = [] if arguments.revision is None else [arguments.revision]
+    await git(
+        call,
+        repository,
+        "checkout",
+        "--quiet",
+        *source,
+        *FROM_STDIN,
+        writes=True,
+        stdin=os.fsencode("\0".join(paths)),
+    )
+
+
+async def _would_lose(call: Call, repository: Repository, source: str | None, paths: list[str]) -> list[str]:
+    """The files of *paths* with content that is nowhere else, and that restoring them from *source* would overwrite."""
+    done = await git(
+        call,
+        repository,
+        "status",
+        "--porcelain=v1",
+        "-z",
+        "--no-renames",
+        "--ignore-submodules=dirty",
+        "--untracked-files=all",
+        "--ignored=matching" if source is not None else "--ignored=no",
+        "--",
+        *paths,
+    )
+    if done.truncated:
+        raise InvalidArgument(
+            "too many files differ to tell whether any change would be lost; say force, or fewer paths"
+        )
+    changed, untracked = [], []
+    for entry in done.stdout.decode("utf-8", "surrogateescape").split("\0"):
+        index, work, name = entry[:1], entry[1:2], entry[3:]
+        if index in {"?", "!"}:
+            untracked.append(name)
+        elif work not in {" ", "", "D"} or (source is not None and index not in {" ", "", "D"}):
+            changed.append(name)
+    if source is None or not untracked:
+        return changed
+    listed = await git(call, repository, "ls-tree", "-r", "--name-only", "-z", source, "--", *paths)
+    there = listed.stdout.decode("utf-8", "surrogateescape").split("\0")
+    names = frozenset(there)
+    in_the_way = [name for name in untracked if name in names or (name.endswith("/") and _holds(name, there))]
+    return changed + (untracked if listed.truncated else in_the_way)
+
+
+def _holds(directory: str, names: list[str]) -> bool:
+    return any(name.startswith(directory) for name in names)
+
+
+CHECKOUT: Final = Tool(
+    name="git/checkout",
+    title="Check out",
+    description=(
+        "Switches to a branch, a new branch (create) or a commit, or restores files (paths) from the index or a"
+        " revision. Refuses to overwrite local changes unless force is said."
+    ),
+    arguments=CheckoutArguments,
+    result=CheckoutResult,
+    run=_run,
+    destructive=True,
+)

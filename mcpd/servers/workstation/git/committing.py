@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""git/commit: what is staged made a commit."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from mcpd.errors import ConfigMissing, InvalidArgument, McpdError
+from mcpd.model import printable
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.git.adding import MAX_PATHS
+from mcpd.servers.workstation.git.arguments import RepositoryArguments
+from mcpd.servers.workstation.git.running import failed, find, git
+from mcpd.servers.workstation.git.submodules import closed
+from mcpd.servers.workstation.tool import Answer, Result, Tool
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.git.repository import Repository
+    from mcpd.servers.workstation.processes import Completed
+
+MAX_MESSAGE: Final = 100_000
+"""Characters of a message."""
+_NUMBER: Final = re.compile(r" (\d+) (file|insertion|deletion)")
+_NOTHING: Final = re.compile(
+    rb"nothing to commit|nothing added to commit|no changes added to commit|would make\s+it empty"
+)
+_NOBODY: Final = re.compile(rb"tell me who you are|empty ident name|no (email|name) was given")
+_AUTHOR: Final = re.compile(r"[^<>\x00-\x1f]+ <[^<>\x00-\x1f]*>")
+_UNSIGNED: Final = re.compile(rb"failed to sign|cannot run gpg|failed to write commit object.*sign", re.DOTALL)
+
+
+class CommitArguments(RepositoryArguments):
+    """What git/commit takes."""
+
+    message: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_MESSAGE,
+        description="The message: a subject line, an empty line, the rest; with amend the old one if absent",
+    )
+    all: bool = Field(default=False, description="Stage all changes of tracked files first; new files stay out")
+    paths: list[str] = Field(
+        default_factory=list,
+        max_length=MAX_PATHS,
+        description="Commit only these tracked files, as they are on disk: from the top of the repository, or absolute",
+    )
+    amend: bool = Field(default=False, description="Replace the last commit")
+    allow_empty: bool = Field(default=False, description="Commit even if nothing has changed")
+    author: str | None = Field(
+        default=None,
+        max_length=500,
+        description="Another author: Name <name@example.org>",
+    )
+    no_gpg_sign: bool = Field(default=False, description="Do not sign, even if the configuration asks for it")
+
+
+class CommitResult(Result):
+    """The commit that was made."""
+
+    repository: str = Field(description="The top of the repository")
+    commit: str = Field(description="Its id")
+    abbreviated: str = Field(description="A short form of the id")
+    branch: str | None = Field(default=None, description="The branch it is on; absent if HEAD is detached")
+    author: str = Field(description="Who is named as its author: Name <name@example.org>")
+    subject: str = Field(description="The first line of its message")
+    files_changed: int = Field(description="Files that differ from the commit before")
+    insertions: int = Field(description="Lines added")
+    deletions: int = Field(description="Lines removed")
+
+
+async def _run(call: Call, arguments: CommitArguments) -> Answer:
+    if arguments.message is None and not arguments.amend:
+        raise InvalidArgument("message is missing; only amend keeps the message that is there")
+    if arguments.message is not None and not arguments.message.strip():
+        raise InvalidArgument("message is blank; say what the commit changes")
+    if arguments.all and arguments.paths:
+        raise InvalidArgument("all and paths exclude each other; say one of them")
+    if arguments.author is not None and not _AUTHOR.fullmatch(arguments.author):
+        raise InvalidArgument(f"author: {printable(arguments.author)!r} is not written as: Name <name@example.org>")
+    repository = await closed(call, await find(call, arguments.path))
+    if repository.bare:
+        raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree to commit from")
+    # Lines that begin with '#' are part of the message: nobody is shown any others.
+    options = ["--cleanup=whitespace", "--no-status"]
+    options += ["--no-edit"] if arguments.message is None else ["--file=-"]
+    options += [
+        option
+        for option, wanted in (
+            ("--all", arguments.all),
+            ("--amend", arguments.amend),
+            ("--allow-empty", arguments.allow_empty),
+            ("--no-gpg-sign", arguments.no_gpg_sign),
+        )
+        if wanted
+    ]
+    if arguments.author is not None:
+        options.append(f"--author={arguments.author}")
+    done = await git(
+        call,
+        repository,
+        "commit",
+        *options,
+        "--",
+        *(repository.pathspec(path) for path in arguments.paths),
+        writes=True,
+        stdin=(arguments.message or "").encode(),
+        accept=(0, 1, 128),
+    )
+    if done.code:
+        raise _fault(repository, arguments, done)
+    return Answer(await _made(call, repository))
+
+
+def _fault(repository: Repository, arguments: CommitArguments, done: Completed) -> McpdError:
+    """What to do about a commit that was not made."""
+    said = done.stdout + done.stderr
+    if _NOTHING.search(said):
+        what = "the files in paths have not changed" if arguments.paths else "nothing is staged"
+        return InvalidArgument(
+            f"nothing to commit in {repository.place.shown}: {what}; stage changes with git/add, say all for those of"
+            " tracked files, or allow_empty"
+        )
+    if _NOBODY.search(said):
+        return ConfigMissing(
+            f"git does not know who commits in {repository.place.shown}; set user.name and user.email in ~/.gitconfig:"
+            " git config --global user.name 'Your Name'; git config --global user.email you@example.org"
+        )
+    fault = failed(repository, ("commit",), done)
+    if _UNSIGNED.search(said):
+        return McpdError(f"{fault.message}; keys are out of reach here: say no_gpg_sign, or commit in a terminal")
+    return fault
+
+
+async def _made(call: Call, repository: Repository) -> CommitResult:
+    """What is at HEAD now."""
+    shown = await git(
+        call,
+        repository,
+        "show",
+        "--no-color",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--no-notes",
+        "--diff-merges=first-parent",
+        "--shortstat",
+        "--format=%H%x00%h%x00%an <%ae>%x00%s%x00",
+        "HEAD",
+    )
+    commit, abbreviated, author, subject, numbers = shown.stdout.decode("utf-8", "replace").split("\0", 4)
+    counts = {what: int(number) for number, what in _NUMBER.findall(numbers)}
+    branch = await git(call, repository, "symbolic-ref", "--quiet", "--short", "HEAD", accept=(0, 1))
+    return CommitResult(
+        repository=shown_name(repository.place.path),
+        commit=commit,
+        abbreviated=abbreviated,
+        branch=shown_name(branch.stdout.decode("utf-8", "surrogateescape").rstrip("\n")) or None,
+        author=author,
+        subject=subject,
+        files_changed=counts.get("file", 0),
+        insertions=counts.get("insertion", 0),
+        deletions=counts.get("deletion", 0),
+    )
+
+
+COMMIT: Final = Tool(
+    name="git/commit",
+    title="Commit",
+    description=(
+        "Makes a commit of what is staged, or of paths, or with all of what has changed in tracked files. Hooks are not"
+        " run unless allow_hooks is set."
+    ),
+    arguments=CommitArguments,
+    result=CommitResult,
+    run=_run,
+)

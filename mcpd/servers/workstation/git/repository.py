@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where a repository is: found below the roots only, and refused if anything of it is elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, NotSupported
+from mcpd.model import printable
+from mcpd.servers.workstation.jail import HERE, MAX_PATH, Place, path_of, translated
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.jail import Jail
+
+GIT: Final = ".git"
+MAX_CONTENT: Final = 64 * 1024
+"""Bytes of a file that says where something else is."""
+_ALTERNATES: Final = 32
+"""How many other object stores a repository may use."""
+_HEAD: Final = re.compile(rb"ref:\s*refs/.+|[0-9a-f]{40}([0-9a-f]{24})?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository whose every part is in the roots."""
+
+    place: Place
+    """The top level of the working tree, or the bare repository itself; symlinks resolved."""
+    relative: str
+    """The path that was asked for, from there: ``.`` for the top level itself."""
+    git_directory: Place
+    """Where HEAD and the index are."""
+    bare: bool = False
+    """Whether there is no working tree."""
+    hook_safe: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Configuration for each run of git, as keys and values, that disarms the repository's own."""
+    filters: frozenset[str] = field(default=frozenset(), repr=False)
+    """The names of filters that the repository has, and that are off."""
+    readable: tuple[str, ...] = field(default=(), repr=False)
+    """Files of the user's own configuration, which git may read."""
+
+    def pathspec(self, path: str) -> str:
+        """*path* as git takes it in the top level: absolute in the working tree, or relative to the top level.
+
+        Nothing needs to be there. Raises :class:`~mcpd.errors.InvalidArgument` for what is no acceptable path or not
+        in the working tree.
+        """
+        shown = printable(path)
+        if not path or "\0" in path or _surrogates(path) or len(path.encode()) > MAX_PATH:
+            raise InvalidArgument(
+                f"{shown!r}: a path is not empty, valid Unicode without NUL, and at most {MAX_PATH} bytes"
+            )
+        parts = [part for part in path.split("/") if part not in {"", HERE}]
+        if ".." in parts or GIT in parts:
+            raise InvalidArgument(f"{shown!r}: a path with '..' or '{GIT}' is refused; write it from the top level")
+        if not path.startswith("/"):
+            return "/".join(parts) or HERE
+        clean = "/".join(("", *parts))
+        below = "" if self.place.relative == HERE else f"/{self.place.relative}"
+        for root in (self.place.root.path, *self.place.root.spelled):
+            top = root.rstrip("/") + below
+            if clean == top:
+                return HERE
+            if clean.startswith(top + "/"):
+                return clean[len(top) + 1 :]
+        raise InvalidArgument(f"{shown!r} is not in the working tree of {self.place.shown}")
+
+
+def discover(call: Call, path: str) -> Repository:
+    """The repository of *path*, a directory or a file in it, without what its configuration asks for.
+
+    Looks no further up than the root that holds *path*, as git-rev-parse(1) would with that as a ceiling. Raises
+    :class:`~mcpd.errors.NotFound` if there is none, and :class:`~mcpd.errors.NotAuthorized` if it uses anything that
+    is outside of the roots.
+    """
+    jail = call.jail
+    asked = jail.place(path)
+    with jail.opened(asked) as fd:
+        real = jail.place(path_of(fd))
+    if GIT in real.relative.split("/"):
+        raise InvalidArgument(
+            f"{asked.shown} is in a directory that is git's own; name the working tree that it belongs to"
+        )
+    at = real
+    while True:
+        call.check()
+        found = _at(jail, at)
+        if found is not None:
+            directory, bare = found
+            _check_objects(jail, directory)
+            below = real.relative if at.relative == HERE else real.relative[len(at.relative) + 1 :] or HERE
+            return Repository(at, below, directory, bare)
+        if at.relative == HERE:
+            break
+        at = Place(at.root, at.relative.rpartition("/")[0] or HERE)
+    raise NotFound(
+        f"{asked.shown} is in no git repository, looking up to the root {printable(real.root.path)}; name a directory"
+        " that is, or make one with git init"
+    )
+
+
+def check_worktree(jail: Jail, repository: Repository, setting: str) -> None:
+    """Raise NotAuthorized if *setting*, ``core.worktree``, is not where the working tree has been found."""
+    there = os.path.normpath(os.path.join(repository.git_directory.path, setting))  # noqa: PTH118 - no pathlib for what may be bytes
+    try:
+        with jail.opened(jail.place(there)) as fd:
+            if path_of(fd) == repository.place.path:
+                return
+    except (NotFound, InvalidArgument, NotAuthorized):
+        # Said below.
+        pass
+    raise NotAuthorized(
+        f"{repository.place.shown}: its configuration puts the working tree elsewhere, at {printable(there)}"
+        " (core.worktree); such a repository is not used"
+    )
+
+
+def _at(jail: Jail, place: Place) -> tuple[Place, bool] | None:
+    """The git directory of what has its top level at *place*, and whether it is bare; None if that is no top level."""
+    inner = place.child(GIT)
+    kind = _kind(jail, inner)
+    if kind == stat.S_IFDIR and _is_git_directory(jail, inner):
+        return inner, False
+    if kind == stat.S_IFREG:
+        return _linked(jail, place, inner), False
+    if _is_git_directory(jail, place):
+        return place, True
+    return None
+
+
+def _linked(jail: Jail, place: Place, link: Place) -> Place:
+    """Where *link*, the ``.git`` of a submodule or of another working tree, says that the git directory is."""
+    content = content_of(jail, link).rstrip(b"\r\n")
+    if not content.startswith(b"gitdir: "):
+        raise InvalidArgument(f"{link.shown} is no file of git's: it does not say where the git directory is (gitdir:)")
+    directory = _elsewhere(jail, place, content.removeprefix(b"gitdir: "), f"{link.shown} says that the git directory")
+    if not _is_git_directory(jail, directory):
+        raise NotFound(f"{link.shown} says that the git directory is {directory.shown}, and that is none")
+    return directory
+
+
+def _is_git_directory(jail: Jail, place: Place) -> bool:
+    """What git takes for a git directory: HEAD, and where all working trees share it, objects and refs."""
+    if _kind(jail, place.child("HEAD"), links=False) == stat.S_IFLNK:
+        # HEAD of old: a symlink to a branch, which need not be there yet.
+        head = True
+    else:
+        head = _kind(jail, place.child("HEAD")) == stat.S_IFREG and bool(
+            _HEAD.fullmatch(content_of(jail, place.child("HEAD")).strip())
+        )
+    if not head:
+        return False
+    common = common_directory(jail, place)
+    return all(_kind(jail, common.child(name)) == stat.S_IFDIR for name in ("objects", "refs"))
+
+
+def common_directory(jail: Jail, place: Place) -> Place:
+    """Where what all working trees of the git directory *place* share is. Raises NotAuthorized if that is outside."""
+    link = place.child("commondir")
+    if _kind(jail, link) != stat.S_IFREG:
+        return place
+    return _elsewhere(jail, place, content_of(jail, link).rstrip(b"\r\n"), f"{link.shown} says that the repository")
+
+
+def _check_objects(jail: Jail, directory: Place) -> None:
+    """Raise NotAuthorized if objects are read from outside of the roots (gitrepository-layout(5), alternates)."""
+    todo, seen = [common_directory(jail, directory).child("objects")], set[str]()
+    while todo:
+        objects = todo.pop()
+        if objects.path in seen:
+            continue
+        seen.add(objects.path)
+        if len(seen) > _ALTERNATES:
+            raise NotSupported(f"{directory.shown} uses the objects of more than {_ALTERNATES} repositories")
+        link = objects.child("info").child("alternates")
+        if _kind(jail, link) != stat.S_IFREG:
+            continue
+        for line in content_of(jail, link).split(b"\n"):
+            if line.startswith(b'"'):
+                raise NotSupported(f"{link.shown}: a path in quotes is not understood; write it without")
+            if line and not line.startswith(b"#"):
+                todo.append(_elsewhere(jail, objects, line, f"{link.shown} says that more objects"))
+
+
+def _elsewhere(jail: Jail, base: Place, path: bytes, what: str) -> Place:
+    """Where *path*, found in a file and relative to *base*, is. Raises NotAuthorized if it is outside of the roots."""
+    target = os.path.normpath(os.path.join(base.path, os.fsdecode(path)))  # noqa: PTH118 - no pathlib for what may be bytes
+    try:
+        place = jail.place(target)
+        with jail.opened(place):
+            return place
+    except NotFound:
+        return jail.place(target)
+    except McpdError as error:
+        raise NotAuthorized(
+            f"{what} is {printable(target)}, which git may not read ({error.message}); add its directory to roots if"
+            " you trust it"
+        ) from error
+
+
+def _kind(jail: Jail, place: Place, *, links: bool = True) -> int | None:
+    """The type of *place* as in st_mode; None if it is not there. Without *links* that of a symlink is a symlink's."""
+    try:
+        with jail.opened(place, os.O_PATH | (0 if links else os.O_NOFOLLOW)) as fd:
+            return stat.S_IFMT(os.fstat(fd).st_mode)
+    except (NotFound, InvalidArgument):
+        return None
+
+
+def content_of(jail: Jail, place: Place, most: int = MAX_CONTENT) -> bytes:
+    """The content of a regular file of git's, which may well be a hard link: it is looked at, not shown.
+
+    Raises McpdError if it is none, cannot be read or has more than *most* bytes.
+    """
+    with jail.opened(place) as found, translated(place, "opening"):
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise InvalidArgument(f"{place.shown} is no regular file")
+        fd = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
+            data = file.read(most + 1)
+    if len(data) > most:
+        raise NotSupported(f"{place.shown} is longer than {most} bytes")
+    return data
+
+
+def _surrogates(text: str) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in text)

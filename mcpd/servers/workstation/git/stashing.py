@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""git/stash: changes put aside, and taken back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import Field
+
+from mcpd.errors import InvalidArgument, NotFound
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.git.arguments import RepositoryArguments
+from mcpd.servers.workstation.git.changes import Change, files_of
+from mcpd.servers.workstation.git.running import failed, find, git
+from mcpd.servers.workstation.git.submodules import FROM_STDIN, all_but, closed, links
+from mcpd.servers.workstation.tool import Answer, Result, Tool
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.git.repository import Repository
+
+MAX_INDEX: Final = 100_000
+MOST_STASHES: Final = 200
+"""Stashes that are listed."""
+MAX_MESSAGE: Final = 1000
+_PATCH_BYTES: Final = 256 * 1024
+_IN_THE_WAY: Final = ("would be overwritten by merge", "already exists, no checkout", "Cannot apply")
+
+
+class StashArguments(RepositoryArguments):
+    """What git/stash takes."""
+
+    action: Literal["push", "list", "show", "apply", "pop", "drop"] = Field(
+        description="push: put changes aside; apply: take them back; pop: apply and drop; drop: throw them away"
+    )
+    message: str | None = Field(
+        default=None, min_length=1, max_length=MAX_MESSAGE, description="For push: what to call it, in one line"
+    )
+    include_untracked: bool = Field(default=False, description="For push: put files away that git does not track, too")
+    keep_index: bool = Field(default=False, description="For push: leave what is staged in place")
+    index: int = Field(
+        default=0, ge=0, le=MAX_INDEX, description="For show, apply, pop and drop: which one; 0 is the newest"
+    )
+    restore_index: bool = Field(default=False, description="For apply and pop: stage what was staged")
+
+
+class Stash(Result):
+    """One stash."""
+
+    index: int = Field(description="Its number now; 0 is the newest")
+    commit: str = Field(description="The id of the commit that holds it, which stays the same")
+    created: str = Field(description="When it was made, RFC 3339")
+    message: str = Field(description="What it is called")
+
+
+class StashResult(Result):
+    """What became of it."""
+
+    repository: str = Field(description="The top of the repository")
+    action: str = Field(description="What was done")
+    stashes: list[Stash] = Field(description="The stashes there are afterwards, the newest first, at most 200")
+    saved: bool | None = Field(default=None, description="For push: false if there was nothing to put aside")
+    commit: str | None = Field(
+        default=None, description="The id of the stash: what was dropped can be found by it until git collects garbage"
+    )
+    dropped: bool | None = Field(default=None, description="Whether the stash is gone from the list")
+    conflicts: list[Change] | None = Field(
+        default=None, description="Files with conflicts, marked in them; the stash is kept"
+    )
+    files: list[Change] | None = Field(default=None, description="For show: the tracked files that it changes")
+    patch: str | None = Field(default=None, description="For show: the patch; bytes that are no UTF-8 are replaced")
+    truncated: bool | None = Field(default=None, description="For show: true if the patch was cut off")
+
+
+async def _run(call: Call, arguments: StashArguments) -> Answer:
+    _check(arguments)
+    repository = await find(call, arguments.path)
+    if repository.bare:
+        raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree")
+    if arguments.action == "list":
+        return await _answer(call, repository, arguments)
+    if arguments.action == "push":
+        return await _push(call, await closed(call, repository), arguments)
+    name, commit = await _found(call, repository, arguments.index)
+    if arguments.action == "show":
+        return await _show(call, repository, arguments, commit)
+    repository = await closed(call, repository, commit)
+    if arguments.action == "drop":
+        await git(call, repository, "stash", "drop", "--quiet", name, writes=True)
+        return await _answer(call, repository, arguments, commit=commit, dropped=True)
+    return await _apply(call, repository, arguments, commit)
+
+
+def _check(arguments: StashArguments) -> None:
+    pushes = arguments.message is not None or arguments.include_untracked or arguments.keep_index
+    if pushes and arguments.action != "push":
+        raise InvalidArgument("message, include_untracked and keep_index are for push only; leave them out")
+    if arguments.restore_index and arguments.action not in {"apply", "pop"}:
+        raise InvalidArgument("restore_index is for apply and pop only; leave it out")
+    if arguments.index and arguments.action in {"push", "list"}:
+        raise InvalidArgument("index is for show, apply, pop and drop only; leave it out")
+    if arguments.message is not None and not arguments.message.isprintable():
+        raise InvalidArgument("message: the name of a stash is one line of text")
+
+
+async def _push(call: Call, repository: Repository, arguments: StashArguments) -> Answer:
+    before = await _stashes(call, repository, 1)
+    options = [
+        option
+        for option, wanted in (
+            ("--include-untracked", arguments.include_untracked),
+            ("--keep-index", arguments.keep_index),
+            (f"--message={arguments.message}", arguments.message is not None),
+        )
+        if wanted
+    ]
+    # Git would look into a submodule that has no name, whatever it is told of all.
+    inside = [] if call.settings.allow_hooks else await links(call, repository)
+    # The commands that git starts for it name all files as ":/", which is no literal path.
+    await git(
+        call,
+        repository,
+        "--no-literal-pathspecs",
+        "stash",
+        "push",
+        *options,
+        *(FROM_STDIN if inside else ()),
+        writes=True,
+        stdin=all_but(inside) if inside else b"",
+    )
+    after = await _stashes(call, repository, 1)
+    saved = after != before
+    return await _answer(call, repository, arguments, saved=saved, commit=after[0].commit if saved else None)
+
+
+async def _show(call: Call, repository: Repository, arguments: StashArguments, commit: str) -> Answer:
+    patch = await git(
+        call,
+        repository,
+        "stash",
+        "show",
+        "--patch",
+        "--include-untracked",
+        "--no-color",
+        "--no-ext-diff",
+        "--no-textconv",
+        "--ignore-submodules=dirty",
+        "--submodule=short",
+        commit,
+        most=_PATCH_BYTES,
+    )
+    kept = patch.stdout
+    if patch.truncated:
+        kept = kept[: kept.rfind(b"\n") + 1] or kept
+    text = kept.decode("utf-8", "replace")
+    changes = await files_of(call, repository, (f"{commit}^1", commit, "--"))
+    answer = await _answer(
+        call, repository, arguments, commit=commit, files=changes.files, patch=text, truncated=patch.truncated
+    )
+    return Answer(answer.result, ({"type": "text", "text": text or "The stash changes nothing.\n"},))
+
+
+async def _apply(call: Call, repository: Repository, arguments: StashArguments, commit: str) -> Answer:
+    """By the commit, so that it is the one that was looked at; dropped only if that has gone well."""
+    options = ["--index"] if arguments.restore_index else []
+    done = await git(
+        call,
+        repository,
+        "--no-literal-pathspecs",
+        "stash",
+        "apply",
+        "--quiet",
+        *options,
+        commit,
+        writes=True,
+        accept=(0, 1),
+    )
+    conflicts = (await files_of(call, repository, ("--diff-filter=U", "--"))).files or []
+    if done.code and not conflicts:
+        fault = failed(repository, ("stash", "apply"), done)
+        if any(part in fault.message for part in _IN_THE_WAY):
+            raise InvalidArgument(
+                f"{fault.message}; the stash is kept: git/commit or git/stash what is in the way first"
+            )
+        raise fault
+    dropped = False
+    if arguments.action == "pop" and not done.code:
+        name, now = await _found(call, repository, arguments.index)
+        if now == commit:
+            await git(call, repository, "stash", "drop", "--quiet", name, writes=True)
+            dropped = True
+    return await _answer(
+        call, repository, arguments, commit=commit, dropped=dropped, conflicts=conflicts if done.code else None
+    )
+
+
+async def _found(call: Call, repository: Repository, index: int) -> tuple[str, str]:
+    """The name of the stash number *index* and its commit."""
+    name = f"stash@{{{index}}}"
+    done = await git(call, repository, "rev-parse", "--quiet", "--verify", f"refs/{name}", accept=(0, 1, 128))
+    # A number beyond the oldest is the oldest for some versions of git, with a warning.
+    if b"log for" in done.stderr or (done.code and not done.stderr):
+        raise NotFound(f"there is no {name} in {repository.place.shown}; the action list shows what there is")
+    if done.code:
+        raise failed(repository, ("rev-parse",), done)
+    return name, done.stdout.decode().strip()
+
+
+async def _stashes(call: Call, repository: Repository, most: int = MOST_STASHES) -> list[Stash]:
+    exists = await git(call, repository, "rev-parse", "--quiet", "--verify", "refs/stash", accept=(0, 1))
+    if exists.code:
+        return []
+    done = await git(
+        call,
+        repository,
+        "log",
+        "--walk-reflogs",
+        f"--max-count={most}",
+        "-z",
+        "--no-color",
+        "--no-show-signature",
+        "--format=%H%x1f%cI%x1f%gs",
+        "refs/stash",
+        "--",
+    )
+    found = []
+    for index, entry in enumerate(done.stdout.decode("utf-8", "replace").rstrip("\0").split("\0")):
+        commit, created, message = (*entry.split("\x1f", 2), "", "")[:3]
+        found.append(Stash(index=index, commit=commit, created=created, message=message))
+    return found
+
+
+async def _answer(
+    call: Call,
+    repository: Repository,
+    arguments: StashArguments,
+    **fields: bool | str | list[Change] | None,
+) -> Answer:
+    said = {
+        "repository": shown_name(repository.place.path),
+        "action": arguments.action,
+        "stashes": await _stashes(call, repository),
+        **fields,
+    }
+    return Answer(StashResult.model_validate(said))
+
+
+STASH: Final = Tool(
+    name="git/stash",
+    title="Stash changes",
+    description=(
+        "Puts local changes aside (push), lists and shows what was put aside, takes it back (apply, pop) or throws it"
+        " away (drop)."
+    ),
+    arguments=StashArguments,
+    result=StashResult,
+    run=_run,
+    destructive=True,
+)
