@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tools ci/*: what projects below the roots are built, tested and checked with, and what it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mcpd.servers.workstation.ci.diagnostics import DIAGNOSTICS
+from mcpd.servers.workstation.ci.tools import BUILD, DETECT, LINT, RESTORE, TASK, TEST
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.tool import Tool
+
+TOOLS: Final[tuple[Tool, ...]] = (DETECT, BUILD, TEST, LINT, RESTORE, TASK, DIAGNOSTICS)

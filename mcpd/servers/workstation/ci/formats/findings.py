@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What readers of output have in common: where they put what they find, and how paths, severities and codes look."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from mcpd.servers.workstation.ci.diagnostic import Diagnostic
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.ci.diagnostic import Severity
+
+MAX_FOUND: Final = 1000
+_MAX_MESSAGE: Final = 1000
+_MAX_PATH: Final = 1024
+_MAX_CODE: Final = 100
+_MAX_NUMBER: Final = 10**9
+_LAST_RESORTS: Final = 20
+
+_SEVERITIES: Final[dict[str, Severity]] = {
+    **dict.fromkeys(("error", "fatal error", "fatal", "err", "e", "f", "✖", "×", "failure", "critical"), "error"),
+    **dict.fromkeys(("internal compiler error", "sorry, unimplemented", "syntax error"), "error"),
+    **dict.fromkeys(("warning", "warn", "w", "⚠", "convention", "refactor"), "warning"),
+    **dict.fromkeys(("note", "info", "information", "help", "hint", "remark", "notice", "message", "ℹ"), "note"),
+    "none": "note",
+}
+_FOREIGN: Final = ("node_modules/", "site-packages/", "dist-packages/", "node:", "internal/", "<", "bun:", "ext:")
+_NOT_OURS: Final = re.compile(r"(?:^|/)(?:node_modules|site-packages|dist-packages|vendor|\.cargo|rustc)/|/lib/python3")
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in a file, as printed; what is no number from 1 up is not known."""
+
+    file: str | None = None
+    line: int | str | None = None
+    column: int | str | None = None
+    end_line: int | str | None = None
+    end_column: int | str | None = None
+
+
+NOWHERE: Final = Spot()
+
+
+class Findings:
+    """The diagnostics found so far: each once, in order, and no more than :data:`MAX_FOUND`."""
+
+    def __init__(self, ecosystem: str, directory: str, *, words: frozenset[str] = frozenset()) -> None:
+        """*directory* is where the program ran; *words* are those of :data:`.parsers.TELLING` that the output has."""
+        self.ecosystem = ecosystem
+        self.words = words
+        self.base = directory
+        """What relative paths start from; make changes it on its way."""
+        self._directory = directory
+        self._found: dict[tuple[object, ...], Diagnostic] = {}
+        self._last_resorts: list[Diagnostic] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is taken."""
+        return len(self._found) >= MAX_FOUND
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        """What was found; if no error is among it, also what says only that something went wrong."""
+        found = list(self._found.values())
+        if any(each.severity == "error" for each in found):
+            return found
+        return (found + self._last_resorts)[:MAX_FOUND]
+
+    def add(
+        self,
+        severity: Severity,
+        message: str,
+        spot: Spot = NOWHERE,
+        *,
+        code: str | None = None,
+        source: str | None = None,
+    ) -> None:
+        """Take a diagnostic, unless it is known already or says nothing."""
+        made = self._made(severity, message, spot, code, source)
+        if made is not None and not self.full:
+            key = (made.file, made.line, made.column, made.severity, made.message)
+            self._found.setdefault(key, made)
+
+    def last_resort(self, message: str, spot: Spot = NOWHERE, *, source: str | None = None) -> None:
+        """Take an error that only repeats, less exactly, what another program has said before, if it has."""
+        made = self._made("error", message, spot, None, source)
+        if made is not None and made not in self._last_resorts and len(self._last_resorts) < _LAST_RESORTS:
+            self._last_resorts.append(made)
+
+    def path(self, name: str) -> str | None:
+        """*name*, as printed, as it is for the caller: relative to the directory if it lies there.
+
+        None if it is none at all.
+        """
+        name = name.strip().strip("\"'")
+        if name.startswith("file://"):
+            name = unquote(name.removeprefix("file://"))
+        if not name or len(name) > _MAX_PATH or name.startswith("<") or "\0" in name:
+            return None
+        whole = posixpath.normpath(posixpath.join(self.base, name))
+        inside = self._directory.rstrip("/") + "/"
+        return whole.removeprefix(inside)
+
+    def is_own(self, name: str) -> bool:
+        """Whether the file *name*, as printed, is the project's own, not a library's or the language's."""
+        if name.startswith(_FOREIGN) or _NOT_OURS.search(name):
+            return False
+        path = self.path(name)
+        return path is not None and not path.startswith("/") and not _NOT_OURS.search(path)
+
+    def _made(
+        self, severity: Severity, message: str, spot: Spot, code: str | None, source: str | None
+    ) -> Diagnostic | None:
+        message = message.strip()
+        if not message:
+            return None
+        if len(message) > _MAX_MESSAGE:
+            message = message[: _MAX_MESSAGE - 1] + "…"
+        file = self.path(spot.file) if spot.file else None
+        line = _number(spot.line)
+        return Diagnostic(
+            file=file,
+            line=line,
+            column=_number(spot.column) if line else None,
+            end_line=_number(spot.end_line) if line else None,
+            end_column=_number(spot.end_column) if line else None,
+            severity=severity,
+            code=(code or "")[:_MAX_CODE] or None,
+            message=message,
+            source=source,
+        )
+
+
+class Reader:
+    """What understands some formats. It is asked about each line in turn."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings = findings
+
+    def read(self, line: str) -> bool:
+        """Look at *line*, which has no newline; whether it is understood, so that no other reader is asked."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """There are no more lines."""
+
+
+def severity_of(word: str | None, default: Severity = "error") -> Severity:
+    """The severity that programs call *word*."""
+    return _SEVERITIES.get((word or "").strip().lower(), default)
+
+
+def _number(value: int | str | None) -> int | None:
+    """A line or column; programs print 0 for what they do not know."""
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.isdigit() and len(value) <= 9 else None
+    return value if value is not None and 0 < value < _MAX_NUMBER else None
+
+
+def from_zero(value: int | str | None) -> int | None:
+    """The column, from 1, of one that counts from 0."""
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.isdigit() and len(value) <= 9 else None
+    return None if value is None else value + 1
+
+
+_TRAILING: Final = {"]": "[", ")": "("}
+_CODE: Final = re.compile(r"[A-Za-z@-][\w@/.,=+-]{0,99}$")
+
+
+def trailing_code(message: str, brackets: str = "])") -> tuple[str, str | None]:
+    """*message* and the code in brackets at its end, as in ``unused variable ‘x’ [-Wunused-variable]``."""
+    message = message.rstrip()
+    if message[-1:] not in brackets or not message:
+        return message, None
+    start = message.rfind(_TRAILING[message[-1]], max(0, len(message) - _MAX_CODE - 2))
+    if start <= 0 or message[start - 1] != " ":
+        return message, None
+    code = message[start + 1 : -1]
+    if not _CODE.match(code):
+        return message, None
+    return message[:start].rstrip(), code
+
+
+def at(spot: Spot, **changes: int | str | None) -> Spot:
+    """*spot* with *changes*."""
+    return replace(spot, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs what a project is built, tested and looked over with."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
+from mcpd.model import printable
+from mcpd.servers.workstation.ci.detection import detect, projects_below
+from mcpd.servers.workstation.ci.ecosystems import ECOSYSTEMS, NAMES
+from mcpd.servers.workstation.ci.escapes import end_of, plain
+from mcpd.servers.workstation.ci.recipes import USUAL, Kind
+from mcpd.servers.workstation.processes import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcpd.servers.workstation.call import Call
+    from mcpd.servers.workstation.ci.detection import Choice, Detection, Found
+
+__all__ = ["Kind", "Run", "run_kind", "run_task"]
+
+_INSTEAD: Final[dict[Kind, tuple[Kind, ...]]] = {"check": ("lint", "build")}
+"""What is run where no ecosystem of the project has the kind."""
+_SHOWN: Final = 20
+"""Names in a message."""
+_PAUSE: Final = 0.25
+"""Seconds between two reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command that has ended, well or not."""
+
+    ecosystem: str
+    """Its name in :data:`.ecosystems.ECOSYSTEMS`."""
+    argv: tuple[str, ...]
+    """The command; if one that has to come before it failed, that one."""
+    directory: str
+    """The absolute path that it ran in."""
+    exit_code: int
+    seconds: float
+    output: str = field(repr=False)
+    """The end of stdout and stderr in their order: without escape sequences, invalid UTF-8 replaced."""
+    truncated: bool
+    """Whether there was more before."""
+
+    @property
+    def success(self) -> bool:
+        """Whether it says so."""
+        return self.exit_code == 0
+
+
+async def run_kind(
+    call: Call,
+    path: str,
+    kind: Kind,
+    *,
+    ecosystem: str | None,
+    arguments: Sequence[str],
+    most: int,
+    machine: bool = False,
+) -> Run:
+    """Run what the project in the directory *path* has for *kind*; *most* bytes of output are kept.
+
+    *machine* asks for the program's format for programs (JSON, or one line for each finding) where the table knows
+    one. A command that fails is no error. Raises :class:`~mcpd.errors.NotFound` where no project or no command is,
+    :class:`~mcpd.errors.InvalidArgument` for an unknown *ecosystem*, :class:`~mcpd.errors.NotAuthorized` for
+    "restore" without the network, and what :meth:`.call.Call.run` does.
+    """
+    if kind == "restore" and not call.settings.allow_network:
+        raise NotAuthorized("fetching dependencies takes the network; allow_network permits it")
+    detection = await call.in_thread(lambda: _detected(call, path, ecosystem))
+    candidates = _candidates(detection, ecosystem)
+    for each in (kind, *_INSTEAD.get(kind, ())):
+        fit = [(found, found.choices[each]) for found in candidates if each in found.choices]
+        if fit:
+            return await _run(call, detection, fit, arguments, most, machine=machine)
+    names = ", ".join(found.ecosystem.name for found in candidates)
+    raise NotFound(
+        f"{detection.place.shown}: there is no command to {kind} with for {names}, nor a task called"
+        f" {' or '.join(USUAL[kind])}; ci/detect shows what there is"
+    )
+
+
+async def run_task(
+    call: Call, path: str, name: str, *, ecosystem: str | None, arguments: Sequence[str], most: int
+) -> Run:
+    """Run the task *name* that the project in the directory *path* defines. Otherwise as :func:`run_kind`."""
+    detection = await call.in_thread(lambda: _detected(call, path, ecosystem))
+    candidates = _candidates(detection, ecosystem)
+    fit = [(found, choice) for found in candidates for task, choice in found.tasks if task.name == name]
+    if not fit:
+        raise NotFound(_no_task(detection, candidates, name))
+    return await _run(call, detection, fit, arguments, most)
+
+
+def _detected(call: Call, path: str, ecosystem: str | None) -> Detection:
+    """The projects in *path*, of which there is at least one."""
+    if ecosystem is not None and ecosystem not in NAMES:
+        raise InvalidArgument(f"ecosystem {printable(ecosystem)!r} is none of {', '.join(NAMES)}")
+    detection = detect(call, path)
+    if detection.found:
+        return detection
+    below = projects_below(call, detection.place)
+    where = detection.place.shown
+    if below:
+        listed = ", ".join(map(printable, below[:_SHOWN]))
+        raise NotFound(f"{where} holds no project that is known, but these in it do: {listed}{_told(detection)}")
+    looked = ", ".join(dict.fromkeys(marker for each in ECOSYSTEMS for marker in each.markers))
+    raise NotFound(f"{where} holds no project that is known, which would have one of {looked}{_told(detection)}")
+
+
+def _told(detection: Detection) -> str:
+    return "".join(f"; {printable(each)}" for each in detection.problems[:3])
+
+
+def _candidates(detection: Detection, ecosystem: str | None) -> Sequence[Found]:
+    if ecosystem is None:
+        return detection.found
+    found = [each for each in detection.found if each.ecosystem.name == ecosystem]
+    if not found:
+        there = ", ".join(each.ecosystem.name for each in detection.found)
+        where = detection.place.shown
+        raise NotFound(f"{where} holds no project of {ecosystem}; what there is: {there}{_told(detection)}")
+    return found
+
+
+def _no_task(detection: Detection, candidates: Sequence[Found], name: str) -> str:
+    names = list(dict.fromkeys(task.name for found in candidates for task, _ in found.tasks))
+    message = f"{detection.place.shown} has no task {printable(name)!r}"
+    if not names:
+        return f"{message}, nor any other: {', '.join(found.ecosystem.name for found in candidates)} was looked at"
+    if near := difflib.get_close_matches(name, names, n=3, cutoff=0.5):
+        return f"{message}; the nearest are {', '.join(near)}"
+    more = f" and {len(names) - _SHOWN} more, see ci/detect" if len(names) > _SHOWN else ""
+    return f"{message}; there are {', '.join(names[:_SHOWN])}{more}"
+
+
+async def _run(
+    call: Call,
+    detection: Detection,
+    fit: Sequence[tuple[Found, Choice]],
+    arguments: Sequence[str],
+    most: int,
+    *,
+    machine: bool = False,
+) -> Run:
+    """Run the first of *fit* whose programs are there."""
+    found, choice = next(((found, choice) for found, choice in fit if not choice.missing), fit[0])
+    if choice.missing:
+        command = " ".join(choice.recipe.argv)
+        raise NotFound(
+            f"{printable(command)}: {', '.join(map(printable, choice.missing))} is not installed; install it, or add"
+            " the directory it is in to toolchains"
+        )
+    recipe = choice.recipe
+    output = bytearray()
+    is_cut = False
+    started = time.monotonic()
+    code, argv = 0, recipe.argv
+    on_line = _reporting(call)
+    for argv in (*recipe.before, recipe.full(arguments, machine=machine)):
+        completed = await call.run(
+            Command(
+                argv=_in_project(detection, argv),
+                place=detection.place,
+                env=recipe.env,
+                writes=True,
+                most=most,
+                keep="tail",
+                merge=True,
+                on_line=on_line,
+            )
+        )
+        is_cut = completed.truncated or is_cut
+        output += completed.stdout
+        code = completed.code
+        if code != 0:
+            break
+    seconds = round(time.monotonic() - started, 3)
+    text, truncated = await call.in_thread(lambda: end_of(bytes(output), most, is_cut=is_cut))
+    return Run(found.ecosystem.name, argv, detection.place.path, code, seconds, text, truncated)
+
+
+def _in_project(detection: Detection, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """*argv* with the absolute path of a program that is a file of the project."""
+    program = argv[0]
+    if "/" in program:
+        program = os.path.join(detection.place.path, program.removeprefix("./"))  # noqa: PTH118
+    return (program, *argv[1:])
+
+
+def _reporting(call: Call) -> Callable[[bytes], None] | None:
+    """What tells the client of the lines as they come, not of each one that comes fast."""
+    if not call.wants_progress:
+        return None
+    lines = 0
+    last = -_PAUSE
+
+    def on_line(line: bytes) -> None:
+        nonlocal lines, last
+        lines += 1
+        now = time.monotonic()
+        if now - last >= _PAUSE:
+            last = now
+            call.report(lines, None, printable(plain(line[:500].decode("utf-8", "replace"))))
+
+    return on_line
