@@ -20,6 +20,8 @@ from platformdirs.unix import Unix
 
 HOME_VARIABLE: Final = "MCP_USER_HOME"
 """Names the user's home to a server, whose own HOME is the directory that it may write."""
+CONFINED_VARIABLE: Final = "MCPD_CONFINED"
+"""Is ``1`` for a server that runs in mcpd's sandbox."""
 
 
 VENDOR_VARIABLE: Final = "MCP_VENDOR_DIR"

@@ -79,7 +79,8 @@ install_files() {
         echo 'install: without manual pages and completions, which "make docs" makes first' >&2
     for page in build/man/*.[158]; do
         case $page in
-        */mcp-orchestration.1 | */mcp-scripts.1) ;; # their commands come with the environment of the bundled servers: servers.sh
+        # Their commands come with the environment of the bundled servers: servers.sh
+        */mcp-orchestration.1 | */mcp-scripts.1 | */mcp-workstation.1) ;;
         *) put_all "$share/man/man${page##*.}" "$page" ;;
         esac
     done

@@ -45,7 +45,7 @@ source, share = map(Path, sys.argv[1:])
 chmod -R u=rwX,go=rX "$share/cas" "$share/mcps.json"
 
 mkdir -p "$DESTDIR$prefix/bin"
-for module in orchestration scripts; do
+for module in orchestration scripts workstation; do
     program=mcp-$module
     printf '#!/bin/sh\nexec %s -I -m mcpd.servers.%s "$@"\n' "$prefix/lib/mcpd-servers/bin/python" "$module" \
         >"$DESTDIR$prefix/bin/$program"

@@ -44,6 +44,8 @@ if [ "$purpose" = check ]; then
     want_command procps ps
     # What the scripts that come with mcpd call.
     want_command jq jq
+    # What the workstation searches with.
+    want_command ripgrep rg
     # What the guides verify signatures with.
     want_command openssl openssl
     want tzdata /usr/share/zoneinfo/Europe/Vienna

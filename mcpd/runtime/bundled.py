@@ -26,10 +26,24 @@ NEEDED: Final = ("httpx2", "websockets")
 NEEDED_BY_SCRIPTS: Final = ("mcp", "jinja2", "jsonschema", "docstring_parser")
 """The same of ``mcp-scripts``."""
 ORCHESTRATION: Final = "mcp-orchestration"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled:
+    """One bundled server that has a manifest."""
+
+    module: str
+    needs: tuple[str, ...]
+    """What tells an environment with its libraries from one without."""
+    reads_data: bool = False
+    """Whether it reads data of the package."""
+
+
 COMMANDS: Final = {
-    ORCHESTRATION: ("mcpd.servers.orchestration", ("mcp", "cryptography", "jsonschema")),
+    ORCHESTRATION: Bundled("mcpd.servers.orchestration", ("mcp", "cryptography", "jsonschema"), reads_data=True),
+    "mcp-workstation": Bundled("mcpd.servers.workstation", ("mcp", "jsonschema")),
 }
-"""The bundled servers by the command that their manifest names: the module, and what it needs."""
+"""The bundled servers by the command that their manifest names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +92,9 @@ def command(server_id: str, name: str) -> Program:
 
     Raises :class:`~mcpd.errors.NotSupported` if it is not installed, which says how to have it.
     """
-    module, needed = COMMANDS[name]
-    found = _program(f"{server_id} comes with mcpd, and the environment it runs in", module, needed)
-    return Program(found.argv, reads_data=True)
+    bundled = COMMANDS[name]
+    found = _program(f"{server_id} comes with mcpd, and the environment it runs in", bundled.module, bundled.needs)
+    return Program(found.argv, reads_data=bundled.reads_data)
 
 
 def _program(what: str, module: str, needed: Iterable[str]) -> Program:

@@ -78,6 +78,9 @@ def server_spec(
     env |= _configured_environment(manifest, launch.values) | environment.FIXED
     if granted.network:
         env |= environment.network()
+    if scope is Scope.USER and any(grant.path.startswith("~") for grant in granted.paths):
+        # What of its configuration a permission names reaches it as it was written, and its own HOME is another one.
+        env[locations.HOME_VARIABLE] = str(paths.home)
     if granted.installed:
         env |= locations.exported(paths)
     if not confined:
@@ -85,6 +88,7 @@ def server_spec(
         del env["XDG_RUNTIME_DIR"]
         overlay = Overlay(private, launch.data) if server.script is not None else None
         return LaunchSpec(server.id, argv, str(generation), env, (), granted.network, overlay, confined=False)
+    env[locations.CONFINED_VARIABLE] = "1"
     bus = _bus(server.id, granted, scope, paths, runtime_dir)
     if bus:
         env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={bus.socket}"

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -58,6 +61,55 @@ def test_without_its_libraries_the_error_says_what_to_install(
         with pytest.raises(NotSupported, match=f"^x is a script.*{says}"):
             scripts_program("x", "/m")
         assert remote_program("x").argv[0] == sys.executable
+
+
+@pytest.mark.parametrize("name", bundled.COMMANDS)
+def test_a_server_with_a_manifest_is_a_module_that_can_be_run(name: str) -> None:
+    program = bundled.command("x", name)
+    assert program.argv[:3] == (sys.executable, "-I", "-m")
+    assert importlib.util.find_spec(f"{program.argv[3]}.__main__")
+    assert importlib.util.find_spec(f"{program.argv[3]}.server")
+
+
+IMPORTED = """
+import importlib, json, sys
+before = set(sys.modules)
+importlib.import_module(sys.argv[1])
+print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
+"""
+
+
+@pytest.mark.parametrize("module", ["mcpd.servers.scripts", *(each.module for each in bundled.COMMANDS.values())])
+def test_what_a_server_imports_is_in_the_environment_of_the_package(module: str) -> None:
+    """Here there is everything; in /usr/lib/mcpd-servers only what is locked."""
+    lock = (Path(__file__).parents[3] / "packaging/servers.lock").read_text()
+    locked = {name.replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock.lower(), re.MULTILINE)}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", IMPORTED, f"{module}.server"], capture_output=True, text=True, check=True
+    )
+    providers = importlib.metadata.packages_distributions()
+    brought = {each.lower().replace("_", "-") for name in json.loads(done.stdout) for each in providers.get(name, ())}
+    assert brought - {"mcpd-system"} <= locked
+
+
+def test_only_what_reads_the_packages_data_is_shown_them() -> None:
+    package = Path(mcpd.__file__).parent
+    shown = {name: [mount.target for mount in bundled.command("x", name).mounts()] for name in bundled.COMMANDS}
+    assert shown == {
+        "mcp-orchestration": [str(package), str(package.parent / "data")],
+        "mcp-workstation": [str(package)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "absent"), [(name, each) for name, it in bundled.COMMANDS.items() for each in it.needs]
+)
+def test_without_the_libraries_of_a_bundled_server_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str, absent: str
+) -> None:
+    without(monkeypatch, absent)
+    with pytest.raises(NotSupported, match=r"^x comes with mcpd.*mcpd-system\[servers\]"):
+        bundled.command("x", name)
 
 
 def test_the_package_of_mcpd_does_not_run_its_programs_in_an_older_environment() -> None:

@@ -69,6 +69,7 @@ async def test_S28_cwd_is_the_install_directory_and_state_is_home(world: World) 
     )
     assert found["cwd"] == str(server.generation)
     assert found["env"]["HOME"] == str(state)
+    assert found["env"]["MCPD_CONFINED"] == "1"
     assert found["seen"][str(server.directory)] == ["manifest.json", "server.py"]
     assert found["seen"][str(world.paths.user.installed)] == ["server"]
     assert {path for path in (server.generation, state, "/", "/etc") if found["writable"][str(path)]} == {state}

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The workstation on a booted system, from the packages: a user's directories for the user's clients, and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from subprocess import CompletedProcess
+
+    from tests.system.machine import Machine
+
+pytestmark = pytest.mark.skipif(os.environ.get("MCPD_SYSTEM_FROM") == "tree", reason="there are no packages")
+
+HOME: Final = "/home/alice"
+SRC: Final = f"{HOME}/src"
+STATE: Final = f"{HOME}/.local/state/mcp/workstation"
+IDENTITY: Final = "[user]\n\tname = Alice\n\temail = alice@localhost.invalid\n"
+MAKE: Final = f"""#!/bin/sh
+echo "making $*"
+cat {HOME}/secret 2>/dev/null && echo leaked
+ls /run/user/*/bus 2>/dev/null && echo "a bus"
+echo escaped 2>/dev/null >{HOME}/.profile && echo "wrote outside"
+echo made >made
+echo 'main.c:3:7: error: expected expression'
+exit 2
+"""
+"""A build that looks for a way out, and fails as builds do."""
+
+
+def call(machine: Machine, tool: str, user: str = "alice", **arguments: Any) -> CompletedProcess[str]:
+    return machine.mcpctl("call", "workstation", tool, json.dumps(arguments), "--json", user=user, check=False)
+
+
+def answer(machine: Machine, tool: str, **arguments: Any) -> dict[str, Any]:
+    done = call(machine, tool, **arguments)
+    assert done.returncode == 0, (tool, done.stdout, done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)["structuredContent"]
+    return found
+
+
+def refused(machine: Machine, tool: str, **arguments: Any) -> str:
+    done = call(machine, tool, **arguments)
+    assert done.returncode != 0, done.stdout
+    return done.stderr
+
+
+@pytest.fixture
+def src(machine: Machine) -> Iterator[str]:
+    """A directory of alice's that is configured, beside things that are not."""
+    machine.run("mkdir", "-p", SRC, user="alice")
+    machine.write(f"{SRC}/hello.txt", "Hello\nworld\n", owner="alice")
+    machine.write(f"{HOME}/secret", "nobody's business\n", 0o600, "alice")
+    machine.write(f"{HOME}/dotfiles/gitconfig", IDENTITY, owner="alice")
+    machine.run("ln", "-sfn", "dotfiles/gitconfig", f"{HOME}/.gitconfig", user="alice")
+    machine.mcpctl("config", "set", "workstation", 'roots=["~/src"]', user="alice")
+    yield SRC
+    for key in ("roots", "toolchains"):
+        machine.mcpctl("config", "unset", "workstation", key, user="alice")
+    machine.run("rm", "-rf", SRC, f"{HOME}/secret", f"{HOME}/dotfiles", f"{HOME}/.gitconfig", f"{HOME}/tools")
+
+
+def test_it_is_there_for_everybody_and_says_what_to_set(machine: Machine) -> None:
+    for user in ("alice", "bob"):
+        found = json.loads(machine.mcpctl("list", "--json", user=user).stdout)["servers"]
+        assert {each["id"]: each["state"] for each in found}["workstation"] == "installed"
+    tools = json.loads(machine.mcpctl("tools", "workstation", "--json", user="bob").stdout)["tools"]
+    assert {"filesystem/read", "git/status", "ci/build"} <= {each["name"] for each in tools}
+    said = call(machine, "filesystem/read", "bob", path="/etc/passwd").stderr
+    assert "mcpctl config set workstation" in said
+
+
+def test_A_18_what_is_configured_can_be_worked_on_and_nothing_else(machine: Machine, src: str) -> None:
+    read = answer(machine, "filesystem/read", path="hello.txt")
+    assert (read["text"], read["path"]) == ("Hello\nworld\n", f"{src}/hello.txt")
+    written = answer(machine, "filesystem/write", path=f"{src}/new/file.txt", content="new\n", create_parents=True)
+    assert written["created"] is True
+    assert machine.run("stat", "--format=%U", f"{src}/new/file.txt").stdout.strip() == "alice"
+    edits = [{"old_text": "world", "new_text": "machine"}]
+    assert answer(machine, "filesystem/edit", path="hello.txt", edits=edits)["replacements"] == 1
+    assert machine.read(f"{src}/hello.txt") == "Hello\nmachine\n"
+    found = answer(machine, "filesystem/search", pattern="mach.ne")
+    assert [(match["path"], match["line"]) for match in found["matches"]] == [(f"{src}/hello.txt", 2)]
+    assert found["engine"] == "ripgrep"
+
+    machine.run("ln", "-s", f"{HOME}/secret", f"{src}/link", user="alice")
+    machine.run("ln", f"{HOME}/secret", f"{src}/hard", user="alice")
+    for path, said in (
+        (f"{HOME}/secret", "outside"),
+        ("/etc/passwd", "outside"),
+        ("../secret", "'..'"),
+        ("link", "link"),
+        ("hard", "allow_hard_links"),
+    ):
+        assert said in refused(machine, "filesystem/read", path=path)
+    assert "outside" in refused(machine, "filesystem/write", path=f"{HOME}/.bashrc", content="")
+    assert "outside" in refused(machine, "filesystem/delete", path=f"{HOME}/secret")
+    assert machine.read(f"{HOME}/secret") == "nobody's business\n"
+
+
+def test_what_is_deleted_is_in_the_trash_of_its_root(machine: Machine, src: str) -> None:
+    gone = answer(machine, "filesystem/delete", path="hello.txt")
+    assert machine.run("test", "-e", f"{src}/hello.txt", check=False).returncode == 1
+    uid = machine.uid("alice")
+    assert gone["trashed_to"] == f"{src}/.Trash-{uid}/files/hello.txt"
+    assert machine.read(gone["trashed_to"]) == "Hello\nworld\n"
+    assert "Path=hello.txt\n" in machine.read(f"{src}/.Trash-{uid}/info/hello.txt.trashinfo")
+    assert machine.run("stat", "--format=%U %a", f"{src}/.Trash-{uid}").stdout.strip() == "alice 700"
+
+
+def test_git_knows_its_user_and_runs_no_hook(machine: Machine, src: str) -> None:
+    machine.run("git", "init", "-q", "-b", "main", src, user="alice")
+    hook = f"#!/bin/sh\necho ran >{src}/ran\n"
+    machine.write(f"{src}/.git/hooks/pre-commit", hook, 0o755, "alice")
+    assert answer(machine, "git/current_branch", path=".")["branch"] == "main"
+    answer(machine, "git/add", path=".", paths=["hello.txt"])
+    made = answer(machine, "git/commit", path=".", message="Say hello")
+    assert made["subject"] == "Say hello"
+    log = machine.run("git", "-C", src, "log", "--format=%H %an %s", user="alice").stdout
+    assert log == f"{made['commit']} Alice Say hello\n"
+    assert machine.run("test", "-e", f"{src}/ran", check=False).returncode == 1
+    assert "git" in refused(machine, "filesystem/write", path=".git/config", content="")
+
+
+def test_a_build_runs_in_the_roots_with_a_toolchain_and_finds_no_way_out(machine: Machine, src: str) -> None:
+    machine.write(f"{HOME}/tools/bin/make", MAKE, 0o755, "alice")
+    machine.write(f"{src}/Makefile", "all:\n\ttrue\n", owner="alice")
+    profile = machine.read(f"{HOME}/.profile")
+    machine.mcpctl("config", "set", "workstation", 'toolchains=["~/tools"]', user="alice")
+    built = answer(machine, "ci/build", path=".")
+    assert (built["exit_code"], built["success"]) == (2, False)
+    assert built["output"].splitlines()[0].startswith("making")
+    for trace in ("leaked", "a bus", "wrote outside", "nobody's business"):
+        assert trace not in built["output"]
+    (diagnostic,) = built["diagnostics"]
+    assert (diagnostic["file"], diagnostic["line"], diagnostic["severity"]) == ("main.c", 3, "error")
+    assert machine.read(f"{src}/made") == "made\n"
+    assert machine.read(f"{HOME}/.profile") == profile
+    assert "allow_network" in refused(machine, "ci/restore", path=".")
+
+
+def test_A_7_A_20_every_call_is_in_the_audit_trail_without_what_was_written(machine: Machine, src: str) -> None:
+    answer(machine, "filesystem/write", path="note.txt", content="s3cr3t content")
+    refused(machine, "filesystem/read", path="/etc/shadow")
+    trail = f"{STATE}/audit.jsonl"
+    lines = [json.loads(line) for line in machine.read(trail).splitlines()]
+    written, denied = (line for line in lines[-2:] if line["event"] == "end")
+    assert (written["tool"], written["path"], written["ok"]) == ("filesystem/write", "note.txt", True)
+    assert (denied["tool"], denied["path"], denied["ok"]) == ("filesystem/read", "/etc/shadow", False)
+    assert "s3cr3t content" not in machine.read(trail)
+    assert machine.run("stat", "--format=%U %a", trail).stdout.strip() == "alice 600"
+
+
+def test_the_system_has_no_home_to_work_in(machine: Machine) -> None:
+    done = call(machine, "filesystem/list", "root")
+    assert done.returncode != 0
+    assert "a server of the system has no home" in done.stderr
