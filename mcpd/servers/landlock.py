@@ -7,6 +7,7 @@ Standard library only, and quick to import: the workers of scripts use it, too.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def restrict(rules: Rules) -> None:
     """Hold this thread, and what it starts from now on, to *rules*. Raises OSError if the kernel has no Landlock."""
     known = version()
     if known < 1:
-        raise OSError(0, "this kernel has no Landlock")
+        raise OSError(errno.EOPNOTSUPP, "this kernel has no Landlock")
     handled = (1 << _RIGHTS.get(known, 16)) - 1 if rules.files else 0
     net = _TCP if rules.tcp and known >= 4 else 0
     scoped = (_SCOPE_SIGNAL * rules.signals | _SCOPE_ABSTRACT_SOCKET * rules.sockets) if known >= 6 else 0

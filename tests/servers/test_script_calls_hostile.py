@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.servers.scripts.calls import Calls, Limits, Outcome, PythonJob, ShellJob
 from mcpd.servers import landlock
+from mcpd.servers.scripts.calls import Calls, Limits, Outcome, PythonJob, ShellJob
 from tests.children import marked
 
 if TYPE_CHECKING:

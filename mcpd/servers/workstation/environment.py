@@ -42,6 +42,7 @@ class Environment:
         self._search = ":".join((*(str(_programs(each)) for each in settings.toolchains), *_PATH))
         self.readable = (*_SYSTEM, *map(str, settings.toolchains))
         self.writable = (str(self._home), self._temporary.name, *_DEVICES)
+        self.confined = settings.confined
         self.forbids_tcp = not settings.allow_network and not _is_isolated()
         """Whether commands are kept from the network here, as nobody else has done it."""
         self.variables = self._variables(settings)

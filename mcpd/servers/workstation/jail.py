@@ -70,9 +70,13 @@ class Place:
 class Jail:
     """The roots of one client. Without any, everything is refused, and *hint* says what to do."""
 
-    def __init__(self, roots: Sequence[Root], *, hint: str, hard_links: bool = False) -> None:
-        """*hard_links* allows to read files that have several names, of which one may be elsewhere."""
+    def __init__(self, roots: Sequence[Root], *, hint: str, hard_links: bool = False, whole: bool = False) -> None:
+        """*hard_links* allows to read files that have several names, of which one may be elsewhere.
+
+        *whole* is whether these are all the roots that are configured.
+        """
         self.roots = tuple(roots)
+        self.whole = whole
         self._hint = hint
         self._hard_links = hard_links
 

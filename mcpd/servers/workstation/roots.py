@@ -34,12 +34,12 @@ class Roots:
     def __init__(self, settings: Settings) -> None:
         """Raises :class:`~mcpd.errors.InvalidConfig` for one that is no directory."""
         self._hard_links = settings.allow_hard_links
-        self._found = [_opened(path) for path in settings.roots]
+        self._found = [_opened(path, settings.state) for path in settings.roots]
 
     @property
     def jail(self) -> Jail:
         """All of the configured roots."""
-        return Jail(self._found, hint=UNSET, hard_links=self._hard_links)
+        return Jail(self._found, hint=UNSET, hard_links=self._hard_links, whole=True)
 
     def narrowed(self, uris: Iterable[str]) -> Jail:
         """What the client's roots *uris* leave: only what is in one of them and in one of the configured.
@@ -57,7 +57,8 @@ class Roots:
             inner = self._inside(path)
             if inner is not None:
                 found.setdefault(inner.path, inner)
-        return Jail(list(found.values()), hint=OUTSIDE, hard_links=self._hard_links)
+        whole = found.keys() >= {root.path for root in self._found}
+        return Jail(list(found.values()), hint=OUTSIDE, hard_links=self._hard_links, whole=whole)
 
     def _inside(self, path: str) -> Root | None:
         """What is at *path* in one of the roots; None for what is not there, or not ours to touch."""
@@ -71,7 +72,7 @@ class Roots:
         return Root(path_of(fd), fd, (place.path,))
 
 
-def _opened(path: Path) -> Root:
+def _opened(path: Path, state: Path) -> Root:
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -81,6 +82,11 @@ def _opened(path: Path) -> Root:
     root = Root(real, fd, () if spelled == real else (spelled,))
     if real == "/":
         raise InvalidConfig("roots: / cannot be a root; name the directories that are needed")
+    kept = os.path.realpath(state)
+    if _lies_in(kept, real) or _lies_in(real, kept):
+        raise InvalidConfig(
+            f"roots: {printable(spelled)} holds {printable(kept)}, where every call is recorded; name narrower directories"
+        )
     return root
 
 

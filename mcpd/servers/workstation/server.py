@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -14,10 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from mcpd import __version__
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, TimedOut, UnknownMethod
-from mcpd.paths import HOME_VARIABLE, from_environment
+from mcpd.model import printable
+from mcpd.model.base import first_fault
+from mcpd.paths import CONFINED_VARIABLE, HOME_VARIABLE, from_environment
 from mcpd.servers import sdk, tree
 from mcpd.servers.logs import Log
 from mcpd.servers.workstation.client_roots import ClientRoots
@@ -96,20 +100,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _truth(text: str) -> bool:
-    return {"true": True, "false": False}[text]
+    if text not in {"true", "false"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text == "true"
 
 
 def _rate(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 10_000:
-        raise ValueError
-    return number
+    return _number(text, 0.001, 10_000, "calls a second")
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
-    if not 1 <= number <= 7200:
-        raise ValueError
+    return _number(text, 1, 7200, "seconds")
+
+
+def _number(text: str, least: float, most: float, what: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from {least:g} to {most:g} {what}")
     return number
 
 
@@ -125,6 +135,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         toolchains=expanded(arguments.toolchain, home),
         home=home,
         state=(arguments.state or state).absolute(),
+        confined=os.environ.get(CONFINED_VARIABLE) == "1",
         allow_network=arguments.allow_network,
         allow_hooks=arguments.allow_hooks,
         allow_hard_links=arguments.allow_hard_links,
@@ -217,9 +228,10 @@ class Handlers:
         async def ask() -> list[str]:
             try:
                 found = await ctx.session.send_request(types.ListRootsRequest(), types.ListRootsResult)
-            except MCPError as error:
+            except (MCPError, ValidationError) as error:
+                reason = first_fault(error) if isinstance(error, ValidationError) else error.error.message
                 raise NotAuthorized(
-                    f"the client has roots of its own, but does not say which: {error.error.message}"
+                    f"the client has roots of its own, but does not say which: {printable(reason)}"
                 ) from error
             return [str(root.uri) for root in found.roots]
 

@@ -40,6 +40,8 @@ class Settings:
     """The user's, where git's configuration is."""
     state: Path
     """Where the audit trail is, and the home of commands."""
+    confined: bool = False
+    """Whether this process sees no more than the roots anyway, in mcpd's sandbox."""
     allow_network: bool = False
     allow_hooks: bool = False
     """Whether git runs what a repository's own configuration names: hooks, filters, drivers."""

@@ -73,14 +73,16 @@ class Workstation:
         """What ``tools/list`` shows."""
         self._numbers = itertools.count(1)
         self._running: set[asyncio.Task[Answer]] = set()
+        self._unrecorded: set[asyncio.Future[None]] = set()
+        """One for each call that has not been recorded yet."""
         self._held_back = 0
 
     async def close(self) -> None:
         """End what runs."""
         for task in self._running:
             task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=_ENDING)
+        if self._unrecorded:
+            await asyncio.wait(self._unrecorded, timeout=_ENDING)
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._stack.close()
 
@@ -98,6 +100,23 @@ class Workstation:
         Of a call that came too fast ``data`` says in how many seconds to try again (``retry_after``).
         """
         self._hold_the_rate()
+        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unrecorded.add(recorded)
+        try:
+            return await self._recorded(name, arguments, jail, client, progress)
+        finally:
+            self._unrecorded.discard(recorded)
+            recorded.set_result(None)
+
+    async def _recorded(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        jail: Callable[[], Awaitable[Jail]],
+        client: str,
+        progress: Progress | None,
+    ) -> dict[str, Any]:
+        """What :meth:`call` says, within the rate."""
         entry = _Entry(self._audit, next(self._numbers), name, client, arguments, self._held_back)
         self._held_back = 0
         try:

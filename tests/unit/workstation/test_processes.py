@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.errors import NotFound, SpawnFailed, TimedOut
+from mcpd.errors import NotFound, NotSupported, SpawnFailed, TimedOut
+from mcpd.servers import landlock
 from mcpd.servers.workstation.jail import Jail
 from mcpd.servers.workstation.processes import Command, Completed
 from tests.unit.workstation.bench import Workbench
@@ -220,3 +221,26 @@ def processes_in(bench: Workbench) -> list[int]:
         if where.is_relative_to(bench.directory):
             found.append(int(each.parent.name))
     return found
+
+
+@pytest.fixture
+def _without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel, or a container, that has none."""
+    monkeypatch.setattr(landlock, "version", lambda: -1)
+
+
+@pytest.mark.usefixtures("_without_landlock")
+async def test_A_18_where_the_kernel_cannot_hold_it_no_command_runs(bench: Workbench) -> None:
+    with pytest.raises(NotSupported, match=r"sh is not run: .*Landlock"):
+        await shell(bench, "echo >new", writes=True)
+
+
+@pytest.mark.usefixtures("_without_landlock")
+async def test_A_18_but_for_mcpds_sandbox_that_shows_nothing_else(bench: Workbench) -> None:
+    with Workbench.of(bench, confined=True) as confined:
+        assert (await shell(confined, "cat file")).stdout == b"inside\n"
+        jail = confined.roots_found.narrowed([(bench.root / "directory").as_uri()])
+        with pytest.raises(NotSupported, match="Landlock"):
+            await confined.new_call(jail=jail).run(Command(("true",), jail.place(".")))
+        whole = confined.roots_found.narrowed([bench.directory.as_uri()])
+        assert (await confined.new_call(jail=whole).run(Command(("true",), whole.place(".")))).code == 0

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The program ``mcp-workstation`` with the SDK's client: what it offers, its codes, its limits and its ends."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp_types import ListRootsResult, Root
+
+from tests.servers.workstation_harness import ERAS, PROGRAM, Desk, gone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp import Client
+
+GROUPS = {
+    "filesystem": ["read", "write", "edit", "list", "tree", "search", "stat", "mkdir", "move", "delete"],
+    "git": [
+        "status", "log", "diff", "show", "branches", "current_branch", "add", "commit", "checkout", "stash", "blame"
+    ],
+    "ci": ["detect", "build", "test", "lint", "restore", "task", "diagnostics"],
+}  # fmt: skip
+NAMES = [f"{group}/{name}" for group, names in GROUPS.items() for name in names]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A root with a file."""
+    made = Desk(tmp_path)
+    (made.root / "file").write_text("file contents here")
+    return made
+
+
+async def refused(client: Client, name: str, **arguments: Any) -> Any:
+    """The JSON-RPC error of a call."""
+    with pytest.raises(MCPError) as caught:
+        await client.call_tool(name, arguments)
+    return caught.value.error
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_A_2_A_10_A_24_tools_are_listed_with_their_schemas(desk: Desk, mode: str) -> None:
+    async with desk.started(mode=mode) as client:
+        tools = (await client.list_tools()).tools
+    assert [tool.name for tool in tools] == NAMES
+    read = next(tool for tool in tools if tool.name == "filesystem/read")
+    assert read.input_schema["required"] == ["path"]
+    assert read.input_schema["properties"]["path"]["type"] == "string"
+    for tool in tools:
+        assert tool.description
+        assert tool.annotations is not None
+        for schema in (tool.input_schema, tool.output_schema or {}):
+            Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object"
+            assert schema["additionalProperties"] is False
+            assert "$ref" not in str(schema)
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_A_3_A_11_A_12_the_call_of_the_seed(desk: Desk, mode: str) -> None:
+    async with desk.started(mode=mode) as client:
+        result = await client.call_tool("filesystem/read", {"path": str(desk.root / "file")})
+    assert not result.is_error
+    assert [block.text for block in result.content] == ["file contents here"]
+    assert result.structured_content is not None
+    assert result.structured_content["text"] == "file contents here"
+
+
+@pytest.mark.parametrize("style", ["slash", "dot", "underscore"])
+async def test_C_9_all_styles_of_names_are_understood_and_one_is_listed(desk: Desk, style: str) -> None:
+    separator = {"slash": "/", "dot": ".", "underscore": "_"}[style]
+    async with desk.started("--tool-name-style", style) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == [
+            name.replace("/", separator) for name in NAMES
+        ]
+        for name in ("filesystem/read", "filesystem.read", "filesystem_read"):
+            assert not (await client.call_tool(name, {"path": "file"})).is_error
+        (desk.root / ".git").mkdir()
+        assert (await refused(client, "git_current_branch", path=".")).code == -32603
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_A_25_A_26_A_27_the_codes_of_the_seed(desk: Desk, mode: str) -> None:
+    async with desk.started(mode=mode) as client:
+        unknown = await refused(client, "filesystem/format")
+        invalid = await refused(client, "filesystem/read", path=5)
+        failed = await refused(client, "filesystem/read", path="nothing")
+        outside = await refused(client, "filesystem/read", path=str(desk.outside / "secret"))
+    assert (unknown.code, unknown.message.split(":")[0]) == (-32601, "Method not found")
+    assert (invalid.code, invalid.message.split(":")[0]) == (-32602, "Invalid params")
+    assert (failed.code, failed.message.split(":")[0]) == (-32603, "Internal error")
+    assert outside.code == -32603
+    assert "filesystem/format" in unknown.message
+    assert "path" in invalid.message
+    assert f"{desk.root}/nothing does not exist" in failed.message
+    assert str(desk.root) in outside.message
+    assert failed.data == {"tool": "filesystem/read", "error": "NotFound"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "the argument 'path' is missing"),
+        ({"path": "file", "paht": 1}, "there is no argument 'paht'; there are path, "),
+        ({"path": ["file"]}, r'path: ["file"] does not fit {"type": "string"}'),
+        ({"path": "file", "start_line": 0}, r'start_line: 0 does not fit {"minimum": 1}'),
+        ({"path": "file", "encoding": "rot13"}, "encoding: "),
+        ({"path": ""}, "not empty"),
+    ],
+)
+async def test_A_14_A_17_arguments_are_checked_first_and_the_message_names_them(
+    desk: Desk, arguments: dict[str, Any], says: str
+) -> None:
+    async with desk.started() as client:
+        error = await refused(client, "filesystem/read", **arguments)
+    assert error.code == -32602
+    assert says in error.message
+
+
+async def test_an_argument_that_is_null_is_left_out(desk: Desk) -> None:
+    async with desk.started() as client:
+        assert not (await client.call_tool("filesystem/read", {"path": "file", "start_line": None})).is_error
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_C_4_C_5_C_6_errors_as_results(desk: Desk, mode: str) -> None:
+    async with desk.started("--error-mapping", "tool-result", mode=mode) as client:
+        for name, arguments, code in (
+            ("filesystem/format", {}, -32601),
+            ("filesystem/read", {}, -32602),
+            ("filesystem/read", {"path": "nothing"}, -32603),
+        ):
+            result = await client.call_tool(name, arguments)
+            assert result.is_error
+            assert result.structured_content is None
+            assert result.meta is not None
+            assert result.meta["org.mcpd/error"]["code"] == code
+
+
+MAKEFILE = "all:\n\t@echo begun; touch begun; (setsid sleep 600 &); sleep 600\ntest:\n\t@echo fine\n"
+
+
+@pytest.mark.parametrize("mapping", ["json-rpc", "tool-result"])
+async def test_A_6_A_28_C_7_a_call_that_takes_too_long(desk: Desk, mapping: str) -> None:
+    (desk.root / "Makefile").write_text(MAKEFILE)
+    async with desk.started("--error-mapping", mapping) as client:
+        error = await refused(client, "ci/build", path=".", timeout_seconds=1)
+        assert error.code == -32000
+        assert error.message == "Tool execution timeout after 1 s"
+        assert "begun" in error.data["output"]
+        await gone(str(desk.directory), but="--state")
+        assert not (await client.call_tool("ci/test", {"path": "."})).is_error
+
+
+async def test_timeout_seconds_has_an_end(desk: Desk) -> None:
+    (desk.root / "Makefile").write_text(MAKEFILE)
+    async with desk.started("--call-timeout", "60") as client:
+        error = await refused(client, "ci/test", path=".", timeout_seconds=61)
+    assert error.code == -32602
+    assert "60 at most" in error.message
+
+
+async def test_A_15_a_cancelled_call_ends_what_it_runs(desk: Desk) -> None:
+    (desk.root / "Makefile").write_text(MAKEFILE)
+    async with desk.started() as client:
+        task = asyncio.create_task(client.call_tool("ci/build", {"path": ".", "timeout_seconds": 600}))
+        await until((desk.root / "begun").exists)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await gone(str(desk.directory), but="--state")
+        await until(lambda: any(line.get("error") == "Cancelled" for line in desk.audit))
+
+
+async def test_progress_of_a_build(desk: Desk) -> None:
+    (desk.root / "Makefile").write_text("all:\n\t@for i in 1 2 3 4 5; do echo line $$i; sleep 0.1; done\n")
+    told: list[tuple[float, str | None]] = []
+
+    async def on_progress(progress: float, _total: float | None, message: str | None) -> None:
+        told.append((progress, message))
+
+    async with desk.started() as client:
+        result = await client.call_tool("ci/build", {"path": "."}, progress_callback=on_progress)
+    assert not result.is_error
+    assert [progress for progress, _ in told] == sorted({progress for progress, _ in told})
+    assert any("line" in (message or "") for _, message in told)
+
+
+async def test_A_19_too_many_calls_are_refused_with_when_to_try_again(desk: Desk) -> None:
+    async with desk.started("--rate", "2") as client:
+        results = await asyncio.gather(
+            *(client.call_tool("filesystem/read", {"path": "file"}) for _ in range(12)), return_exceptions=True
+        )
+        errors = [each.error for each in results if isinstance(each, MCPError)]
+        assert 5 <= len(errors) <= 6
+        for error in errors:
+            assert error.code == -32005
+            assert 0 < error.data["retry_after"] <= 0.5
+        await asyncio.sleep(max(error.data["retry_after"] for error in errors))
+        assert not (await client.call_tool("filesystem/read", {"path": "file"})).is_error
+    assert sum(line.get("held_back", 0) for line in desk.audit) == len(errors)
+
+
+async def test_A_7_A_20_every_call_is_recorded(desk: Desk) -> None:
+    async with desk.started() as client:
+        await client.call_tool("filesystem/read", {"path": "file"})
+        await client.call_tool("filesystem_write", {"path": "new", "content": "s3cret"})
+        await refused(client, "filesystem/read", path="../outside/secret")
+        await refused(client, "nonsense\n\x1b[31m", path="x")
+    lines = desk.audit
+    assert [(line["event"], line["tool"], line.get("ok")) for line in lines] == [
+        ("end", "filesystem/read", True),
+        ("begin", "filesystem/write", None),
+        ("end", "filesystem/write", True),
+        ("end", "filesystem/read", False),
+        ("end", "nonsense\\n\\x1b[31m", False),
+    ]
+    assert lines[0]["path"] == "file"
+    assert "s3cret" not in (desk.state / "audit.jsonl").read_text()
+    assert len(lines[0]["arguments_sha256"]) == 64
+    assert (desk.state / "audit.jsonl").stat().st_mode & 0o777 == 0o600
+    assert desk.log.count("tools/call") == 4
+
+
+async def test_A_20_what_cannot_be_recorded_is_not_done(desk: Desk) -> None:
+    desk.state.mkdir()
+    os.mkfifo(desk.state / "audit.jsonl")
+    async with desk.started() as client:
+        error = await refused(client, "filesystem/write", path="new", content="x")
+        assert "recorded" in error.message or "recording" in error.message
+        assert not (desk.root / "new").exists()
+        assert (await refused(client, "filesystem/read", path="file")).code == -32603
+
+
+async def test_without_roots_the_tools_name_the_setting(desk: Desk) -> None:
+    program = desk.command("--root=x")
+    program.args = [*PROGRAM, "--state", str(desk.state)]
+    desk.command = lambda *_: program  # type: ignore[method-assign]
+    async with desk.started() as client:
+        assert len((await client.list_tools()).tools) == len(NAMES)
+        for name, arguments in (("filesystem/list", {}), ("git/status", {}), ("ci/detect", {})):
+            error = await refused(client, name, **arguments)
+            assert error.code == -32603
+            assert "roots" in error.message
+            assert "mcpctl config set workstation" in error.message
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_the_roots_of_the_client_only_narrow(desk: Desk, mode: str) -> None:
+    (desk.root / "project").mkdir()
+    (desk.root / "project" / "file").write_text("of the project")
+    roots = [(desk.root / "project").as_uri(), desk.outside.as_uri(), "file://elsewhere/etc"]
+    async with desk.started(mode=mode, list_roots_callback=answering(roots)) as client:
+        assert (await client.call_tool("filesystem/read", {"path": "file"})).content[0].text == "of the project"
+        for path in (desk.root / "file", desk.outside / "secret"):
+            error = await refused(client, "filesystem/read", path=str(path))
+            assert f"may be touched: {desk.root}/project" in error.message
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_roots_elsewhere_leave_nothing(desk: Desk, mode: str) -> None:
+    async with desk.started(mode=mode, list_roots_callback=answering([desk.outside.as_uri()])) as client:
+        error = await refused(client, "filesystem/read", path=str(desk.outside / "secret"))
+        assert "client's own roots are not in" in error.message
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_client_with_a_root_above_or_none_has_all_that_is_configured(desk: Desk, mode: str) -> None:
+    for roots in ([desk.directory.as_uri()], []):
+        async with desk.started(mode=mode, list_roots_callback=answering(roots)) as client:
+            assert not (await client.call_tool("filesystem/read", {"path": "file"})).is_error
+
+
+async def test_the_client_is_asked_again_when_its_roots_change(desk: Desk) -> None:
+    (desk.root / "project").mkdir()
+    roots = [(desk.root / "project").as_uri()]
+    async with desk.started(list_roots_callback=answering(roots)) as client:
+        await refused(client, "filesystem/read", path=str(desk.root / "file"))
+        roots[:] = [desk.root.as_uri()]
+        with pytest.warns(MCPDeprecationWarning, match="roots capability"):
+            await client.send_roots_list_changed()
+        assert not (await client.call_tool("filesystem/read", {"path": str(desk.root / "file")})).is_error
+
+
+async def test_A_23_calls_side_by_side(desk: Desk) -> None:
+    (desk.root / "Makefile").write_text("all:\n\t@while ! test -e go; do sleep 0.01; done; echo gone\n")
+    for number in range(30):
+        (desk.root / f"f{number}").write_text(f"{number}")
+    async with desk.started() as client:
+        build = asyncio.create_task(client.call_tool("ci/build", {"path": "."}))
+        results = await asyncio.gather(
+            *(client.call_tool("filesystem/read", {"path": f"f{number}"}) for number in range(30))
+        )
+        assert [each.content[0].text for each in results] == [str(number) for number in range(30)]
+        assert not build.done()
+        await client.call_tool("filesystem/write", {"path": "go", "content": ""})
+        assert not (await build).is_error
+
+
+async def test_an_image_is_one(desk: Desk) -> None:
+    pixel = base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    )
+    (desk.root / "pixel").write_bytes(pixel)
+    async with desk.started() as client:
+        result = await client.call_tool("filesystem/read", {"path": "pixel"})
+    assert (result.content[0].type, result.content[0].mime_type) == ("image", "image/png")
+    assert base64.b64decode(result.content[0].data) == pixel
+
+
+async def test_at_the_end_nothing_is_left(desk: Desk) -> None:
+    (desk.root / "Makefile").write_text(MAKEFILE)
+    process = await asyncio.create_subprocess_exec(
+        desk.command().command, *desk.command().args, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL, env=desk.environ,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    build = {"name": "ci/build", "arguments": {"path": ".", "timeout_seconds": 600}}
+    for message in (
+        {"id": 1, "method": "initialize", "params": about},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": build},
+    ):
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+    await process.stdin.drain()
+    await until((desk.root / "begun").exists)
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+    await gone(str(desk.directory))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--root", "relative"], "absolute path"),
+        (["--root", "/no/such/directory"], "set directories that exist"),
+        (["--root", "/etc/passwd"], "it is not a directory"),
+        (["--root", "/"], "/ cannot be a root"),
+        (["--rate", "0"], "calls a second"),
+        (["--call-timeout", "7201"], "from 1 to 7200 seconds"),
+        (["--allow-network=perhaps"], "neither true nor false"),
+        (["--tool-name-style", "camel"], "invalid choice"),
+    ],
+)
+async def test_what_cannot_be_configured(desk: Desk, arguments: list[str], says: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        desk.command().command, *PROGRAM, "--state", str(desk.state), *arguments, stderr=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL, env=desk.environ,
+    )  # fmt: skip
+    _, stderr = await process.communicate()
+    assert process.returncode != 0
+    assert says in stderr.decode()
+    assert "Traceback" not in stderr.decode()
+
+
+async def test_a_root_in_the_users_home(desk: Desk) -> None:
+    (desk.home / "src").mkdir()
+    (desk.home / "src" / "file").write_text("at home")
+    async with desk.started("--root=~/src") as client:
+        result = await client.call_tool("filesystem/read", {"path": str(desk.home / "src/file")})
+    assert result.content[0].text == "at home"
+
+
+def answering(uris: list[str]) -> Any:
+    """A client that has the roots *uris*."""
+
+    async def answer(_context: Any) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri=uri) for uri in uris])  # type: ignore[arg-type]
+
+    return answer
+
+
+async def until(condition: Any) -> None:
+    """Wait until *condition* holds; the test's own limit is the end of patience."""
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def test_A_20_a_root_does_not_hold_the_record_of_calls(desk: Desk) -> None:
+    for root in (desk.directory, desk.state / "home"):
+        root.mkdir(parents=True, exist_ok=True)
+        process = await asyncio.create_subprocess_exec(
+            desk.command().command, *PROGRAM, "--state", str(desk.state), "--root", str(root),
+            stderr=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL, env=desk.environ,
+        )  # fmt: skip
+        _, stderr = await process.communicate()
+        assert process.returncode == 1
+        assert "where every call is recorded; name narrower directories" in stderr.decode()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What may be touched: the configured roots, and what the client's own leave of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mcpd.errors import InvalidConfig, NotAuthorized
+from mcpd.servers.workstation import client_roots
+from mcpd.servers.workstation.client_roots import ClientRoots
+from mcpd.servers.workstation.roots import expanded
+from tests.unit.workstation.bench import Workbench
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    """Two roots, in the first a project with a symlink that leads out."""
+    with Workbench(tmp_path, roots=2) as made:
+        (made.root / "project" / "below").mkdir(parents=True)
+        (made.root / "out").symlink_to("../outside")
+        yield made
+
+
+def left(bench: Workbench, *uris: str) -> list[str]:
+    """The roots that the client's *uris* leave."""
+    return [root.path for root in bench.roots_found.narrowed(uris).roots]
+
+
+def test_the_clients_roots_narrow(bench: Workbench) -> None:
+    first, second = map(str, bench.roots)
+    assert left(bench, (bench.root / "project").as_uri()) == [f"{first}/project"]
+    assert left(bench, bench.directory.as_uri()) == [first, second]
+    assert left(bench, bench.root.as_uri(), (bench.roots[1]).as_uri() + "/") == [first, second]
+    assert left(bench, (bench.root / "project").as_uri(), bench.root.as_uri()) == [f"{first}/project", first]
+    assert left(bench, f"file://localhost{first}/project/./below/..") == [f"{first}/project"]
+
+
+def test_a_client_that_names_none_says_nothing(bench: Workbench) -> None:
+    assert left(bench) == [str(root) for root in bench.roots]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///etc", "file:///nothing", "file://elsewhere/etc", "https://example.org/", "", "file:", "file:///%00",
+        "file://[::1", "file:///proc/self/root",
+    ],
+)  # fmt: skip
+def test_what_is_not_configured_is_left_out(bench: Workbench, uri: str) -> None:
+    assert left(bench, uri) == []
+    with pytest.raises(NotAuthorized, match="client's own roots are not in"):
+        bench.roots_found.narrowed([uri]).place("file")
+
+
+def test_a_root_of_the_client_is_led_nowhere(bench: Workbench) -> None:
+    for path in ("out", "out/deeper", "nothing", "project/../../outside"):
+        assert left(bench, f"{bench.root.as_uri()}/{path}") == []
+
+
+def test_a_file_is_no_root(bench: Workbench) -> None:
+    (bench.root / "file").touch()
+    assert left(bench, (bench.root / "file").as_uri()) == []
+
+
+def test_percent_encoded_names(bench: Workbench) -> None:
+    (bench.root / "a b%ü").mkdir()
+    assert left(bench, (bench.root / "a b%ü").as_uri()) == [f"{bench.root}/a b%ü"]
+
+
+def test_a_root_stays_open_as_long_as_somebody_may_need_it(bench: Workbench) -> None:
+    jail = bench.roots_found.narrowed([(bench.root / "project").as_uri()])
+    place, fd = jail.place("below"), jail.roots[0].fd
+    del jail
+    gc.collect()
+    with bench.jail.opened(place):
+        os.fstat(fd)
+    del place
+    gc.collect()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+async def test_the_client_is_asked_once_and_again_after_a_change(bench: Workbench) -> None:
+    found = ClientRoots(bench.roots_found)
+    asked = 0
+
+    async def ask() -> list[str]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return [(bench.root / "project").as_uri()]
+
+    jails = await asyncio.gather(*(found.jail(ask) for _ in range(5)))
+    assert asked == 1
+    assert {jail.roots[0].path for jail in jails} == {f"{bench.root}/project"}
+    found.changed()
+    await found.jail(ask)
+    assert asked == 2
+
+
+async def test_an_answer_from_before_a_change_is_not_used(bench: Workbench) -> None:
+    found = ClientRoots(bench.roots_found)
+    answers = [bench.roots[1].as_uri(), (bench.root / "project").as_uri()]
+
+    async def ask() -> list[str]:
+        if len(answers) == 2:
+            found.changed()
+        return [answers.pop(0)]
+
+    assert (await found.jail(ask)).roots[0].path == f"{bench.root}/project"
+
+
+async def test_a_client_that_does_not_say_gets_nothing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_roots, "PATIENCE", 0.01)
+
+    async def ask() -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+    with pytest.raises(NotAuthorized, match="has not said"):
+        await ClientRoots(bench.roots_found).jail(ask)
+
+
+def test_the_users_home_is_filled_in() -> None:
+    home = Path("/home/somebody")
+    assert expanded(["~", "~/src", "/srv"], home) == (home, home / "src", Path("/srv"))
+    for path in ("src", "~other/src", "", "./x", "/x\0y"):
+        with pytest.raises(InvalidConfig, match="absolute path"):
+            expanded([path], home)
