@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.settings import Settings
 
 _SYSTEM: Final = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/dev", "/sys",
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/sys",
     "/run/systemd/resolve",
 )  # fmt: skip
 _DEVICES: Final = (

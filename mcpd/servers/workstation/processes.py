@@ -170,7 +170,12 @@ class Processes:
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else str(error)
                 raise SpawnFailed(f"{command.argv[0]} cannot be started: {reason}") from error
-        return _Started(process, os.pidfd_open(process.pid))
+        try:
+            return _Started(process, os.pidfd_open(process.pid))
+        except OSError as error:
+            self._strays.end(process.pid)
+            process.wait()
+            raise SpawnFailed(f"{command.argv[0]} was ended at once: {error.strerror}") from error
 
     def _hold(self, command: Command, call: Call, stack: ExitStack) -> None:
         environment = self._environment
