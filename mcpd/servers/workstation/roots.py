@@ -85,7 +85,8 @@ def _opened(path: Path, state: Path) -> Root:
     kept = os.path.realpath(state)
     if _lies_in(kept, real) or _lies_in(real, kept):
         raise InvalidConfig(
-            f"roots: {printable(spelled)} holds {printable(kept)}, where every call is recorded; name narrower directories"
+            f"roots: {printable(spelled)} holds {printable(kept)}, where every call is recorded; name narrower"
+            " directories"
         )
     return root
 

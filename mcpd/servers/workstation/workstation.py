@@ -166,7 +166,9 @@ class Workstation:
             return SECONDS
         most = self._settings.call_timeout
         if asked > most:
-            raise InvalidArgument(f"timeout_seconds is {asked:g}, and a call may take {most:g} at most (call_timeout)")
+            raise InvalidArgument(
+                f"timeout_seconds is {printable(str(asked))}, and a call may take {most:g} at most (call_timeout)"
+            )
         return float(asked)
 
     async def _answer(self, work: Coroutine[Any, Any, Answer], call: Call) -> Answer:
