@@ -119,7 +119,9 @@ class McpClient:
         error = message.get("error")
         if isinstance(error, dict):
             kind = UnknownMethod if error.get("code") == _METHOD_NOT_FOUND else McpdError
-            raise kind(f"{self._name}: {method}: {error.get('message', '')} (JSON-RPC error {error.get('code')})")
+            fault = kind(f"{self._name}: {method}: {error.get('message', '')} (JSON-RPC error {error.get('code')})")
+            fault.data = error["data"] if isinstance(error.get("data"), dict) else None
+            raise fault
         result = message.get("result")
         if not isinstance(result, dict):
             raise McpdError(f"{self._name}: the answer to {method} holds neither a result nor an error")

@@ -343,25 +343,45 @@ async def test_at_the_end_nothing_is_left(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--root", "relative"], "absolute path"),
-        (["--root", "/no/such/directory"], "set directories that exist"),
-        (["--root", "/etc/passwd"], "it is not a directory"),
+        (["--root", "relative"], "relative: a directory is given as an absolute path"),
+        (["--root", "/no/such/directory"], "roots: /no/such/directory: No such file or directory; set directories"),
+        (["--root", "/etc/passwd"], "roots: /etc/passwd: it is not a directory"),
         (["--root", "/"], "/ cannot be a root"),
-        (["--rate", "0"], "calls a second"),
-        (["--call-timeout", "7201"], "from 1 to 7200 seconds"),
-        (["--allow-network=perhaps"], "neither true nor false"),
-        (["--tool-name-style", "camel"], "invalid choice"),
+        (["--rate", "0"], "rate is '0'; it can be from 0.001 to 10000"),
+        (["--call-timeout", "7201"], "call_timeout is '7201'; it can be from 1 to 7200"),
+        (["--allow-network=perhaps"], "allow_network is 'perhaps'; it can be true, false"),
+        (["--tool-name-style", "camel"], "tool_name_style is 'camel'; it can be slash, dot, underscore"),
+        (["--error-mapping", "none"], "error_mapping is 'none'; it can be json-rpc, tool-result"),
     ],
 )
-async def test_what_cannot_be_configured(desk: Desk, arguments: list[str], says: str) -> None:
+async def test_what_cannot_be_configured_is_what_every_tool_says(desk: Desk, arguments: list[str], says: str) -> None:
+    async with desk.started(*arguments) as client:
+        assert len((await client.list_tools()).tools) == len(NAMES)
+        for name in ("filesystem/list", "git/status", "ci/detect"):
+            error = await refused(client, name)
+            assert error.code == -32603
+            assert says in error.message
+    assert says in desk.log
+
+
+async def test_A_20_nothing_that_is_shown_holds_the_record_of_calls(desk: Desk) -> None:
+    for option, key in (("--root", "roots"), ("--toolchain", "toolchains")):
+        for path in (desk.directory, desk.state / "home"):
+            path.mkdir(parents=True, exist_ok=True)
+            async with desk.started(f"{option}={path}") as client:
+                error = await refused(client, "filesystem/list")
+            assert f"{key}: {path} holds {desk.state}, where every call is recorded" in error.message
+
+
+@pytest.mark.parametrize("arguments", [["--roots=/"], ["extra"], ["--root"]])
+async def test_what_is_no_option(desk: Desk, arguments: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(
-        desk.command().command, *PROGRAM, "--state", str(desk.state), *arguments, stderr=asyncio.subprocess.PIPE,
+        desk.command().command, *PROGRAM, *arguments, stderr=asyncio.subprocess.PIPE,
         stdin=asyncio.subprocess.DEVNULL, env=desk.environ,
     )  # fmt: skip
     _, stderr = await process.communicate()
-    assert process.returncode != 0
-    assert says in stderr.decode()
-    assert "Traceback" not in stderr.decode()
+    assert process.returncode == 2
+    assert "usage: mcp-workstation" in stderr.decode()
 
 
 async def test_a_root_in_the_users_home(desk: Desk) -> None:
@@ -385,15 +405,3 @@ async def until(condition: Any) -> None:
     """Wait until *condition* holds; the test's own limit is the end of patience."""
     while not condition():
         await asyncio.sleep(0.01)
-
-
-async def test_A_20_a_root_does_not_hold_the_record_of_calls(desk: Desk) -> None:
-    for root in (desk.directory, desk.state / "home"):
-        root.mkdir(parents=True, exist_ok=True)
-        process = await asyncio.create_subprocess_exec(
-            desk.command().command, *PROGRAM, "--state", str(desk.state), "--root", str(root),
-            stderr=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL, env=desk.environ,
-        )  # fmt: skip
-        _, stderr = await process.communicate()
-        assert process.returncode == 1
-        assert "where every call is recorded; name narrower directories" in stderr.decode()

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import json
+import re
 import sys
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +15,7 @@ from mcpd.cli.mcp_client import McpClient
 from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.spawn import Between, spawned
 from mcpd.cli.values import parse_json
-from mcpd.errors import EXIT_FAILED, InvalidArgument, NotFound, TimedOut
+from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, NotFound, TimedOut
 
 if TYPE_CHECKING:
     import argparse
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from mcpd.cli.spawn import Spawned
 
+_SEPARATOR: Final = re.compile(r"[/._]")
 _END_GRACE: Final = 2.0
 """Seconds that a server may take to end by itself."""
 
@@ -42,15 +45,34 @@ async def tools(args: argparse.Namespace) -> int:
 async def call(args: argparse.Namespace) -> int:
     """``mcpctl call``; 1 if the tool says that it failed. JSON: the whole result as the server gave it."""
     async with _client(args) as client:
-        tool = next((tool for tool in await client.tools() if tool.get("name") == args.tool), None)
-        if tool is None:
-            raise NotFound(f"{args.id} has no tool {args.tool!r}; 'mcpctl tools {args.id}' lists what it has")
-        result = await client.call(args.tool, _parse_arguments(args.arguments, _schema(tool)))
+        tool = _find(args.id, args.tool, await client.tools())
+        arguments = _parse_arguments(args.arguments, _schema(tool))
+        try:
+            result = await client.call(str(tool["name"]), arguments)
+        except McpdError as fault:
+            said = (fault.data or {}).get("output")
+            if isinstance(said, str) and said.strip():
+                note(clean(said, lines=True).rstrip())
+            raise
     if args.json:
         write_json(result)
     else:
         _print_result(result)
     return EXIT_FAILED if result.get("isError") else 0
+
+
+def _find(server_id: str, name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The tool *name*, whatever is between its parts: some servers list ``a/b`` as ``a.b`` or ``a_b`` if told to.
+
+    Raises :class:`~mcpd.errors.NotFound`.
+    """
+    names = {str(tool.get("name", "")): tool for tool in tools}
+    alike = [name] if name in names else [each for each in names if _SEPARATOR.split(each) == _SEPARATOR.split(name)]
+    if len(alike) == 1:
+        return names[alike[0]]
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"; there is {clean(near[0])!r}" if near else ""
+    raise NotFound(f"{server_id} has no tool {name!r}{hint}; 'mcpctl tools {server_id}' lists what it has")
 
 
 @asynccontextmanager

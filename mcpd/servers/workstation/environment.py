@@ -9,6 +9,8 @@ import socket
 import tempfile
 from typing import TYPE_CHECKING, Final
 
+from mcpd.errors import from_oserror
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -35,10 +37,18 @@ class Environment:
     """The same for all commands of one server."""
 
     def __init__(self, settings: Settings) -> None:
-        """Make the home of commands below the state directory, and a directory for temporary files."""
+        """Make the home of commands below the state directory, and a directory for temporary files.
+
+        Raises McpdError.
+        """
         self._home = settings.state / "home"
-        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise from_oserror(error, f"making {self._home}") from error
         self._temporary = tempfile.TemporaryDirectory(prefix="mcp-workstation-", ignore_cleanup_errors=True)
+        self.missing = tuple(str(each) for each in settings.toolchains if not each.is_dir())
+        """The toolchains that are not there."""
         self._search = ":".join((*(str(_programs(each)) for each in settings.toolchains), *_PATH))
         self.readable = (*_SYSTEM, *map(str, settings.toolchains))
         self.writable = (str(self._home), self._temporary.name, *_DEVICES)

@@ -70,18 +70,28 @@ class Place:
 class Jail:
     """The roots of one client. Without any, everything is refused, and *hint* says what to do."""
 
-    def __init__(self, roots: Sequence[Root], *, hint: str, hard_links: bool = False, whole: bool = False) -> None:
-        """*hard_links* allows to read files that have several names, of which one may be elsewhere.
+    def __init__(
+        self,
+        roots: Sequence[Root],
+        *,
+        hint: str,
+        home: str = "",
+        hard_links: bool = False,
+        whole: bool = False,
+    ) -> None:
+        """*home* is what ``~/`` stands for in a path.
 
-        *whole* is whether these are all the roots that are configured.
+        *hard_links* allows to read files that have several names, of which one may be elsewhere. *whole* is whether
+        these are all the roots that are configured.
         """
+        self._home = home
         self.roots = tuple(roots)
         self.whole = whole
         self._hint = hint
         self._hard_links = hard_links
 
     def place(self, path: str) -> Place:
-        """Where *path* is: absolute, or relative to the first root.
+        """Where *path* is: absolute, from the user's home (``~/``), or relative to the first root.
 
         Raises :class:`~mcpd.errors.InvalidArgument` for what is no acceptable path and
         :class:`~mcpd.errors.NotAuthorized` for one outside the roots.
@@ -106,6 +116,8 @@ class Jail:
         return Place(root, relative or HERE)
 
     def _find(self, path: str, shown: str) -> tuple[Root, str]:
+        if self._home and path.startswith("~/"):
+            path = self._home + path[1:]
         if not path.startswith("/"):
             return self.roots[0], path
         clean = "/" + "/".join(part for part in path.split("/") if part not in {"", HERE})

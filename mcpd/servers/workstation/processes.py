@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from mcpd.errors import McpdError, NotFound, NotSupported, SpawnFailed
+from mcpd.model import printable
 from mcpd.servers import landlock
 from mcpd.servers.workstation.output import Output
 from mcpd.servers.workstation.strays import Strays
@@ -143,8 +144,10 @@ class Processes:
         """Start it under rules of its own, which hold for this thread, too, for good."""
         program = self.which(command.argv[0])
         if program is None:
+            gone = [printable(each) for each in self._environment.missing]
+            missing = f"; of these {', '.join(gone)} is not there" if gone else ""
             raise NotFound(
-                f"{command.argv[0]} is not installed; install it, or add the directory it is in to toolchains"
+                f"{command.argv[0]} is not installed; install it, or add the directory it is in to toolchains{missing}"
             )
         mark = secrets.token_hex(16)
         with ExitStack() as stack, call.jail.opened(command.place, os.O_PATH | os.O_DIRECTORY) as directory:

@@ -33,13 +33,19 @@ class Roots:
 
     def __init__(self, settings: Settings) -> None:
         """Raises :class:`~mcpd.errors.InvalidConfig` for one that is no directory."""
-        self._hard_links = settings.allow_hard_links
-        self._found = [_opened(path, settings.state) for path in settings.roots]
+        self._settings = settings
+        self._found = [_opened(path) for path in settings.roots]
+        _refuse_to_show(settings.state, "roots", [root.path for root in self._found])
+        _refuse_to_show(settings.state, "toolchains", map(str, settings.toolchains))
 
     @property
     def jail(self) -> Jail:
         """All of the configured roots."""
-        return Jail(self._found, hint=UNSET, hard_links=self._hard_links, whole=True)
+        return self._jail(self._found, self._settings.problem or UNSET, whole=True)
+
+    def _jail(self, roots: Sequence[Root], hint: str, *, whole: bool) -> Jail:
+        settings = self._settings
+        return Jail(roots, hint=hint, home=str(settings.home), hard_links=settings.allow_hard_links, whole=whole)
 
     def narrowed(self, uris: Iterable[str]) -> Jail:
         """What the client's roots *uris* leave: only what is in one of them and in one of the configured.
@@ -58,7 +64,7 @@ class Roots:
             if inner is not None:
                 found.setdefault(inner.path, inner)
         whole = found.keys() >= {root.path for root in self._found}
-        return Jail(list(found.values()), hint=OUTSIDE, hard_links=self._hard_links, whole=whole)
+        return self._jail(list(found.values()), OUTSIDE, whole=whole)
 
     def _inside(self, path: str) -> Root | None:
         """What is at *path* in one of the roots; None for what is not there, or not ours to touch."""
@@ -72,7 +78,7 @@ class Roots:
         return Root(path_of(fd), fd, (place.path,))
 
 
-def _opened(path: Path, state: Path) -> Root:
+def _opened(path: Path) -> Root:
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -82,13 +88,19 @@ def _opened(path: Path, state: Path) -> Root:
     root = Root(real, fd, () if spelled == real else (spelled,))
     if real == "/":
         raise InvalidConfig("roots: / cannot be a root; name the directories that are needed")
-    kept = os.path.realpath(state)
-    if _lies_in(kept, real) or _lies_in(real, kept):
-        raise InvalidConfig(
-            f"roots: {printable(spelled)} holds {printable(kept)}, where every call is recorded; name narrower"
-            " directories"
-        )
     return root
+
+
+def _refuse_to_show(state: Path, key: str, paths: Iterable[str]) -> None:
+    """Raise :class:`~mcpd.errors.InvalidConfig` for one of *paths* that overlaps *state*: no call writes its record."""
+    kept = os.path.realpath(state)
+    for path in paths:
+        real = os.path.realpath(path)
+        if _lies_in(kept, real) or _lies_in(real, kept):
+            raise InvalidConfig(
+                f"{key}: {printable(path)} holds {printable(kept)}, where every call is recorded; name narrower"
+                " directories"
+            )
 
 
 def _lies_in(path: str, directory: str) -> bool:

@@ -18,7 +18,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from mcpd import __version__
-from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, TimedOut, UnknownMethod
+from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NotAuthorized, TimedOut, UnknownMethod
 from mcpd.model import printable
 from mcpd.model.base import first_fault
 from mcpd.paths import CONFINED_VARIABLE, HOME_VARIABLE, from_environment
@@ -31,7 +31,7 @@ from mcpd.servers.workstation.tools import TOOLS
 from mcpd.servers.workstation.workstation import RETRY_AFTER, Workstation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mcp.server.lowlevel import Server
 
@@ -45,6 +45,7 @@ _INSTRUCTIONS: Final = (
     " absolute, or relative to the first of them; filesystem/list without a path shows what is there."
 )
 _ROOTS: Final = "roots"
+_TRUTH: Final = ("true", "false")
 _TITLES: Final = {
     -32601: "Method not found",
     -32602: "Invalid params",
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = Log(NAME)
     logging.basicConfig(handlers=[lines], level=logging.INFO, format=f"{NAME}: %(message)s")
     try:
-        return asyncio.run(_serve(_settings(arguments), lines))
+        return asyncio.run(_serve(arguments, lines))
     except McpdError as fault:
         print(f"{NAME}: {fault.message}", file=sys.stderr)  # noqa: T201 - a usage message
         return fault.exit_code
@@ -77,81 +78,100 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     repeated: dict[str, Any] = {"action": "append", "default": [], "metavar": "DIR"}
-    switch: dict[str, Any] = {"nargs": "?", "const": True, "default": False, "type": _truth, "metavar": "true|false"}
+    switch: dict[str, Any] = {"nargs": "?", "const": "true", "default": "false", "metavar": "true|false"}
     parser.add_argument("--root", **repeated, help="a directory that the tools may touch; may be repeated")
     parser.add_argument("--toolchain", **repeated, help="a directory with programs that commands may use, too")
     parser.add_argument("--allow-network", **switch, help="let ci tools use the network")
     parser.add_argument("--allow-hooks", **switch, help="let git run hooks, filters and drivers of a repository")
     parser.add_argument("--allow-hard-links", **switch, help="let files be read that have several names")
-    styles, mappings = [str(each) for each in ToolNameStyle], [str(each) for each in ErrorMapping]
+    styles, mappings = "|".join(ToolNameStyle), "|".join(ErrorMapping)
     parser.add_argument(
-        "--tool-name-style", choices=styles, default=styles[0], help="how names of tools are listed; all are understood"
+        "--tool-name-style",
+        default=ToolNameStyle.SLASH,
+        metavar=styles,
+        help="how names of tools are listed; all are understood",
     )
-    parser.add_argument("--error-mapping", choices=mappings, default=mappings[0], help="what becomes of errors")
     parser.add_argument(
-        "--rate", type=_rate, default=20.0, metavar="N", help="calls a second; three times as many at once"
+        "--error-mapping", default=ErrorMapping.JSON_RPC, metavar=mappings, help="what becomes of errors"
     )
+    parser.add_argument("--rate", default="20", metavar="N", help="calls a second; three times as many at once")
     parser.add_argument(
-        "--call-timeout", type=_seconds, default=1800.0, metavar="SECONDS", help="the most that timeout_seconds can be"
+        "--call-timeout", default="1800", metavar="SECONDS", help="the most that timeout_seconds can be"
     )
-    parser.add_argument("--state", metavar="DIR", type=Path, help="where the audit trail is, and the home of commands")
+    parser.add_argument("--state", metavar="DIR", help="where the audit trail is, and the home of commands")
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}", help="print the version")
     return parser
 
 
-def _truth(text: str) -> bool:
-    if text not in {"true", "false"}:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return text == "true"
-
-
-def _rate(text: str) -> float:
-    return _number(text, 0.001, 10_000, "calls a second")
-
-
-def _seconds(text: str) -> float:
-    return _number(text, 1, 7200, "seconds")
-
-
-def _number(text: str, least: float, most: float, what: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from {least:g} to {most:g} {what}")
-    return number
-
-
-def _settings(arguments: argparse.Namespace) -> Settings:
+def _settings(arguments: argparse.Namespace, state: Path, home: Path) -> Settings:
     """What *arguments* say. Raises :class:`~mcpd.errors.InvalidConfig`."""
-    paths = from_environment()
-    home = paths.home
-    # A server of mcpd has its state directory for a home, and is told where the user's is.
-    managed = os.environ.get(HOME_VARIABLE) is not None and os.environ.get("HOME") is not None
-    state = Path(os.environ["HOME"]) if managed else paths.user.state / "workstation"
+    rate = _number(arguments, "rate", 0.001, 10_000)
     return Settings(
         roots=expanded(arguments.root, home),
         toolchains=expanded(arguments.toolchain, home),
         home=home,
-        state=(arguments.state or state).absolute(),
+        state=state,
         confined=os.environ.get(CONFINED_VARIABLE) == "1",
-        allow_network=arguments.allow_network,
-        allow_hooks=arguments.allow_hooks,
-        allow_hard_links=arguments.allow_hard_links,
-        tool_name_style=ToolNameStyle(arguments.tool_name_style),
-        error_mapping=ErrorMapping(arguments.error_mapping),
-        rate=arguments.rate,
-        burst=max(1, round(3 * arguments.rate)),
-        call_timeout=arguments.call_timeout,
+        allow_network=_choice(arguments, "allow_network", _TRUTH) == "true",
+        allow_hooks=_choice(arguments, "allow_hooks", _TRUTH) == "true",
+        allow_hard_links=_choice(arguments, "allow_hard_links", _TRUTH) == "true",
+        tool_name_style=ToolNameStyle(_choice(arguments, "tool_name_style", ToolNameStyle)),
+        error_mapping=ErrorMapping(_choice(arguments, "error_mapping", ErrorMapping)),
+        rate=rate,
+        burst=max(1, round(3 * rate)),
+        call_timeout=_number(arguments, "call_timeout", 1, 7200),
     )
 
 
-async def _serve(settings: Settings, lines: Log) -> int:
+def _choice(arguments: argparse.Namespace, key: str, choices: Iterable[str]) -> str:
+    given: str = getattr(arguments, key)
+    if given not in set(choices):
+        raise InvalidConfig(f"{key} is {printable(given)!r}; it can be {', '.join(choices)}")
+    return given
+
+
+def _number(arguments: argparse.Namespace, key: str, least: float, most: float) -> float:
+    given: str = getattr(arguments, key)
+    try:
+        number = float(given)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise InvalidConfig(f"{key} is {printable(given)!r}; it can be from {least:g} to {most:g}")
+    return number
+
+
+def _directories(given: str | None) -> tuple[Path, Path]:
+    """Where the state is and the user's home. Raises :class:`~mcpd.errors.InvalidConfig`."""
+    paths = from_environment()
+    if given is not None:
+        return expanded([given], paths.home)[0], paths.home
+    if os.environ.get(HOME_VARIABLE) is not None:
+        # A server of mcpd has its state directory for a home, and is told where the user's is.
+        return Path.home(), paths.home
+    return paths.user.state / "workstation", paths.home
+
+
+def _opened(arguments: argparse.Namespace) -> tuple[Workstation, Settings]:
+    """The workstation that *arguments* describe; with what is wrong with them for an answer to every call, if it is.
+
+    A client shows what a tool says, and seldom why a server has not started.
+    """
+    state, home = _directories(arguments.state)
+    try:
+        settings = _settings(arguments, state, home)
+        return Workstation(settings, TOOLS, adopts=True), settings
+    except InvalidConfig as fault:
+        log.error("%s", fault.message)  # noqa: TRY400 - it is no fault of the program's
+        settings = Settings(roots=(), toolchains=(), home=home, state=state, problem=fault.message)
+        return Workstation(settings, TOOLS, adopts=True), settings
+
+
+async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
     # What a command leaves behind is ours, to end it; and none of them reads what this process holds.
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     tree.prctl(tree.PR_SET_DUMPABLE, 0)
-    workstation = Workstation(settings, TOOLS, adopts=True)
+    workstation, settings = _opened(arguments)
     return await sdk.serve(
         make_server(workstation, settings), list_changed=False, lines=lines, log=log, close=workstation.close
     )

@@ -42,6 +42,8 @@ class Settings:
     """Where the audit trail is, and the home of commands."""
     confined: bool = False
     """Whether this process sees no more than the roots anyway, in mcpd's sandbox."""
+    problem: str = ""
+    """Why nothing may be touched, whatever :attr:`roots` say: what is wrong with the configuration."""
     allow_network: bool = False
     allow_hooks: bool = False
     """Whether git runs what a repository's own configuration names: hooks, filters, drivers."""

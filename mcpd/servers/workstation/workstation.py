@@ -165,6 +165,8 @@ class Workstation:
         if asked is None:
             return SECONDS
         most = self._settings.call_timeout
+        if "timeout_seconds" not in given.model_fields_set:
+            return min(float(asked), most)
         if asked > most:
             raise InvalidArgument(
                 f"timeout_seconds is {printable(str(asked))}, and a call may take {most:g} at most (call_timeout)"
@@ -229,9 +231,7 @@ def _checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
     fault = best_match(tool.validator.iter_errors(given))
     if fault is not None:
         where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault.path).lstrip(".")
-        error = InvalidArgument(
-            f"{tool.name}: {printable(where) + ': ' if where else ''}{_message(tool, given, fault)}"
-        )
+        error = InvalidArgument(f"{tool.name}: {printable(where) + ': ' if where else ''}{_message(fault)}")
         error.data = {"argument": printable(where)}
         raise error
     try:
@@ -240,17 +240,22 @@ def _checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
         raise InvalidArgument(f"{tool.name}: {first_fault(error)}") from error
 
 
-def _message(tool: Tool, given: Mapping[str, Any], fault: JsonSchemaError) -> str:
+def _message(fault: JsonSchemaError) -> str:
     """What *fault* says, without the value, which may be megabytes long."""
-    if not fault.path and fault.validator == "additionalProperties":
-        known = tool.input_schema["properties"]
-        extra = next(name for name in given if name not in known)
-        return f"there is no argument {printable(extra)!r}; there are {', '.join(known)}"
-    if not fault.path and fault.validator == "required":
-        missing = next(name for name in tool.input_schema["required"] if name not in given)
-        return f"the argument {missing!r} is missing"
-    rule = json.dumps({str(fault.validator): fault.validator_value})
-    return f"{printable(json.dumps(fault.instance))} does not fit {printable(rule)}"
+    schema, instance = fault.schema, fault.instance
+    rule, wanted = fault.validator, fault.validator_value
+    if isinstance(schema, dict) and isinstance(instance, dict):
+        known: dict[str, Any] = schema.get("properties", {})
+        extra = next((name for name in instance if name not in known), None)
+        if rule == "additionalProperties" and extra is not None:
+            return f"there is no argument {printable(extra)!r}; there are {', '.join(known)}"
+        missing = next((name for name in schema.get("required", ()) if name not in instance), None)
+        if rule == "required" and missing is not None:
+            return f"the argument {missing!r} is missing"
+    shown = printable(json.dumps(instance))
+    if rule == "enum" and isinstance(wanted, list):
+        return f"{shown} is none of {', '.join(map(str, wanted))}"
+    return f"{shown} does not fit {printable(json.dumps({str(rule): wanted}))}"
 
 
 def _result(answer: Answer) -> dict[str, Any]:

@@ -209,6 +209,8 @@ async def test_python_tools_of_the_project_come_first(bench: Workbench) -> None:
 
 async def test_python_without_pytest_has_unittest(bench: Workbench) -> None:
     found = commands(await detected(bench, {"setup.py": "", "tests/test_a.py": ""}), "python")
+    assert found["test"] == ["python3", "-m", "unittest", "discover", "-s", "tests"]
+    found = commands(await detected(bench, {"tests/__init__.py": ""}), "python")
     assert found["test"] == ["python3", "-m", "unittest"]
     assert found["build"] == ["python3", "setup.py", "build"]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bench import Workbench
 from mcpd.servers.workstation.ci.detection import detect
 from mcpd.servers.workstation.ci.ecosystems import NAMES
-from mcpd.servers.workstation.ci.project import MAX_FILE
+from mcpd.servers.workstation.ci.project import MAX_FILE, MAX_SETTINGS
 from mcpd.servers.workstation.ci.tools import DETECT
 
 if TYPE_CHECKING:
@@ -55,15 +55,16 @@ async def detected(bench: Workbench, files: dict[str, str] | None = None, **argu
         ("pyproject.toml", "x = " + "[" * 100_000, "pyproject.toml cannot be parsed"),
         ("tox.ini", "envlist = a", "tox.ini cannot be parsed"),
         ("Makefile", " " * (MAX_FILE + 1), "Makefile was not read: it has more than"),
+        ("package.json", " " * MAX_SETTINGS + "{}", "package.json was not read: it has more than"),
     ],
-    ids=["json", "deep-json", "no-object", "toml", "long-key", "deep-toml", "ini", "large"],
+    ids=["json", "deep-json", "no-object", "toml", "long-key", "deep-toml", "ini", "large", "large-json"],
 )
 async def test_a_file_that_cannot_be_read_is_a_problem_that_is_told(
     bench: Workbench, name: str, text: str, problem: str
 ) -> None:
     result = await detected(bench, {name: text})
     assert result.problems is not None
-    assert [each for each in result.problems if problem in each]
+    assert len([each for each in result.problems if problem in each]) == 1
 
 
 async def test_files_are_read_through_the_jail(bench: Workbench) -> None:

@@ -5,19 +5,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcpd.servers.workstation.ci.parsers import parse
+from mcpd.servers.workstation.ci.parsers import MAX_LINES, MAX_TEXT, parse
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.ci.diagnostic import Diagnostic
 
 DIRECTORY = "/home/user/shop"
 LARGE = 4 * 1024 * 1024
 
 
+def found(ecosystem: str, output: str, directory: str = DIRECTORY) -> list[Diagnostic]:
+    return parse(ecosystem, output, directory).diagnostics
+
+
 def files(output: str, ecosystem: str = "make", directory: str = DIRECTORY) -> list[str | None]:
-    return [each.file for each in parse(ecosystem, output, directory)]
+    return [each.file for each in found(ecosystem, output, directory)]
 
 
 @pytest.mark.parametrize(
@@ -58,51 +66,79 @@ def test_paths_are_meant_where_make_is() -> None:
 
 def test_each_is_said_once_and_in_order() -> None:
     output = "b.c:1:1: error: x\na.c:1:1: error: x\nb.c:1:1: error: x\nb.c:1:1: warning: x\n"
-    found = parse("make", output, DIRECTORY)
-    assert [(each.file, each.severity) for each in found] == [("b.c", "error"), ("a.c", "error"), ("b.c", "warning")]
+    said = found("make", output)
+    assert [(each.file, each.severity) for each in said] == [("b.c", "error"), ("a.c", "error"), ("b.c", "warning")]
 
 
-def test_there_are_no_more_than_a_thousand() -> None:
-    output = "".join(f"a.c:{line}:1: error: x\n" for line in range(1, 3000))
-    found = parse("make", output, DIRECTORY)
-    assert [each.line for each in found] == list(range(1, 1001))
+def test_there_are_no_more_than_a_thousand_of_each_severity() -> None:
+    output = "".join(f"a.c:{line}:1: {severity}: x\n" for severity in ("warning", "error") for line in range(1, 3000))
+    parsed = parse("make", output, DIRECTORY)
+    assert Counter(each.severity for each in parsed.diagnostics) == {"warning": 1000, "error": 1000}
+    assert [each.line for each in parsed.diagnostics if each.severity == "error"] == list(range(1, 1001))
+    assert parsed.truncated
+
+
+def test_of_less_than_is_looked_at_nothing_is_missing() -> None:
+    output = "a.c:1:1: error: x\n" + "nothing\n" * (MAX_LINES - 2)
+    assert not parse("make", output, DIRECTORY).truncated
+
+
+def test_whoever_waits_no_longer_ends_it() -> None:
+    class Over(Exception):
+        pass
+
+    def check() -> None:
+        raise Over
+
+    with pytest.raises(Over):
+        parse("make", "x\n", DIRECTORY, check=check)
 
 
 def test_that_a_program_failed_is_said_only_if_nothing_else_is() -> None:
     failed = "make: *** [Makefile:2: all] Error 1\n"
-    assert [each.message for each in parse("make", failed, DIRECTORY)] == ["all: Error 1"]
-    assert [each.message for each in parse("make", "a.c:1:1: error: x\n" + failed, DIRECTORY)] == ["x"]
+    assert [each.message for each in found("make", failed)] == ["all: Error 1"]
+    assert [each.message for each in found("make", "a.c:1:1: error: x\n" + failed)] == ["x"]
 
 
 def test_a_warning_is_no_reason_for_a_failure() -> None:
     output = "a.c:1:1: warning: x\nmake: *** [Makefile:2: all] Error 1\n"
-    assert [each.severity for each in parse("make", output, DIRECTORY)] == ["warning", "error"]
+    assert [each.severity for each in found("make", output)] == ["warning", "error"]
 
 
-def test_a_document_is_found_among_other_output() -> None:
-    entry = {"filePath": f"{DIRECTORY}/a.js", "messages": [{"ruleId": "x", "severity": 2, "message": "no", "line": 3}]}
-    for text in (json.dumps([entry]), json.dumps([entry], indent=2)):
-        output = f"> shop@1.0.0 lint\n> eslint -f json .\n\n{text}\nnpm ERR! code 1\nb.c:1:1: error: x\n"
-        assert files(output, "node") == ["a.js", "b.c"]
+def cargo_says(message: str, **more: Any) -> str:
+    span = {"file_name": "src/lib.rs", "is_primary": True, "line_start": 3, "column_start": 1}
+    said = {
+        "message": message,
+        "level": "error",
+        "spans": [span],
+        "rendered": "error: no\n --> src/lib.rs:9:9\n",
+        **more,
+    }
+    return json.dumps({"reason": "compiler-message", "message": said}, separators=(",", ":"))
+
+
+def test_what_cargo_says_for_programs_is_found_among_other_output() -> None:
+    output = f"   Compiling shop\n{cargo_says('no')}\nb.c:1:1: error: x\n"
+    assert [(each.file, each.line) for each in found("cargo", output)] == [("src/lib.rs", 3), ("b.c", 1)]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        '[{"filePath": 3, "messages": []}]',
-        '[{"filePath": "a.js", "messages": [{}]}]',
-        '{"reason": "compiler-message"}',
-        '{"severity": "error"}',
-        '{"Action": "output", "Output": 3}',
+        '{"reason":"compiler-message"}',
+        '{"reason":"compiler-message","message":{"message":3,"level":"error"}}',
+        '{"reason":"compiler-message","message":{"message":"x","level":"error","spans":[{}]}}',
+        '{"reason":"compiler-message","message":{"message":"\\ud800","level":"error"}}',
+        '{"reason":"build-finished","success":false}',
+        '{"reason":"',
+        '{"reason":"compiler-message",' + '"a":[' * 20_000,
+        cargo_says("cut")[:-1],
         "[\n  1,\n  2\n]",
-        "{\n]",
         "[" * 5000 + "]" * 5000,
-        '[{"a":' * 20_000 + "0" + "}]" * 20_000,
-        '{"runs":' * 20_000 + "0" + "}" * 20_000,
     ],
-)
+)  # fmt: skip
 def test_other_documents_are_passed_over(text: str) -> None:
-    assert files(f"{text}\na.c:1:1: error: x\n") == ["a.c"]
+    assert files(f"{text}\na.c:1:1: error: x\n", "cargo") == ["a.c"]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +171,7 @@ def test_other_documents_are_passed_over(text: str) -> None:
     ],
 )
 def test_what_only_looks_alike_is_none(line: str) -> None:
-    assert parse("make", f"{line}\n", DIRECTORY) == []
+    assert found("make", f"{line}\n") == []
 
 
 @pytest.mark.parametrize(
@@ -163,30 +199,41 @@ def test_what_only_looks_alike_is_none(line: str) -> None:
 )
 @pytest.mark.parametrize("between", ["\n", "\n\n", "\n\n\n\n"], ids=["next", "blank", "blanks"])
 def test_what_follows_a_line_that_only_looks_like_a_beginning_is_read(line: str, between: str) -> None:
-    found = parse("make", f"{line}{between}a.c:1:1: error: x\n", DIRECTORY)
-    assert "a.c" in [each.file for each in found]
+    said = found("make", f"{line}{between}a.c:1:1: error: x\n")
+    assert "a.c" in [each.file for each in said]
 
 
 def test_a_number_that_is_no_line_is_left_out() -> None:
-    (found,) = parse("make", "a.c:0:0: error: whole file\n", DIRECTORY)
-    assert (found.file, found.line, found.column) == ("a.c", None, None)
+    (said,) = found("make", "a.c:0:0: error: whole file\n")
+    assert (said.file, said.line, said.column) == ("a.c", None, None)
 
 
 def test_messages_are_not_longer_than_anyone_reads() -> None:
-    (found,) = parse("make", f"a.c:1:1: error: {'x' * 100_000}\n", DIRECTORY)
-    assert len(found.message) == 1000
-    assert found.message.endswith("…")
+    (said,) = found("make", f"a.c:1:1: error: {'x' * 100_000}\n")
+    assert len(said.message) == 1000
+    assert said.message.endswith("…")
 
 
 def test_half_characters_become_the_replacement_character() -> None:
-    (found,) = parse("make", "a\udcff.c:1:1: error: \ud800\n", DIRECTORY)
-    assert (found.file, found.message) == ("a\ufffd.c", "\ufffd")
-    found.model_dump_json()
+    (said,) = found("make", "a\udcff.c:1:1: error: \ud800\n")
+    assert (said.file, said.message) == ("a\ufffd.c", "\ufffd")
+    said.model_dump_json()
 
 
-def test_only_the_last_of_very_many_lines_are_looked_at() -> None:
-    output = "first.c:1:1: error: x\n" + "nothing\n" * 100_000 + "last.c:1:1: error: x\n"
-    assert files(output) == ["last.c"]
+@pytest.mark.parametrize(
+    "filler", ["nothing\n" * MAX_LINES, ("x" * 1000 + "\n") * (MAX_TEXT // 1000 + 1)], ids=["lines", "text"]
+)
+def test_only_the_end_of_much_output_is_looked_at(filler: str) -> None:
+    parsed = parse("make", f"first.c:1:1: error: x\n{filler}last.c:1:1: error: x\n", DIRECTORY)
+    assert [each.file for each in parsed.diagnostics] == ["last.c"]
+    assert parsed.truncated
+
+
+def test_what_cargo_says_for_programs_does_not_count_as_text() -> None:
+    output = "first.rs:1:1: error: x\n" + (cargo_says("no", rendered="x" * 10_000) + "\n") * (MAX_TEXT // 9_000)
+    parsed = parse("cargo", output, DIRECTORY)
+    assert [each.file for each in parsed.diagnostics] == ["first.rs", "src/lib.rs"]
+    assert not parsed.truncated
 
 
 def test_a_line_that_was_written_over_counts_as_it_stands() -> None:
@@ -202,10 +249,9 @@ HOSTILE = [
     " (1,1): ",
     " at ",
     "[\n",
-    "{\n",
-    "[{}]\n",
-    '{"severity":}\n',
-    '[{"a":',
+    '{"reason":"\n',
+    '{"reason":"compiler-message",',
+    '{"reason":"compiler-message","message":{"message":"x","level":"note","spans":[{}]}}\n',
     "a.c:3:4: errr x\n",
     "Traceback (most recent call last):\n",
     '  File "a.py", line 3, in f\n',
@@ -226,10 +272,7 @@ HOSTILE = [
     "Error" * 800 + "\n",
     "w" * 4000 + ": \n",
     "FAIL: x (\n",
-    " at x.pl line " * 290 + "\n",
-    "Warning:  x in x on line " * 160 + "\n",
     "[ERROR] " + "x:[1," * 700 + "\n",
-    "::error file=" + "," * 4000 + "::\n",
     "foo: " * 800 + "\n",
     "✖ " * 1000 + "\n",
     "  Failed " + "[" * 4000 + "\n",
@@ -242,13 +285,12 @@ HOSTILE = [
 @pytest.mark.parametrize("unit", HOSTILE, ids=[str(number) for number in range(len(HOSTILE))])
 def test_output_that_almost_says_something_takes_no_longer(unit: str) -> None:
     output = (unit * (LARGE // len(unit) + 1))[:LARGE]
-    assert len(parse("cargo", output, DIRECTORY)) <= 3
+    assert len(found("cargo", output)) <= 3
 
 
-def test_very_many_things_are_read_no_longer_than_they_are_taken() -> None:
-    one = '{"message":"x"}'
-    output = '[{"filePath":"a","messages":[' + f"{one}," * (LARGE // len(one) - 10) + one + "]}]\n"
-    assert len(parse("node", output, DIRECTORY)) == 1
+def test_what_is_longer_than_cargo_writes_is_passed_over() -> None:
+    many = cargo_says("x", spans=[{"file_name": "a.rs", "line_start": 1}] * (LARGE // 40))
+    assert files(f"{many}\nb.rs:1:1: error: x\n", "cargo") == ["b.rs"]
 
 
 WORDS = st.sampled_from(
@@ -261,25 +303,25 @@ NUMBERS = st.integers(1, 10**9 - 1)
 @settings(deadline=None, max_examples=100)
 @given(st.one_of(st.text(), st.lists(WORDS, max_size=60).map("".join), st.lists(WORDS, max_size=60).map("\n".join)))
 def test_any_output_gives_diagnostics_that_can_be_shown(output: str) -> None:
-    found = parse("python", output, DIRECTORY)
-    again = Counter((each.file, each.line, each.column, each.severity, each.message) for each in found)
+    said = found("python", output)
+    again = Counter((each.file, each.line, each.column, each.severity, each.message) for each in said)
     assert all(count == 1 for count in again.values())
-    for each in found:
+    for each in said:
         assert each.message.strip()
         each.model_dump_json()
-    assert parse("python", output, DIRECTORY) == found
+    assert found("python", output) == said
 
 
 @settings(deadline=None, max_examples=100)
 @given(NAMES, NUMBERS, NUMBERS, st.sampled_from(["error", "warning", "note"]))
 def test_a_compiler_is_understood_whatever_the_file_is_called(name: str, line: int, column: int, severity: str) -> None:
-    (found,) = parse("make", f"dir/{name}.c:{line}:{column}: {severity}: what is wrong\n", DIRECTORY)
-    assert (found.file, found.line, found.column) == (f"dir/{name}.c", line, column)
-    assert (found.severity, found.message) == (severity, "what is wrong")
+    (said,) = found("make", f"dir/{name}.c:{line}:{column}: {severity}: what is wrong\n")
+    assert (said.file, said.line, said.column) == (f"dir/{name}.c", line, column)
+    assert (said.severity, said.message) == (severity, "what is wrong")
 
 
 @settings(deadline=None, max_examples=100)
 @given(NAMES, NUMBERS, NUMBERS)
 def test_typescript_is_understood_whatever_the_file_is_called(name: str, line: int, column: int) -> None:
-    (found,) = parse("node", f"app/({name})/[id]/page.ts({line},{column}): error TS2322: no\n", DIRECTORY)
-    assert (found.file, found.line, found.column) == (f"app/({name})/[id]/page.ts", line, column)
+    (said,) = found("node", f"app/({name})/[id]/page.ts({line},{column}): error TS2322: no\n")
+    assert (said.file, said.line, said.column) == (f"app/({name})/[id]/page.ts", line, column)

@@ -35,7 +35,7 @@ def shown(found: Diagnostic) -> str:
 def test_finds_what_a_program_says(output: Path) -> None:
     expected = output.with_suffix(".expected").read_text(encoding="utf-8").splitlines()
     text = output.read_text(encoding="utf-8")
-    assert [shown(each) for each in parse(output.parent.name, text, "/project")] == expected
+    assert [shown(each) for each in parse(output.parent.name, text, "/project").diagnostics] == expected
 
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bench import Workbench
-from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, TimedOut
+from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
 from mcpd.servers.workstation.ci.running import run_kind
 from mcpd.servers.workstation.ci.tools import BUILD, DETECT, LINT, RESTORE, TASK, TEST
 
@@ -121,11 +119,12 @@ async def test_arguments_hold_no_nul(bench: Workbench) -> None:
         ({"package.json": '{"scripts": {"test": "x"}}', "yarn.lock": ""}, "yarn", ["run", "test", "-v", "a b"]),
         ({"Cargo.toml": ""}, "cargo", ["test", "-v", "a b"]),
         ({"composer.json": '{"scripts": {"test": "x"}}'}, "composer", ["run-script", "test", "--", "-v", "a b"]),
+        ({"Taskfile.yml": "tasks:\n  test: x\n"}, "task", ["test", "--", "-v", "a b"]),
         ({"tox.ini": "[tox]\n"}, "tox", ["run", "--", "-v", "a b"]),
         ({"a.sln": ""}, "dotnet", ["test", "./a.sln", "--nologo", "-v", "a b"]),
         ({"pom.xml": ""}, "mvn", ["-B", "-ntp", "-o", "test", "-v", "a b"]),
     ],
-    ids=["npm", "yarn", "cargo", "composer", "tox", "dotnet", "maven"],
+    ids=["npm", "yarn", "cargo", "composer", "task", "tox", "dotnet", "maven"],
 )
 async def test_arguments_reach_whom_they_are_for(
     tmp_path: Path, files: dict[str, str], program: str, expected: list[str]
@@ -134,6 +133,26 @@ async def test_arguments_reach_whom_they_are_for(
         for name, text in files.items():
             (bench.root / name).write_text(text)
         assert (await ran(bench, TEST, arguments=["-v", "a b"])).output.splitlines() == [program, *expected]
+
+
+@pytest.mark.parametrize(
+    ("marker", "program", "variable", "expected"),
+    [
+        ("Cargo.toml", "cargo", "CARGO_NET_OFFLINE", "true"),
+        ("go.mod", "go", "GOPROXY", "off"),
+        ("pom.xml", "mvn", "MAVEN_OPTS", "-Duser.home=$HOME"),
+        ("build.gradle", "gradle", "GRADLE_USER_HOME", "$HOME/.gradle"),
+    ],
+    ids=["cargo", "go", "maven", "gradle"],
+)
+async def test_what_is_not_told_by_home_or_arguments_is_told_by_variables(
+    tmp_path: Path, marker: str, program: str, variable: str, expected: str
+) -> None:
+    """Java takes its home from the password database."""
+    says = f'#!/bin/sh\n[ "${variable}" = "{expected}" ] && [ -w "$HOME" ] && echo so\n'
+    with Workbench(tmp_path, toolchains=(with_programs(tmp_path, program, text=says),)) as bench:
+        (bench.root / marker).touch()
+        assert (await ran(bench, TEST)).output == "so\n"
 
 
 async def test_programs_of_the_project_are_run_from_there(bench: Workbench) -> None:
@@ -270,73 +289,6 @@ async def test_commands_write_nothing_outside_of_the_roots(bench: Workbench) -> 
     assert bench.fingerprint() == before
     assert "business" not in result.output
     assert (bench.root / "in").exists()
-
-
-async def test_the_end_of_long_output_is_kept(bench: Workbench) -> None:
-    makefile(bench, "build:\n\t@seq 100000\n")
-    answer = await bench.call(BUILD, max_output_bytes=2000)
-    result: RunResult = answer.result  # type: ignore[assignment]
-    assert result.output_truncated
-    assert len(result.output) <= 2000
-    lines = result.output.splitlines()
-    assert lines == [str(number) for number in range(100_000 - len(lines) + 1, 100_001)]
-    assert answer.content[0]["text"].split("\n", 2)[1] == "…"
-
-
-async def test_long_output_is_not_all_of_the_text(bench: Workbench) -> None:
-    makefile(bench, "build:\n\t@seq 30000\n")
-    answer = await bench.call(BUILD)
-    result: RunResult = answer.result  # type: ignore[assignment]
-    assert not result.output_truncated
-    assert result.output.splitlines()[0] == "1"
-    assert len(answer.content[0]["text"]) < 40_000
-    assert answer.content[0]["text"].endswith("\n30000\n")
-
-
-async def test_output_is_plain_text(bench: Workbench) -> None:
-    text = rb"\033[31mred\033[0m \033]0;title\007x\377y\n10%\r100%\r\n"
-    makefile(bench, f"build:\n\t@printf '{text.decode().replace('%', '%%')}'\n")
-    assert (await ran(bench, BUILD)).output == "red x\ufffdy\n100%\n"
-
-
-async def test_a_command_that_takes_too_long_is_ended_with_all_it_started(bench: Workbench) -> None:
-    makefile(bench, "build:\n\t@echo begun; (sleep 60; touch late) & sleep 60\n")
-    call = bench.new_call(seconds=1.0)
-    with pytest.raises(TimedOut, match="Tool execution timeout") as caught:
-        await bench.call(BUILD, call=call, timeout_seconds=1)
-    assert caught.value.data is not None
-    assert str(caught.value.data["output"]).startswith("begun\n")
-    assert not (bench.root / "late").exists()
-
-
-async def test_a_call_that_is_cancelled_ends_its_command(bench: Workbench) -> None:
-    begun = asyncio.Event()
-
-    def progress(_done: float, _total: float | None, message: str) -> None:
-        if message == "begun":
-            begun.set()
-
-    makefile(bench, "build:\n\t@echo $$$$ > pid; echo begun; exec sleep 60\n")
-    task = asyncio.create_task(bench.call(BUILD, call=bench.new_call(progress=progress)))
-    async with asyncio.timeout(20):
-        await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((bench.root / "pid").read_text()), 0)
-
-
-async def test_progress_is_the_number_of_lines_and_the_newest_of_them(bench: Workbench) -> None:
-    told: list[tuple[float, str]] = []
-    makefile(bench, "build:\n\t@printf '\\033[1mfirst\\033[0m\\n'; seq 2 50000\n")
-    call = bench.new_call(progress=lambda done, _total, message: told.append((done, message)))
-    await bench.call(BUILD, call=call)
-    await asyncio.sleep(0)
-    assert told[0] == (1, "first")
-    assert all(str(int(done)) == message for done, message in told[1:])
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert len(told) < 1000
 
 
 def test_the_tools_say_what_they_do() -> None:

@@ -20,6 +20,7 @@ from mcpd.servers.workstation.ci.tasks import (
     nox_sessions,
     plain_json,
     rake_tasks,
+    taskfile_tasks,
     tox_environments,
     usable,
     zig_steps,
@@ -99,6 +100,36 @@ build *FLAGS: test
     echo x: y
 """
     assert just_recipes(text) == [("test", "Run the tests"), ("quiet", ""), ("build", "")]
+
+
+def test_taskfile_tasks() -> None:
+    text = """\
+version: '3'
+vars:
+  name: {sh: date}
+tasks:
+  # All of it
+  default:
+    desc: "Make it all"
+    cmds:
+      - task: build
+  build: go build ./...
+
+  'docs:serve':
+    internal: false
+  helper:
+    internal: true
+    desc: Not for you
+  "rm:*:x":
+    cmds: [x]
+  last:
+    env: {desc: no}
+env:
+  other: x
+"""
+    assert taskfile_tasks(text) == [("default", "Make it all"), ("build", ""), ("docs:serve", ""), ("last", "")]
+    assert taskfile_tasks("tasks:\n    a:\n        desc: b\n") == [("a", "b")]
+    assert taskfile_tasks("version: 3\nothers:\n  a: b\n") == []
 
 
 def test_rake_tasks_have_their_namespaces() -> None:
@@ -220,7 +251,7 @@ def test_names_that_are_options_or_no_text_are_left_out() -> None:
 @settings(deadline=None, max_examples=100)
 @given(st.text(alphabet="abc:=#\n\t ${}(),.@\"'[]/*\\-", max_size=400))
 def test_no_text_is_a_fault(text: str) -> None:
-    for parse in (just_recipes, rake_tasks, nox_sessions, gradle_tasks, zig_steps):
+    for parse in (just_recipes, taskfile_tasks, rake_tasks, nox_sessions, gradle_tasks, zig_steps):
         assert all(name for name, _ in parse(text))
     makefile_targets(text)
     plain_json(text)
@@ -237,6 +268,7 @@ HOSTILE = {
     "steps-and-spaces": ".step(" + " " * 400_000,
     "sessions": "@nox.session(name='" * 40_000 + "\n" + "name = " * 40_000,
     "tasks": "task " * 100_000,
+    "taskfile": "tasks:\n" + " a:" * 100_000 + "\n" + " b:\n" * 100_000,
     "task-names": "task " + "a" * 400_000,
     "many": "".join(f"task :t{number}\nt{number}:\n" for number in range(20_000)),
 }
@@ -246,7 +278,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_read_in_no_time_to_speak_of(name: str) -> None:
     text = HOSTILE[name]
-    for parse in (just_recipes, rake_tasks, nox_sessions, gradle_tasks, zig_steps):
+    for parse in (just_recipes, taskfile_tasks, rake_tasks, nox_sessions, gradle_tasks, zig_steps):
         assert len(parse(text)) <= MAX_TASKS
     assert len(makefile_targets(text)[0]) <= MAX_TASKS
     assert len(expanded(text)) <= MAX_TASKS

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench import Workbench
 from mcpd.errors import Cancelled, InvalidArgument, NotAuthorized, NotFound
 from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, timestamp
 from mcpd.servers.workstation.filesystem.listing import LIST
 from mcpd.servers.workstation.filesystem.names import shown_name
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,14 +137,14 @@ async def test_a_directory_with_very_many_entries_is_listed_in_parts(bench: Work
     directory = os.open(bench.root, os.O_RDONLY)
     try:
         os.mkfifo("000000", dir_fd=directory)
-        for number in range(1, 20_000):
+        for number in range(1, 12_000):
             os.link("000000", f"{number:06}", src_dir_fd=directory, dst_dir_fd=directory)
     finally:
         os.close(directory)
     result = (await bench.call(LIST, limit=3)).result
-    assert ([entry.name for entry in result.entries], result.total) == (["000000", "000001", "000002"], 20_000)
-    result = (await bench.call(LIST, cursor=base64.urlsafe_b64encode(b"name 0 019997").decode())).result
-    assert [entry.name for entry in result.entries] == ["019998", "019999"]
+    assert ([entry.name for entry in result.entries], result.total) == (["000000", "000001", "000002"], 12_000)
+    result = (await bench.call(LIST, cursor=base64.urlsafe_b64encode(b"name 0 011997").decode())).result
+    assert [entry.name for entry in result.entries] == ["011998", "011999"]
     assert len((await bench.call(LIST, limit=10_000)).result.entries) == 10_000
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
 from mcpd.servers.workstation.filesystem.making import MKDIR
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

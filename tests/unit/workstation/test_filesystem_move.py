@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
 from mcpd.servers.workstation.filesystem.deleting import DELETE
 from mcpd.servers.workstation.filesystem.moving import MOVE
 from mcpd.servers.workstation.roots import Roots
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

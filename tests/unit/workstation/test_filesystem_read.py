@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import Cancelled, InvalidArgument, NotAuthorized, NotFound, TimedOut, TooLarge
 from mcpd.servers.workstation.filesystem.reading import MAX_BYTES, READ
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

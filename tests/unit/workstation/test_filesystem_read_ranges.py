@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench import Workbench
 from mcpd.errors import InvalidArgument, TooLarge
 from mcpd.servers.workstation.filesystem.encodings import TextEncoding, bytes_of, decode, encode
 from mcpd.servers.workstation.filesystem.reading import READ
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

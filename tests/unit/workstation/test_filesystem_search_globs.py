@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.filesystem.globs import Globs, Ignored
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.searches import needs_ripgrep, paths, search, use
@@ -46,7 +47,7 @@ LINES = st.lists(
     ),
     max_size=5,
 )
-SLOW = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SLOW = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -64,14 +65,16 @@ def planted(parent: Path, lines: list[str]) -> Path:
     return root
 
 
-@given(LINES)
-@SLOW
-async def test_names_are_left_out_as_git_leaves_them_out(bench: Workbench, lines: list[str]) -> None:
-    root = planted(bench.root, lines)
+@given(st.lists(LINES, min_size=1, max_size=8))
+@settings(SLOW, max_examples=10)
+async def test_names_are_left_out_as_git_leaves_them_out(bench: Workbench, directories: list[list[str]]) -> None:
+    root = bench.root / secrets.token_hex(4)
+    for lines in directories:
+        planted(root, lines)
     subprocess.run(["git", "init", "-q", root], check=True)
     git = ["git", "-C", root, "-c", "core.excludesFile=/dev/null", "ls-files", "-z", "--others", "--exclude-standard"]
     listed = subprocess.run(git, check=True, capture_output=True, text=True).stdout.split("\0")
-    found = await search(bench, "", target="name", path=root.name, hidden=True)
+    found = await search(bench, "", target="name", path=root.name, hidden=True, max_results=5000)
     files = {each.path.removeprefix(f"{root}/") for each in found.matches if each.type == "file"}
     assert files == {each for each in listed if each}
 
@@ -198,6 +201,12 @@ def test_anything_is_a_gitignore_file(text: str, path: str) -> None:
 def test_a_glob_matches_or_is_refused(text: str) -> None:
     with suppress(ValueError):
         assert Globs([text]).covers("a/b") in {True, False}
+
+
+async def test_globs_that_stand_for_too_many_are_refused(bench: Workbench) -> None:
+    assert await paths(bench, "word", include=["{a,b}" * 7], exclude=["{a,b}" * 8]) == []
+    with pytest.raises(InvalidArgument, match="more than 256"):
+        await search(bench, "word", include=["{a,b}" * 7] * 3)
 
 
 async def test_a_glob_of_anything_finds_all(bench: Workbench) -> None:

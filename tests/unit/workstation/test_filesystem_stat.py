@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, TimedOut
 from mcpd.servers.workstation.filesystem.status import STAT
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import hashlib
 import os
 import threading
 from contextlib import suppress
@@ -12,14 +13,16 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import Busy, Cancelled, McpdError
-from mcpd.servers.workstation.filesystem import atomic
+from mcpd.servers.workstation.filesystem import atomic, renaming
 from mcpd.servers.workstation.filesystem.writing import WRITE
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from mcpd.servers.workstation.call import Call
 
     Rename: TypeAlias = Callable[[int, str, int, str], None]
 
@@ -65,6 +68,25 @@ async def test_what_others_wrote_meanwhile_is_not_replaced(bench: Workbench, bef
     assert names(bench.root) == ["a"]
 
 
+async def test_nothing_is_appended_to_what_others_wrote_after_its_digest(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = bench.root / "a"
+    path.write_text("old")
+    check_digest = atomic.check_digest
+
+    def race(call: Call, found: atomic.Target, expected: str) -> None:
+        check_digest(call, found, expected)
+        path.write_text("theirs, and longer")
+
+    monkeypatch.setattr(atomic, "check_digest", race)
+    with pytest.raises(Busy):
+        await bench.call(
+            WRITE, path="a", content="ours", append=True, expected_sha256=hashlib.sha256(b"old").hexdigest()
+        )
+    assert path.read_text() == "theirs, and longer"
+
+
 async def test_A_18_who_puts_links_in_the_way_meanwhile_gains_nothing(bench: Workbench) -> None:
     (bench.root / "d").mkdir()
     (bench.root / "link").symlink_to(bench.outside)
@@ -103,7 +125,7 @@ async def test_two_at_once_leave_one_of_both(bench: Workbench) -> None:
     assert names(bench.root) == ["a"]
 
 
-@pytest.mark.parametrize("rename", [atomic.rename_new, atomic.rename_new_portably, atomic.rename_reserved])
+@pytest.mark.parametrize("rename", [renaming.rename_new, renaming.rename_new_portably, renaming.rename_reserved])
 @pytest.mark.parametrize("kind", ["file", "directory", "symlink"])
 async def test_a_rename_replaces_nothing(bench: Workbench, kind: str, rename: Rename) -> None:
     for name in ("a", "b"):

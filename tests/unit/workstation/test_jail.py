@@ -61,6 +61,19 @@ def test_A_18_a_root_under_the_name_it_was_configured_with(tmp_path: Path) -> No
             assert linked.jail.place("file").path == str(bench.root / "file")
 
 
+def test_A_18_paths_from_the_users_home(bench: Workbench) -> None:
+    (bench.home / "src").mkdir()
+    (bench.home / "src" / "file").write_text("at home\n")
+    with Workbench.of(bench, roots=(bench.home / "src",)) as made:
+        assert read(made, "~/src/file") == b"at home\n"
+        for path in ("~/other", "~root/file", "~"):
+            with pytest.raises((NotAuthorized, NotFound)):
+                read(made, path)
+        (bench.home / "src" / "~").mkdir()
+        (bench.home / "src" / "~" / "file").write_text("called so\n")
+        assert read(made, "./~/file") == b"called so\n"
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [

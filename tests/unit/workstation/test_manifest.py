@@ -63,9 +63,11 @@ def test_it_is_a_server_of_a_users_own_that_comes_with_mcpd() -> None:
     assert (MANIFEST.runtime.sharing, MANIFEST.runtime.run_as) == ("session", "user")
 
 
-def test_A_6_mcpd_waits_as_long_as_a_call_may_ask_for(tmp_path: Path) -> None:
-    assert f"--call-timeout={MANIFEST.runtime.call_timeout:g}" in arguments()
-    assert settings(tmp_path).call_timeout == MANIFEST.runtime.call_timeout
+def test_A_6_the_bridge_waits_longer_than_a_call_may_ask_for(tmp_path: Path) -> None:
+    most = settings(tmp_path).call_timeout
+    assert f"--call-timeout={most:g}" in arguments()
+    # Until all is ended that the call has started, and its last words have come.
+    assert MANIFEST.runtime.call_timeout == most + 30
 
 
 def test_nothing_has_to_be_set_and_nothing_is_secret() -> None:
@@ -159,7 +161,6 @@ def test_the_program_takes_what_can_be_configured(home: dict[str, str], style: s
 )
 def test_the_program_says_what_it_does_not_take(home: dict[str, str], values: dict[str, JsonValue]) -> None:
     done = started(*arguments(**values), **home)
-    assert done.returncode in {1, 2}
     (value,) = values.values()
     shown = value[0].removeprefix("~/") if isinstance(value, list) and isinstance(value[0], str) else str(value)
     assert shown in done.stderr

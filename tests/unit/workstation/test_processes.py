@@ -128,6 +128,11 @@ async def test_a_program_that_is_not_there_or_cannot_be_started(bench: Workbench
     call = bench.new_call()
     with pytest.raises(NotFound, match=r"no-such-program is not installed; .*toolchains"):
         await call.run(Command(("no-such-program",), call.jail.place(".")))
+    with (
+        Workbench.of(bench, toolchains=(bench.directory / "gone",)) as made,
+        pytest.raises(NotFound, match=r"to toolchains; of these .*/gone is not there"),
+    ):
+        await made.new_call().run(Command(("no-such-program",), made.jail.place(".")))
     chain = bench.directory / "chain"
     chain.mkdir()
     (chain / "broken").write_bytes(b"\x7fELF nonsense")

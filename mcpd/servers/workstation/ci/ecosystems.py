@@ -14,6 +14,8 @@ from mcpd.servers.workstation.ci.recipes import Ecosystem, Kind, Offer, Recipe, 
 from mcpd.servers.workstation.ci.tasks import gradle_tasks, rake_tasks, usable, zig_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mcpd.servers.workstation.ci.project import Project
 
 _SOLUTIONS: Final = ("*.sln", "*.slnx", "*.csproj", "*.fsproj", "*.vbproj")
@@ -25,32 +27,43 @@ _DOTNET: Final = {"DOTNET_CLI_TELEMETRY_OPTOUT": "1", "DOTNET_NOLOGO": "1", "DOT
 
 
 def _cargo(project: Project) -> Offer:
+    # Without the network it says at once which package it lacks, instead of trying again and again.
+    env = {} if project.network else {"CARGO_NET_OFFLINE": "true"}
+
+    def recipes(*argv: str, machine: tuple[str, ...] = (), needs: tuple[str, ...] = ()) -> tuple[Recipe, ...]:
+        return (Recipe(("cargo", *argv), machine=machine, needs=needs, env=env),)
+
     aliases = table(project.toml(".cargo/config.toml"), "alias")
     described = (
         (name, " ".join(map(str, text)) if isinstance(text, list) else str(text)) for name, text in aliases.items()
     )
-    tasks = tuple(Task(name, Recipe(("cargo", name)), text) for name, text in usable(described))
+    tasks = tuple(Task(name, recipes(name)[0], text) for name, text in usable(described))
     return Offer(
         {
-            "check": (Recipe(("cargo", "check", "--all-targets"), machine=_JSON),),
-            "build": (Recipe(("cargo", "build"), machine=_JSON),),
-            "test": (Recipe(("cargo", "test")),),
-            "lint": (Recipe(("cargo", "clippy", "--all-targets"), machine=_JSON, needs=("cargo-clippy",)),),
-            "restore": (Recipe(("cargo", "fetch")),),
+            "check": recipes("check", "--all-targets", machine=_JSON),
+            "build": recipes("build", machine=_JSON),
+            "test": recipes("test"),
+            "lint": recipes("clippy", "--all-targets", machine=_JSON, needs=("cargo-clippy",)),
+            "restore": recipes("fetch"),
         },
         tasks,
     )
 
 
 def _go(project: Project) -> Offer:
-    vet = Recipe(("go", "vet", "./..."))
+    env = {} if project.network else {"GOPROXY": "off", "GOTOOLCHAIN": "local"}
+
+    def recipes(*argv: str) -> tuple[Recipe, ...]:
+        return (Recipe(("go", *argv), env=env),)
+
+    vet = recipes("vet", "./...")
     return Offer(
         {
-            "check": (vet,),
-            "build": (Recipe(("go", "build", "./...")),),
-            "test": (Recipe(("go", "test", "./...")),),
-            "lint": (Recipe(("golangci-lint", "run")), vet) if project.has(*_GOLANGCI) else (vet,),
-            "restore": (Recipe(("go", "mod", "download")),),
+            "check": vet,
+            "build": recipes("build", "./..."),
+            "test": recipes("test", "./..."),
+            "lint": (Recipe(("golangci-lint", "run"), env=env), *vet) if project.has(*_GOLANGCI) else vet,
+            "restore": recipes("mod", "download"),
         }
     )
 
@@ -76,7 +89,8 @@ def _maven(project: Project) -> Offer:
     offline = () if project.network else ("-o",)
 
     def recipes(*goals: str) -> tuple[Recipe, ...]:
-        return _wrapped(project, "./mvnw", "mvn", ("-B", "-ntp", *offline, *goals))
+        env = {"MAVEN_OPTS": f"-Duser.home={project.home}"}
+        return _wrapped(project, "./mvnw", "mvn", ("-B", "-ntp", *offline, *goals), env)
 
     return Offer(
         {
@@ -92,7 +106,8 @@ def _gradle(project: Project) -> Offer:
     common = ("--console=plain", "--no-daemon", *(() if project.network else ("--offline",)))
 
     def recipes(*names: str) -> tuple[Recipe, ...]:
-        return _wrapped(project, "./gradlew", "gradle", (*common, *names))
+        env = {"GRADLE_USER_HOME": f"{project.home}/.gradle"}
+        return _wrapped(project, "./gradlew", "gradle", (*common, *names), env)
 
     script = project.first(*_GRADLE_FILES[:2])
     named = gradle_tasks(project.text(script) or "") if script else []
@@ -108,10 +123,12 @@ def _gradle(project: Project) -> Offer:
     )
 
 
-def _wrapped(project: Project, wrapper: str, program: str, arguments: tuple[str, ...]) -> tuple[Recipe, ...]:
+def _wrapped(
+    project: Project, wrapper: str, program: str, arguments: tuple[str, ...], env: Mapping[str, str]
+) -> tuple[Recipe, ...]:
     """By the project's own wrapper, which loads the program from the network, or by the one that is installed."""
-    own = (Recipe((wrapper, *arguments)),) if project.has(wrapper.removeprefix("./")) else ()
-    installed = (Recipe((program, *arguments)),)
+    own = (Recipe((wrapper, *arguments), env=env),) if project.has(wrapper.removeprefix("./")) else ()
+    installed = (Recipe((program, *arguments), env=env),)
     return own + installed if project.network or not project.installed(program) else installed + own
 
 
@@ -124,9 +141,7 @@ def _composer(project: Project) -> Offer:
     if project.has("vendor/bin/phpunit"):
         commands["test"] = (Recipe(("vendor/bin/phpunit",)),)
     if project.has("vendor/bin/phpstan"):
-        commands["check"] = (
-            Recipe(("vendor/bin/phpstan", "analyse", "--no-progress"), machine=("--error-format=raw",)),
-        )
+        commands["check"] = (Recipe(("vendor/bin/phpstan", "analyse", "--no-progress")),)
     commands["restore"] = (Recipe(("composer", "install", "--no-interaction")),)
     return Offer({**commands, **{kind: each for kind, each in usual(tasks).items() if kind != "restore"}}, tasks)
 
@@ -140,7 +155,7 @@ def _ruby(project: Project) -> Offer:
     if project.has(".rspec", "spec"):
         commands["test"] = (Recipe((*bundle, "rspec")), *commands.get("test", ()))
     if project.has(".rubocop.yml"):
-        commands["lint"] = (Recipe((*bundle, "rubocop"), machine=("--format", "emacs")),)
+        commands["lint"] = (Recipe((*bundle, "rubocop")),)
     if bundle:
         commands["restore"] = (Recipe(("bundle", "install")),)
     return Offer(commands, tasks)

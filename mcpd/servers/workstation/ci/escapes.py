@@ -16,13 +16,27 @@ _SEQUENCES: Final = re.compile(
 """ECMA-48. Where one does not end it is only its beginning; no part can match in two ways."""
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _OVERWRITTEN: Final = re.compile(r"^.*\r(?!$)", re.MULTILINE)
+_PIECE: Final = 64 * 1024
 _FIRST_LINE: Final = 4096
 """Bytes that are left out at most so that a line is whole."""
 _CONTINUATION: Final = range(0x80, 0xC0)
 
 
 def plain(text: str) -> str:
-    """*text* without escape sequences and control characters; of a line that is written over, what it is at last."""
+    """*text* without escape sequences and control characters; of a line that is written over, what it is at last.
+
+    It is looked at in pieces, of whole lines where these are not very long: other threads wait while one is.
+    """
+    pieces = []
+    start = 0
+    while start < len(text):
+        end = text.rfind("\n", start, start + _PIECE) + 1 or start + _PIECE
+        pieces.append(_plain(text[start:end]))
+        start = end
+    return "".join(pieces)
+
+
+def _plain(text: str) -> str:
     text = _SEQUENCES.sub("", text).replace("\r\n", "\n")
     return _CONTROLS.sub("", _OVERWRITTEN.sub("", text).replace("\r", ""))
 

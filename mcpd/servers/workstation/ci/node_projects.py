@@ -62,7 +62,7 @@ def _installed(project: Project) -> dict[Kind, tuple[Recipe, ...]]:
         found["check"] = (Recipe((local, "--noEmit"), machine=("--pretty", "false")),)
         found["build"] = (Recipe((local, "--build"), machine=("--pretty", "false")),)
     if eslint := project.first(f"{_BIN}eslint"):
-        found["lint"] = (Recipe((eslint, "."), machine=("--format", "json")),)
+        found["lint"] = (Recipe((eslint, ".")),)
     elif biome := project.first(f"{_BIN}biome"):
         found["lint"] = (Recipe((biome, "lint", ".")),)
     for name, more in (("vitest", ("run",)), ("jest", ()), ("mocha", ())):
@@ -92,7 +92,7 @@ def _deno(project: Project) -> Offer:
     commands: dict[Kind, tuple[Recipe, ...]] = {
         "check": (Recipe(("deno", "check", ".")),),
         "test": (Recipe(("deno", "test")),),
-        "lint": (Recipe(("deno", "lint"), machine=("--compact",)),),
+        "lint": (Recipe(("deno", "lint")),),
         "restore": (Recipe(("deno", "install")),),
     }
     return Offer({**commands, **usual(tasks)}, tasks)

@@ -8,18 +8,19 @@ So each line is shown to the readers of all formats, the most particular first, 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mcpd.servers.workstation.ci.formats.arrows import Arrows
 from mcpd.servers.workstation.ci.formats.bracketed import Bracketed
 from mcpd.servers.workstation.ci.formats.builds import Cmake, Directories, Programs
-from mcpd.servers.workstation.ci.formats.documents import Documents, go_output, read_document, spans
+from mcpd.servers.workstation.ci.formats.cargo import Cargo, is_cargo
 from mcpd.servers.workstation.ci.formats.dotnet import DotnetTests
 from mcpd.servers.workstation.ci.formats.findings import Findings
 from mcpd.servers.workstation.ci.formats.go import GoTests
 from mcpd.servers.workstation.ci.formats.jvm import Javac, JvmTests
 from mcpd.servers.workstation.ci.formats.located import Located
-from mcpd.servers.workstation.ci.formats.numbered import Numbered
+from mcpd.servers.workstation.ci.formats.mocha import Mocha
 from mcpd.servers.workstation.ci.formats.pytests import Pytest
 from mcpd.servers.workstation.ci.formats.script_tests import ScriptTests
 from mcpd.servers.workstation.ci.formats.scripts import Lists, Stacks
@@ -27,6 +28,8 @@ from mcpd.servers.workstation.ci.formats.tap import Tap
 from mcpd.servers.workstation.ci.formats.tracebacks import Tracebacks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from mcpd.servers.workstation.ci.diagnostic import Diagnostic
     from mcpd.servers.workstation.ci.formats.findings import Reader
 
@@ -41,13 +44,12 @@ TELLING: Final = {
 _READERS: Final[tuple[type[Reader], ...]] = (
     Directories,
     Pytest,
-    Documents,
     Tracebacks,
     Javac,
     Tap,
     GoTests,
     ScriptTests,
-    Numbered,
+    Mocha,
     DotnetTests,
     Cmake,
     Bracketed,
@@ -59,47 +61,71 @@ _READERS: Final[tuple[type[Reader], ...]] = (
     Programs,
 )
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
+MAX_LINES: Final = 20_000
+"""Lines that are looked at, the last ones."""
+MAX_TEXT: Final = 1024 * 1024
+"""Characters that the readers of text look at, the last ones."""
 _MAX_LINE: Final = 4096
 """Characters of a line of text that are looked at."""
-_MAX_LINES: Final = 100_000
 _MAX_BLANK: Final = 3
 """Blank lines after each other that mean more than fewer of them."""
+_BETWEEN_CHECKS: Final = 256
+"""Lines."""
 
 
-def parse(ecosystem: str, output: str, directory: str) -> list[Diagnostic]:
-    """The diagnostics in *output*: each once, in order, at most 1000.
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What was found in output."""
+
+    diagnostics: list[Diagnostic]
+    """Each once, in order."""
+    truncated: bool
+    """Whether there may be more: not all of the output was looked at, or too much was found."""
+
+
+def parse(ecosystem: str, output: str, directory: str, *, check: Callable[[], None] = lambda: None) -> Parsed:
+    """The diagnostics in *output*: at most 1000 of each severity.
 
     *output* is that of a command that ran in *directory*, an absolute path, without escape sequences. Files in the
     directory are named relative to it. *ecosystem* tells programs apart that say the same. What is not understood is
-    passed over; of more than 100,000 lines, so are the first. The time is in proportion to the length of *output*,
-    whatever it is.
+    passed over. *check* is called every now and then, and ends it by raising. Whatever the output is, the time is
+    bounded by :data:`MAX_LINES` and :data:`MAX_TEXT`.
     """
     output = _SURROGATES.sub("\ufffd", output)
     words = frozenset(word for word, signs in TELLING.items() if any(sign in output for sign in signs))
     findings = Findings(ecosystem, directory, words=words)
-    readers = [kind(findings) for kind in _READERS]
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in output.rsplit("\n", _MAX_LINES)[-_MAX_LINES:]]
-    documents = spans(lines)
-    index = blank = 0
-    while index < len(lines) and not findings.full:
-        end = documents.get(index)
-        if end is not None and read_document(findings, "\n".join(lines[index:end])):
-            index = end
-            continue
-        blank = 0 if lines[index] else blank + 1
-        if blank <= _MAX_BLANK:
-            _read(readers, lines[index])
-        index += 1
+    cargo, readers = Cargo(findings), [kind(findings) for kind in _READERS]
+    before, *lines = output.rsplit("\n", MAX_LINES)
+    if len(lines) < MAX_LINES:
+        lines.insert(0, before)
+        before = ""
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in lines]
+    start = _start(lines)
+    blank = 0
+    for index in range(start, len(lines)):
+        if index % _BETWEEN_CHECKS == 0:
+            check()
+        line = lines[index]
+        blank = 0 if line else blank + 1
+        if blank <= _MAX_BLANK and not cargo.read(line):
+            _read(readers, line[:_MAX_LINE])
     for reader in readers:
         reader.end()
-    return findings.diagnostics
+    return Parsed(findings.diagnostics, truncated=bool(before) or start > 0 or findings.truncated)
 
 
-def _read(readers: list[Reader], line: str) -> None:
-    said = go_output(line)
-    if said is not None:
-        line = said.rstrip("\n")
-    start = line[:_MAX_LINE]
+def _start(lines: Sequence[str]) -> int:
+    """The index of the first of *lines* that is looked at."""
+    left = MAX_TEXT
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index]
+        left -= 0 if is_cargo(line) else min(len(line), _MAX_LINE)
+        if left < 0:
+            return index + 1
+    return 0
+
+
+def _read(readers: Sequence[Reader], line: str) -> None:
     for reader in readers:
-        if reader.read(line if isinstance(reader, Documents) else start):
+        if reader.read(line):
             return

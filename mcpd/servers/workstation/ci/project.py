@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_FILE: Final = 1024 * 1024
 """Bytes of a file that is read; a project's own description is far smaller."""
+MAX_SETTINGS: Final = 256 * 1024
+"""Characters of JSON, TOML or INI that are parsed: that takes longer than reading does."""
 _MAX_SAME: Final = 64
 """Names with one suffix that are looked at."""
 _MAX_KEY: Final = 64
@@ -39,10 +41,13 @@ class Project:
         self.place = place
         self.network = call.settings.allow_network
         """Whether commands may use the network."""
+        self.home = str(call.settings.state / "home")
+        """What HOME is for commands, for those that ask the password database instead."""
         self.problems: list[str] = []
         self._call = call
         self._fd = fd
         self._texts: dict[str, str | None] = {}
+        self._read_as: dict[str, Mapping[str, Any]] = {}
         self._installed: dict[str, bool] = {}
         self._by_suffix: dict[str, list[str]] | None = None
 
@@ -144,22 +149,28 @@ class Project:
         return data.decode("utf-8-sig", "replace")
 
     def _parsed(self, name: str, parse: Callable[[str], object]) -> Mapping[str, Any]:
+        """What *name* says, which is parsed once: several ecosystems ask for the same file, each in the same way."""
+        if name not in self._read_as:
+            self._call.check()
+            self._read_as[name] = self._parsed_now(name, parse)
+        return self._read_as[name]
+
+    def _parsed_now(self, name: str, parse: Callable[[str], object]) -> Mapping[str, Any]:
         text = self.text(name)
         if text is None:
+            return {}
+        if len(text) > MAX_SETTINGS:
+            self.problems.append(f"{name} was not read: it has more than {MAX_SETTINGS} characters")
             return {}
         try:
             found = parse(text)
         except (ValueError, RecursionError) as error:
-            self._fault(f"{name} cannot be parsed: {printable(str(error))}")
+            self.problems.append(f"{name} cannot be parsed: {printable(str(error))}")
             return {}
         if not isinstance(found, dict):
-            self._fault(f"{name} cannot be parsed: it is no object")
+            self.problems.append(f"{name} cannot be parsed: it is no object")
             return {}
         return found
-
-    def _fault(self, text: str) -> None:
-        if text not in self.problems:
-            self.problems.append(text)
 
 
 SUFFIXES: Final = frozenset({".sln", ".slnx", ".csproj", ".fsproj", ".vbproj", ".cabal"})

@@ -141,9 +141,12 @@ class _Python:
     def _testing(self) -> tuple[Recipe, ...]:
         if self.uses("pytest") or self.project.has(*(f"{name}/bin/pytest" for name in _ENVIRONMENTS)):
             return self._recipes("pytest", ())
-        if self.project.has("tests", "test", "tests.py", "test.py"):
-            return (Recipe((self.environment or "python3", "-m", "unittest")),)
-        return ()
+        unittest = (self.environment or "python3", "-m", "unittest")
+        if self.project.has("tests/__init__.py", "test/__init__.py", "tests.py", "test.py"):
+            return (Recipe(unittest),)
+        # What is no package is not found from above.
+        directory = self.project.first("tests", "test")
+        return (Recipe((*unittest, "discover", "-s", directory)),) if directory else ()
 
     def _building(self) -> tuple[Recipe, ...]:
         if "build-system" not in self.project.toml(_PYPROJECT):

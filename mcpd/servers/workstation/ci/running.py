@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,8 @@ from mcpd.model import printable
 from mcpd.servers.workstation.ci.detection import detect, projects_below
 from mcpd.servers.workstation.ci.ecosystems import ECOSYSTEMS, NAMES
 from mcpd.servers.workstation.ci.escapes import end_of, plain
-from mcpd.servers.workstation.ci.recipes import USUAL, Kind
+from mcpd.servers.workstation.ci.recipes import USUAL
+from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.processes import Command
 
 if TYPE_CHECKING:
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.ci.detection import Choice, Detection, Found
-
-__all__ = ["Kind", "Run", "run_kind", "run_task"]
+    from mcpd.servers.workstation.ci.recipes import Kind
 
 _INSTEAD: Final[dict[Kind, tuple[Kind, ...]]] = {"check": ("lint", "build")}
 """What is run where no ecosystem of the project has the kind."""
@@ -51,9 +52,10 @@ class Run:
     """Whether there was more before."""
 
     @property
-    def success(self) -> bool:
-        """Whether it says so."""
-        return self.exit_code == 0
+    def summary(self) -> str:
+        """The command and how it ended, for people."""
+        how = f"failed with exit status {self.exit_code}" if self.exit_code else "succeeded"
+        return f"{shown_name(shlex.join(self.argv))} {how} after {self.seconds:g} s"
 
 
 async def run_kind(

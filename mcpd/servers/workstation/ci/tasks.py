@@ -36,6 +36,7 @@ _DIRECTIVES: Final = tuple(
     )
 )  # fmt: skip
 _RECIPE: Final = re.compile(r"@?([A-Za-z_][A-Za-z0-9_-]*)(?=[\s:])", re.ASCII)
+_TASK: Final = re.compile(r"""["']?([A-Za-z0-9_][\w.:/-]*)["']?:(?=\s|$)""", re.ASCII)
 _RAKE: Final = re.compile(r"""(namespace|task)\b[\s(]*(?::([\w-]+)|["']([\w:-]+)["']|([\w-]+):(?!:))""", re.ASCII)
 _SESSION: Final = re.compile(r"@(?:nox\.)?session\b")
 _NAMED: Final = re.compile(r"""\bname\s*=\s*["']([^"'\\]*)["']""")
@@ -124,6 +125,31 @@ def just_recipes(text: str) -> list[Named]:
                 private = False
             comment = ""
     return usable(found)
+
+
+def taskfile_tasks(text: str) -> list[Named]:
+    """The tasks of a Taskfile that can be called: the keys one step below ``tasks:``; internal ones are left out."""
+    found: dict[str, str] = {}
+    name = step = None
+    for line in f"\n{text}".partition("\ntasks:")[2].splitlines()[1:]:
+        code = line.lstrip(" ")
+        if not code or code.startswith("#"):
+            continue
+        indent = len(line) - len(code)
+        if indent == 0 or len(found) > MAX_TASKS:
+            break
+        step = step or indent
+        if indent == step:
+            match = _TASK.match(code)
+            name = match[1] if match else None
+            if name:
+                found[name] = ""
+        elif name and code.startswith("internal: true"):
+            del found[name]
+            name = None
+        elif name and code.startswith("desc:"):
+            found[name] = code.removeprefix("desc:").strip(" \"'")
+    return usable(found.items())
 
 
 def rake_tasks(text: str) -> list[Named]:

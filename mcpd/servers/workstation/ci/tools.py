@@ -11,14 +11,14 @@ from pydantic import Field, StringConstraints
 from mcpd.model import printable
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.ci.detection import detect, projects_below
-from mcpd.servers.workstation.ci.diagnostic import Diagnostic  # noqa: TC001 - pydantic reads it
-from mcpd.servers.workstation.ci.ecosystems import NAMES
+from mcpd.servers.workstation.ci.diagnostic import Diagnostic, worst
 from mcpd.servers.workstation.ci.escapes import last_lines
+from mcpd.servers.workstation.ci.models import CommandArguments, CommandResult, ProjectArguments, ended
 from mcpd.servers.workstation.ci.parsers import parse
 from mcpd.servers.workstation.ci.recipes import KINDS, Kind
 from mcpd.servers.workstation.ci.running import Run, run_kind, run_task
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
+from mcpd.servers.workstation.tool import Answer, Result, Tool
 
 if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
@@ -32,26 +32,11 @@ _MAX_TEXT: Final = 32 * 1024
 _Argument = Annotated[str, StringConstraints(max_length=8192, pattern=r"^[^\x00]*$")]
 
 
-class DetectArguments(Arguments):
-    """What ci/detect takes."""
-
-    path: str = Field(".", description="The project's directory: absolute, or relative to the first root")
-
-
-class RunArguments(Arguments):
+class RunArguments(CommandArguments):
     """What all take that run something."""
 
-    path: str = Field(".", description="The project's directory: absolute, or relative to the first root")
-    ecosystem: str | None = Field(
-        None,
-        description="Which to use where there are several; else the first that has the command",
-        json_schema_extra={"enum": list(NAMES)},
-    )
     arguments: tuple[_Argument, ...] = Field(
         (), max_length=256, description="Further arguments of the command, each as it is: no shell reads them"
-    )
-    timeout_seconds: int = Field(
-        30, ge=1, description="How long it may take, up to the server's call timeout; builds often need more"
     )
     max_output_bytes: int = Field(
         256 * 1024, ge=1024, le=4 * 1024 * 1024, description="How much of the output's end is kept"
@@ -64,61 +49,53 @@ class TaskArguments(RunArguments):
     name: str = Field(min_length=1, max_length=200, description="A task as ci/detect lists it")
 
 
-class CommandResult(Result):
+class OfferedCommand(Result):
     """How something is done in a project."""
 
-    kind: Kind = Field(description="What it is for")
-    command: tuple[str, ...] = Field(description="The program and its arguments")
-    before: tuple[tuple[str, ...], ...] | None = Field(
-        None, description="Commands that are run first, as they are needed"
-    )
+    kind: Kind
+    command: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...] | None = Field(None, description="Commands that are run first")
     available: bool = Field(description="Whether all programs that it takes are there")
     missing: tuple[str, ...] | None = Field(None, description="Programs that are not installed")
 
 
-class TaskResult(Result):
+class OfferedTask(Result):
     """A task that a project defines."""
 
     name: str = Field(description="For ci/task")
-    command: tuple[str, ...] = Field(description="The program and its arguments")
-    description: str | None = Field(None, description="What the project says of it")
+    command: tuple[str, ...]
+    description: str | None = None
 
 
 class EcosystemResult(Result):
     """One ecosystem of a project."""
 
     name: str = Field(description="For the argument ecosystem")
-    title: str = Field(description="Its name for people")
+    title: str
     markers: tuple[str, ...] = Field(description="The files that tell it")
-    commands: tuple[CommandResult, ...] = Field(description="What it has for each kind of command")
-    tasks: tuple[TaskResult, ...] = Field(description="What the project defines for itself")
+    commands: tuple[OfferedCommand, ...]
+    tasks: tuple[OfferedTask, ...]
 
 
 class DetectResult(Result):
     """What ci/detect says."""
 
-    path: str = Field(description="The directory")
+    path: str
     ecosystems: tuple[EcosystemResult, ...] = Field(description="The first that has a command is the default for it")
     projects_below: tuple[str, ...] | None = Field(None, description="Directories in it that hold projects")
     problems: tuple[str, ...] | None = Field(None, description="Files that could not be read, and why")
 
 
-class RunResult(Result):
+class RunResult(CommandResult):
     """What comes of a command."""
 
-    ecosystem: str = Field(description="Whose command it is")
-    command: tuple[str, ...] = Field(description="What was run; if something that comes before it failed, that")
-    directory: str = Field(description="Where it ran")
-    exit_code: int = Field(description="Its exit status; 128 + n if signal n ended it")
-    success: bool = Field(description="Whether the exit status is 0")
-    seconds: float = Field(description="How long it took")
     output: str = Field(description="The end of stdout and stderr in their order, without colours")
-    output_truncated: bool = Field(description="Whether there was more before")
+    output_truncated: bool
     diagnostics: tuple[Diagnostic, ...] = Field(description="Errors and warnings found in the output")
-    diagnostics_truncated: bool = Field(description="Whether there are more of them")
+    diagnostics_truncated: bool
 
 
-def _detect(call: Call, arguments: DetectArguments) -> Answer:
+def _detect(call: Call, arguments: ProjectArguments) -> Answer:
     detection = detect(call, arguments.path)
     below = projects_below(call, detection.place)
     result = DetectResult(
@@ -137,14 +114,14 @@ def _ecosystem(found: Found) -> EcosystemResult:
         markers=found.markers,
         commands=tuple(_command(kind, found.choices[kind]) for kind in KINDS if kind in found.choices),
         tasks=tuple(
-            TaskResult(name=task.name, command=task.recipe.argv, description=task.description or None)
+            OfferedTask(name=task.name, command=task.recipe.argv, description=task.description or None)
             for task, _ in found.tasks
         ),
     )
 
 
-def _command(kind: Kind, choice: Choice) -> CommandResult:
-    return CommandResult(
+def _command(kind: Kind, choice: Choice) -> OfferedCommand:
+    return OfferedCommand(
         kind=kind,
         command=choice.recipe.argv,
         before=choice.recipe.before or None,
@@ -170,23 +147,18 @@ def _lines(detection: Detection, result: DetectResult) -> list[str]:
 
 
 async def _answer(call: Call, run: Run) -> Answer:
-    found = await call.in_thread(lambda: parse(run.ecosystem, run.output, run.directory))
+    parsed = await call.in_thread(lambda: parse(run.ecosystem, run.output, run.directory, check=call.check))
+    found = worst(parsed.diagnostics, _MAX_DIAGNOSTICS)
     result = RunResult(
-        ecosystem=run.ecosystem,
-        command=run.argv,
-        directory=shown_name(run.directory),
-        exit_code=run.exit_code,
-        success=run.success,
-        seconds=run.seconds,
+        **ended(run),
         output=run.output,
         output_truncated=run.truncated,
-        diagnostics=tuple(found[:_MAX_DIAGNOSTICS]),
-        diagnostics_truncated=len(found) > _MAX_DIAGNOSTICS,
+        diagnostics=tuple(found),
+        diagnostics_truncated=parsed.truncated or len(found) < len(parsed.diagnostics),
     )
-    how = "succeeded" if run.success else f"failed with exit status {run.exit_code}"
     shown = last_lines(run.output, _MAX_TEXT)
     before = "…\n" if run.truncated or len(shown) < len(run.output) else ""
-    text = f"{shlex.join(run.argv)} {how} after {run.seconds:g} s\n{before}{shown}"
+    text = f"{run.summary}\n{before}{shown}"
     return Answer(result, ({"type": "text", "text": text},))
 
 
@@ -217,10 +189,7 @@ async def _task(call: Call, arguments: TaskArguments) -> Answer:
     return await _answer(call, found)
 
 
-_AFTER: Final = (
-    " A command that fails is a result with success=false, with what it wrote and the errors and warnings in that."
-    " ci/detect shows which command it is."
-)
+_AFTER: Final = " ci/detect shows which command that is. One that fails is a result with success=false."
 
 DETECT: Final = Tool(
     name="ci/detect",
@@ -229,7 +198,7 @@ DETECT: Final = Tool(
         "Show what a project's directory is built, tested and looked over with (make, npm, cargo, go, Python, .NET, …):"
         " the commands, whether their programs are installed, and the tasks that the project defines. Runs nothing."
     ),
-    arguments=DetectArguments,
+    arguments=ProjectArguments,
     result=DetectResult,
     run=in_thread(_detect),
     read_only=True,

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import hashlib
 import os
 import secrets
 import stat
@@ -13,10 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import Busy, InvalidArgument, McpdError, NotAuthorized, NotFound, ReadOnly
+from mcpd.errors import Busy, InvalidArgument, NotFound, ReadOnly
 from mcpd.model import printable
 from mcpd.servers.workstation.beneath import open_beneath
-from mcpd.servers.workstation.jail import kind, path_of, translated
+from mcpd.servers.workstation.filesystem.chunks import CHUNK, digest
+from mcpd.servers.workstation.filesystem.renaming import real_path, rename_new, status_at, sync
+from mcpd.servers.workstation.jail import kind, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,20 +23,12 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.jail import Place
 
-CHUNK: Final = 1024 * 1024
-"""Bytes that are read or written between two questions whether anybody still waits."""
 SHA256: Final = r"^[0-9A-Fa-f]{64}$"
 """What an argument that is a SHA-256 looks like."""
-_RENAME_NOREPLACE: Final = 1
-_UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
-_NO_LINKS: Final = _UNSUPPORTED | {errno.EPERM, errno.EMLINK}
-"""Directories have none, some file systems know none, and not everybody may give a file another name."""
 _NAMED: Final = 100
 """Bytes of a file's name that the name of what is written beside it repeats; some file systems allow only 143."""
 _ACCESS: Final = "system.posix_acl_access"
 _EXECUTE: Final = 0o111
-
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +62,7 @@ def target(call: Call, place: Place) -> Iterator[Target]:
         if status is not None and stat.S_ISLNK(status.st_mode):
             with translated(place, "reading"):
                 leads = os.readlink(name, dir_fd=directory)
-            leads = os.path.normpath(os.path.join(path_of(directory), leads))  # noqa: PTH118 - may be no UTF-8
+            leads = os.path.normpath(real_path(directory, leads))
             raise InvalidArgument(f"{place.shown} is a symlink; name the file it points to instead: {printable(leads)}")
         if status is not None and not stat.S_ISREG(status.st_mode):
             raise InvalidArgument(f"{place.shown} is {kind(status.st_mode)}, not a file that can be written")
@@ -97,7 +88,7 @@ def _seen(found: Target) -> Iterator[str]:
         fd = open_beneath(found.directory, found.name, os.O_PATH, links=False)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise _changed(found.place)
+            raise changed(found.place)
         yield f"/proc/self/fd/{fd}"
     finally:
         os.close(fd)
@@ -115,20 +106,10 @@ def readable(call: Call, found: Target) -> Iterator[int]:
         yield fd
 
 
-def digest(call: Call, place: Place, fd: int) -> str:
-    """The SHA-256 of all that *fd*, at its beginning, has, in hexadecimal digits."""
-    found = hashlib.sha256()
-    with translated(place, "reading"):
-        while data := os.read(fd, CHUNK):
-            found.update(data)
-            call.check()
-    return found.hexdigest()
-
-
 def check_digest(call: Call, found: Target, expected: str) -> None:
     """Raise :class:`~mcpd.errors.InvalidArgument` unless *expected* is the SHA-256 of what is there."""
-    with readable(call, found) as fd:
-        compare_digests(found.place, digest(call, found.place, fd), expected)
+    with readable(call, found) as fd, translated(found.place, "reading"):
+        compare_digests(found.place, digest(call, fd), expected)
 
 
 def compare_digests(place: Place, actual: str, expected: str) -> None:
@@ -143,8 +124,9 @@ def put(call: Call, found: Target, data: bytes, *, executable: bool | None = Non
     """Make *data* all that the file *found* holds; whatever goes wrong, it stays as it was.
 
     The permissions stay, but for setuid and setgid, which no write keeps; *executable* sets or clears those to execute.
-    So do owner, group, access list and the user's extended attributes, as far as we may set them. Of a file that has
-    several names only this one is changed: the others keep the old content.
+    So do owner, group, access list and the user's extended attributes, as far as we may set them; where the group
+    cannot stay, ours may do what others may. Of a file that has several names only this one is changed: the others keep
+    the old content.
 
     Raises :class:`~mcpd.errors.InvalidArgument` for a file that is there without *overwrite*,
     :class:`~mcpd.errors.ReadOnly` for one that may not be written and :class:`~mcpd.errors.Busy` for one that was
@@ -168,83 +150,6 @@ def put(call: Call, found: Target, data: bytes, *, executable: bool | None = Non
     sync(place, directory)
 
 
-def rename_new(from_directory: int, source: str, to_directory: int, name: str) -> None:
-    """Rename, where nothing is called *name* yet; the kernel sees to that, whoever creates what meanwhile.
-
-    Raises OSError; FileExistsError if something is there.
-    """
-    failed = _LIBC.renameat2(
-        ctypes.c_int(from_directory),
-        ctypes.c_char_p(os.fsencode(source)),
-        ctypes.c_int(to_directory),
-        ctypes.c_char_p(os.fsencode(name)),
-        ctypes.c_uint(_RENAME_NOREPLACE),
-    )
-    if not failed:
-        return
-    number = ctypes.get_errno()
-    if number not in _UNSUPPORTED:
-        raise OSError(number, os.strerror(number), name)
-    rename_new_portably(from_directory, source, to_directory, name)
-
-
-def rename_new_portably(from_directory: int, source: str, to_directory: int, name: str) -> None:
-    """What :func:`rename_new` does, for file systems that cannot do it at once, as NFS."""
-    try:
-        os.link(source, name, src_dir_fd=from_directory, dst_dir_fd=to_directory, follow_symlinks=False)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        rename_reserved(from_directory, source, to_directory, name)
-    else:
-        os.unlink(source, dir_fd=from_directory)
-
-
-def rename_reserved(from_directory: int, source: str, to_directory: int, name: str) -> None:
-    """What :func:`rename_new` does, for directories, and where there are no hard links either: *name* is taken first.
-
-    An empty directory is replaced by one, and only as long as it is empty; anything else replaces an empty file.
-    """
-    if stat.S_ISDIR(os.stat(source, dir_fd=from_directory, follow_symlinks=False).st_mode):
-        os.mkdir(name, 0o700, dir_fd=to_directory)
-        release = os.rmdir
-    else:
-        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=to_directory))
-        release = os.unlink
-    try:
-        os.rename(source, name, src_dir_fd=from_directory, dst_dir_fd=to_directory)
-    except OSError:
-        with suppress(OSError):
-            release(name, dir_fd=to_directory)
-        raise
-
-
-def sync(place: Place, directory: int) -> None:
-    """Make the names in *directory*, which *place* is in, last. One that may not be read cannot be synced."""
-    with translated(place, "writing"), suppress(PermissionError):
-        fd = open_beneath(directory, ".", os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def status_at(directory: int, name: str) -> os.stat_result | None:
-    """What *name* in *directory* is, not followed if a symlink; None if it is missing. Raises OSError."""
-    try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def check_holds_no_root(call: Call, place: Place, directory: int, name: str) -> None:
-    """Raise :class:`~mcpd.errors.NotAuthorized` if *name* in *directory* is a root, or one is in it."""
-    real = os.path.join(path_of(directory), name)  # noqa: PTH118 - may be no UTF-8
-    for root in call.jail.roots:
-        if f"{root.path}/".startswith(f"{real}/"):
-            raise NotAuthorized(f"{place.shown} is or holds the root {printable(root.path)}, which stays where it is")
-
-
 def with_execute(mode: int, executable: bool | None) -> int:
     """The permissions *mode* with those to execute as *executable* says: for whoever may read, nobody, or as it is."""
     if executable is None:
@@ -261,6 +166,9 @@ def _write(call: Call, found: Target, temporary: str, data: bytes, executable: b
             _keep(fd, found)
         status = found.status or os.fstat(fd)
         mode = with_execute(stat.S_IMODE(status.st_mode) & 0o777, executable)
+        if os.fstat(fd).st_gid != status.st_gid:
+            # For the file our group was among the others.
+            mode = mode & ~0o070 | (mode & 0o007) << 3
         if found.status is not None or executable is not None:
             os.fchmod(fd, mode)
         rest = memoryview(data)
@@ -275,8 +183,10 @@ def _write(call: Call, found: Target, temporary: str, data: bytes, executable: b
 def _keep(fd: int, found: Target) -> None:
     """Give *fd* what else the file *found* has, as far as that can be."""
     status = found.present
-    with suppress(PermissionError):
-        os.fchown(fd, status.st_uid, status.st_gid)
+    # Who may not give a file away may often give it to a group. In a user namespace some owners have no number.
+    for owner, group in ((-1, status.st_gid), (status.st_uid, -1)):
+        with suppress(OSError):
+            os.fchown(fd, owner, group)
     with _seen(found) as old, suppress(OSError):
         names = os.listxattr(old)
         if _ACCESS not in names and _ACCESS in os.listxattr(fd):
@@ -303,19 +213,22 @@ def _rename(found: Target, temporary: str) -> None:
         try:
             rename_new(directory, temporary, directory, name)
         except FileExistsError:
-            raise _changed(found.place) from None
-    elif _differs(found.status, status_at(directory, name)):
-        raise _changed(found.place)
+            raise changed(found.place) from None
+    elif differs(found.status, status_at(directory, name)):
+        raise changed(found.place)
     else:
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
 
 
-def _differs(before: os.stat_result, now: os.stat_result | None) -> bool:
+def differs(before: os.stat_result, now: os.stat_result | None) -> bool:
+    """Whether *now* is another file than *before*, or its content was changed."""
+
     def signature(status: os.stat_result) -> tuple[int, ...]:
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     return now is None or signature(before) != signature(now)
 
 
-def _changed(place: Place) -> McpdError:
+def changed(place: Place) -> Busy:
+    """The error of a file that another program has changed while it was looked at."""
     return Busy(f"{place.shown} was changed meanwhile by another program, and stays as it is; read it and try again")

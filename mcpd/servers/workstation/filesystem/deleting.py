@@ -19,9 +19,9 @@ from mcpd.model import printable
 from mcpd.servers.workstation.beneath import open_beneath
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import trash
-from mcpd.servers.workstation.filesystem.atomic import check_holds_no_root, status_at, sync
 from mcpd.servers.workstation.filesystem.entries import EntryType, type_of
 from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.filesystem.renaming import check_holds_no_root, real_path, status_at, sync
 from mcpd.servers.workstation.jail import path_of, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
@@ -41,23 +41,21 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 class DeleteArguments(Arguments):
     """What filesystem/delete takes."""
 
-    path: str = Field(description="What to delete: absolute, or relative to the first root.")
-    permanent: bool = Field(default=False, description="For good, instead of into the trash.")
+    path: str = Field(description="Absolute, or relative to the first root")
+    permanent: bool = Field(default=False, description="Delete for good, instead of moving to the trash")
     recursive: bool = Field(
         default=False,
-        description="With permanent: delete a directory with all that is in it. The trash takes it whole.",
+        description="With permanent: also a directory that is not empty",
     )
 
 
 class DeleteResult(Result):
     """What filesystem/delete says."""
 
-    path: str = Field(description="What was deleted.")
-    type: EntryType = Field(description="What it was.")
-    trashed_to: str | None = Field(
-        default=None, description="Where it is in the trash; filesystem/move brings it back. Left out if it is gone."
-    )
-    removed: int | None = Field(default=None, description="With permanent: files and directories that are gone.")
+    path: str = Field(description="Absolute")
+    type: EntryType = Field(description="What it was")
+    trashed_to: str | None = Field(default=None, description="Where it is now; filesystem/move brings it back")
+    removed: int | None = Field(default=None, description="With permanent: how many files and directories")
 
 
 def _delete(call: Call, arguments: DeleteArguments) -> Answer:
@@ -96,7 +94,7 @@ class _Removal:
             if not stat.S_ISDIR(status.st_mode):
                 os.unlink(name, dir_fd=directory)
             elif recursive:
-                self._check_mounts(f"{path_of(directory)}/{name}")
+                self._check_mounts(real_path(directory, name))
                 self._remove_tree(directory, name, status)
             else:
                 self._remove_empty(directory, name)
@@ -178,8 +176,8 @@ def _some_names(directory: int) -> list[str]:
 DELETE: Final = Tool(
     name="filesystem/delete",
     title="Delete",
-    description="Move a file or a directory to the trash, from where filesystem/move brings it back; or with permanent"
-    " delete it for good. A symlink is deleted itself, not what it points to.",
+    description="Move a file or a directory to the trash, or with permanent delete it for good. A symlink is deleted"
+    " itself, not what it points to.",
     arguments=DeleteArguments,
     result=DeleteResult,
     run=in_thread(_delete),

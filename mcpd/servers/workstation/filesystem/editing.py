@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
@@ -12,6 +11,7 @@ from pydantic import Field
 from mcpd.errors import TooLarge
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import atomic
+from mcpd.servers.workstation.filesystem.chunks import read_at
 from mcpd.servers.workstation.filesystem.diffs import Change, compose, unified
 from mcpd.servers.workstation.filesystem.encodings import (
     EditEncoding,
@@ -29,7 +29,6 @@ from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
 if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
-    from mcpd.servers.workstation.jail import Place
 
 _MAX_DIFF: Final = 256 * 1024
 """Characters."""
@@ -38,32 +37,30 @@ _MAX_DIFF: Final = 256 * 1024
 class EditArguments(Arguments):
     """What filesystem/edit takes."""
 
-    path: str = Field(description="The file, a text of at most 8 MiB: absolute, or relative to the first root.")
-    edits: list[Replacement] = Field(
-        min_length=1, max_length=200, description="Made one after the other, each in what the ones before have left."
-    )
-    dry_run: bool = Field(default=False, description="Only say what would change.")
+    path: str = Field(description="A text of up to 8 MiB; absolute, or relative to the first root")
+    edits: list[Replacement] = Field(min_length=1, max_length=200, description="Made one after the other; all or none")
+    dry_run: bool = Field(default=False, description="Only say what would change")
     encoding: EditEncoding = Field(
-        default="auto", description="Of the file, which keeps it; 'auto': UTF-8, or what its byte order mark says."
+        default="auto", description="Of the file; auto: UTF-8, or as its byte order mark says"
     )
     expected_sha256: str | None = Field(
         default=None,
         pattern=atomic.SHA256,
-        description="Refuse unless the file has this SHA-256: as it was read before.",
+        description="Refuse unless this is the file's SHA-256",
     )
 
 
 class EditResult(Result):
     """What filesystem/edit says."""
 
-    path: str = Field(description="The file.")
-    changed: bool = Field(description="Whether the file was written; with dry_run, whether it would be.")
-    diff: str = Field(description="What changed, as a unified diff with the path from the root; empty if nothing did.")
-    diff_truncated: bool = Field(description="Whether the diff is too long and ends early.")
-    replacements: int = Field(description="How often an old_text was replaced.")
-    added: int = Field(description="Lines in the diff that are new.")
-    removed: int = Field(description="Lines in the diff that are gone.")
-    sha256: str = Field(description="The SHA-256 of the file after the edits.")
+    path: str = Field(description="Absolute")
+    changed: bool = Field(description="Whether the file was written, or with dry_run would be")
+    diff: str = Field(description="Unified, with the path from the root; empty if nothing changed")
+    diff_truncated: bool = Field(description="Whether the diff is cut off")
+    replacements: int = Field(description="How many replacements were made")
+    added: int = Field(description="Lines added")
+    removed: int = Field(description="Lines removed")
+    sha256: str = Field(description="Of the file after the edits")
 
 
 def _edit(call: Call, arguments: EditArguments) -> Answer:
@@ -102,25 +99,17 @@ def _edit(call: Call, arguments: EditArguments) -> Answer:
 def _read(call: Call, found: atomic.Target) -> bytes:
     place = found.place
     with atomic.readable(call, found) as fd, translated(place, "reading"):
-        data = bytearray()
-        while part := os.read(fd, atomic.CHUNK):
-            call.check()
-            data += part
-            if len(data) > MAX_TEXT:
-                raise _too_large(place)
-    return bytes(data)
-
-
-def _too_large(place: Place) -> TooLarge:
-    return TooLarge(f"{place.shown} is larger than {MAX_TEXT} bytes, which is all that can be edited")
+        data = read_at(call, fd, 0, MAX_TEXT + 1)
+    if len(data) > MAX_TEXT:
+        raise TooLarge(f"{place.shown} is larger than {MAX_TEXT} bytes, which is all that can be edited")
+    return data
 
 
 EDIT: Final = Tool(
     name="filesystem/edit",
     title="Edit a file",
-    description="Replace exact pieces of a text file; says what changed as a diff. Each old_text has to be in the file"
-    " exactly once, unless replace_all is set, so give enough of the lines around it. \\n also matches the line ends of"
-    " a file with CRLF, which stay.",
+    description="Replace exact pieces of a text file, and show the diff. Each old_text has to be in the file exactly"
+    " once, unless replace_all is set, so give enough of the lines around it. \\n also matches CRLF, which stays.",
     arguments=EditArguments,
     result=EditResult,
     run=in_thread(_edit),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAX_GLOBS: Final = 256
-"""How many globs one with braces may stand for."""
+"""How many globs there may be in all, those that braces stand for included."""
 _ANY_DEPTH: Final = "**"
 _DIRECTORIES: Final = "(?:[^/]+/)*"
 _SIMPLE: Final = re.compile(r"[A-Za-z0-9_.@+*?-]+(?:/[A-Za-z0-9_.@+*?-]+)*/?")
@@ -151,6 +151,12 @@ def expand(glob: str) -> list[str]:
     return found
 
 
+def simple(globs: Iterable[str]) -> list[str] | None:
+    """What *globs* stand for, without braces, if every program reads all of them alike. Raises ValueError."""
+    written = [each for glob in globs for each in expand(glob)]
+    return written if all(_SIMPLE.fullmatch(each) for each in written) else None
+
+
 def _braces(glob: str) -> tuple[int, list[int], int] | None:
     """Where the first braces open, their commas, and where they close."""
     start, depth, commas = -1, 0, []
@@ -182,22 +188,18 @@ class Globs:
 
     def __init__(self, globs: Iterable[str]) -> None:
         """Raises ValueError that names the glob and what is wrong with it."""
-        self.written: list[str] = []
         self._globs: list[Glob] = []
+        self._covered: dict[str, bool] = {"": False}
         for glob in globs:
             try:
-                for each in expand(glob):
-                    self._globs.append(parse(each))
-                    self.written.append(each)
+                self._globs += map(parse, expand(glob))
             except (ValueError, re.error) as error:
                 raise ValueError(f"the glob {glob!r} cannot be used: {error}") from None
+            if len(self._globs) > MAX_GLOBS:
+                raise ValueError(f"the globs stand for more than {MAX_GLOBS}: one for each way through their braces")
 
     def __bool__(self) -> bool:
         return bool(self._globs)
-
-    def simple(self) -> list[str]:
-        """Those, without braces, that every program reads alike."""
-        return [each for each in self.written if _SIMPLE.fullmatch(each)]
 
     def matches(self, path: str, *, directory: bool) -> bool:
         """Whether one is about *path*."""
@@ -205,9 +207,14 @@ class Globs:
 
     def covers(self, path: str) -> bool:
         """Whether one is about the file *path* or a directory that it is in."""
-        return self.matches(path, directory=False) or any(
-            self.matches(path[:index], directory=True) for index, char in enumerate(path) if char == "/"
-        )
+        return self._covers_directory(path.rpartition("/")[0]) or self.matches(path, directory=False)
+
+    def _covers_directory(self, path: str) -> bool:
+        known = self._covered.get(path)
+        if known is None:
+            known = self._covers_directory(path.rpartition("/")[0]) or self.matches(path, directory=True)
+            self._covered[path] = known
+        return known
 
 
 class Ignored:

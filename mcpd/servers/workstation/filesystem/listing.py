@@ -14,7 +14,7 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.call import in_thread
-from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, EntryType, timestamp, type_of
+from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, EntryType, entry_at, timestamp
 from mcpd.servers.workstation.filesystem.names import is_addressable, shown_name
 from mcpd.servers.workstation.jail import HERE, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
@@ -32,25 +32,23 @@ Key: TypeAlias = tuple[int, bytes]
 class ListArguments(Arguments):
     """What is listed."""
 
-    path: str = Field(default=HERE, description="The directory: absolute, or relative to the first root")
+    path: str = Field(default=HERE, description="Absolute, or relative to the first root")
     hidden: bool = Field(default=False, description="Also names that begin with a dot")
-    sort: Sort = Field(default="name", description="By name, by size (largest first) or by modified (newest first)")
-    limit: int = Field(default=1000, ge=1, le=10_000, description="Most entries of one answer")
-    cursor: str | None = Field(
-        default=None, max_length=4000, description="next_cursor of the answer before, all else as it was there"
-    )
+    sort: Sort = Field(default="name", description="By size: largest first; by modified: newest first")
+    limit: int = Field(default=1000, ge=1, le=10_000, description="Most entries to return")
+    cursor: str | None = Field(default=None, max_length=4000, description="next_cursor of the result before")
 
 
 class ListEntry(Result):
     """One entry."""
 
-    name: str = Field(description="Its name; what is not UTF-8 in it is U+FFFD")
+    name: str = Field(description="With U+FFFD for what is not UTF-8")
     type: EntryType | None = Field(default=None, description="What it is")
     size: int | None = Field(default=None, description="Bytes of a file")
     modified: str | None = Field(default=None, description="When its content changed: RFC 3339, UTC")
-    target: str | None = Field(default=None, description="Where a symlink points, as it is written")
+    target: str | None = Field(default=None, description="Where a symlink points")
     addressable: Literal[False] | None = Field(
-        default=None, description="false: its name is not UTF-8, so no tool can be given its path"
+        default=None, description="false: its name is not UTF-8, so no path leads to it"
     )
     error: str | None = Field(default=None, description="Why no more is known of it")
 
@@ -58,10 +56,10 @@ class ListEntry(Result):
 class ListResult(Result):
     """What is in a directory."""
 
-    path: str = Field(description="The directory")
+    path: str = Field(description="Absolute")
     entries: list[ListEntry] = Field(description="What is in it")
-    total: int = Field(description="How many entries it has, hidden ones only if they were asked for")
-    hidden: int | None = Field(default=None, description="How many hidden entries it has besides")
+    total: int = Field(description="How many entries it has, hidden ones only if asked for")
+    hidden: int | None = Field(default=None, description="How many hidden entries were left out")
     next_cursor: str | None = Field(default=None, description="The cursor to list on from, if there is more")
 
 
@@ -131,23 +129,17 @@ class _Names:
 def _entry(call: Call, fd: int, name: str) -> ListEntry | None:
     """What is said of *name* in *fd*; None if it has gone meanwhile."""
     call.check()
-    shown = shown_name(name)
-    addressable: Literal[False] | None = None if is_addressable(name) else False
-    try:
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        kind = type_of(status.st_mode)
-        target = shown_name(os.readlink(name, dir_fd=fd)) if kind == "symlink" else None
-    except FileNotFoundError:
+    entry = entry_at(fd, name)
+    if entry is None:
         return None
-    except OSError as error:
-        return ListEntry(name=shown, addressable=addressable, error=error.strerror)
     return ListEntry(
-        name=shown,
-        type=kind,
-        size=status.st_size if kind == "file" else None,
-        modified=timestamp(status.st_mtime_ns),
-        target=target,
-        addressable=addressable,
+        name=shown_name(name),
+        type=entry.type,
+        size=entry.size,
+        modified=None if entry.modified is None else timestamp(entry.modified),
+        target=None if entry.target is None else shown_name(entry.target),
+        addressable=None if is_addressable(name) else False,
+        error=entry.error,
     )
 
 

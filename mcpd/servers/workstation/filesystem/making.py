@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 class MkdirArguments(Arguments):
     """What filesystem/mkdir takes."""
 
-    path: str = Field(description="The directory to create: absolute, or relative to the first root.")
-    parents: bool = Field(default=True, description="Create missing directories above it too.")
+    path: str = Field(description="Absolute, or relative to the first root")
+    parents: bool = Field(default=True, description="Also create missing directories above it")
 
 
 class MkdirResult(Result):
     """What filesystem/mkdir says."""
 
-    path: str = Field(description="The directory.")
-    created: bool = Field(description="False if it was there already.")
-    directories: list[str] = Field(description="All that was created, topmost first.")
+    path: str = Field(description="Absolute")
+    created: bool = Field(description="False if it was there already")
+    directories: list[str] = Field(description="All that were created, topmost first")
 
 
 def make_directories(call: Call, place: Place, *, parents: bool) -> list[Place]:
@@ -69,7 +69,7 @@ def _mkdir(call: Call, arguments: MkdirArguments) -> Answer:
 MKDIR: Final = Tool(
     name="filesystem/mkdir",
     title="Create a directory",
-    description="Create a directory, with the missing ones above it. One that is there already is no error.",
+    description="Create a directory, and missing ones above it. That it is there already is no error.",
     arguments=MkdirArguments,
     result=MkdirResult,
     run=in_thread(_mkdir),

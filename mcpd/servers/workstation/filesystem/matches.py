@@ -12,6 +12,8 @@ from mcpd.servers.workstation.filesystem.scanning import cut
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcpd.servers.workstation.filesystem.entries import EntryType
+
 MOST_TEXT: Final = 1024 * 1024
 """Characters of all that is found."""
 
@@ -22,7 +24,7 @@ class Found:
 
     path: str
     """From the directory of the search, as ``os`` gives it."""
-    type: str = "file"
+    type: EntryType = "file"
     line: int = 0
     column: int | None = None
     text: str = ""
@@ -59,7 +61,7 @@ class Matches:
         self._pending = []
         self._before.clear()
 
-    def name(self, path: str, kind: str) -> None:
+    def name(self, path: str, kind: EntryType) -> None:
         """*path*, of the type *kind*, has a name that matches."""
         self.begin(path)
         if self._accepted:

@@ -13,15 +13,16 @@ from pydantic import Field
 from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import trash
-from mcpd.servers.workstation.filesystem.atomic import (
+from mcpd.servers.workstation.filesystem.entries import EntryType, type_of
+from mcpd.servers.workstation.filesystem.names import shown_name
+from mcpd.servers.workstation.filesystem.renaming import (
     check_holds_no_root,
+    real_path,
     rename_new,
     status_at,
     sync,
 )
-from mcpd.servers.workstation.filesystem.entries import EntryType, type_of
-from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.jail import fault, path_of, translated
+from mcpd.servers.workstation.jail import fault, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
 if TYPE_CHECKING:
@@ -32,18 +33,18 @@ if TYPE_CHECKING:
 class MoveArguments(Arguments):
     """What filesystem/move takes."""
 
-    source: str = Field(description="What to move or rename: absolute, or relative to the first root.")
-    destination: str = Field(description="Its new path in full, not the directory it shall be in.")
-    overwrite: bool = Field(default=False, description="Replace a file that is at the destination; never a directory.")
+    source: str = Field(description="Absolute, or relative to the first root")
+    destination: str = Field(description="The new path in full, with the name")
+    overwrite: bool = Field(default=False, description="Replace a file that is there; a directory never is")
 
 
 class MoveResult(Result):
     """What filesystem/move says."""
 
-    source: str = Field(description="Where it was.")
-    destination: str = Field(description="Where it is.")
-    type: EntryType = Field(description="What was moved.")
-    replaced: bool = Field(description="Whether something was replaced.")
+    source: str = Field(description="Where it was")
+    destination: str = Field(description="Where it is")
+    type: EntryType = Field(description="What was moved")
+    replaced: bool = Field(description="Whether a file was replaced")
 
 
 def _move(call: Call, arguments: MoveArguments) -> Answer:
@@ -56,7 +57,7 @@ def _move(call: Call, arguments: MoveArguments) -> Answer:
         if moved is None:
             raise NotFound(f"{source.shown}: there is no such file or directory")
         check_holds_no_root(call, source, from_directory, old)
-        _check_nesting(source, destination, f"{path_of(from_directory)}/{old}", f"{path_of(to_directory)}/{new}")
+        _check_nesting(source, destination, real_path(from_directory, old), real_path(to_directory, new))
         with translated(destination, "moving to"):
             replaced = status_at(to_directory, new)
         if replaced is not None:
@@ -119,8 +120,8 @@ def _fault(error: OSError, source: Place, destination: Place) -> McpdError:
 MOVE: Final = Tool(
     name="filesystem/move",
     title="Move or rename",
-    description="Move or rename a file or a directory. The destination is the new path in full; what is there is only"
-    " replaced with overwrite, and never if it is a directory.",
+    description="Move or rename a file or a directory, over nothing that is there unless asked to. A symlink is"
+    " moved itself.",
     arguments=MoveArguments,
     result=MoveResult,
     run=in_thread(_move),

@@ -24,4 +24,7 @@ def is_addressable(name: str) -> bool:
 
 def one_line(text: str) -> str:
     """*text*, a name or a path, as part of a listing: whatever cannot be shown, or ends the line, is escaped."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown_name(text))
+    text = shown_name(text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

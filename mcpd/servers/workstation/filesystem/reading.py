@@ -14,6 +14,7 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument, TooLarge
 from mcpd.servers.workstation.call import in_thread
+from mcpd.servers.workstation.filesystem.chunks import read_at
 from mcpd.servers.workstation.filesystem.encodings import LONGEST, ReadEncoding, WriteEncoding, encode, form_of
 from mcpd.servers.workstation.filesystem.media import (
     SNIFFED,
@@ -24,7 +25,7 @@ from mcpd.servers.workstation.filesystem.media import (
     type_of_text,
 )
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.filesystem.texts import NotText, TextFile, read_at, too_few
+from mcpd.servers.workstation.filesystem.texts import NotText, TextFile, too_few
 from mcpd.servers.workstation.jail import translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
@@ -49,49 +50,43 @@ _COUNTED: Final = 32 * 1024 * 1024
 class ReadArguments(Arguments):
     """What is read."""
 
-    path: str = Field(description="The file: absolute, or relative to the first root")
+    path: str = Field(description="Absolute, or relative to the first root")
     encoding: ReadEncoding = Field(
         default="auto",
-        description='"auto": UTF-8, or what a byte order mark says, images and sounds as such, anything else as bytes;'
-        ' or the encoding of the text; "base64": the raw bytes',
+        description="auto: text in UTF-8 or as its byte order mark says, images and sounds as such, other bytes as a"
+        " resource; base64: the bytes of anything, as base64 text",
     )
-    start_line: int | None = Field(default=None, ge=1, le=_MAX_OFFSET, description="First line, counted from 1")
-    end_line: int | None = Field(default=None, ge=1, le=_MAX_OFFSET, description="Last line, included")
-    offset: int | None = Field(default=None, ge=0, le=_MAX_OFFSET, description="First byte, counted from 0")
-    length: int | None = Field(
-        default=None, ge=1, le=_MAX_OFFSET, description="Bytes; of text at least one character is read"
-    )
+    start_line: int | None = Field(default=None, ge=1, le=_MAX_OFFSET, description="First line, from 1")
+    end_line: int | None = Field(default=None, ge=1, le=_MAX_OFFSET, description="Last line, inclusive")
+    offset: int | None = Field(default=None, ge=0, le=_MAX_OFFSET, description="First byte, from 0")
+    length: int | None = Field(default=None, ge=1, le=_MAX_OFFSET, description="Number of bytes")
     max_bytes: int = Field(
-        default=DEFAULT_BYTES, ge=LONGEST, le=MAX_BYTES, description="Most bytes of the file that are answered"
+        default=DEFAULT_BYTES, ge=LONGEST, le=MAX_BYTES, description="Most bytes of the file to return"
     )
 
 
 class ReadResult(Result):
     """What was read."""
 
-    path: str = Field(description="The file")
+    path: str = Field(description="Absolute")
     size: int = Field(description="Bytes of the whole file")
-    mime_type: str = Field(description="Its media type")
-    kind: Kind = Field(description="What the content block is")
+    mime_type: str = Field(description="Media type of the file")
+    kind: Kind = Field(description="What the content is")
     encoding: WriteEncoding | None = Field(
-        default=None, description="How the text is written in the file; base64: how its bytes are written here"
+        default=None, description="Of the text in the file; base64: text holds its bytes"
     )
     byte_order_mark: bool | None = Field(
-        default=None, description="true: the file begins with a byte order mark, which is not part of the text"
+        default=None, description="Whether the file begins with one; it is not part of the text"
     )
-    text: str | None = Field(
-        default=None, description="The text, or with encoding base64 the bytes; also in the content"
-    )
-    offset: int | None = Field(default=None, description="The byte where what was read begins")
-    start_line: int | None = Field(default=None, description="The first line of the text, where known")
-    end_line: int | None = Field(default=None, description="Its last line, where known")
-    total_lines: int | None = Field(default=None, description="Lines of the whole file, where known")
-    truncated: bool = Field(description="Whether max_bytes left out something of what was asked for")
-    next_offset: int | None = Field(default=None, description="The offset to read on from, if the file goes on")
-    next_line: int | None = Field(
-        default=None, description="The start_line to read on from, if known and the file goes on"
-    )
-    sha256: str | None = Field(default=None, description="Of the file's bytes, if all of it was read")
+    text: str | None = Field(default=None, description="The same as in content")
+    offset: int | None = Field(default=None, description="First byte of what was read")
+    start_line: int | None = Field(default=None, description="First line of the text, if known")
+    end_line: int | None = Field(default=None, description="Last line of the text, if known")
+    total_lines: int | None = Field(default=None, description="Lines of the whole file, if known")
+    truncated: bool = Field(description="Whether max_bytes cut off what was asked for")
+    next_offset: int | None = Field(default=None, description="The offset to read on from")
+    next_line: int | None = Field(default=None, description="The start_line to read on from")
+    sha256: str | None = Field(default=None, description="Of the file, if all of it was read")
 
 
 def _read(call: Call, arguments: ReadArguments) -> Answer:
@@ -299,9 +294,8 @@ class _Reading:
 READ: Final = Tool(
     name="filesystem/read",
     title="Read a file",
-    description="Read a file, or a part of it: lines (start_line, end_line) or bytes (offset, length). Text is answered"
-    " as text, images and sounds as such, everything else as bytes. What is left of a long file is read on from"
-    " next_line or next_offset.",
+    description="Read a file, or a part of it: lines (start_line, end_line) or bytes (offset, length). A long file is"
+    " read on from next_line or next_offset.",
     arguments=ReadArguments,
     result=ReadResult,
     run=in_thread(_read),

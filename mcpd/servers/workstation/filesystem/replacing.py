@@ -36,10 +36,10 @@ class Replacement(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     old_text: str = Field(
-        min_length=1, max_length=_MAX_PIECE, description="What is there, to the letter, white space included."
+        min_length=1, max_length=_MAX_PIECE, description="What is there, to the letter, white space included"
     )
-    new_text: str = Field(max_length=_MAX_PIECE, description="What shall be there instead; empty removes.")
-    replace_all: bool = Field(default=False, description="Replace it wherever it is, not just where it is once.")
+    new_text: str = Field(max_length=_MAX_PIECE, description="What replaces it; may be empty")
+    replace_all: bool = Field(default=False, description="Replace every occurrence")
 
 
 def replace(

@@ -9,7 +9,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.servers.workstation.filesystem.globs import Globs
+from mcpd.servers.workstation.filesystem.globs import simple
 from mcpd.servers.workstation.filesystem.scanning import MAX_WHOLE, per_line
 from mcpd.servers.workstation.filesystem.walking import MAX_DEPTH
 
@@ -56,13 +56,13 @@ def started(query: Query) -> tuple[tuple[str, ...], bytes]:
         argv += ["--multiline", f"--max-filesize={MAX_WHOLE}"]
     elif query.max_per_file is not None:
         argv.append(f"--max-count={query.max_per_file}")
-    argv += [f"--glob=!{each}" for each in Globs(query.exclude).simple()]
-    included = Globs(query.include)
+    argv += [f"--glob=!{each}" for glob in query.exclude for each in simple([glob]) or ()]
+    included = simple(query.include)
     rules = ""
-    if included and len(included.simple()) == len(included.written):
+    if included:
         # As globs of its own they would bring back what .gitignore leaves out; an ignore file does not.
         argv.append("--ignore-file=/dev/stdin")
-        wanted = "".join(f"!{each}{'**' * each.endswith('/')}\n" for each in included.simple())
+        wanted = "".join(f"!{each}{'**' * each.endswith('/')}\n" for each in included)
         rules = f"*\n!*/\n{wanted}{'' if query.hidden else '.*'}\n"
     argv += [f"--regexp={query.pattern}", "--", f"./{query.only}" if query.only else "."]
     return tuple(argv), rules.encode()
@@ -87,7 +87,7 @@ class Events:
         """Take one line, or a piece of it."""
         # In a JSON string no quote stands without a backslash, so this is the beginning of an event.
         if piece.startswith(_START):
-            self.finish()
+            self._pieces, self._long = b"", False
         if self._long:
             self._number(piece)
             return
@@ -97,10 +97,6 @@ class Events:
             self._number(b"")
         elif self._pieces.endswith(b"}}") or self._pieces.endswith(b'"}'):
             self._whole()
-
-    def finish(self) -> None:
-        """Nothing more comes."""
-        self._pieces, self._long = b"", False
 
     def _whole(self) -> None:
         try:

@@ -248,7 +248,7 @@ def main() -> None:
 def started(query: Query) -> tuple[tuple[str, ...], tuple[str, ...], bytes]:
     """What runs *query*: its arguments, what it has to read besides the system, and its stdin."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
-    # The two files are a package of their own there, which nothing else of mcpd is imported for.
+    # These files are a package of their own there, for which nothing else of mcpd is imported.
     begin = (
         "import sys, types; package = types.ModuleType('search'); package.__path__ = [sys.argv[1]]; "
         "sys.modules['search'] = package; from search.scanning import main; main()"

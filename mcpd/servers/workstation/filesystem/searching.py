@@ -20,9 +20,9 @@ from mcpd.servers.workstation.filesystem import engines
 from mcpd.servers.workstation.filesystem.entries import EntryType  # noqa: TC001 - pydantic reads it
 from mcpd.servers.workstation.filesystem.globs import Globs
 from mcpd.servers.workstation.filesystem.matches import Found, Matches
-from mcpd.servers.workstation.filesystem.names import is_addressable, shown_name
+from mcpd.servers.workstation.filesystem.names import is_addressable, one_line, shown_name
 from mcpd.servers.workstation.filesystem.walking import Query, with_contents
-from mcpd.servers.workstation.jail import HERE, Place, kind
+from mcpd.servers.workstation.jail import HERE, Place, kind, path_of
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
 if TYPE_CHECKING:
@@ -39,59 +39,53 @@ class SearchArguments(Arguments):
     """What is searched for, and where."""
 
     pattern: str = Field(
-        description="A regular expression. Names: searched in each name, or in the path from the directory if the"
-        " pattern has a slash; empty for every name that include lets through.",
+        description="A regular expression. With target name it is searched in each name, or if it has a slash in the"
+        " path from the directory, and may be empty",
         max_length=4096,
     )
-    path: str = Field(".", description="Directory or file to search; absolute, or relative to the first root.")
+    path: str = Field(".", description="A directory or a file; absolute, or relative to the first root")
     target: Literal["content", "name"] = Field(
-        "content", description="Whether lines of files are searched, or the names of files and directories."
+        "content", description="Lines of files, or names of files and directories"
     )
-    literal: bool = Field(False, description="Take the pattern as it is, not as a regular expression.")
+    literal: bool = Field(False, description="The pattern is plain text")
     include: list[_Glob] = Field(
         default_factory=list,
-        description="Only files that one of these globs matches, as .gitignore writes them: '*.py' at any depth,"
-        " 'src/**/*.{c,h}' from the directory searched, 'docs/' for all below it.",
+        description="Only files that match one of these globs, which are as in .gitignore: '*.py', 'src/**/*.{c,h}',"
+        " 'docs/'",
         max_length=64,
     )
     exclude: list[_Glob] = Field(
-        default_factory=list, description="No files or directories that one of these globs matches.", max_length=64
+        default_factory=list, description="No files or directories that match one of these globs", max_length=64
     )
-    case_sensitive: bool | None = Field(
-        None, description="Whether upper and lower case differ; if left out, only for patterns with upper case."
-    )
-    multiline: bool = Field(False, description="Whether a match may span lines; '.' matches no newline, '(?s:.)' does.")
-    context: int = Field(0, description="Lines to show before and after each match.", ge=0, le=20)
-    hidden: bool = Field(False, description="Also what begins with a dot; never what is in .git.")
-    ignored: bool = Field(False, description="Also what .gitignore files leave out.")
-    max_results: int = Field(200, description="Matches at most.", ge=1, le=5000)
-    max_per_file: int | None = Field(None, description="Matches at most in one file.", ge=1, le=5000)
+    case_sensitive: bool | None = Field(None, description="If left out: only if the pattern has upper case")
+    multiline: bool = Field(False, description="A match may span lines; '.' matches no newline, '(?s:.)' does")
+    context: int = Field(0, description="Lines to show before and after each match", ge=0, le=20)
+    hidden: bool = Field(False, description="Also names that begin with a dot, except .git")
+    ignored: bool = Field(False, description="Also what .gitignore files leave out")
+    max_results: int = Field(200, description="Most matches to return", ge=1, le=5000)
+    max_per_file: int | None = Field(None, description="Most matches in one file", ge=1, le=5000)
 
 
 class Match(Result):
     """One match."""
 
-    path: str = Field(description="Absolute path.")
-    type: EntryType | None = Field(None, description="What has the name, in a search of names.")
-    addressable: bool | None = Field(
-        None, description="False if the name is no UTF-8, so that no argument can name it."
-    )
-    line: int | None = Field(None, description="Line number, from 1.")
-    column: int | None = Field(
-        None, description="Character in the line, from 1; absent if the line is too long to tell."
-    )
-    text: str | None = Field(None, description="The line, or around the match as much of it as fits 500 characters.")
-    before: list[str] | None = Field(None, description="Lines before it, if context was asked for.")
-    after: list[str] | None = Field(None, description="Lines after it.")
+    path: str = Field(description="Absolute, with U+FFFD for what is not UTF-8")
+    type: EntryType | None = Field(None, description="With target name: what it is")
+    addressable: Literal[False] | None = Field(None, description="false: its name is not UTF-8, so no path leads to it")
+    line: int | None = Field(None, description="From 1")
+    column: int | None = Field(None, description="Character in the line, from 1, if known")
+    text: str | None = Field(None, description="The line; of a long one 500 characters around the match")
+    before: list[str] | None = Field(None, description="Lines before it")
+    after: list[str] | None = Field(None, description="Lines after it")
 
 
 class SearchResult(Result):
     """What was found."""
 
-    matches: list[Match] = Field(description="In the order of the paths.")
-    files: int = Field(description="How many files, or names, the matches are in.")
-    truncated: bool = Field(description="Whether there is more than is shown.")
-    engine: Literal["ripgrep", "python"] = Field(description="Whose regular expressions these are.")
+    matches: list[Match] = Field(description="In the order of the paths")
+    files: int = Field(description="How many files or names match")
+    truncated: bool = Field(description="Whether there are more matches")
+    engine: Literal["ripgrep", "python"] = Field(description="Whose regular expressions it takes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +104,7 @@ def _target(call: Call, arguments: SearchArguments) -> _Target:
     place = call.jail.place(arguments.path)
     with call.jail.opened(place) as fd:
         status = os.fstat(fd)
-        real = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - a name that is not UTF-8 stays as it is
+        real = path_of(fd)
     relative = real.removeprefix(place.root.path.rstrip("/")).strip("/")
     if stat.S_ISDIR(status.st_mode):
         return _Target(place, Place(place.root, relative or HERE), "")
@@ -122,6 +116,7 @@ def _target(call: Call, arguments: SearchArguments) -> _Target:
 
 
 def _query(call: Call, arguments: SearchArguments, target: _Target) -> Query:
+    """What the engines are asked. Raises :class:`~mcpd.errors.InvalidArgument`."""
     names = arguments.target == "name"
     pattern = arguments.pattern
     shown = printable(pattern)
@@ -132,10 +127,6 @@ def _query(call: Call, arguments: SearchArguments, target: _Target) -> Query:
     crosses = "\n" in pattern or (not arguments.literal and _NEWLINE.search(pattern) is not None)
     if crosses and not arguments.multiline and not names:
         raise InvalidArgument(f"pattern '{shown}': it has a newline, which takes multiline")
-    try:
-        Globs((*arguments.include, *arguments.exclude))
-    except ValueError as error:
-        raise InvalidArgument(printable(str(error))) from None
     return Query(
         pattern=pattern,
         literal=arguments.literal,
@@ -165,9 +156,13 @@ def _accepts(call: Call, query: Query, target: _Target) -> Callable[[str], bool]
     """Whether a file that ripgrep names counts.
 
     A file with other names must not even count as left out, or patterns would tell what is in it.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` for a glob that cannot be used.
     """
-    include = Globs(with_contents(query.include))
-    exclude = Globs(query.exclude)
+    try:
+        include, exclude = Globs(with_contents(query.include)), Globs(query.exclude)
+    except ValueError as error:
+        raise InvalidArgument(printable(str(error))) from None
 
     def accepts(path: str) -> bool:
         if not query.only:
@@ -187,12 +182,17 @@ def _accepts(call: Call, query: Query, target: _Target) -> Callable[[str], bool]
     return accepts
 
 
-async def _search(call: Call, arguments: SearchArguments) -> Answer:
-    target = await call.in_thread(lambda: _target(call, arguments))
+def _prepared(call: Call, arguments: SearchArguments) -> tuple[_Target, Query, Callable[[str], bool]]:
+    target = _target(call, arguments)
     query = _query(call, arguments, target)
+    return target, query, _accepts(call, query, target)
+
+
+async def _search(call: Call, arguments: SearchArguments) -> Answer:
+    target, query, accepts = await call.in_thread(lambda: _prepared(call, arguments))
     with_ripgrep = not query.names and call.which("rg") is not None
     matches = Matches(
-        _accepts(call, query, target) if with_ripgrep else lambda _: True,
+        accepts if with_ripgrep else lambda _: True,
         most=arguments.max_results,
         most_per_file=arguments.max_per_file,
         context=arguments.context,
@@ -211,9 +211,9 @@ async def _search(call: Call, arguments: SearchArguments) -> Answer:
 
 def _match(found: Found, target: _Target, arguments: SearchArguments) -> Match:
     path = target.path(found.path)
-    addressable = None if is_addressable(path) else False
+    addressable: Literal[False] | None = None if is_addressable(path) else False
     if arguments.target == "name":
-        return Match.model_validate({"path": shown_name(path), "type": found.type, "addressable": addressable})
+        return Match(path=shown_name(path), type=found.type, addressable=addressable)
     return Match(
         path=shown_name(path),
         addressable=addressable,
@@ -228,10 +228,10 @@ def _match(found: Found, target: _Target, arguments: SearchArguments) -> Match:
 def _text(result: SearchResult, arguments: SearchArguments) -> Iterator[str]:
     """What grep(1) would print, and a last line that counts."""
     if arguments.target == "name":
-        yield from (_on_one_line(each.path) + "/" * (each.type == "directory") for each in result.matches)
+        yield from (one_line(each.path) + "/" * (each.type == "directory") for each in result.matches)
     else:
         for each in result.matches:
-            path = _on_one_line(each.path)
+            path = one_line(each.path)
             before, after = each.before or [], each.after or []
             first = (each.line or 0) - len(before)
             last = (each.line or 0) + (each.text or "").count("\n")
@@ -250,17 +250,12 @@ def _text(result: SearchResult, arguments: SearchArguments) -> Iterator[str]:
     )
 
 
-def _on_one_line(path: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in path)
-
-
 SEARCH: Final = Tool(
     name="filesystem/search",
     title="Search files",
     description=(
         "Find lines that match a regular expression in the files below a directory, or files and directories by name."
-        " Leaves out binary files, and unless asked for hidden ones and what .gitignore files name. Each match has its"
-        " path, line, column and text; context shows lines around it."
+        " Binary files are left out, and unless asked for hidden ones and what .gitignore files name."
     ),
     arguments=SearchArguments,
     result=SearchResult,

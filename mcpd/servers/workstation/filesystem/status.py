@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import grp
-import hashlib
 import os
 import pwd
 import stat
@@ -16,10 +15,10 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.call import in_thread
+from mcpd.servers.workstation.filesystem.chunks import digest
 from mcpd.servers.workstation.filesystem.entries import EntryType, timestamp, type_of
 from mcpd.servers.workstation.filesystem.media import UNKNOWN, type_of_name
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.filesystem.texts import CHUNK
 from mcpd.servers.workstation.jail import kind, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
@@ -37,33 +36,33 @@ _STATX_BTIME_AT: Final = 80
 class StatArguments(Arguments):
     """What is looked at."""
 
-    path: str = Field(description="What to look at: absolute, or relative to the first root")
-    follow: bool = Field(default=False, description="If it is a symlink, look at what it points to")
-    digest: bool = Field(default=False, description="Also the SHA-256 of a file, all of which is read")
+    path: str = Field(description="Absolute, or relative to the first root")
+    follow: bool = Field(default=False, description="Of a symlink: look at what it points to")
+    digest: bool = Field(default=False, description="Also the SHA-256 of a file")
 
 
 class StatResult(Result):
     """What is known of it."""
 
-    path: str = Field(description="What was looked at")
+    path: str = Field(description="Absolute")
     type: EntryType = Field(description="What it is")
     size: int = Field(description="Bytes")
-    mode: str = Field(description="Permissions in octal, such as 0644")
-    permissions: str = Field(description="Permissions in letters, such as rw-r--r--")
-    uid: int = Field(description="Number of the owner")
-    gid: int = Field(description="Number of the group")
-    owner: str | None = Field(default=None, description="Name of the owner, where known")
-    group: str | None = Field(default=None, description="Name of the group, where known")
+    mode: str = Field(description="In octal: 0644")
+    permissions: str = Field(description="In letters: rw-r--r--")
+    uid: int = Field(description="Of the owner")
+    gid: int = Field(description="Of the group")
+    owner: str | None = Field(default=None, description="Name, if known")
+    group: str | None = Field(default=None, description="Name, if known")
     modified: str = Field(description="When the content changed: RFC 3339, UTC")
-    accessed: str = Field(description="When it was read last, as far as that is recorded")
-    changed: str = Field(description="When content, permissions, owner or names changed")
-    created: str | None = Field(default=None, description="When it was made, where the file system knows")
+    accessed: str = Field(description="When it was last read, as far as recorded")
+    changed: str = Field(description="When content or metadata changed")
+    created: str | None = Field(default=None, description="When it was created, if known")
     hard_links: int = Field(description="How many names it has")
-    inode: int = Field(description="Its number in its file system")
-    device: str = Field(description="The file system it is in, as major:minor")
-    target: str | None = Field(default=None, description="Where a symlink points, as it is written")
-    mime_type: str | None = Field(default=None, description="What a file should be by its name, where that tells")
-    sha256: str | None = Field(default=None, description="The digest, if it was asked for")
+    inode: int = Field(description="Its number in the file system")
+    device: str = Field(description="The file system, as major:minor")
+    target: str | None = Field(default=None, description="Where a symlink points")
+    mime_type: str | None = Field(default=None, description="Of a file, by its name")
+    sha256: str | None = Field(default=None, description="If asked for with digest")
 
 
 def _stat(call: Call, arguments: StatArguments) -> Answer:
@@ -77,7 +76,7 @@ def _stat(call: Call, arguments: StatArguments) -> Answer:
             raise InvalidArgument(f"{place.shown} is {kind(status.st_mode)}, which has no digest; set follow as well")
     # Everything is said of the one file that is read, which may have taken the place of the other.
     with call.jail.file(place) as fd, translated(place, "reading"):
-        sha256 = _digest(call, fd, os.fstat(fd).st_size)
+        sha256 = digest(call, fd)
         return Answer(_result(place, fd, os.fstat(fd), sha256))
 
 
@@ -106,19 +105,6 @@ def _result(place: Place, fd: int, status: os.stat_result, sha256: str | None = 
         mime_type=None if mime_type == UNKNOWN else mime_type,
         sha256=sha256,
     )
-
-
-def _digest(call: Call, fd: int, size: int) -> str:
-    """The SHA-256 of what can be read from *fd*, about *size* bytes. Raises OSError."""
-    digest, done = hashlib.sha256(), 0
-    while True:
-        call.check()
-        part = os.pread(fd, CHUNK, done)
-        if not part:
-            return digest.hexdigest()
-        digest.update(part)
-        done += len(part)
-        call.report(done, max(done, size), "reading")
 
 
 def _owner(number: int) -> str | None:

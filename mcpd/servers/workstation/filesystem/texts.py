@@ -9,35 +9,19 @@ from __future__ import annotations
 import codecs
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mcpd.errors import InvalidArgument
+from mcpd.servers.workstation.filesystem.chunks import CHUNK, read_at
 from mcpd.servers.workstation.filesystem.encodings import LONGEST, undecodable
 
 if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.filesystem.encodings import EditEncoding, Form
 
-CHUNK: Final = 1024 * 1024
-"""Bytes that are read before anybody asks again whether the call is still waited for."""
-
 
 class NotText(InvalidArgument):
     """The file is no text in the encoding that was tried."""
-
-
-def read_at(call: Call, fd: int, offset: int, most: int) -> bytes:
-    """The bytes of *fd* from *offset* on: *most* of them, fewer only where the file ends. Raises OSError."""
-    parts = []
-    while most > 0:
-        call.check()
-        part = os.pread(fd, min(CHUNK, most), offset)
-        if not part:
-            break
-        parts.append(part)
-        offset += len(part)
-        most -= len(part)
-    return b"".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

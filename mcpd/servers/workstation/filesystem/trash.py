@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized
 from mcpd.servers.workstation.beneath import open_beneath
-from mcpd.servers.workstation.filesystem.atomic import rename_new, sync
-from mcpd.servers.workstation.jail import Place, fault, path_of, translated
+from mcpd.servers.workstation.filesystem.renaming import real_path, rename_new, sync
+from mcpd.servers.workstation.jail import Place, fault, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +45,7 @@ def trash_name() -> str:
 
 def is_in_trash(root: Root, directory: int, name: str) -> bool:
     """Whether *name* in *directory*, by its real path, is the trash of *root* or in it."""
-    real = f"{path_of(directory)}/{name}"
-    return f"{real}/".startswith(f"{Place(root, trash_name()).path}/")
+    return f"{real_path(directory, name)}/".startswith(f"{Place(root, trash_name()).path}/")
 
 
 def put_in_trash(call: Call, place: Place, directory: int, name: str) -> Place:

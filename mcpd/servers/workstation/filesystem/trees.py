@@ -20,7 +20,7 @@ from pydantic import Field
 
 from mcpd.servers.workstation.beneath import open_beneath
 from mcpd.servers.workstation.call import in_thread
-from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, EntryType, type_of
+from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, Entry, EntryType, entry_at
 from mcpd.servers.workstation.filesystem.names import one_line, shown_name
 from mcpd.servers.workstation.jail import HERE, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
@@ -40,34 +40,34 @@ _STEP: Final = 15
 class TreeArguments(Arguments):
     """What is drawn."""
 
-    path: str = Field(default=HERE, description="The directory: absolute, or relative to the first root")
-    depth: int = Field(default=3, ge=1, le=32, description="How many levels; 1 is what is in the directory itself")
+    path: str = Field(default=HERE, description="Absolute, or relative to the first root")
+    depth: int = Field(default=3, ge=1, le=32, description="Levels; 1: only what is in the directory itself")
     hidden: bool = Field(default=False, description="Also names that begin with a dot")
     exclude: list[Annotated[str, Field(max_length=255)]] = Field(
-        default=list(EXCLUDED), max_length=100, description="Globs of names that are left out with all that is in them"
+        default=list(EXCLUDED), max_length=100, description="Globs of names to leave out, with all in them"
     )
-    limit: int = Field(default=2000, ge=1, le=20_000, description="Most entries")
+    limit: int = Field(default=2000, ge=1, le=20_000, description="Most entries to return")
 
 
 class TreeEntry(Result):
     """One entry."""
 
-    path: str = Field(description="Relative to the directory; what is not UTF-8 in it is U+FFFD")
+    path: str = Field(description="From the directory, with U+FFFD for what is not UTF-8")
     type: EntryType | None = Field(default=None, description="What it is")
     size: int | None = Field(default=None, description="Bytes of a file")
-    error: str | None = Field(default=None, description="Why no more is known of it, or what is in it is not listed")
+    error: str | None = Field(default=None, description="Why it, or what is in it, could not be read")
 
 
 class TreeResult(Result):
     """What is in a directory and below it."""
 
-    path: str = Field(description="The directory")
-    entries: list[TreeEntry] = Field(description="In the order of the drawing")
-    directories: int = Field(description="How many of them are directories")
-    files: int = Field(description="How many are files")
-    others: int = Field(description="How many are anything else")
-    hidden: int = Field(description="How many hidden entries were met and left out")
-    excluded: int = Field(description="How many entries were met and left out as exclude says")
+    path: str = Field(description="Absolute")
+    entries: list[TreeEntry] = Field(description="As they are drawn")
+    directories: int = Field(description="How many")
+    files: int = Field(description="How many")
+    others: int = Field(description="How many of other types")
+    hidden: int = Field(description="How many hidden entries were left out")
+    excluded: int = Field(description="How many entries exclude left out")
     truncated: bool = Field(description="Whether the limit left out entries")
 
 
@@ -76,10 +76,9 @@ class _Node:
     """One entry, and what is in it."""
 
     name: str
-    kind: EntryType | None = None
-    size: int | None = None
-    target: str | None = None
+    entry: Entry
     error: str | None = None
+    """Why no more is known of it, or of what is in it."""
     left_out: int = 0
     """Entries in it that are beyond the limit."""
     children: list[_Node] = field(default_factory=list)
@@ -87,7 +86,7 @@ class _Node:
 
 def _tree(call: Call, arguments: TreeArguments) -> Answer:
     place = call.jail.place(arguments.path)
-    top = _Node(place.path, "directory")
+    top = _Node(place.path, Entry("directory"))
     walk = _Walk(call, arguments)
     with call.jail.directory(place) as fd, translated(place, "listing"):
         walk.fill(fd, top)
@@ -96,7 +95,9 @@ def _tree(call: Call, arguments: TreeArguments) -> Answer:
         call.check()
         lines.append(drawn)
         if node is not None:
-            entries.append(TreeEntry(path=shown_name(path), type=node.kind, size=node.size, error=node.error))
+            entries.append(
+                TreeEntry(path=shown_name(path), type=node.entry.type, size=node.entry.size, error=node.error)
+            )
     directories = sum(entry.type == "directory" for entry in entries)
     files = sum(entry.type == "file" for entry in entries)
     result = TreeResult(
@@ -123,6 +124,8 @@ class _Walk:
         self._text_left = MAX_TEXT
         self._excludes = _matcher(arguments.exclude)
         self._directories = 0
+        self._met = 0
+        """Names of the directory at hand that are to be shown."""
         self.hidden = 0
         self.excluded = 0
         self.truncated = False
@@ -153,18 +156,18 @@ class _Walk:
 
     def _read(self, fd: int, node: _Node, above: int) -> None:
         """Give *node*, the directory *fd*, to which *above* characters of a path lead, what is in it."""
-        counted = _Counted(self._names(fd))
-        names = heapq.nsmallest(self._left, counted, key=os.fsencode)
+        self._met = 0
+        names = heapq.nsmallest(self._left, self._names(fd), key=os.fsencode)
         costs = list(accumulate(above + len(name) for name in names))
         names = names[: bisect_right(costs, self._text_left)]
-        node.left_out = counted.number - len(names)
+        node.left_out = self._met - len(names)
         if node.left_out:
             self.truncated = True
             self._left = 0
         else:
             self._left -= len(names)
             self._text_left -= costs[-1] if costs else 0
-        node.children = [found for name in names if (found := self._entry(fd, name)) is not None]
+        node.children = [found for name in names if (found := self._node(fd, name)) is not None]
 
     def _names(self, fd: int) -> Iterator[str]:
         with os.scandir(fd) as entries:
@@ -175,36 +178,17 @@ class _Walk:
                 elif entry.name.startswith(".") and not self._shows_hidden:
                     self.hidden += 1
                 else:
+                    self._met += 1
                     yield entry.name
 
-    def _entry(self, fd: int, name: str) -> _Node | None:
+    def _node(self, fd: int, name: str) -> _Node | None:
         self._call.check()
-        try:
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            kind = type_of(status.st_mode)
-            target = os.readlink(name, dir_fd=fd) if kind == "symlink" else None
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return _Node(name, error=error.strerror)
-        return _Node(name, kind, status.st_size if kind == "file" else None, target)
-
-
-class _Counted:
-    """Names, counted while they are gone through."""
-
-    def __init__(self, names: Iterator[str]) -> None:
-        self._names = names
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for name in self._names:
-            self.number += 1
-            yield name
+        entry = entry_at(fd, name)
+        return None if entry is None else _Node(name, entry, entry.error)
 
 
 def _subdirectories(parts: tuple[str, ...], node: _Node) -> Iterator[tuple[tuple[str, ...], _Node]]:
-    return (((*parts, child.name), child) for child in node.children if child.kind == "directory")
+    return (((*parts, child.name), child) for child in node.children if child.entry.type == "directory")
 
 
 def _open_below(fd: int, parts: tuple[str, ...]) -> int:
@@ -238,20 +222,19 @@ def _drawn(node: _Node, above: str = "", indent: str = "") -> Iterator[tuple[str
 
 def _label(node: _Node) -> str:
     name = one_line(node.name)
-    if node.kind == "directory":
+    if node.entry.type == "directory":
         name += "/"
-    elif node.target is not None:
-        name += f" -> {one_line(node.target)[:_MOST_OF_TARGET]}"
-    elif node.kind not in {None, "file"}:
-        name += f" [{node.kind}]"
+    elif node.entry.target is not None:
+        name += f" -> {one_line(node.entry.target)[:_MOST_OF_TARGET]}"
+    elif node.entry.type not in {None, "file"}:
+        name += f" [{node.entry.type}]"
     return f"{name} [{node.error}]" if node.error else name
 
 
 TREE: Final = Tool(
     name="filesystem/tree",
     title="Draw a directory tree",
-    description="Draw what is in a directory and below it. Symlinks are shown, not followed; what exclude names,"
-    " such as .git and node_modules, is left out.",
+    description="Draw what is in a directory and below it. Symlinks are shown, not followed.",
     arguments=TreeArguments,
     result=TreeResult,
     run=in_thread(_tree),

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from .entries import EntryType, type_of
 from .globs import Globs, Ignored
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Entry:
     name: str
     path: str
     """From the directory of the search."""
-    type: Literal["file", "directory", "symlink", "pipe", "socket", "device"]
+    type: EntryType
 
 
 class Walk:
@@ -190,15 +191,15 @@ def _small(directory: int, name: str) -> str:
         return file.read(_MAX_RULES).decode("utf-8", "surrogateescape")
 
 
-def _type_of(entry: os.DirEntry[str]) -> Literal["file", "directory", "symlink", "pipe", "socket", "device"]:
+def _type_of(entry: os.DirEntry[str]) -> EntryType:
+    """Without looking at the thing itself, where the directory tells."""
+    if entry.is_symlink():
+        return "symlink"
     try:
-        if entry.is_symlink():
-            return "symlink"
         if entry.is_dir(follow_symlinks=False):
             return "directory"
         if entry.is_file(follow_symlinks=False):
             return "file"
-        mode = entry.stat(follow_symlinks=False).st_mode
+        return type_of(entry.stat(follow_symlinks=False).st_mode)
     except OSError:
         return "device"
-    return "pipe" if stat.S_ISFIFO(mode) else "socket" if stat.S_ISSOCK(mode) else "device"

@@ -13,6 +13,7 @@ from pydantic import Field
 from mcpd.errors import NotAuthorized, TooLarge
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import atomic
+from mcpd.servers.workstation.filesystem.chunks import CHUNK, digest
 from mcpd.servers.workstation.filesystem.encodings import (
     LONGEST,
     Form,
@@ -38,36 +39,31 @@ _MAX_CONTENT: Final = MAX_BYTES // 3 * 4 + 4
 class WriteArguments(Arguments):
     """What filesystem/write takes."""
 
-    path: str = Field(description="The file: absolute, or relative to the first root.")
-    content: str = Field(max_length=_MAX_CONTENT, description="All that the file shall hold, at most 32 MiB of it.")
+    path: str = Field(description="Absolute, or relative to the first root")
+    content: str = Field(max_length=_MAX_CONTENT, description="The text, or the bytes in base64; up to 32 MiB")
     encoding: WriteEncoding = Field(
         default="utf-8",
-        description="How the text is written; 'base64': content is base64 of the bytes. utf-16 and utf-32 are written"
-        " with a byte order mark.",
+        description="Of the text, or base64; utf-16 and utf-32 get a byte order mark",
     )
-    create_parents: bool = Field(default=False, description="Create missing directories above it.")
-    overwrite: bool = Field(default=True, description="Replace a file that is there; false: refuse to.")
-    append: bool = Field(
-        default=False, description="Add the content to the end of what is there; overwrite does not matter then."
-    )
-    executable: bool | None = Field(
-        default=None, description="Set or clear the permission to execute; left out: as it was, or not for a new file."
-    )
+    create_parents: bool = Field(default=False, description="Create missing directories above it")
+    overwrite: bool = Field(default=True, description="false: refuse if the file is there")
+    append: bool = Field(default=False, description="Add to the end of the file, whatever overwrite says")
+    executable: bool | None = Field(default=None, description="Set or clear the permission to execute")
     expected_sha256: str | None = Field(
         default=None,
         pattern=atomic.SHA256,
-        description="Refuse unless the file is there with this SHA-256: as it was read before.",
+        description="Refuse unless this is the file's SHA-256",
     )
 
 
 class WriteResult(Result):
     """What filesystem/write says."""
 
-    path: str = Field(description="The file.")
-    size: int = Field(description="Its bytes now.")
-    created: bool = Field(description="Whether it was not there before.")
+    path: str = Field(description="Absolute")
+    size: int = Field(description="Bytes of the file now")
+    created: bool = Field(description="Whether it was not there before")
     sha256: str | None = Field(
-        default=None, description="The SHA-256 of all it holds now; left out for what was appended to more than 32 MiB."
+        default=None, description="Of the whole file; left out after appending if that is over 32 MiB"
     )
 
 
@@ -107,6 +103,8 @@ def _append(call: Call, found: atomic.Target, arguments: WriteArguments) -> Writ
     place = found.place
     with atomic.opened_at(found, os.O_RDWR | os.O_APPEND) as fd:
         status = os.fstat(fd)
+        if arguments.expected_sha256 is not None and atomic.differs(found.present, status):
+            raise atomic.changed(place)
         if status.st_nlink > 1:
             raise NotAuthorized(
                 f"{place.shown} has {status.st_nlink} names, and others may lie outside the roots; nothing is appended"
@@ -117,8 +115,7 @@ def _append(call: Call, found: atomic.Target, arguments: WriteArguments) -> Writ
                 mode = stat.S_IMODE(status.st_mode) & 0o777
                 os.fchmod(fd, atomic.with_execute(mode, arguments.executable))
             size = os.fstat(fd).st_size
-            os.lseek(fd, 0, os.SEEK_SET)
-        sha256 = atomic.digest(call, place, fd) if size <= MAX_BYTES else None
+            sha256 = digest(call, fd) if size <= MAX_BYTES else None
     return WriteResult(path=shown_name(place.path), size=size, created=False, sha256=sha256)
 
 
@@ -137,7 +134,7 @@ def _write_on(call: Call, fd: int, data: bytes) -> None:
     try:
         while written < len(data):
             call.check()
-            written += os.write(fd, memoryview(data)[written : written + atomic.CHUNK])
+            written += os.write(fd, memoryview(data)[written : written + CHUNK])
         os.fsync(fd)
     except BaseException:
         if os.fstat(fd).st_size == before + written:
@@ -148,8 +145,7 @@ def _write_on(call: Call, fd: int, data: bytes) -> None:
 WRITE: Final = Tool(
     name="filesystem/write",
     title="Write a file",
-    description="Create a file, replace all it holds, or append to it. It is replaced at once: nobody ever sees half of"
-    " it. To change parts of a file use filesystem/edit.",
+    description="Create a file, replace all it holds, or append to it. To change parts of a file use filesystem/edit.",
     arguments=WriteArguments,
     result=WriteResult,
     run=in_thread(_write),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Diagnostics whose place follows on a line of its own behind an arrow, as rustc prints them, and panics of Rust.
 
-Those of ruff, deno lint, ty, elixir and others look the same.
+Those of ruff, deno lint, ty and others look the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.ci.formats.findings import Findings
 
 _HEAD: Final = re.compile(r"\s{0,4}(?P<severity>error|warning|note|help)(?:\[(?P<code>[\w:/-]{1,80})\])?: (?=\S)")
-_CODE_HEAD: Final = re.compile(r"(?P<code>[A-Z]{1,8}\d{1,5}|invalid-syntax):? (?:\[[*-]\] )?(?=\S)")
+_CODE_HEAD: Final = re.compile(r"(?P<code>[A-Z]{1,8}\d{1,5}|invalid-syntax|unformatted):? (?:\[[*-]\] )?(?=\S)")
 _ARROW: Final = re.compile(r"\s{0,12}(?:-->|╭▸|┌─|└─|╭─\[|at)\s{1,4}(?=\S)")
 _PLACE: Final = re.compile(r":(?P<line>\d{1,9})(?::(?P<column>\d{1,9}))?(?=\]?$|: )")
 _PANIC: Final = re.compile(r"thread '(?P<name>[^']{1,300})'(?: \(\d{1,20}\))? panicked at (?=\S)")
@@ -24,7 +24,7 @@ _DIFF: Final = re.compile(r"Diff in (?P<file>\S.*?)(?::| at line )(?P<line>\d{1,
 _SUMS: Final = ("aborting due to", "could not compile", "build failed", "test failed", "doctest failed", "`")
 _LINES: Final = 12
 """Lines of a message in front of its arrow."""
-_SOURCES: Final = {"py": "ruff", "rs": "rustc", "ex": "elixir", "exs": "elixir", "toml": "cargo"}
+_SOURCES: Final = {"py": "ruff", "rs": "rustc", "toml": "cargo"}
 _SCRIPTS: Final = ("ts", "tsx", "js", "jsx", "mjs")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What make and CMake say, and errors that programs, shells, Perl and PHP print in a line of their own."""
+"""What make and CMake say, and errors that programs and shells print in a line of their own."""
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ _NUMBERED: Final = re.compile(r"(?P<severity>error|warning) (?P<code>[A-Z]{1,10}
 _SHELL: Final = re.compile(r"(?P<file>[^\s:][^:\n]{0,255}): (?:line )?(?P<line>\d{1,9}): (?=\S)")
 _SHELL_SAYS: Final = ("syntax error", "Syntax error", "unexpected EOF", "unbound variable", "parameter not set")
 _NOT_FOUND: Final = (": command not found", ": not found", ": No such file or directory", ": Permission denied")
-_PERL: Final = re.compile(r" at (?P<file>[^\s]{1,1024}\.(?:pl|pm|t|PL)) line (?P<line>\d{1,9})(?=[.,])")
-_PHP: Final = re.compile(r"(?:PHP )?(?P<severity>Parse error|Fatal error|Warning|Notice|Deprecated): {1,2}(?=\S)")
-_ON_LINE: Final = re.compile(r" on line (?P<line>\d{1,9})$")
 _LINKERS: Final = ("collect2", "ld", "clang", "clang++", "gcc", "g++", "cc", "c++")
 _REFORMAT: Final = ("Would reformat: ", "would reformat ")
 _MAX_DEPTH: Final = 100
@@ -118,7 +115,6 @@ class Programs(Reader):
         return (
             ("*** " in line and self._target(line))
             or (": " in line and (self._program(line) or self._shell(line)))
-            or (" line " in line and (self._perl(line) or self._php(line)))
             or (line.startswith(_REFORMAT) and self._reformat(line))
         )
 
@@ -169,26 +165,6 @@ class Programs(Reader):
             self.findings.last_resort(message, spot, source="sh")
             return True
         return False
-
-    def _perl(self, line: str) -> bool:
-        match = _PERL.search(line)
-        if match is None or line.startswith("#"):
-            return False
-        message = line[: match.start()] + line[match.end() :].rstrip(".")
-        self.findings.add("error", message, Spot(match["file"], match["line"]), source="perl")
-        return True
-
-    def _php(self, line: str) -> bool:
-        match = _PHP.match(line)
-        place = _ON_LINE.search(line[-24:])
-        if match is None or place is None:
-            return False
-        message, found, file = line[match.end() :][: -len(place[0])].rpartition(" in ")
-        if not found:
-            return False
-        severity = severity_of(match["severity"].rpartition(" ")[2], "note")
-        self.findings.add(severity, message, Spot(file, place["line"]), source="php")
-        return True
 
     def _reformat(self, line: str) -> bool:
         """What ``ruff format --check`` and ``black --check`` say of a file."""

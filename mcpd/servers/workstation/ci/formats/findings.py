@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.ci.diagnostic import Severity
 
 MAX_FOUND: Final = 1000
+"""Diagnostics of one severity."""
 _MAX_MESSAGE: Final = 1000
 _MAX_PATH: Final = 1024
 _MAX_CODE: Final = 100
@@ -42,12 +44,17 @@ class Spot:
     end_line: int | str | None = None
     end_column: int | str | None = None
 
+    def column_from_zero(self) -> Spot:
+        """The same, of a program that counts columns from 0."""
+        column = str(self.column or "")
+        return replace(self, column=int(column) + 1 if column.isdecimal() else None)
+
 
 NOWHERE: Final = Spot()
 
 
 class Findings:
-    """The diagnostics found so far: each once, in order, and no more than :data:`MAX_FOUND`."""
+    """The diagnostics found so far: each once, in order, and of each severity no more than :data:`MAX_FOUND`."""
 
     def __init__(self, ecosystem: str, directory: str, *, words: frozenset[str] = frozenset()) -> None:
         """*directory* is where the program ran; *words* are those of :data:`.parsers.TELLING` that the output has."""
@@ -55,22 +62,18 @@ class Findings:
         self.words = words
         self.base = directory
         """What relative paths start from; make changes it on its way."""
-        self._directory = directory
+        self.truncated = False
+        """Whether there were more."""
+        self._inside = directory.rstrip("/") + "/"
         self._found: dict[tuple[object, ...], Diagnostic] = {}
+        self._counts: Counter[Severity] = Counter()
         self._last_resorts: list[Diagnostic] = []
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing more is taken."""
-        return len(self._found) >= MAX_FOUND
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
         """What was found; if no error is among it, also what says only that something went wrong."""
         found = list(self._found.values())
-        if any(each.severity == "error" for each in found):
-            return found
-        return (found + self._last_resorts)[:MAX_FOUND]
+        return found if self._counts["error"] else found + self._last_resorts
 
     def add(
         self,
@@ -82,10 +85,16 @@ class Findings:
         source: str | None = None,
     ) -> None:
         """Take a diagnostic, unless it is known already or says nothing."""
+        if self._counts[severity] >= MAX_FOUND:
+            self.truncated = True
+            return
         made = self._made(severity, message, spot, code, source)
-        if made is not None and not self.full:
-            key = (made.file, made.line, made.column, made.severity, made.message)
-            self._found.setdefault(key, made)
+        if made is None:
+            return
+        key = (made.file, made.line, made.column, made.severity, made.message)
+        if key not in self._found:
+            self._found[key] = made
+            self._counts[severity] += 1
 
     def last_resort(self, message: str, spot: Spot = NOWHERE, *, source: str | None = None) -> None:
         """Take an error that only repeats, less exactly, what another program has said before, if it has."""
@@ -104,8 +113,7 @@ class Findings:
         if not name or len(name) > _MAX_PATH or name.startswith("<") or "\0" in name:
             return None
         whole = posixpath.normpath(posixpath.join(self.base, name))
-        inside = self._directory.rstrip("/") + "/"
-        return whole.removeprefix(inside)
+        return whole.removeprefix(self._inside)
 
     def is_own(self, name: str) -> bool:
         """Whether the file *name*, as printed, is the project's own, not a library's or the language's."""
@@ -163,13 +171,6 @@ def _number(value: int | str | None) -> int | None:
     return value if value is not None and 0 < value < _MAX_NUMBER else None
 
 
-def from_zero(value: int | str | None) -> int | None:
-    """The column, from 1, of one that counts from 0."""
-    if isinstance(value, str):
-        value = int(value) if value.isascii() and value.isdigit() and len(value) <= 9 else None
-    return None if value is None else value + 1
-
-
 _TRAILING: Final = {"]": "[", ")": "("}
 _CODE: Final = re.compile(r"[A-Za-z@-][\w@/.,=+-]{0,99}$")
 
@@ -186,8 +187,3 @@ def trailing_code(message: str, brackets: str = "])") -> tuple[str, str | None]:
     if not _CODE.match(code):
         return message, None
     return message[:start].rstrip(), code
-
-
-def at(spot: Spot, **changes: int | str | None) -> Spot:
-    """*spot* with *changes*."""
-    return replace(spot, **changes)  # type: ignore[arg-type]

@@ -132,7 +132,7 @@ class JvmTests(Reader):
             self.findings.add("error", text, source="surefire")
             return True
         self._block = self._block and not text.strip()
-        if text.startswith(" Failed to execute goal"):
+        if text.startswith((" Failed to execute goal", " Plugin ")):
             self.findings.last_resort(text, source="maven")
             return True
         return False

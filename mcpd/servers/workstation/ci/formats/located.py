@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from mcpd.servers.workstation.ci.formats.findings import Reader, Spot, at, from_zero, severity_of, trailing_code
+from mcpd.servers.workstation.ci.formats.findings import Reader, Spot, severity_of, trailing_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +28,7 @@ _COLONS: Final = re.compile(
     r"(?P<gap>:[ \t]{1,4}|[ ]-[ ]|:|[ ])(?=[^\s:\d])"
 )
 _BEFORE: Final = re.compile(
-    r"[ \t]{0,12}(?:(?:##)?\[(?P<level>error|warning|warn|info)\][ \t]{1,4}|(?P<letter>[ew]):[ ]|vet:[ ]"
-    r"|(?P<raised>\*\*[ ]\(\w{1,60}\)[ ]))?",
+    r"[ \t]{0,12}(?:(?:##)?\[(?P<level>error|warning|warn|info)\][ \t]{1,4}|(?P<letter>[ew]):[ ]|vet:[ ])?",
     re.IGNORECASE,
 )
 _SEVERE: Final = re.compile(
@@ -42,9 +41,6 @@ _CODED: Final = re.compile(
     r"\[?(?P<code>[A-Z]{1,8}\d{1,5}|invalid-syntax)(?:/[\w/-]{1,80})?(?P<end>:|\])?[ ](?:\[\*\][ ])?(?=\S)"
 )
 _PYLINT: Final = re.compile(r"[CRWEFI]\d{4}$")
-_RUBOCOP: Final = re.compile(
-    r"(?P<severity>[CWEFRI]):[ ](?:\[\w{1,20}\][ ])?(?:(?P<code>[A-Z]\w{0,40}/[\w/]{1,80}):[ ])?(?=\S)"
-)
 _RAISED: Final = re.compile(r"(?P<code>[A-Za-z_][\w.]{0,100}(?:Error|Exception|Warning|Failed|Exit))(?=: |$)")
 _LINKER: Final = ("undefined reference to", "multiple definition of", "first defined here", "undefined symbol")
 _SECTION: Final = re.compile(r":\(\.[\w.]{1,60}\+0x[0-9a-f]{1,16}\):[ ]")
@@ -54,35 +50,10 @@ _NAMES: Final = frozenset(
 )
 _C: Final = frozenset(
     [
-        "c",
-        "h",
-        "cc",
-        "cpp",
-        "cxx",
-        "hh",
-        "hpp",
-        "hxx",
-        "m",
-        "mm",
-        "s",
-        "S",
-        "C",
-        "H",
-        "inc",
-        "def",
-        "y",
-        "l",
-        "cu",
-        "f",
-        "f90",
-        "f95",
-        "F90",
-        "adb",
-        "ads",
-        "d",
+        "c", "h", "cc", "cpp", "cxx", "hh", "hpp", "hxx", "m", "mm", "s", "S", "C", "H", "inc", "def", "y", "l", "cu",
+        "f", "f90", "f95", "F90", "adb", "ads", "d",
     ]
-)
-_SCRIPT: Final = frozenset(["js", "jsx", "ts", "tsx", "mjs", "cjs", "mts", "cts", "vue", "svelte"])
+)  # fmt: skip
 _SOURCES: Final = {
     "java": "javac",
     "kt": "kotlinc",
@@ -91,15 +62,9 @@ _SOURCES: Final = {
     "zig": "zig",
     "swift": "swiftc",
     "go": "go",
-    "rb": "ruby",
     "scala": "scalac",
-    "ex": "elixir",
-    "exs": "elixir",
     "build": "meson",
-    "php": "php",
     "sh": "shellcheck",
-    "yml": "yamllint",
-    "yaml": "yamllint",
 }
 _FILE_LINE: Final = frozenset(["kt", "kts", "scala", "java"])
 """Suffixes of those that print no severity behind the place as they have printed it before."""
@@ -153,7 +118,7 @@ def _place(findings: Findings, line: str, match: re.Match[str]) -> _Place | None
     suffix = _SUFFIX.search(name[-14:])
     if suffix is None and name not in _NAMES:
         return None
-    level = (before["level"] or before["letter"] or ("error" if before["raised"] else None)) if before else None
+    level = (before["level"] or before["letter"]) if before else None
     spot = Spot(file, match["line"], match["column"], match["end_line"], match["end_column"])
     return _Place(findings, spot, suffix[1] if suffix else "", line[match.end() :], match["gap"], level)
 
@@ -168,11 +133,8 @@ def _severe(place: _Place) -> bool:
     if source == "mypy" and match["code"]:
         source = "ty"
     spot = place.spot
-    if place.suffix == "java" and message.startswith("["):
-        found, _, message = message[1:].partition("] ")
-        code = code or found
-    elif place.suffix == "build":
-        spot = at(spot, column=from_zero(spot.column))
+    if place.suffix == "build":
+        spot = spot.column_from_zero()
     elif source == "mypy":
         if code is None and message.endswith("]") and "  [" in message:
             message, _, found = message.rpartition("  [")
@@ -180,16 +142,6 @@ def _severe(place: _Place) -> bool:
     elif code is None:
         message, code = trailing_code(message, "])" if source not in {"gcc", "clang"} else "]")
     place.findings.add(severity_of(match["severity"]), message, spot, code=code, source=source)
-    return True
-
-
-def _rubocop(place: _Place) -> bool:
-    match = _RUBOCOP.match(place.rest)
-    if match is None or place.suffix in _C or place.gap == " ":
-        return False
-    severity = severity_of(match["severity"], "warning")
-    message = place.rest[match.end() :].removeprefix("[Correctable] ")
-    place.findings.add(severity, message, place.spot, code=match["code"], source="rubocop")
     return True
 
 
@@ -207,7 +159,7 @@ def _coded(place: _Place) -> bool:
             source = "ruff"
         elif match["end"] == ":" and _PYLINT.match(code):
             source = "pylint"
-            spot = at(spot, column=from_zero(spot.column))
+            spot = spot.column_from_zero()
             message, _ = trailing_code(message, ")")
     severity = severity_of("warning" if code[0] in "WCRI" and source != "ruff" else "error")
     place.findings.add(severity, message, spot, code=code, source=source)
@@ -239,20 +191,6 @@ def _linked(place: _Place) -> bool:
     return True
 
 
-def _ruby(place: _Place) -> bool:
-    if place.suffix != "rb":
-        return False
-    if place.rest.startswith(("syntax error", "syntax errors")):
-        place.findings.add("error", place.rest, place.spot, source="ruby")
-        return True
-    _, found, message = place.rest.partition(": ")
-    message, code = trailing_code(message, ")")
-    if not place.rest.startswith("in ") or not found or code is None:
-        return False
-    place.findings.add("error", message, place.spot, code=code, source="ruby")
-    return True
-
-
 def _go(place: _Place) -> bool:
     if place.suffix != "go" or place.gap[0] != ":" or " " in (place.spot.file or ""):
         return False
@@ -268,22 +206,6 @@ def _go(place: _Place) -> bool:
     return True
 
 
-def _phpstan(place: _Place) -> bool:
-    if place.suffix != "php" or place.gap != ":":
-        return False
-    place.findings.add("error", place.rest, place.spot, source="phpstan")
-    return True
-
-
-def _script(place: _Place) -> bool:
-    message, code = trailing_code(place.rest, "]")
-    level, found, rule = (code or "").partition("/")
-    if place.suffix not in _SCRIPT or not found or level not in {"Error", "Warning"}:
-        return False
-    place.findings.add(severity_of(level), message, place.spot, code=rule, source="eslint")
-    return True
-
-
 def _levelled(place: _Place) -> bool:
     if place.level is None or (place.gap == " " and place.suffix not in _FILE_LINE):
         return False
@@ -294,16 +216,12 @@ def _levelled(place: _Place) -> bool:
 
 _RULES: Final[tuple[Callable[[_Place], bool], ...]] = (
     _severe,
-    _rubocop,
     _coded,
     _raised,
     _make,
     _linked,
-    _ruby,
     _levelled,
     _go,
-    _phpstan,
-    _script,
 )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Lists below the name of a file, of ESLint, stylelint, ruff and yamllint, and exceptions of JavaScript with stacks."""
+"""Lists below the name of a file, of ESLint and stylelint, and exceptions of JavaScript with stacks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ if TYPE_CHECKING:
 
 _ENTRY: Final = re.compile(
     r"\s{1,12}(?P<line>\d{1,9}):(?P<column>\d{1,9})\s{1,12}(?P<severity>error|warning|info|✖|×|⚠|ℹ)\s{1,12}(?=\S)"
-)
-_CODED: Final = re.compile(
-    r"\s{1,12}(?P<line>\d{1,9}):(?P<column>\d{1,9})\s{1,12}"
-    r"(?P<code>[A-Z]{1,8}\d{1,5}|invalid-syntax):? (?:\[\*\] )?(?=\S)"
 )
 _RAISED: Final = re.compile(
     r"\s{0,12}(?:Uncaught |error: )?(?P<code>[A-Z]\w{0,60}(?:Error|Exception)|Error)(?: \[\w{1,60}\])?: (?=\S)"
@@ -49,11 +45,6 @@ class Lists(Reader):
         return False
 
     def _entry(self, file: str, line: str) -> bool:
-        coded = _CODED.match(line)
-        if coded is not None:
-            spot = Spot(file.removesuffix(":"), coded["line"], coded["column"])
-            self.findings.add("error", line[coded.end() :], spot, code=coded["code"], source="ruff")
-            return True
         entry = _ENTRY.match(line)
         if entry is None:
             return False
@@ -61,8 +52,6 @@ class Lists(Reader):
         if not found:
             message, code = code, ""
         source = "stylelint" if entry["severity"] in "✖×⚠ℹ" else "eslint"
-        if file.endswith((".yaml", ".yml")):
-            source, code = "yamllint", code.strip("()")
         spot = Spot(file, entry["line"], entry["column"])
         self.findings.add(severity_of(entry["severity"]), message, spot, code=code.strip(), source=source)
         return True

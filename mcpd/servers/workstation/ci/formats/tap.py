@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The Test Anything Protocol (testanything.org, versions 12 to 14), and what Test::More of Perl says beside it."""
+"""The Test Anything Protocol (testanything.org, versions 12 to 14), as node's own runner and Mocha write it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.ci.formats.findings import Findings
 
 _NOT_OK: Final = re.compile(r"\s{0,40}not ok(?: (?P<number>\d{1,9}))?(?: - | |$)(?P<name>.*)")
-_FAILED: Final = re.compile(r"\s{0,40}# {1,4}Failed (?:\(TODO\) )?test(?: '(?P<name>.*)')?(?= at |\.?$)")
-_AT: Final = re.compile(r"(?:# {1,4}| )at (?P<file>\S{1,1024}) line (?P<line>\d{1,9})\.")
 _KEY: Final = re.compile(
     r"\s{1,80}(?P<key>location|error|message|failureType|file|line|column|code|stack|name): ?(?P<value>.*)"
 )
@@ -44,8 +42,6 @@ class Tap(Reader):
     def __init__(self, findings: Findings) -> None:
         super().__init__(findings)
         self._test: _Test | None = None
-        self._placed: dict[str, int] = {}
-        """How often a test of a name was said to have failed at a place."""
 
     def read(self, line: str) -> bool:
         """Whether *line* is about a test that failed."""
@@ -58,8 +54,6 @@ class Tap(Reader):
             if not any(each in name.lower() for each in _DIRECTIVES):
                 self._test = _Test(name, match["number"] or "")
             return True
-        if "#" in line and self._said(line):
-            return True
         if self._test is not None and (not line or line.startswith("  ")):
             return self._below(self._test, line)
         self._flush()
@@ -68,24 +62,6 @@ class Tap(Reader):
     def end(self) -> None:
         """The last test ends with the output."""
         self._flush()
-
-    def _said(self, line: str) -> bool:
-        failed = _FAILED.match(line)
-        if failed is not None:
-            name = failed["name"] or ""
-            if self._test is None or self._test.name != name:
-                self._flush()
-                self._test = _Test(name)
-        at = _AT.search(line) if self._test is not None else None
-        if self._test is None or at is None:
-            return failed is not None
-        self._test.spot = Spot(at["file"], at["line"])
-        name = self._test.name
-        numbered = bool(self._test.number)
-        self._flush()
-        if not numbered and len(self._placed) < 10_000:
-            self._placed[name] = self._placed.get(name, 0) + 1
-        return True
 
     def _below(self, test: _Test, line: str) -> bool:
         """What is indented: YAML, tests within this one, or, from Mocha, what was thrown and its stack."""
@@ -146,10 +122,6 @@ class Tap(Reader):
     def _flush(self) -> None:
         test, self._test = self._test, None
         if test is None or test.holds_others:
-            return
-        known = self._placed.get(test.name, 0)
-        if known and test.spot is None:
-            self._placed[test.name] = known - 1
             return
         name = test.name or (f"test {test.number}" if test.number else "a test")
         message = f"{name}: {test.message or 'failed'}"

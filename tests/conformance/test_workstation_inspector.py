@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The official Inspector's command line with the workstation: by stdio, alone and confined, and over HTTP."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.workstation_parts import SERVER, WorkstationRig
+from tests.rig import BIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conformance.conftest import Tools
+
+INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+ERAS = ("legacy", "modern")
+WAYS = [(way, era) for way in ("alone", "confined", "http") for era in ERAS]
+
+
+@pytest.fixture(scope="module")
+def machine(tools: Tools) -> Iterator[WorkstationRig]:
+    """A machine with a file in a root."""
+    _ = tools  # first, so that no machine is made for tests that will be skipped
+    with WorkstationRig() as rig:
+        rig.boot()
+        rig.clear()
+        (rig.src / "hello.txt").write_text("Grüß Gott\n")
+        yield rig
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def inspect(
+    request: pytest.FixtureRequest, tools: Tools, machine: WorkstationRig, tmp_path: Path
+) -> Callable[..., tuple[int, Any, str]]:
+    """Runs one method; returns the exit status, what the Inspector printed, as JSON, and its messages."""
+    way, era = request.param
+    alone = ["-I", "-m", "mcpd.servers.workstation", "--root", str(machine.src), "--state", str(tmp_path / "state")]
+    servers = {
+        "alone": {"command": sys.executable, "args": alone},
+        "confined": {"command": str(BIN / "mcpctl"), "args": ["--user", "run", SERVER], "env": machine.environ},
+        "http": {
+            "type": "streamable-http",
+            "url": f"{machine.url}/mcp/{SERVER}",
+            "headers": {"Authorization": f"Bearer {machine.token}"},
+        },
+    }
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {SERVER: servers[way]}}))
+
+    def run(method: str, *arguments: str) -> tuple[int, Any, str]:
+        argv = ["--cli", "--config", str(config), "--server", SERVER, "--protocol-era", era]
+        done = tools.run(INSPECTOR, *argv, "--method", method, *arguments, cwd=tmp_path)
+        return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+    return run
+
+
+def test_A_2_it_lists_tools_whose_schemas_any_client_takes(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+    code, found, said = inspect("tools/list", "--strict")
+    assert code == 0, said
+    names = {tool["name"] for tool in found["tools"]}
+    assert {"filesystem/read", "git/status", "ci/test"} <= names
+
+
+def test_A_3_it_calls(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+    code, found, said = inspect("tools/call", "--tool-name", "filesystem/read", "--tool-arg", "path=hello.txt")
+    assert code == 0, said
+    assert [block["text"] for block in found["content"]] == ["Grüß Gott\n"]
+    assert found["structuredContent"]["end_line"] == 1
+
+
+def test_A_27_it_is_told_why_not(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+    code, found, said = inspect("tools/call", "--tool-name", "filesystem/read", "--tool-arg", "path=nothing")
+    assert code != 0
+    assert "nothing does not exist" in json.dumps(found) + said
