@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
@@ -36,6 +36,11 @@ def made(bench: Workbench) -> MadeRepository:
     repository.write("changed", "2\n")
     repository.write("new", "3\n")
     return repository
+
+
+@pytest.fixture
+def empty(bench: Workbench) -> MadeRepository:
+    return MadeRepository.make(bench.root / "project")
 
 
 async def added(bench: Workbench, **arguments: object) -> dict[str, str]:
@@ -110,17 +115,17 @@ async def test_A_18_a_path_is_taken_literally(bench: Workbench, made: MadeReposi
     assert await added(bench, paths=[name]) == {name: "added"}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1), max_size=4))
-async def test_A_18_any_name_can_be_added(names: list[str]) -> None:
+async def test_A_18_any_name_can_be_added(bench: Workbench, empty: MadeRepository, names: list[str]) -> None:
     names = [name for name in names if len(name.encode()) < 200 and name not in {".", "..", ".git"}]
-    with tempfile.TemporaryDirectory() as directory, Workbench(Path(directory)) as bench:
-        made = MadeRepository.make(bench.root / "project")
-        for name in names:
-            made.write(name, "x")
-        if not names:
-            return
+    for name in names:
+        empty.write(name, "x")
+    if names:
         assert set(await added(bench, paths=names)) == set(names)
+    for name in set(names):
+        (empty.path / name).unlink()
+    (empty.path / ".git" / "index").unlink(missing_ok=True)
 
 
 async def test_a_name_that_is_no_utf_8_is_staged_with_all(bench: Workbench, made: MadeRepository) -> None:
@@ -170,6 +175,15 @@ async def test_only_the_commit_of_a_submodule_is_staged(bench: Workbench) -> Non
     submodule.git("-c", "user.name=x", "-c", "user.email=y", "commit", "--quiet", "-am", "Next")
     assert await added(bench, paths=["sub ünï", "other"]) == {"sub ünï": "modified"}
     assert made.git("rev-parse", ":sub ünï") == submodule.head() != first
+
+
+async def test_a_submodule_that_is_gone_is_staged_as_that(bench: Workbench, made: MadeRepository) -> None:
+    MadeRepository.make(made.path / "sub").commit()
+    made.git("-c", "advice.addEmbeddedRepo=false", "add", "sub")
+    made.git("commit", "--quiet", "-m", "Submodule")
+    shutil.rmtree(made.path / "sub")
+    assert await added(bench, paths=["new"], intent_to_add=True) == {"new": "added"}
+    assert (await added(bench, all=True))["sub"] == "deleted"
 
 
 def test_names_of_submodules_are_found_in_any_spelling() -> None:

@@ -232,8 +232,7 @@ async def test_the_repository_runs_nothing(bench: Workbench, repository: MadeRep
 
 @given(content=st.binary(max_size=100))
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_each_line_of_any_file(bench: Workbench, content: bytes) -> None:
-    repository = MadeRepository.make(bench.root)
+async def test_each_line_of_any_file(bench: Workbench, repository: MadeRepository, content: bytes) -> None:
     repository.git("config", "core.autocrlf", "false")
     commit = repository.commit(files={"file": content})
     expected = content.removesuffix(b"\n").split(b"\n") if content else []

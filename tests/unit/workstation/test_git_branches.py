@@ -159,6 +159,14 @@ async def test_a_detached_head(bench: Workbench, repository: MadeRepository) -> 
     assert answer.content[0]["text"].startswith("* (HEAD detached)\n  main ")
 
 
+async def test_a_branch_that_is_called_head_is_not_head(bench: Workbench, repository: MadeRepository) -> None:
+    commit = repository.commit("one")
+    repository.git("update-ref", "refs/heads/HEAD", commit)
+    second = repository.commit("two")
+    head = await current(bench)
+    assert (head.branch, head.commit, head.detached) == ("main", second, False)
+
+
 async def test_a_bare_repository(bench: Workbench, repository: MadeRepository) -> None:
     repository.commit()
     repository.git("clone", "--quiet", "--bare", ".", "bare.git")

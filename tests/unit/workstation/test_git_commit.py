@@ -52,6 +52,7 @@ async def test_what_is_staged_is_committed(bench: Workbench, made: MadeRepositor
 
 async def test_the_first_commit_counts_all_its_files(bench: Workbench) -> None:
     made = MadeRepository.make(bench.root / "project")
+    made.git("config", "log.showRoot", "false")
     made.write("file", "1\n2\n")
     await bench.call(ADD, path="project", all=True)
     result = await committed(bench, message="First")
@@ -82,6 +83,14 @@ async def test_the_message_is_taken_as_it_is(bench: Workbench, made: MadeReposit
     result = await committed(bench, message=message, allow_empty=True)
     assert made.git("log", "-1", "--format=%B").rstrip("\n") == message
     assert message.startswith(result.subject)
+
+
+async def test_the_repository_does_not_choose_what_is_cut_off_a_message(bench: Workbench, made: MadeRepository) -> None:
+    made.git("config", "commit.verbose", "true")
+    made.git("config", "commit.cleanup", "scissors")
+    message = f"Subject\n\n# {'-' * 24} >8 {'-' * 24}\nthe rest"
+    await committed(bench, message=message, allow_empty=True)
+    assert made.git("log", "-1", "--format=%B").rstrip("\n") == message
 
 
 async def test_amend_replaces_the_last_commit(bench: Workbench, made: MadeRepository) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from typing import TYPE_CHECKING, Any, cast
 
@@ -313,12 +314,29 @@ async def test_nothing_is_written(bench: Workbench, repository: MadeRepository) 
     assert (bench.root / ".git" / "index").read_bytes() == before
 
 
+async def test_the_repository_does_not_choose_how_a_patch_is_written(
+    bench: Workbench, repository: MadeRepository
+) -> None:
+    repository.commit(files={"ö": "\n1\n"})
+    repository.write("ö", "\n2\n")
+    for key, value in (
+        ("core.abbrev", "20"),
+        ("core.quotePath", "true"),
+        ("diff.suppressBlankEmpty", "true"),
+        ("diff.srcPrefix", "x/"),
+    ):
+        repository.git("config", key, value)
+    patch = (await diff(bench)).patch or ""
+    assert re.sub(r"^index [0-9a-f]{7}\.\.[0-9a-f]{7} ", "index ", patch, flags=re.MULTILINE) == (
+        "diff --git a/ö b/ö\nindex 100644\n--- a/ö\n+++ b/ö\n@@ -1,2 +1,2 @@\n \n-1\n+2\n"
+    )
+
+
 @given(before=st.text("ab\n", max_size=40), after=st.text("ab\n", max_size=40))
 @settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_git_makes_of_the_old_file_and_the_patch_the_new_one(
-    bench: Workbench, before: str, after: str, tmp_path_factory: pytest.TempPathFactory
+    bench: Workbench, repository: MadeRepository, before: str, after: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    repository = MadeRepository.make(bench.root)
     repository.commit(files={"file": before})
     repository.write("file", after)
     patch = (await diff(bench)).patch

@@ -213,16 +213,17 @@ async def test_the_repository_does_not_choose_the_format(bench: Workbench, repos
         ("color.ui", "always"),
         ("log.date", "relative"),
         ("log.diffMerges", "on"),
+        ("log.excludeDecoration", "refs/heads/*"),
+        ("core.abbrev", "20"),
     ):
         repository.git("config", key, value)
     (found,) = (await log(bench)).commits
-    assert (found.commit, found.refs, found.date) == (commit, ["HEAD -> main"], TIME)
+    assert (found.commit, found.abbreviated, found.refs, found.date) == (commit, commit[:7], ["HEAD -> main"], TIME)
 
 
 @given(message=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=200))
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_whatever_a_message_says(bench: Workbench, message: str) -> None:
-    repository = MadeRepository.make(bench.root)
+async def test_whatever_a_message_says(bench: Workbench, repository: MadeRepository, message: str) -> None:
     before = (await log(bench)).commits
     repository.git("commit", "--quiet", "--allow-empty", "--cleanup=verbatim", "-F", "-", stdin=f"x{message}".encode())
     found = (await log(bench, limit=1)).commits[0]

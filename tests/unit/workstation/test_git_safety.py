@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,6 +34,10 @@ from tests.unit.workstation.git_attacks import (
     switch,
 )
 from tests.unit.workstation.git_parts import MadeRepository
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 def hook(name: str) -> Prepare:
@@ -296,26 +299,36 @@ async def test_A_18_a_repository_names_no_files_outside_of_it(tmp_path: Path, ke
 
 
 KEYS = (
-    "filter {} clean", "filter {} smudge", "filter {} process", "diff {} textconv", "diff {} command",
-    "merge {} driver", "trailer {} command", "hook {} command", "gpg {} program",
+    ("filter", "{}", "clean"), ("filter", "{}", "smudge"), ("filter", "{}", "process"), ("diff", "{}", "textconv"),
+    ("diff", "{}", "command"), ("merge", "{}", "driver"), ("trailer", "{}", "command"), ("trailer", "{}", "cmd"),
+    ("hook", "{}", "command"), ("submodule", "{}", "update"), ("submodule", "{}", "ignore"), ("pager", "{}", "x"),
+    ("lfs", "extension.{}", "clean"), ("lfs", "extension.{}", "smudge"), ("lfs", "customtransfer.{}", "path"),
+    ("lfs", "{}", "standalonetransferagent"),
+    # Only these programs of gpg are known to git.
+    ("gpg", "openpgp", "program"), ("gpg", "ssh", "program"), ("gpg", "x509", "program"),
 )  # fmt: skip
 NAMES = st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(KEYS), NAMES), max_size=6))
-async def test_A_18_no_name_of_a_driver_escapes(tmp_path: Path, found: list[tuple[str, str]]) -> None:
-    with tempfile.TemporaryDirectory(dir=tmp_path) as directory, Workbench(Path(directory)) as bench:
-        made = MadeRepository.make(bench.root / "project")
-        with (made.path / ".git" / "config").open("a") as file:
-            for key, name in found:
-                section, _, variable = key.partition(" {} ")
-                # Only these programs of gpg are known to git.
-                quoted = "ssh" if section == "gpg" else name.replace("\\", "\\\\").replace('"', '\\"')
-                file.write(f'[{section} "{quoted}"]\n\t{variable} = EVIL\n')
-        one = bench.new_call()
-        repository = await find(one, "project")
-        for writes in (False, True):
-            done = await git(one, repository, "config", "--list", "-z", writes=writes)
-            last = dict(entry.partition("\n")[::2] for entry in os.fsdecode(done.stdout).split("\0"))
-            assert "EVIL" not in last.values()
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Workbench]:
+    with Workbench(tmp_path) as made:
+        MadeRepository.make(made.root / "project")
+        yield made
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(KEYS), NAMES), max_size=30))
+async def test_A_18_no_name_of_a_driver_escapes(
+    bench: Workbench, found: list[tuple[tuple[str, str, str], str]]
+) -> None:
+    with (bench.root / "project" / ".git" / "config").open("w") as file:
+        for (section, form, variable), name in found:
+            quoted = form.format(name).replace("\\", "\\\\").replace('"', '\\"')
+            file.write(f'[{section} "{quoted}"]\n\t{variable} = EVIL\n')
+    one = bench.new_call()
+    repository = await find(one, "project")
+    for writes in (False, True):
+        done = await git(one, repository, "config", "--list", "-z", writes=writes)
+        last = dict(entry.partition("\n")[::2] for entry in os.fsdecode(done.stdout).split("\0"))
+        assert "EVIL" not in last.values()

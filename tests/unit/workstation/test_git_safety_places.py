@@ -15,6 +15,8 @@ from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
 from mcpd.servers.workstation.git.adding import ADD
 from mcpd.servers.workstation.git.checkout import CHECKOUT
 from mcpd.servers.workstation.git.committing import COMMIT
+from mcpd.servers.workstation.git.diff import DIFF
+from mcpd.servers.workstation.git.log import LOG
 from mcpd.servers.workstation.git.repository import Repository
 from mcpd.servers.workstation.git.running import find, message
 from mcpd.servers.workstation.git.safety import revision
@@ -174,12 +176,13 @@ async def test_A_18_a_repository_of_somebody_else_is_refused(tmp_path: Path) -> 
         made = project(bench)
         for path in (made.path, made.path / ".git"):
             os.chown(path, 65534, 65534)
-        for act in (call(STATUS), commit, push, call(STASH, action="pop"), call(CHECKOUT, revision="main")):
+        acts = (call(STATUS), call(DIFF), commit, push, call(STASH, action="pop"), call(CHECKOUT, revision="main"))
+        for act in acts:
             with pytest.raises(NotAuthorized, match="dubious ownership"):
                 await act(bench)
 
 
-@pytest.mark.parametrize("name", [".git", ".git/HEAD", ".git/config", ".git/commondir", ".gitmodules"])
+@pytest.mark.parametrize("name", [".git", ".git/HEAD", ".gitmodules"])
 async def test_a_pipe_in_the_place_of_a_file_of_git_s_is_no_way_to_hang(tmp_path: Path, name: str) -> None:
     with Workbench(tmp_path) as bench:
         made = project(bench)
@@ -189,7 +192,43 @@ async def test_a_pipe_in_the_place_of_a_file_of_git_s_is_no_way_to_hang(tmp_path
         path.unlink(missing_ok=True)
         os.mkfifo(path)
         with suppress(McpdError):
-            await bench.call(STATUS, path="project", call=bench.new_call(2))
+            await bench.call(STATUS, path="project")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config", "config.worktree", "index", "packed-refs", "shallow", "commondir", "info/attributes",
+        "info/exclude", "objects/info/alternates", "objects/info/commit-graph",
+    ],
+)  # fmt: skip
+async def test_a_pipe_that_git_would_read_is_refused(tmp_path: Path, name: str) -> None:
+    with Workbench(tmp_path) as bench:
+        path = project(bench).path / ".git" / name
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        os.mkfifo(path)
+        with pytest.raises(InvalidArgument, match=rf"{name} is (a named pipe|no regular file)"):
+            await bench.call(STATUS, path="project")
+
+
+async def test_A_18_a_list_of_what_to_ignore_outside_of_the_roots_is_not_read(tmp_path: Path) -> None:
+    with Workbench(tmp_path) as bench:
+        path = project(bench).write(".git/info/exclude")
+        path.unlink()
+        path.symlink_to(bench.outside / "secret")
+        await bench.call(LOG, path="project")
+        with pytest.raises(NotAuthorized, match=r"unable to access '\.git/info/exclude'"):
+            await bench.call(STATUS, path="project")
+
+
+async def test_A_18_a_bare_repository_has_no_working_tree_elsewhere(tmp_path: Path) -> None:
+    with Workbench(tmp_path) as bench:
+        made = MadeRepository.make(bench.root / "bare", "--bare")
+        made.git("config", "core.bare", "false")
+        made.git("config", "core.worktree", str(bench.outside))
+        with pytest.raises(NotAuthorized, match=r"core\.worktree"):
+            await bench.call(LOG, path="bare")
 
 
 async def test_git_s_own_directory_is_no_working_tree(tmp_path: Path) -> None:

@@ -227,8 +227,7 @@ async def test_the_repository_runs_nothing(bench: Workbench, repository: MadeRep
 
 @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=100).map(lambda text: text.encode())))
 @settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_a_file_comes_back_as_it_was(bench: Workbench, content: bytes) -> None:
-    repository = MadeRepository.make(bench.root)
+async def test_a_file_comes_back_as_it_was(bench: Workbench, repository: MadeRepository, content: bytes) -> None:
     blob = repository.git("hash-object", "-w", "--stdin", stdin=content)
     found = await show(bench, revision=blob)
     said = found.text.encode() if found.text is not None else base64.b64decode(found.base64 or "")

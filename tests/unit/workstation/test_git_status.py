@@ -195,6 +195,23 @@ async def test_what_is_under_way(bench: Workbench, repository: MadeRepository, o
     assert (await status(bench)).operation == operation
 
 
+async def test_a_rebase_that_stopped_without_a_conflict(bench: Workbench, repository: MadeRepository) -> None:
+    repository.commit("one")
+    repository.commit("two")
+    repository.git("rebase", "--quiet", "--exec", "false", "HEAD~1", check=False)
+    assert (await status(bench)).operation == "rebase"
+
+
+async def test_patches_that_are_applied_and_a_search_by_halves(bench: Workbench, repository: MadeRepository) -> None:
+    repository.commit(files={"file": "1\n"})
+    repository.commit(files={"file": "2\n"})
+    patch = repository.git("format-patch", "-1", "--stdout").replace("+2\n", "+3\n")
+    repository.git("bisect", "start")
+    assert (await status(bench)).operation == "bisect"
+    repository.git("am", stdin=patch.encode(), check=False)
+    assert (await status(bench)).operation == "am"
+
+
 async def test_stashes_are_counted(bench: Workbench, repository: MadeRepository) -> None:
     repository.commit(files={"file": "1\n"})
     for content in ("2\n", "3\n"):

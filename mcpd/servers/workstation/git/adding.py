@@ -43,7 +43,7 @@ class AddArguments(RepositoryArguments):
 class AddResult(Result):
     """What is staged afterwards."""
 
-    repository: str = Field(description="The top of the repository")
+    repository: str = Field(description="Top of the repository")
     staged: list[Change] = Field(description="What the next commit would hold of the paths, at most 1000 files")
     truncated: bool | None = Field(default=None, description="True if more files are staged than are listed")
 
@@ -67,7 +67,7 @@ async def _run(call: Call, arguments: AddArguments) -> Answer:
         )
         if wanted
     ]
-    await add(call, repository, options, paths)
+    await _add(call, repository, options, paths)
     found = await files_of(call, repository, ("--cached", "--ita-visible-in-index", "--", *paths))
     result = AddResult(
         repository=shown_name(repository.place.path), staged=found.files or [], truncated=found.files_truncated
@@ -75,7 +75,7 @@ async def _run(call: Call, arguments: AddArguments) -> Answer:
     return Answer(result)
 
 
-async def add(call: Call, repository: Repository, options: Sequence[str], paths: Sequence[str]) -> None:
+async def _add(call: Call, repository: Repository, options: Sequence[str], paths: Sequence[str]) -> None:
     """``git add`` *options* of *paths*, from the top level, in a *repository* whose submodules are closed.
 
     Of a submodule only its commit is taken: git would ask the submodule's own git whether it has changed.
@@ -88,7 +88,8 @@ async def add(call: Call, repository: Repository, options: Sequence[str], paths:
     if rest:
         stdin = all_but(inside, rest)
         await git(call, repository, "--no-literal-pathspecs", "add", *options, *FROM_STDIN, writes=True, stdin=stdin)
-    await git(call, repository, "update-index", "-z", "--stdin", writes=True, stdin=_joined(inside))
+    if "--intent-to-add" not in options:
+        await git(call, repository, "update-index", "--remove", "-z", "--stdin", writes=True, stdin=_joined(inside))
 
 
 def _joined(paths: Sequence[str]) -> bytes:

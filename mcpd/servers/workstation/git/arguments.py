@@ -22,5 +22,5 @@ class PathsArguments(RepositoryArguments):
     paths: list[str] = Field(
         default=[],
         max_length=200,
-        description="Only these files or directories; relative to the top of the repository, or absolute",
+        description="Only these files or directories: from the top of the repository, or absolute",
     )

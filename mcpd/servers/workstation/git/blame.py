@@ -11,9 +11,9 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.git.changes import one_line
+from mcpd.servers.workstation.git.changes import one_line, unquoted
 from mcpd.servers.workstation.git.commits import rfc3339
-from mcpd.servers.workstation.git.revisions import HEAD, commit_id
+from mcpd.servers.workstation.git.revisions import HEAD, commit_ids
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION
 from mcpd.servers.workstation.jail import HERE, Place
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _FAILED: Final = 128
 _NO_FILE: Final = re.compile(rb"no such path|cannot stat path")
 _TOO_SHORT: Final = re.compile(rb"has only ([0-9]+) lines?")
-_ESCAPE: Final = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
-_LETTERS: Final = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
 _MAX_LINE: Final = 1000
 """Characters of a line that are shown."""
 
@@ -57,15 +55,15 @@ class BlamedLine(Result):
 
     line: int = Field(description="Its number, from 1")
     commit: str = Field(description="Full id of the commit it is from, listed in commits; zeros: not committed")
-    text: str = Field(description="The line, at most 1000 characters of it; bytes that are no UTF-8 are replaced")
+    text: str = Field(description="The line, at most 1000 characters of it; what is no UTF-8 is replaced")
 
 
 class BlamedCommit(Result):
     """One commit that lines are from."""
 
-    commit: str = Field(description="Full id")
-    author: str = Field(description="Who wrote it")
-    author_email: str = Field(description="Address of the author")
+    commit: str
+    author: str
+    author_email: str
     date: str = Field(description="When it was written, RFC 3339")
     subject: str = Field(description="First line of the message")
     path: str = Field(description="What the file was called in it")
@@ -74,8 +72,8 @@ class BlamedCommit(Result):
 class BlameResult(Result):
     """Where the lines come from."""
 
-    path: str = Field(description="The file")
-    lines: list[BlamedLine] = Field(description="The lines")
+    path: str
+    lines: list[BlamedLine]
     commits: list[BlamedCommit] = Field(description="The commits of the lines, each once")
     truncated: bool = Field(description="Whether there are more lines up to end_line, or to the end of the file")
     next_line: int | None = Field(default=None, description="The value of start_line that goes on")
@@ -89,7 +87,7 @@ async def _run(call: Call, arguments: BlameArguments) -> Answer:
     if relative == HERE:
         raise InvalidArgument(f"{repository.place.shown} is a directory; name a file in it")
     revision = arguments.revision or (HEAD if repository.bare else None)
-    commit = [] if revision is None else [await commit_id(call, repository, revision)]
+    commit = [] if revision is None else await commit_ids(call, repository, revision)
     # One line more than is listed tells whether there is more.
     end = first + arguments.limit if last is None else min(last, first + arguments.limit)
     done = await git(
@@ -189,20 +187,8 @@ def _commit(commit: str, headers: dict[str, str]) -> BlamedCommit:
         author_email=shown_name(headers.get("author-mail", "").removeprefix("<").removesuffix(">")),
         date=rfc3339(headers.get("author-time", "0"), headers.get("author-tz", "+0000")),
         subject=shown_name(headers.get("summary", "")),
-        path=shown_name(_unquoted(headers.get("filename", ""))),
+        path=shown_name(os.fsdecode(unquoted(os.fsencode(headers.get("filename", ""))))),
     )
-
-
-def _unquoted(name: str) -> str:
-    """*name* without the quotation marks and escapes that git gives it if there is anything odd in it."""
-    if len(name) < 2 or not (name.startswith('"') and name.endswith('"')):
-        return name
-    plain = _ESCAPE.sub(lambda found: _escaped(found[1]), os.fsencode(name[1:-1]))
-    return plain.decode(errors="surrogateescape")
-
-
-def _escaped(text: bytes) -> bytes:
-    return bytes((int(text, 8) & 0xFF,)) if text.isdigit() else _LETTERS.get(text, text)
 
 
 def _shown(result: BlameResult, commits: dict[str, BlamedCommit]) -> str:

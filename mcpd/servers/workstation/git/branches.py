@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import Field
@@ -12,7 +11,7 @@ from pydantic import Field
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
 from mcpd.servers.workstation.git.changes import one_line
-from mcpd.servers.workstation.git.revisions import HEAD, commit_id, look_up_commit
+from mcpd.servers.workstation.git.revisions import HEADS, REMOTES, Head, commit_ids, head, short_name
 from mcpd.servers.workstation.git.running import find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION
 from mcpd.servers.workstation.tool import Answer, Result, Tool
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.git.repository import Repository
 
-_HEADS: Final = "refs/heads/"
-_REMOTES: Final = "refs/remotes/"
 _FIELDS: Final = (
     "%(refname)",
     "%(symref)",
@@ -44,14 +41,14 @@ class Branch(Result):
     name: str = Field(description="main, or origin/main for a remote one")
     remote: bool = Field(description="Whether it is what a remote had when it was last fetched")
     current: bool = Field(description="Whether it is checked out")
-    commit: str | None = Field(default=None, description="The commit it points at")
+    commit: str | None = None
     date: str | None = Field(default=None, description="When that was committed, RFC 3339")
     subject: str | None = Field(default=None, description="First paragraph of its message, in one line")
     stands_for: str | None = Field(default=None, description="The branch that this name is another name of")
     upstream: str | None = Field(default=None, description="The branch that it follows")
-    ahead: int | None = Field(default=None, description="Commits that upstream does not have")
+    ahead: int | None = Field(default=None, description="Commits that upstream lacks")
     behind: int | None = Field(default=None, description="Commits that only upstream has")
-    upstream_gone: bool | None = Field(default=None, description="True if upstream does not exist any more")
+    upstream_gone: bool | None = Field(default=None, description="True if upstream is gone")
 
     def shown(self) -> str:
         """One line, as ``git branch -vv`` shows it."""
@@ -94,7 +91,7 @@ class BranchesResult(Result):
 
     repository: str = Field(description="Top of the repository")
     current: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
-    detached: bool = Field(description="Whether HEAD is a commit instead of a branch")
+    detached: bool = Field(description="Whether HEAD is on no branch")
     branches: list[Branch] = Field(description="The branches; one without any commit yet is not among them")
     truncated: bool = Field(description="Whether there are more")
 
@@ -104,62 +101,37 @@ class CurrentBranchResult(Result):
 
     repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
-    detached: bool = Field(description="Whether HEAD is a commit instead of a branch")
+    detached: bool = Field(description="Whether HEAD is on no branch")
     unborn: bool = Field(description="Whether nothing has been committed on the branch yet")
     commit: str | None = Field(default=None, description="The current commit; absent on an unborn branch")
     upstream: str | None = Field(default=None, description="The branch that it follows")
-    ahead: int | None = Field(default=None, description="Commits that upstream does not have")
+    ahead: int | None = Field(default=None, description="Commits that upstream lacks")
     behind: int | None = Field(default=None, description="Commits that only upstream has")
-    upstream_gone: bool | None = Field(default=None, description="True if upstream does not exist any more")
+    upstream_gone: bool | None = Field(default=None, description="True if upstream is gone")
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """What HEAD is."""
-
-    reference: str | None
-    """The full name of the branch; None if it is detached."""
-
-    @property
-    def branch(self) -> str | None:
-        return None if self.reference is None else _short(self.reference)
-
-
-async def _head(call: Call, repository: Repository) -> _Head:
-    done = await git(call, repository, "symbolic-ref", "--quiet", HEAD, accept=(0, 1))
-    return _Head(done.stdout.decode(errors="surrogateescape").removesuffix("\n") or None)
-
-
-def _short(reference: str) -> str:
-    """The name of a branch without what all names begin with."""
-    for prefix in (_HEADS, _REMOTES):
-        if reference.startswith(prefix):
-            return shown_name(reference.removeprefix(prefix))
-    return shown_name(reference)
-
-
-async def _list(call: Call, repository: Repository, head: _Head, *arguments: str) -> tuple[list[Branch], bool]:
+async def _list(call: Call, repository: Repository, at: Head, *arguments: str) -> tuple[list[Branch], bool]:
     """The branches that ``git for-each-ref`` with *arguments* lists, and whether the list was cut off."""
     done = await git(call, repository, "for-each-ref", f"--format={_FORMAT}", *arguments)
     fields = done.stdout.decode(errors="surrogateescape").split("\0")
-    return list(_parsed(fields, head)), done.truncated
+    return list(_parsed(fields, at)), done.truncated
 
 
-def _parsed(fields: list[str], head: _Head) -> Iterator[Branch]:
+def _parsed(fields: list[str], at: Head) -> Iterator[Branch]:
     for start in range(0, len(fields) - len(_FIELDS), len(_FIELDS)):
         reference, symbolic, commit, date, subject, upstream, track = fields[start : start + len(_FIELDS)]
         reference = reference.removeprefix("\n")
         counts = {word: int(number) for word, number in _COUNT.findall(track)}
         counted = bool(upstream) and track != "gone"
         yield Branch(
-            name=_short(reference),
-            remote=reference.startswith(_REMOTES),
-            current=reference == head.reference,
+            name=short_name(reference),
+            remote=reference.startswith(REMOTES),
+            current=reference == at.reference,
             commit=commit or None,
             date=date or None,
             subject=shown_name(subject),
-            stands_for=_short(symbolic) if symbolic else None,
-            upstream=_short(upstream) if upstream else None,
+            stands_for=short_name(symbolic) if symbolic else None,
+            upstream=short_name(upstream) if upstream else None,
             ahead=counts.get("ahead", 0) if counted else None,
             behind=counts.get("behind", 0) if counted else None,
             upstream_gone=track == "gone" or None,
@@ -168,25 +140,23 @@ def _parsed(fields: list[str], head: _Head) -> Iterator[Branch]:
 
 async def _branches(call: Call, arguments: BranchesArguments) -> Answer:
     repository = await find(call, arguments.path)
-    head = await _head(call, repository)
+    at = await head(call, repository)
     key = "refname" if arguments.sort == "name" else "-committerdate"
     options = [f"--count={arguments.limit + 1}", f"--sort={key}"]
-    for option, revision in (
-        ("--contains", arguments.contains),
-        ("--merged", arguments.merged),
-        ("--no-merged", arguments.not_merged),
-    ):
-        if revision is not None:
-            options.append(f"{option}={await commit_id(call, repository, revision)}")
+    filters = {"--contains": arguments.contains, "--merged": arguments.merged, "--no-merged": arguments.not_merged}
+    given = {option: revision for option, revision in filters.items() if revision is not None}
+    if given:
+        ids = await commit_ids(call, repository, *given.values())
+        options += [f"{option}={commit}" for option, commit in zip(given, ids, strict=True)]
     if arguments.all or not arguments.remotes:
-        options.append(_HEADS)
+        options.append(HEADS)
     if arguments.all or arguments.remotes:
-        options.append(_REMOTES)
-    found, cut = await _list(call, repository, head, *options)
+        options.append(REMOTES)
+    found, cut = await _list(call, repository, at, *options)
     result = BranchesResult(
         repository=shown_name(repository.place.path),
-        current=head.branch,
-        detached=head.reference is None,
+        current=at.branch,
+        detached=at.reference is None,
         branches=found[: arguments.limit],
         truncated=cut or len(found) > arguments.limit,
     )
@@ -200,25 +170,24 @@ async def _branches(call: Call, arguments: BranchesArguments) -> Answer:
 
 async def _current(call: Call, arguments: RepositoryArguments) -> Answer:
     repository = await find(call, arguments.path)
-    head = await _head(call, repository)
-    commit = await look_up_commit(call, repository, HEAD)
+    at = await head(call, repository)
     found: list[Branch] = []
-    if head.reference is not None and commit is not None:
-        found, _ = await _list(call, repository, head, head.reference)
+    if at.reference is not None and at.commit is not None:
+        found, _ = await _list(call, repository, at, at.reference)
     branch = next((each for each in found if each.current), None)
     result = CurrentBranchResult(
         repository=shown_name(repository.place.path),
-        branch=head.branch,
-        detached=head.reference is None,
-        unborn=commit is None,
-        commit=commit,
+        branch=at.branch,
+        detached=at.reference is None,
+        unborn=at.commit is None,
+        commit=at.commit,
         upstream=branch.upstream if branch else None,
         ahead=branch.ahead if branch else None,
         behind=branch.behind if branch else None,
         upstream_gone=branch.upstream_gone if branch else None,
     )
     if result.detached:
-        text = f"HEAD is detached at {commit}"
+        text = f"HEAD is detached at {at.commit}"
     else:
         follows = branch.follows() if branch else ""
         text = one_line(result.branch or "") + follows + (" (no commits yet)" if result.unborn else "")

@@ -34,6 +34,7 @@ STATUSES: Final[dict[str, Status]] = {
     "T": "type_changed",
     "U": "unmerged",
 }
+_DIFF: Final = ("diff",)
 _NOTHING: Final = "000000"
 _SUBMODULE: Final = "160000"
 
@@ -55,14 +56,14 @@ class Change(Result):
     """One file that differs."""
 
     path: str = Field(description="From the top of the repository")
-    old_path: str | None = Field(default=None, description="What a renamed or copied file was called before")
-    status: Status = Field(description="What happened to it")
+    old_path: str | None = Field(default=None, description="Its name before, if renamed or copied")
+    status: Status
     added: int | None = Field(
         default=None, description="Lines added; absent for binary files, and if too many files differ"
     )
     removed: int | None = Field(default=None, description="Lines removed; absent likewise")
-    binary: bool | None = Field(default=None, description="True for a file that is no text")
-    submodule: bool | None = Field(default=None, description="True for a submodule")
+    binary: bool | None = None
+    submodule: bool | None = None
     old_mode: str | None = Field(default=None, description="Its mode before, where that changed: 100644")
     mode: str | None = Field(default=None, description="Its mode now, where that changed: 100755")
 
@@ -81,7 +82,7 @@ class Changes(Result):
     files_truncated: bool | None = Field(default=None, description="True if more files differ than are listed")
     added: int | None = Field(default=None, description="Lines added in all files; absent if there are too many")
     removed: int | None = Field(default=None, description="Lines removed in all files, likewise")
-    patch: str | None = Field(default=None, description="The unified diff; bytes that are no UTF-8 are replaced")
+    patch: str | None = Field(default=None, description="The unified diff; what is no UTF-8 is replaced")
     truncated: bool | None = Field(default=None, description="True if the patch was cut off at max_bytes")
 
 
@@ -106,11 +107,15 @@ def shown(changes: Changes) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-async def files_of(call: Call, repository: Repository, arguments: Sequence[str]) -> Changes:
-    """The files that ``git diff`` with *arguments* finds to differ, without a patch. Raises McpdError if git does."""
-    done = await git(
-        call, repository, "diff", *_OPTIONS, "--raw", "--numstat", "--abbrev=4", "-z", *arguments, most=MAX_PATCH_BYTES
-    )
+async def files_of(
+    call: Call, repository: Repository, arguments: Sequence[str], *, command: Sequence[str] = _DIFF
+) -> Changes:
+    """The files that ``git diff``, or *command*, with *arguments* finds to differ, without a patch.
+
+    Raises McpdError if git does.
+    """
+    options = (*_OPTIONS, "--raw", "--numstat", "--abbrev=4", "-z")
+    done = await git(call, repository, *command, *options, *arguments, most=MAX_PATCH_BYTES)
     found = list(_parsed(done.stdout, cut=done.truncated))
     files = found[:MAX_FILES]
     return Changes(
@@ -121,31 +126,28 @@ async def files_of(call: Call, repository: Repository, arguments: Sequence[str])
     )
 
 
-async def patch_of(
-    call: Call, repository: Repository, arguments: Sequence[str], *, context: int, most: int
-) -> tuple[str, bool]:
-    """At most *most* bytes of the patch that ``git diff`` with *arguments* makes, and whether there is more of it.
+async def changes_of(
+    call: Call,
+    repository: Repository,
+    arguments: Sequence[str],
+    *,
+    context: int = 3,
+    most: int = PATCH_BYTES,
+    command: Sequence[str] = _DIFF,
+) -> Changes:
+    """The same with at most *most* bytes of the patch, *context* unchanged lines around each change.
 
-    *context* are the unchanged lines around each change. Only whole lines are given, unless the first is too long.
+    Only whole lines of it are given, unless the first is too long.
     """
-    done = await git(
-        call, repository, "diff", *_OPTIONS, *_PATCH_OPTIONS, f"--unified={context}", *arguments, most=most
-    )
+    files = await files_of(call, repository, arguments, command=command)
+    if not files.files:
+        return files
+    options = (*_OPTIONS, *_PATCH_OPTIONS, f"--unified={context}")
+    done = await git(call, repository, *command, *options, *arguments, most=most)
     kept = done.stdout
     if done.truncated:
         kept = kept[: kept.rfind(b"\n") + 1] or kept
-    return kept.decode(errors="replace"), done.truncated
-
-
-async def changes_of(
-    call: Call, repository: Repository, arguments: Sequence[str], *, context: int, most: int
-) -> Changes:
-    """Both: the files and the patch."""
-    files = await files_of(call, repository, arguments)
-    if not files.files:
-        return files
-    patch, truncated = await patch_of(call, repository, arguments, context=context, most=most)
-    return files.model_copy(update={"patch": patch, "truncated": truncated})
+    return files.model_copy(update={"patch": kept.decode(errors="replace"), "truncated": done.truncated})
 
 
 def _parsed(output: bytes, *, cut: bool) -> Iterator[Change]:
@@ -189,3 +191,10 @@ def _parsed(output: bytes, *, cut: bool) -> Iterator[Change]:
 def os_names(names: Sequence[bytes]) -> Iterator[str]:
     """*names* as ``os`` would give them: bytes that are no UTF-8 as half surrogates."""
     return (name.decode(errors="surrogateescape") for name in names)
+
+
+def unquoted(name: bytes) -> bytes:
+    r"""*name*, which git writes as a string of C if there is anything odd in it: ``"a\303\244\n"``."""
+    if len(name) < 2 or not (name.startswith(b'"') and name.endswith(b'"')):
+        return name
+    return name[1:-1].decode("unicode_escape").encode("latin-1")

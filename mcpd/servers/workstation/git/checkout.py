@@ -13,6 +13,7 @@ from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
+from mcpd.servers.workstation.git.revisions import head
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION, revision
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, closed
@@ -55,7 +56,7 @@ class CheckoutArguments(RepositoryArguments):
 class CheckoutResult(Result):
     """Where HEAD is now."""
 
-    repository: str = Field(description="The top of the repository")
+    repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The branch that HEAD is on; absent if it is detached")
     commit: str | None = Field(default=None, description="The commit at HEAD; absent before the first one")
     detached: bool = Field(description="Whether HEAD is on no branch")
@@ -69,28 +70,27 @@ async def _run(call: Call, arguments: CheckoutArguments) -> Answer:
     _check(arguments)
     revisions = [revision(each) for each in (arguments.start_point, arguments.revision) if each is not None]
     # A branch that is to be made is no name of anything yet.
-    known = revisions[:1] if not arguments.create else [] if arguments.start_point is None else revisions[:1]
+    known = [] if arguments.create and arguments.start_point is None else revisions[:1]
     repository = await closed(call, await find(call, arguments.path), *known)
     if repository.bare:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree")
-    branch, commit = await head(call, repository)
-    if arguments.paths:
-        paths = [repository.pathspec(path) for path in arguments.paths]
+    before = now = await head(call, repository)
+    paths = [repository.pathspec(path) for path in arguments.paths]
+    if paths:
         await _restore(call, repository, arguments, paths)
     else:
-        paths = None
         await _switch(call, repository, arguments)
-    now, at = await head(call, repository)
+        now = await head(call, repository)
     return Answer(
         CheckoutResult(
             repository=shown_name(repository.place.path),
-            branch=now,
-            commit=at,
-            detached=now is None,
-            previous_branch=branch,
-            previous_commit=commit,
+            branch=now.branch,
+            commit=now.commit,
+            detached=now.branch is None,
+            previous_branch=before.branch,
+            previous_commit=before.commit,
             created=arguments.create or None,
-            restored=None if paths is None else [shown_name(path) for path in paths],
+            restored=[shown_name(path) for path in paths] or None,
         )
     )
 
@@ -106,21 +106,13 @@ def _check(arguments: CheckoutArguments) -> None:
         raise InvalidArgument("create and detach exclude each other; say one of them")
 
 
-async def head(call: Call, repository: Repository) -> tuple[str | None, str | None]:
-    """The branch that HEAD is on and the commit there, each None if there is none."""
-    branch = await git(call, repository, "symbolic-ref", "--quiet", "--short", "HEAD", accept=(0, 1))
-    commit = await git(call, repository, "rev-parse", "--quiet", "--verify", "HEAD", accept=(0, 1))
-    name = branch.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
-    return shown_name(name) or None, commit.stdout.decode().strip() or None
-
-
 async def _switch(call: Call, repository: Repository, arguments: CheckoutArguments) -> None:
     options = ["--quiet", "--force"] if arguments.force else ["--quiet", "--no-overwrite-ignore"]
     target = arguments.revision or ""
     if arguments.create:
         names = ["-b", target, *([] if arguments.start_point is None else [arguments.start_point])]
     else:
-        names = [*(["--detach"] if arguments.detach else []), target]
+        names = ["--detach" if arguments.detach else "--guess", target]
     done = await git(call, repository, "checkout", *options, *names, "--", writes=True, accept=(0, 1, 128))
     if done.code:
         raise _explained(failed(repository, ("checkout",), done))

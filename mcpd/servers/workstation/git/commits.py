@@ -22,20 +22,22 @@ _FIELDS: Final = ("%H", "%h", "%P", "%aN", "%aE", "%aI", "%cN", "%cE", "%cI", "%
 """The long ones come last: what is cut off at the end is cut off there."""
 _SHORT: Final = 9
 """Fields that are never long."""
+_DECORATED: Final = tuple(f"--decorate-refs={each}" for each in ("HEAD", "refs/heads", "refs/remotes", "refs/tags"))
+"""Said, as the repository's log.excludeDecoration counts otherwise."""
 _FORMAT: Final = "".join(f"{field}%x00" for field in _FIELDS)
 
 
 class Commit(Result):
     """One commit."""
 
-    commit: str = Field(description="Full id")
-    abbreviated: str = Field(description="Short id")
+    commit: str
+    abbreviated: str
     parents: list[str] = Field(description="Full ids of its parents; two or more for a merge")
-    author: str = Field(description="Who wrote it")
-    author_email: str = Field(description="Address of the author")
+    author: str
+    author_email: str
     date: str = Field(description="When it was written, RFC 3339")
-    committer: str = Field(description="Who committed it")
-    committer_email: str = Field(description="Address of the committer")
+    committer: str
+    committer_email: str
     committed: str = Field(description="When it was committed, RFC 3339")
     refs: list[str] = Field(description="Branches and tags that point at it, as git log shows them")
     subject: str = Field(description="First paragraph of the message, in one line")
@@ -64,6 +66,7 @@ async def read_commits(call: Call, repository: Repository, *arguments: str) -> t
         f"--format=tformat:{_FORMAT}",
         "--encoding=UTF-8",
         "--decorate=short",
+        *_DECORATED,
         "--no-color",
         "--no-show-signature",
         "--no-patch",

@@ -13,6 +13,7 @@ from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
+from mcpd.servers.workstation.git.revisions import HEAD, head
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.submodules import closed
 from mcpd.servers.workstation.tool import Answer, Result, Tool
@@ -61,15 +62,15 @@ class CommitArguments(RepositoryArguments):
 class CommitResult(Result):
     """The commit that was made."""
 
-    repository: str = Field(description="The top of the repository")
-    commit: str = Field(description="Its id")
-    abbreviated: str = Field(description="A short form of the id")
+    repository: str = Field(description="Top of the repository")
+    commit: str
+    abbreviated: str
     branch: str | None = Field(default=None, description="The branch it is on; absent if HEAD is detached")
     author: str = Field(description="Who is named as its author: Name <name@example.org>")
     subject: str = Field(description="The first line of its message")
     files_changed: int = Field(description="Files that differ from the commit before")
-    insertions: int = Field(description="Lines added")
-    deletions: int = Field(description="Lines removed")
+    insertions: int
+    deletions: int
 
 
 async def _run(call: Call, arguments: CommitArguments) -> Answer:
@@ -85,7 +86,7 @@ async def _run(call: Call, arguments: CommitArguments) -> Answer:
     if repository.bare:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree to commit from")
     # Lines that begin with '#' are part of the message: nobody is shown any others.
-    options = ["--cleanup=whitespace", "--no-status"]
+    options = ["--cleanup=whitespace", "--no-status", "--no-verbose"]
     options += ["--no-edit"] if arguments.message is None else ["--file=-"]
     options += [
         option
@@ -145,19 +146,21 @@ async def _made(call: Call, repository: Repository) -> CommitResult:
         "--no-ext-diff",
         "--no-textconv",
         "--no-notes",
+        "--no-relative",
+        "--find-renames",
+        "--root",
         "--diff-merges=first-parent",
         "--shortstat",
         "--format=%H%x00%h%x00%an <%ae>%x00%s%x00",
-        "HEAD",
+        HEAD,
     )
     commit, abbreviated, author, subject, numbers = shown.stdout.decode("utf-8", "replace").split("\0", 4)
     counts = {what: int(number) for number, what in _NUMBER.findall(numbers)}
-    branch = await git(call, repository, "symbolic-ref", "--quiet", "--short", "HEAD", accept=(0, 1))
     return CommitResult(
         repository=shown_name(repository.place.path),
         commit=commit,
         abbreviated=abbreviated,
-        branch=shown_name(branch.stdout.decode("utf-8", "surrogateescape").rstrip("\n")) or None,
+        branch=(await head(call, repository)).branch,
         author=author,
         subject=subject,
         files_changed=counts.get("file", 0),

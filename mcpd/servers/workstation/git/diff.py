@@ -18,7 +18,7 @@ from mcpd.servers.workstation.git.changes import (
     files_of,
     shown,
 )
-from mcpd.servers.workstation.git.revisions import commit_id, selection
+from mcpd.servers.workstation.git.revisions import commit_ids, selection
 from mcpd.servers.workstation.git.running import find
 from mcpd.servers.workstation.git.safety import MAX_REVISION
 from mcpd.servers.workstation.tool import Answer, Tool
@@ -55,10 +55,12 @@ class DiffResult(Changes):
 
 async def _run(call: Call, arguments: DiffArguments) -> Answer:
     repository = await find(call, arguments.path)
-    options = [*await _compared(call, repository, arguments)]
-    if arguments.ignore_whitespace:
-        options.insert(0, "--ignore-all-space")
-    options += ["--", *(repository.pathspec(path) for path in arguments.paths)]
+    options = ["--ignore-all-space"] if arguments.ignore_whitespace else []
+    options += [
+        *await _compared(call, repository, arguments),
+        "--",
+        *(repository.pathspec(path) for path in arguments.paths),
+    ]
     if arguments.stat:
         found = await files_of(call, repository, options)
     else:
@@ -73,7 +75,7 @@ async def _compared(call: Call, repository: Repository, arguments: DiffArguments
     if to is not None:
         if revision is None or staged or ".." in revision:
             raise InvalidArgument("to needs revision, one commit, and excludes staged")
-        return [await commit_id(call, repository, revision), await commit_id(call, repository, to)]
+        return await commit_ids(call, repository, revision, to)
     if revision is not None and ".." in revision:
         if staged:
             raise InvalidArgument(f"staged compares the index with one commit; {revision[:100]!r} is a range")
@@ -83,7 +85,7 @@ async def _compared(call: Call, repository: Repository, arguments: DiffArguments
             f"{repository.place.shown} is a bare repository, without a work tree and an index; say revision and to"
         )
     # Without a commit yet, the index is compared with nothing.
-    commit = [] if revision is None else [await commit_id(call, repository, revision)]
+    commit = [] if revision is None else await commit_ids(call, repository, revision)
     return ["--cached", *commit] if staged else commit
 
 

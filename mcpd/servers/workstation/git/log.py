@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
-from mcpd.errors import InvalidArgument
+from mcpd.errors import InvalidArgument, McpdError
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import PathsArguments
 from mcpd.servers.workstation.git.commits import Commit, read_commits
-from mcpd.servers.workstation.git.revisions import HEAD, look_up_commit, selection
+from mcpd.servers.workstation.git.revisions import HEAD, head, selection
 from mcpd.servers.workstation.git.running import find
 from mcpd.servers.workstation.git.safety import MAX_REVISION
 from mcpd.servers.workstation.tool import Answer, Result, Tool
@@ -71,11 +71,14 @@ async def _run(call: Call, arguments: LogArguments) -> Answer:
     elif arguments.revision is not None:
         start = await selection(call, repository, arguments.revision)
     else:
-        start = await look_up_commit(call, repository, HEAD) or ""
-    commits: list[Commit] = []
-    cut = False
-    if start:
+        start = HEAD
+    try:
         commits, cut = await read_commits(call, repository, *_options(arguments), start, "--", *paths)
+    except McpdError:
+        if start != HEAD or (await head(call, repository)).commit is not None:
+            raise
+        # Nothing has been committed yet, which is no error here either.
+        commits, cut = [], False
     listed = commits[: arguments.limit]
     truncated = cut or len(commits) > len(listed)
     following = arguments.skip + len(listed) if truncated else None

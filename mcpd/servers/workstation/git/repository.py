@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, NotSupported
 from mcpd.model import printable
-from mcpd.servers.workstation.jail import HERE, MAX_PATH, Place, path_of, translated
+from mcpd.servers.workstation.jail import HERE, MAX_PATH, Place, kind, path_of, translated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.jail import Jail
 
@@ -22,6 +24,12 @@ MAX_CONTENT: Final = 64 * 1024
 """Bytes of a file that says where something else is."""
 _ALTERNATES: Final = 32
 """How many other object stores a repository may use."""
+_READ_AT_ONCE: Final = (
+    "config", "config.worktree", "index", "packed-refs", "shallow", "info/attributes", "info/exclude",
+    "objects/info/commit-graph",
+)  # fmt: skip
+"""Files that git opens without looking at what they are."""
+_WAITED_FOR: Final = frozenset({stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK})
 _HEAD: Final = re.compile(rb"ref:\s*refs/.+|[0-9a-f]{40}([0-9a-f]{24})?", re.DOTALL)
 
 
@@ -92,6 +100,7 @@ def discover(call: Call, path: str) -> Repository:
         found = _at(jail, at)
         if found is not None:
             directory, bare = found
+            _check_files(jail, directory)
             _check_objects(jail, directory)
             below = real.relative if at.relative == HERE else real.relative[len(at.relative) + 1 :] or HERE
             return Repository(at, below, directory, bare)
@@ -162,9 +171,22 @@ def _is_git_directory(jail: Jail, place: Place) -> bool:
 def common_directory(jail: Jail, place: Place) -> Place:
     """Where what all working trees of the git directory *place* share is. Raises NotAuthorized if that is outside."""
     link = place.child("commondir")
-    if _kind(jail, link) != stat.S_IFREG:
+    if _kind(jail, link) is None:
         return place
     return _elsewhere(jail, place, content_of(jail, link).rstrip(b"\r\n"), f"{link.shown} says that the repository")
+
+
+def _check_files(jail: Jail, directory: Place) -> None:
+    """Raise InvalidArgument for a pipe or the like where git reads a file: it would wait there for good."""
+    for place in dict.fromkeys((directory, common_directory(jail, directory))):
+        for name in _READ_AT_ONCE:
+            try:
+                found = _kind(jail, place.child(name))
+            except NotAuthorized:
+                # A symlink that leads out of the root: git cannot read that either.
+                continue
+            if found in _WAITED_FOR:
+                raise InvalidArgument(f"{place.child(name).shown} is {kind(found)}, not a file; git would wait for it")
 
 
 def _check_objects(jail: Jail, directory: Place) -> None:
@@ -177,8 +199,8 @@ def _check_objects(jail: Jail, directory: Place) -> None:
         seen.add(objects.path)
         if len(seen) > _ALTERNATES:
             raise NotSupported(f"{directory.shown} uses the objects of more than {_ALTERNATES} repositories")
-        link = objects.child("info").child("alternates")
-        if _kind(jail, link) != stat.S_IFREG:
+        link = objects.child("info/alternates")
+        if _kind(jail, link) is None:
             continue
         for line in content_of(jail, link).split(b"\n"):
             if line.startswith(b'"'):
@@ -210,6 +232,11 @@ def _kind(jail: Jail, place: Place, *, links: bool = True) -> int | None:
             return stat.S_IFMT(os.fstat(fd).st_mode)
     except (NotFound, InvalidArgument):
         return None
+
+
+def present(jail: Jail, directory: Place, names: Iterable[str]) -> set[str]:
+    """Which of *names* there is something of in the git directory *directory*."""
+    return {name for name in names if _kind(jail, directory.child(name)) is not None}
 
 
 def content_of(jail: Jail, place: Place, most: int = MAX_CONTENT) -> bytes:

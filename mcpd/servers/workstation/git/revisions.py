@@ -6,21 +6,30 @@ They reach git on its standard input, where nothing can become an option.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.model import printable
+from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.running import failed, git
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.git.repository import Repository
 
 HEAD: Final = "HEAD"
 _FAILED: Final = 128
-_OBJECT: Final = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64}) (commit|tree|blob|tag) ([0-9]+)\n")
+_ID: Final = "[0-9a-f]{40}|[0-9a-f]{64}"
+_OBJECT: Final = re.compile(rf"({_ID}) (commit|tree|blob|tag) ([0-9]+)\n".encode())
+_WITHOUT: Final = (b" missing\n", b" ambiguous\n")
+_AT_HEAD: Final = re.compile(rf"({_ID})\n(?:(.+)\n)?".encode())
+HEADS: Final = "refs/heads/"
+REMOTES: Final = "refs/remotes/"
 _RANGE: Final = re.compile(r"(.*?)(\.{2,3})(.*)", re.DOTALL)
 _EMPTY_TREES: Final = {
     40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
@@ -40,45 +49,98 @@ class Object:
     """Bytes of its content."""
 
 
-async def look_up(call: Call, repository: Repository, revision: str) -> Object | None:
-    """What *revision*, gitrevisions(7), names; None if there is nothing of that name.
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What HEAD is."""
+
+    reference: str | None
+    """The full name of the branch; None if it is detached."""
+    commit: str | None
+    """The id; None before the first commit."""
+
+    @property
+    def branch(self) -> str | None:
+        """The name of the branch, for answers."""
+        return None if self.reference is None else short_name(self.reference)
+
+
+def short_name(reference: str) -> str:
+    """The name of a branch without what all names begin with, for answers."""
+    prefix = next((each for each in (HEADS, REMOTES) if reference.startswith(each)), "")
+    return shown_name(reference.removeprefix(prefix))
+
+
+async def head(call: Call, repository: Repository) -> Head:
+    """What HEAD is now."""
+    done = await git(call, repository, "rev-parse", HEAD, "--symbolic-full-name", HEAD, accept=(0, _FAILED))
+    match = _AT_HEAD.fullmatch(done.stdout)
+    commit = match[1].decode() if match else None
+    name = match[2] if match else None
+    if name is None:
+        # There is no commit yet, or a branch has the name HEAD.
+        done = await git(call, repository, "symbolic-ref", "--quiet", HEAD, accept=(0, 1))
+        name = done.stdout.removesuffix(b"\n") or HEAD.encode()
+    return Head(None if name == HEAD.encode() else os.fsdecode(name), commit)
+
+
+async def look_up(call: Call, repository: Repository, *revisions: str) -> list[Object | None]:
+    """What each of *revisions*, gitrevisions(7), names; None if there is nothing of that name.
 
     Raises :class:`~mcpd.errors.InvalidArgument` for what is no revision, and McpdError if git does.
     """
-    if not revision or "\0" in revision:
-        raise InvalidArgument(f"{printable(revision)!r}: a revision is not empty and holds no NUL")
+    for revision in revisions:
+        if not revision or "\0" in revision:
+            raise InvalidArgument(f"{printable(revision)!r}: a revision is not empty and holds no NUL")
     arguments = ("cat-file", "-z", "--batch-check")
-    done = await git(call, repository, *arguments, stdin=f"{revision}\0".encode(), accept=(0, _FAILED))
+    asked = [revision.encode() for revision in revisions]
+    stdin = b"".join(each + b"\0" for each in asked)
+    done = await git(call, repository, *arguments, stdin=stdin, accept=(0, _FAILED))
+    found = list(_objects(done.stdout, asked))
     if done.code == _FAILED:
         # It ends so at what is a revision by its form, like one of an upstream that the branch does not have.
         fault = failed(repository, arguments, done)
-        raise InvalidArgument(f"{printable(revision)!r}: {fault.message}") if type(fault) is McpdError else fault
-    match = _OBJECT.fullmatch(done.stdout)
-    return Object(match[1].decode(), match[2].decode(), int(match[3])) if match else None
-
-
-async def look_up_commit(call: Call, repository: Repository, revision: str) -> str | None:
-    """The id of the commit that *revision* names or, as a tag does, leads to; None if there is none."""
-    found = await look_up(call, repository, f"{revision}^{{commit}}" if revision else revision)
-    return found.id if found else None
-
-
-async def commit_id(call: Call, repository: Repository, revision: str) -> str:
-    """The same; raises :class:`~mcpd.errors.NotFound` if there is none."""
-    found = await look_up_commit(call, repository, revision)
-    if found is None:
-        raise unknown(repository, revision)
+        if type(fault) is McpdError and len(found) < len(revisions):
+            raise InvalidArgument(f"{printable(revisions[len(found)])!r}: {fault.message}")
+        raise fault
     return found
 
 
+def _objects(output: bytes, asked: Sequence[bytes]) -> Iterator[Object | None]:
+    """What *output* says of each of those *asked* for, which it repeats, newlines and all, where it has none."""
+    at = 0
+    for each in asked:
+        if at == len(output):
+            return
+        without = next((each + end for end in _WITHOUT if output.startswith(each + end, at)), None)
+        match = None if without else _OBJECT.match(output, at)
+        at = match.end() if match else at + len(without or output[at:].partition(b"\n")[0] + b"\n")
+        yield Object(match[1].decode(), match[2].decode(), int(match[3])) if match else None
+
+
+async def commit_ids(call: Call, repository: Repository, *revisions: str) -> list[str]:
+    """The ids of the commits that *revisions* name or, as tags do, lead to.
+
+    Raises :class:`~mcpd.errors.NotFound` for the first that does not, and what :func:`look_up` raises.
+    """
+    asked = [f"{revision}^{{commit}}" if revision else revision for revision in revisions]
+    ids = []
+    for revision, commit in zip(revisions, await look_up(call, repository, *asked), strict=True):
+        if commit is None:
+            raise unknown(repository, revision)
+        ids.append(commit.id)
+    return ids
+
+
 async def selection(call: Call, repository: Repository, revision: str) -> str:
-    """*revision*, one commit or a range like ``A..B`` or ``A...B``, with ids for names. Raises as :func:`commit_id`."""
+    """*revision*, one commit or a range like ``A..B`` or ``A...B``, with ids for names.
+
+    Raises what :func:`commit_ids` raises.
+    """
     between = _RANGE.fullmatch(revision)
     if between is None:
-        return await commit_id(call, repository, revision)
+        return (await commit_ids(call, repository, revision))[0]
     first, dots, last = between.groups()
-    one = await commit_id(call, repository, first or HEAD)
-    other = await commit_id(call, repository, last or HEAD)
+    one, other = await commit_ids(call, repository, first or HEAD, last or HEAD)
     return f"{one}{dots}{other}"
 
 

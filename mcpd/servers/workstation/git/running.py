@@ -33,6 +33,7 @@ _CLASSES: Final[tuple[tuple[str, type[McpdError]], ...]] = (
     ("No space left on device", NoSpace),
     ("Disk quota exceeded", NoSpace),
     ("Read-only file system", ReadOnly),
+    ("unable to access", NotAuthorized),
     ("Permission denied", ReadOnly),
     (".lock': File exists", Busy),
     ("dubious ownership", NotAuthorized),
@@ -53,7 +54,10 @@ async def find(call: Call, path: str) -> Repository:
         raise LimitExceeded(f"{repository.place.shown}: its configuration has more than {_MOST_CONFIG} bytes")
     entries = parsed(listing.stdout)
     own = {entry.key: entry.value for entry in entries if entry.scope in OWN}
-    if "core.worktree" in own and not repository.bare:
+    if not own:
+        # Either it has none, or git does not take this for a repository, as of somebody else's: it says so here.
+        await git(call, first, "rev-parse", "--git-dir")
+    if "core.worktree" in own:
         await call.in_thread(lambda: check_worktree(call.jail, repository, own["core.worktree"]))
     off, filters = ({}, frozenset[str]()) if call.settings.allow_hooks else disarmed(entries)
     return replace(

@@ -31,14 +31,21 @@ _NOWHERE: Final = "/dev/null"
 
 _FIXED: Final = {
     "advice.detachedHead": "false",
+    "color.advice": "false",
     "color.ui": "false",
     "color.branch": "false",
     "color.diff": "false",
     "color.interactive": "false",
     "color.status": "false",
     "column.ui": "never",
+    "core.abbrev": "auto",
     "core.pager": "cat",
+    "core.quotePath": "false",
     "credential.helper": "",
+    "diff.algorithm": "default",
+    "diff.indentHeuristic": "true",
+    "diff.renameLimit": "1000",
+    "diff.suppressBlankEmpty": "false",
     "gc.auto": "0",
     "i18n.commitEncoding": "UTF-8",
     "i18n.logOutputEncoding": "UTF-8",
@@ -82,10 +89,14 @@ _DRIVERS: Final = (
     (re.compile(r"diff\..*\.cachetextconv", re.DOTALL), "false"),
     # What git does by itself with a file that has no driver.
     (re.compile(r"merge\..*\.driver", re.DOTALL), "git merge-file --marker-size=%L %A %O %B"),
-    (re.compile(r"hook\..*\.command", re.DOTALL), ""),
+    (re.compile(r"hook\..*\.command", re.DOTALL), "true"),
     (re.compile(r"hook\..*\.enabled", re.DOTALL), "false"),
     (re.compile(r"trailer\..*\.(command|cmd)", re.DOTALL), ""),
     (re.compile(r"pager\..*", re.DOTALL), "cat"),
+    # What Git LFS runs, which may well be a filter of the user's own.
+    (re.compile(r"lfs\.extension\..*\.(clean|smudge)", re.DOTALL), "cat"),
+    (re.compile(r"lfs\.customtransfer\..*\.path", re.DOTALL), "false"),
+    (re.compile(r"lfs\.(.*\.)?standalonetransferagent", re.DOTALL), ""),
     (re.compile(r"submodule\..*\.update", re.DOTALL), "none"),
 )
 """The same for keys with a part that anybody may choose."""

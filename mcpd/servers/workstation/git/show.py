@@ -61,9 +61,9 @@ class ShowArguments(PathsArguments):
 class TagInfo(Result):
     """An annotated tag."""
 
-    name: str = Field(description="What it is called")
-    tagger: str | None = Field(default=None, description="Who made it")
-    tagger_email: str | None = Field(default=None, description="Address of the tagger")
+    name: str
+    tagger: str | None = None
+    tagger_email: str | None = None
     date: str | None = Field(default=None, description="When it was made, RFC 3339")
     message: str = Field(description="Its message, without a signature")
 
@@ -78,10 +78,10 @@ class TagInfo(Result):
 class TreeEntry(Result):
     """One entry of a directory in a commit."""
 
-    name: str = Field(description="Its name")
-    type: EntryType = Field(description="What it is")
+    name: str
+    type: EntryType
     mode: str = Field(description="Its mode: 100644, 100755 for a program")
-    size: int | None = Field(default=None, description="Bytes of a file")
+    size: int | None = Field(default=None, description="Bytes")
 
 
 class ShowResult(Changes):
@@ -93,7 +93,7 @@ class ShowResult(Changes):
     tag: TagInfo | None = Field(default=None, description="The annotated tag that led there")
     commit: Commit | None = Field(default=None, description="The commit; a merge is compared with its first parent")
     entries: list[TreeEntry] | None = Field(default=None, description="What is in the directory")
-    size: int | None = Field(default=None, description="Bytes of the file")
+    size: int | None = Field(default=None, description="Bytes")
     text: str | None = Field(default=None, description="The file, if it is UTF-8 text")
     base64: str | None = Field(default=None, description="The file, if it is anything else")
 
@@ -104,14 +104,14 @@ _Shown = tuple[dict[str, Any], list[dict[str, Any]]]
 
 async def _run(call: Call, arguments: ShowArguments) -> Answer:
     repository = await find(call, arguments.path)
-    named = await look_up(call, repository, arguments.revision)
+    (named,) = await look_up(call, repository, arguments.revision)
     if named is None:
         raise unknown(repository, arguments.revision, "nothing")
     tag, found = None, named
     if named.kind == "tag":
         tag = await _tag(call, repository, named)
         # Tags of tags lead somewhere in the end.
-        target = await look_up(call, repository, f"{named.id}^{{}}")
+        (target,) = await look_up(call, repository, f"{named.id}^{{}}")
         if target is None:
             raise unknown(repository, arguments.revision, "nothing")
         found = target

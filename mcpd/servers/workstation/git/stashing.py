@@ -10,7 +10,7 @@ from pydantic import Field
 from mcpd.errors import InvalidArgument, NotFound
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
-from mcpd.servers.workstation.git.changes import Change, files_of
+from mcpd.servers.workstation.git.changes import Change, changes_of, files_of, shown
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, all_but, closed, links
 from mcpd.servers.workstation.tool import Answer, Result, Tool
@@ -23,7 +23,6 @@ MAX_INDEX: Final = 100_000
 MOST_STASHES: Final = 200
 """Stashes that are listed."""
 MAX_MESSAGE: Final = 1000
-_PATCH_BYTES: Final = 256 * 1024
 _IN_THE_WAY: Final = ("would be overwritten by merge", "already exists, no checkout", "Cannot apply")
 
 
@@ -50,26 +49,26 @@ class Stash(Result):
     index: int = Field(description="Its number now; 0 is the newest")
     commit: str = Field(description="The id of the commit that holds it, which stays the same")
     created: str = Field(description="When it was made, RFC 3339")
-    message: str = Field(description="What it is called")
+    message: str
 
 
 class StashResult(Result):
     """What became of it."""
 
-    repository: str = Field(description="The top of the repository")
-    action: str = Field(description="What was done")
+    repository: str = Field(description="Top of the repository")
+    action: str
     stashes: list[Stash] = Field(description="The stashes there are afterwards, the newest first, at most 200")
     saved: bool | None = Field(default=None, description="For push: false if there was nothing to put aside")
     commit: str | None = Field(
         default=None, description="The id of the stash: what was dropped can be found by it until git collects garbage"
     )
     dropped: bool | None = Field(default=None, description="Whether the stash is gone from the list")
-    conflicts: list[Change] | None = Field(
+    conflicts: list[str] | None = Field(
         default=None, description="Files with conflicts, marked in them; the stash is kept"
     )
-    files: list[Change] | None = Field(default=None, description="For show: the tracked files that it changes")
-    patch: str | None = Field(default=None, description="For show: the patch; bytes that are no UTF-8 are replaced")
-    truncated: bool | None = Field(default=None, description="For show: true if the patch was cut off")
+    files: list[Change] | None = Field(default=None, description="For show: the files that it changes")
+    patch: str | None = Field(default=None, description="For show: the patch; what is no UTF-8 is replaced")
+    truncated: bool | None = Field(default=None, description="For show: true if files or patch were cut off")
 
 
 async def _run(call: Call, arguments: StashArguments) -> Answer:
@@ -128,41 +127,30 @@ async def _push(call: Call, repository: Repository, arguments: StashArguments) -
         writes=True,
         stdin=all_but(inside) if inside else b"",
     )
-    after = await _stashes(call, repository, 1)
-    saved = after != before
-    return await _answer(call, repository, arguments, saved=saved, commit=after[0].commit if saved else None)
+    after = await _stashes(call, repository)
+    saved = after[:1] != before
+    commit = after[0].commit if saved and after else None
+    return await _answer(call, repository, arguments, stashes=after, saved=saved, commit=commit)
 
 
 async def _show(call: Call, repository: Repository, arguments: StashArguments, commit: str) -> Answer:
-    patch = await git(
+    changes = await changes_of(call, repository, (commit,), command=("stash", "show", "--include-untracked"))
+    answer = await _answer(
         call,
         repository,
-        "stash",
-        "show",
-        "--patch",
-        "--include-untracked",
-        "--no-color",
-        "--no-ext-diff",
-        "--no-textconv",
-        "--ignore-submodules=dirty",
-        "--submodule=short",
-        commit,
-        most=_PATCH_BYTES,
+        arguments,
+        commit=commit,
+        files=changes.files,
+        patch=changes.patch,
+        truncated=changes.truncated or changes.files_truncated or False,
     )
-    kept = patch.stdout
-    if patch.truncated:
-        kept = kept[: kept.rfind(b"\n") + 1] or kept
-    text = kept.decode("utf-8", "replace")
-    changes = await files_of(call, repository, (f"{commit}^1", commit, "--"))
-    answer = await _answer(
-        call, repository, arguments, commit=commit, files=changes.files, patch=text, truncated=patch.truncated
-    )
-    return Answer(answer.result, ({"type": "text", "text": text or "The stash changes nothing.\n"},))
+    return Answer(answer.result, ({"type": "text", "text": shown(changes)},))
 
 
 async def _apply(call: Call, repository: Repository, arguments: StashArguments, commit: str) -> Answer:
     """By the commit, so that it is the one that was looked at; dropped only if that has gone well."""
-    options = ["--index"] if arguments.restore_index else []
+    # Both are said, as the repository's stash.index counts otherwise.
+    option = "--index" if arguments.restore_index else "--no-index"
     done = await git(
         call,
         repository,
@@ -170,12 +158,13 @@ async def _apply(call: Call, repository: Repository, arguments: StashArguments, 
         "stash",
         "apply",
         "--quiet",
-        *options,
+        option,
         commit,
         writes=True,
         accept=(0, 1),
     )
-    conflicts = (await files_of(call, repository, ("--diff-filter=U", "--"))).files or []
+    unmerged = await files_of(call, repository, ("--diff-filter=U", "--"))
+    conflicts = [each.path for each in unmerged.files or ()]
     if done.code and not conflicts:
         fault = failed(repository, ("stash", "apply"), done)
         if any(part in fault.message for part in _IN_THE_WAY):
@@ -207,25 +196,11 @@ async def _found(call: Call, repository: Repository, index: int) -> tuple[str, s
 
 
 async def _stashes(call: Call, repository: Repository, most: int = MOST_STASHES) -> list[Stash]:
-    exists = await git(call, repository, "rev-parse", "--quiet", "--verify", "refs/stash", accept=(0, 1))
-    if exists.code:
-        return []
-    done = await git(
-        call,
-        repository,
-        "log",
-        "--walk-reflogs",
-        f"--max-count={most}",
-        "-z",
-        "--no-color",
-        "--no-show-signature",
-        "--format=%H%x1f%cI%x1f%gs",
-        "refs/stash",
-        "--",
-    )
+    options = (f"--max-count={most}", "-z", "--no-color", "--no-show-signature", "--no-patch")
+    done = await git(call, repository, "stash", "list", *options, "--format=tformat:%H%x1f%cI%x1f%gs")
     found = []
-    for index, entry in enumerate(done.stdout.decode("utf-8", "replace").rstrip("\0").split("\0")):
-        commit, created, message = (*entry.split("\x1f", 2), "", "")[:3]
+    for index, entry in enumerate(done.stdout.rpartition(b"\0")[0].split(b"\0") if done.stdout else ()):
+        commit, created, message = (*entry.decode(errors="replace").split("\x1f", 2), "", "")[:3]
         found.append(Stash(index=index, commit=commit, created=created, message=message))
     return found
 
@@ -234,12 +209,13 @@ async def _answer(
     call: Call,
     repository: Repository,
     arguments: StashArguments,
-    **fields: bool | str | list[Change] | None,
+    stashes: list[Stash] | None = None,
+    **fields: bool | str | list[Change] | list[str] | None,
 ) -> Answer:
     said = {
         "repository": shown_name(repository.place.path),
         "action": arguments.action,
-        "stashes": await _stashes(call, repository),
+        "stashes": await _stashes(call, repository) if stashes is None else stashes,
         **fields,
     }
     return Answer(StashResult.model_validate(said))

@@ -12,6 +12,8 @@ from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import PathsArguments
 from mcpd.servers.workstation.git.changes import STATUSES, Status, one_line, os_names
+from mcpd.servers.workstation.git.repository import present
+from mcpd.servers.workstation.git.revisions import look_up
 from mcpd.servers.workstation.git.running import find, git
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.git.repository import Repository
 
-Operation = Literal["merge", "cherry-pick", "revert", "rebase"]
+Operation = Literal["merge", "cherry-pick", "revert", "rebase", "am", "bisect"]
 
 _CONFLICTS: Final = {
     "DD": "both deleted",
@@ -34,10 +36,15 @@ _CONFLICTS: Final = {
 }
 _OPERATIONS: Final[tuple[tuple[str, Operation], ...]] = (
     ("MERGE_HEAD", "merge"),
+    ("rebase-apply/applying", "am"),
+    ("rebase-apply", "rebase"),
+    ("rebase-merge", "rebase"),
     ("CHERRY_PICK_HEAD", "cherry-pick"),
     ("REVERT_HEAD", "revert"),
-    ("REBASE_HEAD", "rebase"),
+    ("BISECT_LOG", "bisect"),
 )
+"""What is in the git directory then, in the order in which git itself looks."""
+_REFTABLE: Final = "reftable"
 _INITIAL: Final = "(initial)"
 _DETACHED: Final = "(detached)"
 
@@ -56,9 +63,9 @@ class Entry(Result):
     """One file that has changed."""
 
     path: str = Field(description="From the top of the repository")
-    old_path: str | None = Field(default=None, description="What a renamed or copied file was called before")
-    status: Status = Field(description="What happened to it")
-    submodule: bool | None = Field(default=None, description="True for a submodule")
+    old_path: str | None = Field(default=None, description="Its name before, if renamed or copied")
+    status: Status
+    submodule: bool | None = None
 
 
 class Conflict(Result):
@@ -73,18 +80,18 @@ class StatusResult(Result):
 
     repository: str = Field(description="Top of the repository")
     branch: str | None = Field(default=None, description="The current branch; absent if HEAD is detached")
-    detached: bool = Field(description="Whether HEAD is a commit instead of a branch")
+    detached: bool = Field(description="Whether HEAD is on no branch")
     commit: str | None = Field(default=None, description="The current commit; absent before the first one")
     upstream: str | None = Field(default=None, description="The branch that it follows: origin/main")
-    ahead: int | None = Field(default=None, description="Commits that upstream does not have")
+    ahead: int | None = Field(default=None, description="Commits that upstream lacks")
     behind: int | None = Field(default=None, description="Commits that only upstream has")
-    upstream_gone: bool | None = Field(default=None, description="True if upstream does not exist any more")
+    upstream_gone: bool | None = Field(default=None, description="True if upstream is gone")
     stashes: int = Field(description="Number of stash entries")
     operation: Operation | None = Field(default=None, description="What is under way and stopped for the user")
     clean: bool = Field(description="Whether nothing is listed but ignored files")
     staged: list[Entry] = Field(description="Changes in the index, which a commit would take")
     unstaged: list[Entry] = Field(description="Changes in the work tree that are not staged")
-    conflicts: list[Conflict] = Field(description="Files with merge conflicts")
+    conflicts: list[Conflict]
     untracked: list[str] = Field(description="What git does not know; directories end with /")
     ignored: list[str] | None = Field(default=None, description="What .gitignore excludes, if asked for")
     truncated: bool = Field(description="Whether there is more than is listed")
@@ -155,12 +162,13 @@ async def _run(call: Call, arguments: StatusArguments) -> Answer:
 
 
 async def _operation(call: Call, repository: Repository) -> Operation | None:
-    names = "".join(f"{name}\0" for name, _ in _OPERATIONS)
-    done = await git(call, repository, "cat-file", "-z", "--batch-check", stdin=names.encode())
-    for line, (name, operation) in zip(done.stdout.decode().splitlines(), _OPERATIONS, strict=True):
-        if line != f"{name} missing":
-            return operation
-    return None
+    names = (_REFTABLE, *(name for name, _ in _OPERATIONS))
+    there = await call.in_thread(lambda: present(call.jail, repository.git_directory, names))
+    if _REFTABLE in there:
+        # These two are no files then.
+        refs = ("CHERRY_PICK_HEAD", "REVERT_HEAD")
+        there |= {name for name, found in zip(refs, await look_up(call, repository, *refs), strict=True) if found}
+    return next((operation for name, operation in _OPERATIONS if name in there), None)
 
 
 def _take(found: _Found, fields: Iterator[str], limit: int) -> bool:

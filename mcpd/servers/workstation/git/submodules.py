@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidArgument, LimitExceeded, NotAuthorized, NotFound
+from mcpd.servers.workstation.git.changes import unquoted
 from mcpd.servers.workstation.git.repository import content_of
 from mcpd.servers.workstation.git.running import git
 
@@ -28,7 +29,7 @@ FROM_STDIN: Final = ("--pathspec-from-file=-", "--pathspec-file-nul")
 # More than the sections: what only looks like one does no harm.
 _SECTION: Final = re.compile(rb'\[\s*submodule(?:\s+"((?:\\.|[^"\\\n])*)"|\.([^\]\n]*))', re.IGNORECASE)
 _ESCAPED: Final = re.compile(rb"\\(.)")
-_LINK: Final = re.compile(rb'160000 [0-9a-f]+ \d\t("?)(.*?)\1', re.DOTALL)
+_LINK: Final = re.compile(rb"160000 [0-9a-f]+ \d\t(.*)", re.DOTALL)
 
 
 async def closed(call: Call, repository: Repository, *revisions: str) -> Repository:
@@ -80,17 +81,12 @@ async def links(call: Call, repository: Repository) -> list[str]:
     def take(line: bytes) -> None:
         match = _LINK.fullmatch(line)
         if match is not None and len(found) <= _MOST_LINKS:
-            found.append(os.fsdecode(_unquoted(match[2]) if match[1] else match[2]))
+            found.append(os.fsdecode(unquoted(match[1])))
 
     await git(call, repository, "ls-files", "--stage", most=1, on_line=take)
     if len(found) > _MOST_LINKS:
         raise LimitExceeded(f"{repository.place.shown} has more than {_MOST_LINKS} submodules")
     return found
-
-
-def _unquoted(text: bytes) -> bytes:
-    r"""What git has written as a string of C: ``\303\244\n``."""
-    return text.decode("unicode_escape").encode("latin-1")
 
 
 def _read(call: Call, repository: Repository) -> bytes:
