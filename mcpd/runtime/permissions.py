@@ -48,11 +48,15 @@ class PathGrant:
     """The string it comes from, for messages."""
     create: bool = False
     """Whether a directory is made of it if it is missing."""
+    number: int = 0
+    """Which of several it is that a list of the configuration gives, from 1 on; 0 for the only one."""
 
     @property
     def shown(self) -> str:
         """The path for messages, which hold no configuration values."""
-        return repr(self.path) if self.path in self.permission else "the path that the configuration gives"
+        if self.path in self.permission:
+            return repr(self.path)
+        return f"{f'path {self.number}' if self.number else 'the path'} that the configuration gives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,10 @@ def parse(
             words |= {permission} if granted else set()
         elif found := _FILESYSTEM.fullmatch(permission):
             if granted:
+                named = expand(found[2], values)
                 paths += (
-                    PathGrant(path, found[1] != "ro", string, found[1] == "create") for path in expand(found[2], values)
+                    PathGrant(path, found[1] != "ro", string, found[1] == "create", number if len(named) > 1 else 0)
+                    for number, path in enumerate(named, 1)
                 )
         elif permission.startswith("session-bus:talk:") and _BUS_NAME.fullmatch(permission[17:]):
             bus_names += [permission[17:]] * granted

@@ -50,7 +50,7 @@ for line in sys.stdin:
         say({"id": number, "result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}})
     elif method == "tools/list":
         if "cursor" in m["params"]:
-            names = ["fail", "deny", "die", "noise", "picture", "hang"]
+            names = ["fail", "deny", "die", "noise", "picture", "hang", "late/too.late", "a.b", "a_b"]
             say({"id": number, "result": {"tools": [{"name": n, "inputSchema": {}} for n in names]}})
         else:
             say({"id": number, "result": {"tools": [ADD], "nextCursor": "2"}})
@@ -62,6 +62,8 @@ for line in sys.stdin:
             say({"id": number, "result": {"content": [{"type": "text", "text": "no such city"}], "isError": True}})
         elif name == "deny":
             say({"id": number, "error": {"code": -32602, "message": "bad \x1b[31margument"}})
+        elif name == "late/too.late":
+            say({"id": number, "error": {"code": -32000, "message": "timeout", "data": {"output": "begun\n\x1b[31m"}}})
         elif name == "picture":
             say({"id": number, "result": {"content": [{"type": "image", "mimeType": "image/png", "data": "AAAA"}]}})
         elif name == "noise":
@@ -250,7 +252,8 @@ async def test_S24_tools_of_all_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     listed = await mcpctl("tools", "calculator")
     assert listed.out.splitlines()[1].split() == ["add", "a", "[label]", "[any]", "Adds"]
     found = json.loads((await mcpctl("tools", "calculator", "--json")).out)["tools"]
-    assert [tool["name"] for tool in found] == ["add", "fail", "deny", "die", "noise", "picture", "hang"]
+    names = ["add", "fail", "deny", "die", "noise", "picture", "hang", "late/too.late", "a.b", "a_b"]
+    assert [tool["name"] for tool in found] == names
 
 
 @pytest.mark.parametrize(
@@ -299,7 +302,16 @@ def test_call_adds_no_empty_line(text: str, out: str, capsys: pytest.CaptureFixt
         (["die"], 1, "", "ended without an answer; 'mcpctl logs calculator' may say why"),
         (["noise"], 0, "started\n", "what is no message: b'starting up"),
         (["hang", "--timeout", "1"], 1, "", "did not answer in 1 s"),
-        (["nope"], 4, "", "has no tool 'nope'"),
+        (["zzz"], 4, "", "has no tool 'zzz'; 'mcpctl tools calculator' lists what it has"),
+        (["picturr"], 4, "", "has no tool 'picturr'; there is 'picture'; "),
+        (["a/b"], 4, "", "has no tool 'a/b'; there is 'a"),
+        (
+            ["late/too.late"],
+            1,
+            "",
+            "begun\n\ufffd[31m\nmcpctl: calculator: tools/call: timeout",
+        ),
+        (["late_too_late"], 1, "", "tools/call: timeout"),
         (["add", "a=one"], 2, "", "a is of type number; 'one' is not"),
         (["add", "a=1", "a=2"], 2, "", "the argument 'a' is given twice"),
         (["add", "a"], 2, "", "neither KEY=VALUE nor a JSON object"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOKEN = {"key": "token", "sensitive": True}
 
 
-def refusal(world: World, value: str, *, sandbox: str = "on", **fields: Any) -> McpdError:
+def refusal(world: World, value: str | list[str], *, sandbox: str = "on", **fields: Any) -> McpdError:
     server = world.install("server", values={"token": value} if value else {}, **fields)
     settings = Settings(runtime=RuntimeSettings(sandbox=sandbox))
     launch = world.launch_manifest("server")
@@ -66,4 +66,12 @@ def test_what_is_said_about_a_permission_holds_no_configuration_value(world: Wor
     path = value if "/" in value or value == "s3cr3t" else str(place)
     error = refusal(world, path, permissions=["filesystem:rw:{config.token}"])
     assert "permission 'filesystem:rw:{config.token}': the path that the configuration gives" in error.message
+    assert "s3cr3t" not in error.message
+
+
+def test_of_several_paths_the_message_says_which_it_is_about(world: World) -> None:
+    (world.root / "there").mkdir()
+    values = [str(world.root / "there"), "/nowhere/s3cr3t"]
+    error = refusal(world, values, permissions=["filesystem:rw:{config.token}"])
+    assert "'filesystem:rw:{config.token}': path 2 that the configuration gives does not exist" in error.message
     assert "s3cr3t" not in error.message
