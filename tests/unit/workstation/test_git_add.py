@@ -78,7 +78,7 @@ async def test_intent_to_add_stages_no_content(bench: Workbench, made: MadeRepos
 
 async def test_an_ignored_file_takes_force(bench: Workbench, made: MadeRepository) -> None:
     made.write("ignored", "x")
-    with pytest.raises(McpdError, match="ignored by one of your"):
+    with pytest.raises(InvalidArgument, match="ignored by one of your"):
         await added(bench, paths=["ignored"])
     assert await added(bench, paths=["ignored"], force=True) == {"ignored": "added"}
 
@@ -103,7 +103,7 @@ async def test_what_cannot_be_meant_is_refused(
 
 
 async def test_a_missing_file_is_named(bench: Workbench, made: MadeRepository) -> None:
-    with pytest.raises(McpdError, match="pathspec 'nowhere' did not match any files"):
+    with pytest.raises(NotFound, match="pathspec 'nowhere' did not match any files"):
         await added(bench, paths=["nowhere"])
 
 
@@ -157,7 +157,7 @@ async def test_a_file_outside_that_a_symlink_leads_to_is_not_read(bench: Workben
     (made.path / "way").symlink_to(bench.outside)
     assert await added(bench, paths=["link"]) == {"link": "added"}
     assert "nobody" not in made.git("show", ":link")
-    with pytest.raises(McpdError, match="beyond a symbolic link"):
+    with pytest.raises(InvalidArgument, match="beyond a symbolic link"):
         await added(bench, paths=["way/secret"])
 
 

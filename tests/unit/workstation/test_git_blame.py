@@ -151,6 +151,50 @@ async def test_commits_that_the_repository_passes_over(bench: Workbench, reposit
     assert lines(await blame(bench, "file")) == [(1, first, "a  =  1")]
 
 
+@pytest.mark.parametrize("way", ["absolute", "symlink", "hard link"])
+async def test_A_18_a_list_of_commits_to_pass_over_is_read_in_the_roots_only(
+    bench: Workbench, repository: MadeRepository, way: str, tmp_path: Path
+) -> None:
+    commit = repository.commit(files={"file": "a\n"})
+    # What commands may read besides the roots is the system, where nothing changes: a line of it is no id.
+    listed = "/etc/passwd"
+    if way == "symlink":
+        listed = "ignored"
+        (bench.root / listed).symlink_to("/etc/passwd")
+    elif way == "hard link":
+        listed = "ignored"
+        (tmp_path / "list").write_text(f"{commit}\nanother line\n")
+        (bench.root / listed).hardlink_to(tmp_path / "list")
+    repository.git("config", "blame.ignoreRevsFile", listed)
+    assert lines(await blame(bench, "file")) == [(1, commit, "a")]
+
+
+async def test_a_list_of_commits_to_pass_over_may_hold_anything(bench: Workbench, repository: MadeRepository) -> None:
+    first = repository.commit(files={"file": "a = 1\n"})
+    second = repository.commit(files={"file": "a  =  1\n"})
+    repository.git("tag", "-a", "-m", "x", "formatted")
+    tag = repository.git("rev-parse", "formatted")
+    others = f"# formatted\n\nno id\n{'0' * 40}\n{'1' * 64}\n{first[:10]}\n{repository.head('HEAD:file')}\n"
+    for line in (f"  {second.upper()} # again", tag, f"{second}\r"):
+        repository.write("lists/one", others + line)
+        repository.git("config", "--replace-all", "blame.ignoreRevsFile", "lists/one")
+        assert lines(await blame(bench, "file")) == [(1, first, "a  =  1")]
+    repository.git("config", "--add", "blame.ignoreRevsFile", "missing")
+    assert lines(await blame(bench, "file", revision="HEAD")) == [(1, first, "a  =  1")]
+    repository.git("config", "--add", "blame.ignoreRevsFile", "")
+    assert lines(await blame(bench, "file")) == [(1, second, "a  =  1")]
+
+
+async def test_the_users_own_list_may_be_missing_in_a_repository(bench: Workbench, repository: MadeRepository) -> None:
+    commit = repository.commit(files={"file": "a\n"})
+    config = bench.home / ".gitconfig"
+    config.write_text("[blame]\n\tignoreRevsFile = .git-blame-ignore-revs\n")
+    try:
+        assert lines(await blame(bench, "file")) == [(1, commit, "a")]
+    finally:
+        config.unlink()
+
+
 async def test_a_file_that_is_gone(bench: Workbench, repository: MadeRepository) -> None:
     commit = repository.commit(files={"d/file": "a\n"})
     repository.git("rm", "--quiet", "d/file")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.errors import InvalidArgument, McpdError
+from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.servers.workstation.git.checkout import CHECKOUT, CheckoutResult
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_parts import MadeRepository
@@ -63,12 +63,18 @@ async def test_a_branch_is_made(bench: Workbench, made: MadeRepository, start: s
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("side", "already exists"), ("a..b", "not a valid branch name"), ("a b", "not a valid"), ("-D", "is no revision")],
+    [
+        ("side", "already exists"),
+        ("side/x", "cannot create"),
+        ("a..b", "not a valid branch name"),
+        ("a b", "not a valid"),
+        ("-D", "is no revision"),
+    ],
 )
 async def test_a_branch_that_cannot_be_made_is_refused(
     bench: Workbench, made: MadeRepository, name: str, said: str
 ) -> None:
-    with pytest.raises(McpdError, match=said):
+    with pytest.raises(InvalidArgument, match=said):
         await checked_out(bench, revision=name, create=True)
     assert made.git("branch", "--show-current") == "main"
 
@@ -91,6 +97,35 @@ async def test_what_is_no_revision_is_refused(bench: Workbench, made: MadeReposi
     with pytest.raises(McpdError):
         await checked_out(bench, revision=revision)
     assert text(made, "one") == "mine\n"
+
+
+@pytest.mark.parametrize("revision", ["nowhere", "one", "0123abc", "HEAD:nowhere", "v1..side"])
+@pytest.mark.parametrize("more", [{}, {"paths": ["one"]}, {"paths": ["one"], "force": True}, {"detach": True}], ids=str)
+async def test_what_is_not_there_is_said_to_be_missing(
+    bench: Workbench, made: MadeRepository, revision: str, more: dict[str, object]
+) -> None:
+    with pytest.raises(NotFound):
+        await checked_out(bench, revision=revision, **more)
+    assert (text(made, "one"), made.status()) == ("1\n", [])
+
+
+async def test_where_a_branch_cannot_begin_is_said(bench: Workbench, made: MadeRepository) -> None:
+    with pytest.raises(NotFound):
+        await checked_out(bench, revision="new", create=True, start_point="nowhere")
+    with pytest.raises(InvalidArgument):
+        await checked_out(bench, revision="new", create=True, start_point="HEAD:one")
+
+
+@pytest.mark.parametrize("revision", ["HEAD:one", "HEAD^{tree}", "@{upstream}"])
+async def test_what_is_no_commit_is_refused(bench: Workbench, made: MadeRepository, revision: str) -> None:
+    with pytest.raises(InvalidArgument):
+        await checked_out(bench, revision=revision)
+
+
+async def test_a_path_that_git_does_not_know_is_named(bench: Workbench, made: MadeRepository) -> None:
+    for arguments in ({}, {"revision": "v1"}, {"force": True}):
+        with pytest.raises(NotFound, match="'nowhere' did not match"):
+            await checked_out(bench, paths=["nowhere"], **arguments)
 
 
 async def test_local_changes_are_kept_where_they_are_not_in_the_way(bench: Workbench, made: MadeRepository) -> None:

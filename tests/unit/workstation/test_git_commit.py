@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.errors import Busy, ConfigMissing, InvalidArgument, McpdError
+from mcpd.errors import Busy, ConfigMissing, InvalidArgument, McpdError, NotFound
 from mcpd.servers.workstation.git.adding import ADD
 from mcpd.servers.workstation.git.committing import COMMIT, CommitResult
 from tests.unit.workstation.bench import Workbench
@@ -198,3 +198,14 @@ async def test_a_bare_repository_is_refused(bench: Workbench) -> None:
     MadeRepository.make(bench.root / "project", "--bare")
     with pytest.raises(InvalidArgument, match="bare"):
         await committed(bench, message="x", allow_empty=True)
+
+
+@pytest.mark.parametrize("arguments", [{"message": "a\0b"}, {"message": "a", "author": "A\0 <a@b>"}], ids=repr)
+async def test_text_with_NUL_is_refused(bench: Workbench, made: MadeRepository, arguments: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match=r"x00\]"):
+        await committed(bench, allow_empty=True, **arguments)
+
+
+async def test_a_path_that_git_does_not_know_is_named(bench: Workbench, made: MadeRepository) -> None:
+    with pytest.raises(NotFound, match="'nowhere' did not match"):
+        await committed(bench, message="a", paths=["nowhere"])

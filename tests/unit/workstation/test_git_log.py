@@ -198,6 +198,13 @@ async def test_text_with_options_is_text(bench: Workbench, repository: MadeRepos
     assert not (bench.root / "written").exists()
 
 
+@pytest.mark.parametrize("name", ["author", "grep", "since", "until"])
+async def test_text_with_NUL_is_refused(bench: Workbench, repository: MadeRepository, name: str) -> None:
+    repository.commit("one")
+    with pytest.raises(InvalidArgument, match=r"x00\]"):
+        await log(bench, **{name: "a\0b"})
+
+
 async def test_all_and_a_revision_exclude_each_other(bench: Workbench, repository: MadeRepository) -> None:
     repository.commit()
     with pytest.raises(InvalidArgument, match="exclude"):

@@ -304,6 +304,7 @@ KEYS = (
     ("hook", "{}", "command"), ("submodule", "{}", "update"), ("submodule", "{}", "ignore"), ("pager", "{}", "x"),
     ("lfs", "extension.{}", "clean"), ("lfs", "extension.{}", "smudge"), ("lfs", "customtransfer.{}", "path"),
     ("lfs", "{}", "standalonetransferagent"),
+    ("diff", "{}", "funcname"), ("diff", "{}", "xfuncname"),
     # Only these programs of gpg are known to git.
     ("gpg", "openpgp", "program"), ("gpg", "ssh", "program"), ("gpg", "x509", "program"),
 )  # fmt: skip

@@ -197,6 +197,11 @@ async def test_what_cannot_be_meant_is_refused(
         await stash(bench, action, **arguments)
 
 
+async def test_a_message_with_NUL_is_refused(bench: Workbench, made: MadeRepository) -> None:
+    with pytest.raises(InvalidArgument, match=r"x00\]"):
+        await stash(bench, "push", message="a\0b")
+
+
 async def test_before_the_first_commit_there_is_nothing_to_go_back_to(bench: Workbench) -> None:
     made = MadeRepository.make(bench.root / "project")
     assert (await stash(bench, "list")).stashes == []

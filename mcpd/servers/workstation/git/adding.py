@@ -12,6 +12,7 @@ from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
 from mcpd.servers.workstation.git.changes import Change, files_of
+from mcpd.servers.workstation.git.hard_links import check_links
 from mcpd.servers.workstation.git.running import find, git
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, all_but, below, closed, links
 from mcpd.servers.workstation.tool import Answer, Result, Tool
@@ -57,6 +58,7 @@ async def _run(call: Call, arguments: AddArguments) -> Answer:
     if repository.bare:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree to add from")
     paths = [repository.pathspec(path) for path in arguments.paths] or ["."]
+    await check_links(call, repository, paths, untracked=not arguments.update, ignored=arguments.force)
     options = [
         option
         for option, wanted in (

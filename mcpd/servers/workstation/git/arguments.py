@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import Field
 
 from mcpd.servers.workstation.tool import Arguments
+
+NO_NUL: Final = r"^[^\x00]*$"
+"""The pattern of text that git is given: no argument of a program holds a NUL, nor does a commit."""
 
 
 class RepositoryArguments(Arguments):

@@ -13,6 +13,8 @@ from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.changes import one_line, unquoted
 from mcpd.servers.workstation.git.commits import rfc3339
+from mcpd.servers.workstation.git.hard_links import check_files
+from mcpd.servers.workstation.git.ignored_revisions import ignored_revisions
 from mcpd.servers.workstation.git.revisions import HEAD, commit_ids
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION
@@ -87,7 +89,10 @@ async def _run(call: Call, arguments: BlameArguments) -> Answer:
     if relative == HERE:
         raise InvalidArgument(f"{repository.place.shown} is a directory; name a file in it")
     revision = arguments.revision or (HEAD if repository.bare else None)
+    if revision is None:
+        await check_files(call, repository, [relative], "say revision: HEAD")
     commit = [] if revision is None else await commit_ids(call, repository, revision)
+    passed_over = await ignored_revisions(call, repository)
     # One line more than is listed tells whether there is more.
     end = first + arguments.limit if last is None else min(last, first + arguments.limit)
     done = await git(
@@ -98,12 +103,15 @@ async def _run(call: Call, arguments: BlameArguments) -> Answer:
         "--root",
         "--encoding=UTF-8",
         "--no-textconv",
+        "--no-ignore-revs-file",
+        *(("--ignore-revs-file=/proc/self/fd/0",) if passed_over else ()),
         f"-L{first},{end}",
         *(("-w",) if arguments.ignore_whitespace else ()),
         *(("-M", "-C") if arguments.moves else ()),
         *commit,
         "--",
         relative,
+        stdin=passed_over,
         accept=(0, _FAILED),
     )
     path = _below(repository.place, relative)
@@ -213,8 +221,8 @@ def _shown(result: BlameResult, commits: dict[str, BlamedCommit]) -> str:
 BLAME: Final = Tool(
     name="git/blame",
     title="Show who wrote each line",
-    description="Tells for each line of a file the commit, author and date it is from. Commits in the"
-    " repository's blame.ignoreRevsFile are passed over, as git does. Changes nothing.",
+    description="Tells for each line of a file the commit, author and date it is from. Commits that a"
+    " blame.ignoreRevsFile in the roots lists are passed over, as git does. Changes nothing.",
     arguments=BlameArguments,
     result=BlameResult,
     run=_run,

@@ -13,7 +13,7 @@ from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
-from mcpd.servers.workstation.git.revisions import head
+from mcpd.servers.workstation.git.revisions import head, look_up, unknown
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION, revision
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, closed
@@ -71,13 +71,19 @@ async def _run(call: Call, arguments: CheckoutArguments) -> Answer:
     revisions = [revision(each) for each in (arguments.start_point, arguments.revision) if each is not None]
     # A branch that is to be made is no name of anything yet.
     known = [] if arguments.create and arguments.start_point is None else revisions[:1]
-    repository = await closed(call, await find(call, arguments.path), *known)
+    repository = await find(call, arguments.path)
     if repository.bare:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree")
+    # A name that is none may still be that of a remote's branch.
+    found = await look_up(call, repository, *known) if known else []
+    repository = await closed(call, repository, *known)
     before = now = await head(call, repository)
     paths = [repository.pathspec(path) for path in arguments.paths]
     if paths:
-        await _restore(call, repository, arguments, paths)
+        if None in found:
+            raise unknown(repository, known[0], "nothing")
+        source = [each.id for each in found if each is not None]
+        await _restore(call, repository, paths, source, force=arguments.force)
     else:
         await _switch(call, repository, arguments)
         now = await head(call, repository)
@@ -126,9 +132,10 @@ def _explained(fault: McpdError) -> McpdError:
     return fault
 
 
-async def _restore(call: Call, repository: Repository, arguments: CheckoutArguments, paths: list[str]) -> None:
-    if not arguments.force:
-        lost = await _would_lose(call, repository, arguments.revision, paths)
+async def _restore(call: Call, repository: Repository, paths: list[str], source: list[str], *, force: bool) -> None:
+    """Restore *paths* from *source*, which is one object, or from the index if that is empty."""
+    if not force:
+        lost = await _would_lose(call, repository, paths, *source)
         if lost:
             named = ", ".join(printable(path) for path in lost[:_NAMED])
             more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
@@ -136,7 +143,6 @@ async def _restore(call: Call, repository: Repository, arguments: CheckoutArgume
                 f"local changes would be lost in {named}{more}; nothing has changed: git/commit or git/stash them, or"
                 " say force to lose them"
             )
-    source = [] if arguments.revision is None else [arguments.revision]
     await git(
         call,
         repository,
@@ -149,7 +155,7 @@ async def _restore(call: Call, repository: Repository, arguments: CheckoutArgume
     )
 
 
-async def _would_lose(call: Call, repository: Repository, source: str | None, paths: list[str]) -> list[str]:
+async def _would_lose(call: Call, repository: Repository, paths: list[str], source: str | None = None) -> list[str]:
     """The files of *paths* with content that is nowhere else, and that restoring them from *source* would overwrite."""
     done = await git(
         call,

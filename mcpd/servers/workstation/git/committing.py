@@ -12,7 +12,8 @@ from mcpd.errors import ConfigMissing, InvalidArgument, McpdError
 from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
-from mcpd.servers.workstation.git.arguments import RepositoryArguments
+from mcpd.servers.workstation.git.arguments import NO_NUL, RepositoryArguments
+from mcpd.servers.workstation.git.hard_links import check_links
 from mcpd.servers.workstation.git.revisions import HEAD, head
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.submodules import closed
@@ -41,6 +42,7 @@ class CommitArguments(RepositoryArguments):
         default=None,
         min_length=1,
         max_length=MAX_MESSAGE,
+        pattern=NO_NUL,
         description="The message: a subject line, an empty line, the rest; with amend the old one if absent",
     )
     all: bool = Field(default=False, description="Stage all changes of tracked files first; new files stay out")
@@ -54,6 +56,7 @@ class CommitArguments(RepositoryArguments):
     author: str | None = Field(
         default=None,
         max_length=500,
+        pattern=NO_NUL,
         description="Another author: Name <name@example.org>",
     )
     no_gpg_sign: bool = Field(default=False, description="Do not sign, even if the configuration asks for it")
@@ -81,10 +84,14 @@ async def _run(call: Call, arguments: CommitArguments) -> Answer:
     if arguments.all and arguments.paths:
         raise InvalidArgument("all and paths exclude each other; say one of them")
     if arguments.author is not None and not _AUTHOR.fullmatch(arguments.author):
-        raise InvalidArgument(f"author: {printable(arguments.author)!r} is not written as: Name <name@example.org>")
+        raise InvalidArgument(f"author: '{printable(arguments.author)}' is not written as: Name <name@example.org>")
     repository = await closed(call, await find(call, arguments.path))
     if repository.bare:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree to commit from")
+    paths = [repository.pathspec(path) for path in arguments.paths]
+    if paths or arguments.all:
+        # Files in paths are taken in even if git has been told that they never change.
+        await check_links(call, repository, paths or ["."], assumed=bool(paths))
     # Lines that begin with '#' are part of the message: nobody is shown any others.
     options = ["--cleanup=whitespace", "--no-status", "--no-verbose"]
     options += ["--no-edit"] if arguments.message is None else ["--file=-"]
@@ -106,7 +113,7 @@ async def _run(call: Call, arguments: CommitArguments) -> Answer:
         "commit",
         *options,
         "--",
-        *(repository.pathspec(path) for path in arguments.paths),
+        *paths,
         writes=True,
         stdin=(arguments.message or "").encode(),
         accept=(0, 1, 128),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
-from mcpd.errors import InvalidArgument
+from mcpd.errors import InvalidArgument, LimitExceeded
+from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import PathsArguments
 from mcpd.servers.workstation.git.changes import (
@@ -16,16 +17,25 @@ from mcpd.servers.workstation.git.changes import (
     Changes,
     changes_of,
     files_of,
+    one_line,
     shown,
 )
+from mcpd.servers.workstation.git.hard_links import changed_links
 from mcpd.servers.workstation.git.revisions import commit_ids, selection
 from mcpd.servers.workstation.git.running import find
 from mcpd.servers.workstation.git.safety import MAX_REVISION
+from mcpd.servers.workstation.git.submodules import pathspecs_but
+from mcpd.servers.workstation.jail import HERE
 from mcpd.servers.workstation.tool import Answer, Tool
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.git.repository import Repository
+
+_COMMAND: Final = ("--no-literal-pathspecs", "diff")
+_MOST_LEFT_OUT: Final = 1000
 
 
 class DiffArguments(PathsArguments):
@@ -51,22 +61,47 @@ class DiffResult(Changes):
     """What differs."""
 
     repository: str = Field(description="Top of the repository")
+    left_out: list[str] | None = Field(
+        default=None, description="Changed files that are not shown: hard links, of which another name may lie outside"
+    )
 
 
 async def _run(call: Call, arguments: DiffArguments) -> Answer:
     repository = await find(call, arguments.path)
+    compared = await _compared(call, repository, arguments)
+    paths = [repository.pathspec(path) for path in arguments.paths] or [HERE]
+    left_out = await _left_out(call, repository, paths) if _reads_work_tree(arguments) else []
     options = ["--ignore-all-space"] if arguments.ignore_whitespace else []
-    options += [
-        *await _compared(call, repository, arguments),
-        "--",
-        *(repository.pathspec(path) for path in arguments.paths),
-    ]
+    options += [*compared, "--", *pathspecs_but(left_out, paths)]
     if arguments.stat:
-        found = await files_of(call, repository, options)
+        found = await files_of(call, repository, options, command=_COMMAND)
     else:
-        found = await changes_of(call, repository, options, context=arguments.context, most=arguments.max_bytes)
-    result = DiffResult(repository=shown_name(repository.place.path), **dict(found))
-    return Answer(result, ({"type": "text", "text": shown(found)},))
+        found = await changes_of(
+            call, repository, options, context=arguments.context, most=arguments.max_bytes, command=_COMMAND
+        )
+    result = DiffResult(
+        repository=shown_name(repository.place.path),
+        left_out=[shown_name(name) for name in left_out] or None,
+        **dict(found),
+    )
+    text = shown(found)
+    if left_out:
+        text += f"[Left out, as they are hard links: {', '.join(map(one_line, left_out))}]\n"
+    return Answer(result, ({"type": "text", "text": text},))
+
+
+def _reads_work_tree(arguments: DiffArguments) -> bool:
+    return not arguments.staged and arguments.to is None and ".." not in (arguments.revision or "")
+
+
+async def _left_out(call: Call, repository: Repository, paths: Sequence[str]) -> list[str]:
+    found = await changed_links(call, repository, paths)
+    if len(found) > _MOST_LEFT_OUT:
+        raise LimitExceeded(
+            f"more than {_MOST_LEFT_OUT} changed files in {repository.place.shown} are hard links; name others in"
+            " paths, or set allow_hard_links"
+        )
+    return found
 
 
 async def _compared(call: Call, repository: Repository, arguments: DiffArguments) -> list[str]:
@@ -78,7 +113,7 @@ async def _compared(call: Call, repository: Repository, arguments: DiffArguments
         return await commit_ids(call, repository, revision, to)
     if revision is not None and ".." in revision:
         if staged:
-            raise InvalidArgument(f"staged compares the index with one commit; {revision[:100]!r} is a range")
+            raise InvalidArgument(f"staged compares the index with one commit; '{printable(revision)}' is a range")
         return [await selection(call, repository, revision)]
     if repository.bare:
         raise InvalidArgument(

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument, McpdError
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.git.arguments import PathsArguments
+from mcpd.servers.workstation.git.arguments import NO_NUL, PathsArguments
 from mcpd.servers.workstation.git.commits import Commit, read_commits
 from mcpd.servers.workstation.git.revisions import HEAD, head, selection
 from mcpd.servers.workstation.git.running import find
@@ -36,16 +36,30 @@ class LogArguments(PathsArguments):
     limit: int = Field(default=10, ge=1, le=1000, description="Most commits to list")
     skip: int = Field(default=0, ge=0, le=10_000_000, description="Commits to leave out first; next_skip goes on")
     author: str | None = Field(
-        default=None, min_length=1, max_length=_WORDS, description="Only authors whose name or address contains this"
+        default=None,
+        min_length=1,
+        max_length=_WORDS,
+        pattern=NO_NUL,
+        description="Only authors whose name or address contains this",
     )
     grep: str | None = Field(
-        default=None, min_length=1, max_length=_WORDS, description="Only messages that contain this text"
+        default=None,
+        min_length=1,
+        max_length=_WORDS,
+        pattern=NO_NUL,
+        description="Only messages that contain this text",
     )
     ignore_case: bool = Field(default=False, description="author and grep do not tell cases apart")
     since: str | None = Field(
-        default=None, min_length=1, max_length=_WORDS, description="Only newer ones: 2026-01-31, 2 weeks ago"
+        default=None,
+        min_length=1,
+        max_length=_WORDS,
+        pattern=NO_NUL,
+        description="Only newer ones: 2026-01-31, 2 weeks ago",
     )
-    until: str | None = Field(default=None, min_length=1, max_length=_WORDS, description="Only older ones, as since")
+    until: str | None = Field(
+        default=None, min_length=1, max_length=_WORDS, pattern=NO_NUL, description="Only older ones, as since"
+    )
     merges: bool | None = Field(default=None, description="true: only merges; false: no merges. Default: both")
 
 

@@ -61,11 +61,11 @@ class Repository:
         shown = printable(path)
         if not path or "\0" in path or _surrogates(path) or len(path.encode()) > MAX_PATH:
             raise InvalidArgument(
-                f"{shown!r}: a path is not empty, valid Unicode without NUL, and at most {MAX_PATH} bytes"
+                f"'{shown}': a path is not empty, valid Unicode without NUL, and at most {MAX_PATH} bytes"
             )
         parts = [part for part in path.split("/") if part not in {"", HERE}]
         if ".." in parts or GIT in parts:
-            raise InvalidArgument(f"{shown!r}: a path with '..' or '{GIT}' is refused; write it from the top level")
+            raise InvalidArgument(f"'{shown}': a path with '..' or '{GIT}' is refused; write it from the top level")
         if not path.startswith("/"):
             return "/".join(parts) or HERE
         clean = "/".join(("", *parts))
@@ -76,7 +76,7 @@ class Repository:
                 return HERE
             if clean.startswith(top + "/"):
                 return clean[len(top) + 1 :]
-        raise InvalidArgument(f"{shown!r} is not in the working tree of {self.place.shown}")
+        raise InvalidArgument(f"'{shown}' is not in the working tree of {self.place.shown}")
 
 
 def discover(call: Call, path: str) -> Repository:

@@ -15,6 +15,7 @@ from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.running import failed, git
+from mcpd.servers.workstation.git.safety import check_search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,11 +87,13 @@ async def head(call: Call, repository: Repository) -> Head:
 async def look_up(call: Call, repository: Repository, *revisions: str) -> list[Object | None]:
     """What each of *revisions*, gitrevisions(7), names; None if there is nothing of that name.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for what is no revision, and McpdError if git does.
+    Raises :class:`~mcpd.errors.InvalidArgument` for what is no revision or searches messages, and McpdError if git
+    does.
     """
     for revision in revisions:
         if not revision or "\0" in revision:
-            raise InvalidArgument(f"{printable(revision)!r}: a revision is not empty and holds no NUL")
+            raise InvalidArgument(f"'{printable(revision)}': a revision is not empty and holds no NUL")
+        check_search(revision)
     arguments = ("cat-file", "-z", "--batch-check")
     asked = [revision.encode() for revision in revisions]
     stdin = b"".join(each + b"\0" for each in asked)
@@ -100,7 +103,7 @@ async def look_up(call: Call, repository: Repository, *revisions: str) -> list[O
         # It ends so at what is a revision by its form, like one of an upstream that the branch does not have.
         fault = failed(repository, arguments, done)
         if type(fault) is McpdError and len(found) < len(revisions):
-            raise InvalidArgument(f"{printable(revisions[len(found)])!r}: {fault.message}")
+            raise InvalidArgument(f"'{printable(revisions[len(found)])}': {fault.message}")
         raise fault
     return found
 
@@ -122,6 +125,8 @@ async def commit_ids(call: Call, repository: Repository, *revisions: str) -> lis
 
     Raises :class:`~mcpd.errors.NotFound` for the first that does not, and what :func:`look_up` raises.
     """
+    for revision in revisions:
+        check_search(revision)
     asked = [f"{revision}^{{commit}}" if revision else revision for revision in revisions]
     ids = []
     for revision, commit in zip(revisions, await look_up(call, repository, *asked), strict=True):
@@ -153,7 +158,7 @@ def unknown(repository: Repository, revision: str, what: str = "no commit") -> N
         way_out = "REVISION:DIRECTORY in git/show lists what there is"
     elif ".." in revision:
         way_out = "one revision is expected here, no range"
-    return NotFound(f"{printable(revision)!r} names {what} in {repository.place.shown}: {way_out}")
+    return NotFound(f"'{printable(revision)}' names {what} in {repository.place.shown}: {way_out}")
 
 
 def empty_tree(commit: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import Busy, LimitExceeded, McpdError, NoSpace, NotAuthorized, ReadOnly
+from mcpd.errors import Busy, InvalidArgument, LimitExceeded, McpdError, NoSpace, NotAuthorized, NotFound, ReadOnly
 from mcpd.model import printable
 from mcpd.servers.workstation.git import user
 from mcpd.servers.workstation.git.repository import Repository, check_worktree, discover
@@ -37,6 +37,23 @@ _CLASSES: Final[tuple[tuple[str, type[McpdError]], ...]] = (
     ("Permission denied", ReadOnly),
     (".lock': File exists", Busy),
     ("dubious ownership", NotAuthorized),
+    ("did not match any file", NotFound),
+    ("invalid reference: ", NotFound),
+    ("is not a commit and a branch ", NotFound),
+    ("Not a valid object name", NotFound),
+    ("is not a valid branch name", InvalidArgument),
+    ("a branch named ", InvalidArgument),
+    (" exists; cannot create ", InvalidArgument),
+    ("File name too long", InvalidArgument),
+    ("Cannot switch branch to a non-commit", InvalidArgument),
+    ("reference is not a tree", InvalidArgument),
+    ("not a tree object", InvalidArgument),
+    ("remote tracking branches", InvalidArgument),
+    ("is already checked out at", InvalidArgument),
+    ("is already used by worktree at", InvalidArgument),
+    ("is beyond a symbolic link", InvalidArgument),
+    ("is in submodule", InvalidArgument),
+    ("are ignored by one of your", InvalidArgument),
 )
 """What git says where another class than McpdError tells more."""
 

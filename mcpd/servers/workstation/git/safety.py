@@ -87,7 +87,8 @@ _DRIVERS: Final = (
     (re.compile(r"diff\..*\.command", re.DOTALL), "false"),
     (re.compile(r"diff\..*\.textconv", re.DOTALL), "cat"),
     (re.compile(r"diff\..*\.cachetextconv", re.DOTALL), "false"),
-    # What git does by itself with a file that has no driver.
+    # What git does by itself with a file that has no driver. A pattern of the repository may take any amount of memory.
+    (re.compile(r"diff\..*\.x?funcname", re.DOTALL), "^[A-Za-z_$].*$"),
     (re.compile(r"merge\..*\.driver", re.DOTALL), "git merge-file --marker-size=%L %A %O %B"),
     (re.compile(r"hook\..*\.command", re.DOTALL), "true"),
     (re.compile(r"hook\..*\.enabled", re.DOTALL), "false"),
@@ -109,6 +110,8 @@ FILES: Final = frozenset(
     }
 )  # fmt: skip
 """Keys that name a file to read, which a repository may have in itself only."""
+_SEARCH: Final = re.compile(r"\^\{/|(?:^|\.\.):/")
+"""What makes a revision of the first commit whose message matches: anywhere, or where one begins."""
 _INCLUDES: Final = re.compile(r"include\.path|includeif\..*", re.DOTALL)
 
 
@@ -198,7 +201,7 @@ def _neutral(key: str, value: str) -> str | None:
     """What *key* is set to where the repository must not say *value*; None if it may."""
     if key in FILES:
         harmless = not value.startswith(("/", "~", "%", ":")) and ".." not in value.split("/")
-        return None if harmless else "" if key == "blame.ignorerevsfile" else _NOWHERE
+        return None if harmless else _NOWHERE
     if key in _PROGRAMS:
         return _PROGRAMS[key]
     return next((neutral for pattern, neutral in _DRIVERS if pattern.fullmatch(key)), None)
@@ -234,14 +237,24 @@ def environment(settings: Settings, top: str, config: Mapping[str, str], *, writ
     return variables
 
 
+def check_search(text: str) -> None:
+    """Raise InvalidArgument if the revision *text* searches messages: its pattern may take any amount of memory."""
+    if _SEARCH.search(text):
+        raise InvalidArgument(
+            f"'{printable(text)}': a search for a message (:/TEXT, ^{{/TEXT}}) is not taken as a revision; git/log with"
+            " grep finds the commit's id"
+        )
+
+
 def revision(text: str) -> str:
-    """*text*, which git cannot take for an option or for several lines.
+    """*text*, which git cannot take for an option, for several lines or for a search.
 
     Raises :class:`~mcpd.errors.InvalidArgument`.
     """
+    check_search(text)
     if not text or text.startswith("-") or len(text) > MAX_REVISION or not text.isprintable():
         raise InvalidArgument(
-            f"{printable(text)!r} is no revision: that is a branch, a tag, a commit's id or the like, does not begin"
+            f"'{printable(text)}' is no revision: that is a branch, a tag, a commit's id or the like, does not begin"
             f" with '-' and has at most {MAX_REVISION} characters"
         )
     return text

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pydantic import Field
 
 from mcpd.errors import InvalidArgument
+from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import PathsArguments
 from mcpd.servers.workstation.git.changes import (
@@ -116,7 +117,7 @@ async def _run(call: Call, arguments: ShowArguments) -> Answer:
             raise unknown(repository, arguments.revision, "nothing")
         found = target
     if arguments.paths and found.kind != "commit":
-        raise InvalidArgument(f"paths are for commits; {arguments.revision[:100]!r} names something else")
+        raise InvalidArgument(f"paths are for commits; '{printable(arguments.revision)}' names something else")
     if found.kind == "commit":
         fields, content = await _commit(call, repository, found, arguments)
     elif found.kind == "tree":

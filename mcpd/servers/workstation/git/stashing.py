@@ -9,8 +9,9 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument, NotFound
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.git.arguments import RepositoryArguments
+from mcpd.servers.workstation.git.arguments import NO_NUL, RepositoryArguments
 from mcpd.servers.workstation.git.changes import Change, changes_of, files_of, shown
+from mcpd.servers.workstation.git.hard_links import check_links
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, all_but, closed, links
 from mcpd.servers.workstation.tool import Answer, Result, Tool
@@ -33,7 +34,11 @@ class StashArguments(RepositoryArguments):
         description="push: put changes aside; apply: take them back; pop: apply and drop; drop: throw them away"
     )
     message: str | None = Field(
-        default=None, min_length=1, max_length=MAX_MESSAGE, description="For push: what to call it, in one line"
+        default=None,
+        min_length=1,
+        max_length=MAX_MESSAGE,
+        pattern=NO_NUL,
+        description="For push: what to call it, in one line",
     )
     include_untracked: bool = Field(default=False, description="For push: put files away that git does not track, too")
     keep_index: bool = Field(default=False, description="For push: leave what is staged in place")
@@ -103,6 +108,7 @@ def _check(arguments: StashArguments) -> None:
 
 
 async def _push(call: Call, repository: Repository, arguments: StashArguments) -> Answer:
+    await check_links(call, repository, ["."], untracked=arguments.include_untracked)
     before = await _stashes(call, repository, 1)
     options = [
         option

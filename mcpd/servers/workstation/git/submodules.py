@@ -99,9 +99,13 @@ def _read(call: Call, repository: Repository) -> bytes:
 
 def all_but(excluded: Iterable[str], paths: Iterable[str] = (".",)) -> bytes:
     """The input for :data:`FROM_STDIN`: *paths*, all literal, without those *excluded*; all from the top level."""
+    return os.fsencode("\0".join(pathspecs_but(excluded, paths)))
+
+
+def pathspecs_but(excluded: Iterable[str], paths: Iterable[str] = (".",)) -> list[str]:
+    """The same as arguments, for a git that is run with ``--no-literal-pathspecs``."""
     found = [f":(top,literal){path}" if path != "." else ":(top)" for path in paths]
-    found += [f":(top,exclude,literal){path}" for path in excluded]
-    return os.fsencode("\0".join(found))
+    return [*found, *(f":(top,exclude,literal){path}" for path in excluded)]
 
 
 def below(paths: Iterable[str], path: str) -> bool:
