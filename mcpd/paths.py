@@ -98,7 +98,8 @@ class Layout:
     @property
     def generations(self) -> Path:
         """Parent of ``<id>/<n>/``, beside the directory that ``installed`` really is."""
-        return self.installed.resolve().parent / "generations"
+        # Path.resolve() raises where symlinks go round in a circle.
+        return Path(os.path.realpath(self.installed)).parent / "generations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +172,16 @@ def exported(paths: Paths) -> dict[str, str]:
 def _vendor(root: Path) -> Path:
     """Where the package is installed by itself, or runs from its source, what it brings is beside it."""
     there = _override(VENDOR_VARIABLE, root / "usr/share/mcp/servers")
-    if there.is_dir() or root != Path("/"):
+    if _is_directory(there) or root != Path("/"):
         return there
     package = Path(__file__).parent
     brought = (package / "share/servers", package.parent / "data/share/servers")
-    return next((path for path in brought if path.is_dir()), there)
+    return next((path for path in brought if _is_directory(path)), there)
+
+
+def _is_directory(path: Path) -> bool:
+    """Whether *path* is one; what this user may not look into is as good as none."""
+    return os.path.isdir(path)  # noqa: PTH112 - pathlib raises for that until Python 3.14
 
 
 def _home() -> Path:
@@ -184,7 +190,8 @@ def _home() -> Path:
 
 def _override(variable: str, default: Path) -> Path:
     value = os.environ.get(variable)
-    return Path(value).expanduser().absolute() if value else default
+    # Path.expanduser() raises for a user that there is not.
+    return Path(os.path.expanduser(value)).absolute() if value else default  # noqa: PTH111
 
 
 def _user() -> Layout:

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The system calls that a worker cannot make (seccomp(2)); they fail with EPERM.
+"""System calls that a process cannot make (seccomp(2)); they fail with EPERM.
 
-For every worker these are the ways to change another process of the same user, which Landlock leaves open: its limits,
-its priority, its processors, its memory. It may do so to itself by the id 0, which is what libraries say. So are what
-System V has for processes to share, and queues of messages: they outlive the call, and count as nobody's memory.
+For every worker of a script these are the ways to change another process of the same user, which Landlock leaves open:
+its limits, its priority, its processors, its memory. It may do so to itself by the id 0, which is what libraries say.
+So are what System V has for processes to share, and queues of messages: they outlive the call, and count as nobody's
+memory.
 
 For one that must not write they are, in addition, all that open a file for more than reading, change directories,
 modes, owners, times and attributes, make sockets and other ways to talk to processes elsewhere, and what root may do to
 a system without opening a file.
+
+For a command of the workstation that is to have no network it is socket(2) for any but the unix and netlink families:
+Landlock knows the ports of TCP only.
 """
 
 from __future__ import annotations
@@ -134,6 +138,12 @@ _SOCK_TYPE_MASK: Final = 0xF
 _NAMESPACES: Final = 0x7E020000
 """CLONE_NEWNS, …CGROUP, …UTS, …IPC, …USER, …PID and …NET."""
 
+_OFFLINE: Final = {"x86_64": 41, "aarch64": 198}
+"""The number of socket."""
+_LOCAL: Final = (_AF_UNIX, 16)
+"""Families that do not leave the machine; netlink, AF_NETLINK, tells which addresses it has."""
+_IO_URING_SETUP: Final = 425
+
 _Step = tuple[int, int, "str | int", "str | int"]
 
 
@@ -142,8 +152,16 @@ def install(*, read_only: bool) -> None:
 
     Raises ``KeyError`` for an architecture that is not known here, and ``OSError`` where the kernel has no filters.
     """
+    _install(program(os.uname().machine, read_only=read_only))
+
+
+def install_offline() -> None:
+    """Deny this process and all that it starts any socket that leads to a network. Raises what :func:`install` does."""
+    _install(offline(os.uname().machine))
+
+
+def _install(code: bytes) -> None:
     tree.prctl(tree.PR_SET_NO_NEW_PRIVS, 1)
-    code = program(os.uname().machine, read_only=read_only)
     instructions = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(instructions))
     tree.prctl(tree.PR_SET_SECCOMP, _FILTER, ctypes.create_string_buffer(header, len(header)))
@@ -153,12 +171,7 @@ def program(machine: str, *, read_only: bool) -> bytes:
     """The filter for *machine*; it ends with the returns that all else jumps to. ``KeyError`` if that is not known."""
     architecture, numbers = _ARCHITECTURES[machine]
     denied = {*_FOREIGN[machine].values(), *_LASTING[machine].values(), *(numbers.values() if read_only else ())}
-    body: list[_Step] = [
-        (_LOAD, _ARCHITECTURE_AT, 0, 0),
-        (_EQUAL, architecture, 0, "deny"),
-        (_LOAD, _NUMBER_AT, 0, 0),
-        (_AT_LEAST, _X32, "deny", 0),
-    ]
+    body = _beginning(architecture)
     body += [(_EQUAL, number, "deny", 0) for number in sorted(denied)]
     for number in _OWN[machine].values():
         body += [(_EQUAL, number, 0, 2), (_LOAD, _argument(0), 0, 0), (_EQUAL, 0, "allow", "deny")]
@@ -167,15 +180,42 @@ def program(machine: str, *, read_only: bool) -> bytes:
         body += [(_LOAD, _argument(1), 0, 0), (_EQUAL, 0, "allow", "deny")]
     if read_only:
         body += _reading(machine)
+    return _assembled(body)
+
+
+def offline(machine: str) -> bytes:
+    """The filter without sockets that lead to a network, for *machine*. ``KeyError`` if that is not known."""
+    architecture, _ = _ARCHITECTURES[machine]
+    body = _beginning(architecture)
+    # It makes sockets, too, out of a filter's sight; who uses it can do without.
+    body += [(_EQUAL, _IO_URING_SETUP, "unknown", 0)]
+    body += [(_EQUAL, _OFFLINE[machine], 0, "allow"), (_LOAD, _argument(0), 0, 0)]
+    body += [(_EQUAL, family, "allow", 0) for family in _LOCAL]
+    body.append((_RETURN, _DENY, 0, 0))
+    return _assembled(body)
+
+
+def _beginning(architecture: int) -> list[_Step]:
+    """No call of another architecture is allowed: its numbers are others. What comes next looks at the number."""
+    return [
+        (_LOAD, _ARCHITECTURE_AT, 0, 0),
+        (_EQUAL, architecture, 0, "deny"),
+        (_LOAD, _NUMBER_AT, 0, 0),
+        (_AT_LEAST, _X32, "deny", 0),
+    ]
+
+
+def _assembled(body: list[_Step]) -> bytes:
+    """*body*, after which all is allowed, with the returns that it jumps to."""
     ends = {"allow": len(body), "deny": len(body) + 1, "unknown": len(body) + 2}
-    body += [(_RETURN, _ALLOW, 0, 0), (_RETURN, _DENY, 0, 0), (_RETURN, _UNKNOWN, 0, 0)]
+    returns: list[_Step] = [(_RETURN, _ALLOW, 0, 0), (_RETURN, _DENY, 0, 0), (_RETURN, _UNKNOWN, 0, 0)]
 
     def jump(to: str | int, here: int) -> int:
         return to if isinstance(to, int) else ends[to] - here - 1
 
     return b"".join(
         struct.pack("HBBI", code, jump(true, here), jump(false, here), value)
-        for here, (code, value, true, false) in enumerate(body)
+        for here, (code, value, true, false) in enumerate([*body, *returns])
     )
 
 

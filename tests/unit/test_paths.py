@@ -102,3 +102,14 @@ def test_looking_for_paths_makes_none(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     from_environment()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_looked_at_is_as_good_as_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever the system says of it: an ordinary user has no right to look below some directories.
+    monkeypatch.setenv("MCP_VENDOR_DIR", f"/{'x' * 300}")
+    assert from_environment().vendor == Path(__file__).parents[2] / "data/share/servers"
+    (tmp_path / "circle").symlink_to("circle")
+    monkeypatch.setenv("MCP_USER_INSTALL_DIR", str(tmp_path / "circle"))
+    assert from_environment().user.generations.name == "generations"
+    monkeypatch.setenv("MCP_USER_INSTALL_DIR", "~nobody-is-called-so/x")
+    assert from_environment().user.installed.name == "x"

@@ -7,28 +7,31 @@ It fails closed: a call that changes something is not begun, and an answer not g
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import json
 import os
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import McpdError, from_oserror
-from mcpd.model import printable
+from mcpd.errors import InvalidArgument, NotAuthorized, from_oserror
+from mcpd.servers.workstation.jail import MAX_PATH
+from mcpd.servers.workstation.trail import Trail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from mcpd.model import JsonValue
+    from mcpd.servers.workstation.jail import Jail
 
 NAME: Final = "audit.jsonl"
 MAX_LOG: Final = 10 * 1024 * 1024
 """Bytes after which the record begins anew; the one before is kept as ``audit.jsonl.1``."""
-_PATHS: Final = ("path", "source", "destination", "paths")
+PLACES: Final = ("path", "source", "destination")
+"""Arguments that say where something is."""
+_PATHS: Final = (*PLACES, "paths")
+"""The same, and what there is looked at: from the top of a repository."""
 _MOST_PATHS: Final = 20
 
 
@@ -37,74 +40,72 @@ class Audit:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / NAME
+        self._trail = Trail(self._path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="audit")
 
     def close(self) -> None:
         """Write what there is to be written."""
         self._writer.shutdown()
+        self._trail.close()
 
-    async def record(self, fields: Mapping[str, JsonValue], arguments: Mapping[str, object]) -> None:
-        """Add a line with *fields*, a digest of *arguments* and the paths in them; it is in the file then.
+    async def record(self, fields: Mapping[str, JsonValue], named: Named) -> None:
+        """Add a line with *fields* and what *named* says of the arguments; it is in the file then.
 
         Raises McpdError if it is not.
         """
         # Not in the loop: a digest of much content takes its time, and so may the disk.
-        await asyncio.get_running_loop().run_in_executor(self._writer, self._add, dict(fields), dict(arguments))
+        await asyncio.get_running_loop().run_in_executor(self._writer, self._add, dict(fields), named)
 
-    def _add(self, fields: dict[str, JsonValue], arguments: dict[str, object]) -> None:
+    def _add(self, fields: dict[str, JsonValue], named: Named) -> None:
         line = {
             "ts": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "uid": os.getuid(),
             "pid": os.getpid(),
             **fields,
-            "arguments_sha256": _digest(arguments),
-            **_named(arguments),
+            "arguments_sha256": named.digest,
+            **named.paths,
         }
-        data = json.dumps(line).encode("ascii") + b"\n"
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._turn(len(data))
-            fd = os.open(
-                self._path,
-                os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC,
-                0o600,
-            )
-            try:
-                _write(fd, data)
-            finally:
-                os.close(fd)
+            self._trail.add(json.dumps(line).encode("ascii") + b"\n", MAX_LOG)
         except OSError as error:
             raise from_oserror(error, f"recording the call in {self._path}") from error
 
-    def _turn(self, more: int) -> None:
-        try:
-            size = self._path.lstat().st_size
-        except FileNotFoundError:
-            return
-        if size + more > MAX_LOG:
-            self._path.rename(self._path.with_name(f"{NAME}.1"))
+
+class Named:
+    """What the record has of the arguments of one call."""
+
+    def __init__(self, arguments: Mapping[str, object]) -> None:
+        self._arguments = arguments
+        self._digest = ""
+        self.paths: dict[str, JsonValue] = {}
+        """The paths in them, whole: as they were given, or absolute from :meth:`resolve` on."""
+        for name in _PATHS:
+            value = arguments.get(name)
+            if isinstance(value, str):
+                self.paths[name] = _bounded(value)
+            elif isinstance(value, list):
+                self.paths[name] = [_bounded(each) for each in value[:_MOST_PATHS] if isinstance(each, str)]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of them as JSON with sorted keys."""
+        if not self._digest:
+            self._digest = hashlib.sha256(json.dumps(self._arguments, sort_keys=True).encode()).hexdigest()
+        return self._digest
+
+    def resolve(self, jail: Jail) -> None:
+        """Say where the paths are by their text in *jail*; what is in none of its roots stays as it is."""
+        for name in PLACES:
+            value = self.paths.get(name)
+            if isinstance(value, str):
+                try:
+                    self.paths[name] = jail.place(value).path
+                except (InvalidArgument, NotAuthorized):
+                    # The tool refuses it, too, and says why.
+                    continue
 
 
-def _write(fd: int, data: bytes) -> None:
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise McpdError(f"the call cannot be recorded: {NAME} is not a regular file; move it away")
-    # One write, so that lines of several servers do not mix; a part of one, on a full disk, is an error.
-    if os.write(fd, data) != len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _digest(arguments: Mapping[str, object]) -> str:
-    """SHA-256 of *arguments* as JSON with sorted keys."""
-    return hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
-
-
-def _named(arguments: Mapping[str, object]) -> dict[str, JsonValue]:
-    """The paths in *arguments*: what of them says most."""
-    found: dict[str, JsonValue] = {}
-    for name in _PATHS:
-        value = arguments.get(name)
-        if isinstance(value, str):
-            found[name] = printable(value)
-        elif isinstance(value, list):
-            found[name] = [printable(each) for each in value[:_MOST_PATHS] if isinstance(each, str)]
-    return found
+def _bounded(path: str) -> str:
+    """At most :data:`~mcpd.servers.workstation.jail.MAX_PATH` bytes of *path*."""
+    encoded = path[: MAX_PATH + 1].encode(errors="surrogatepass")
+    return path if len(encoded) <= MAX_PATH else encoded[:MAX_PATH].decode(errors="ignore")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""openat2(2): the kernel resolves a path below a directory and refuses to leave it, whoever renames what meanwhile."""
+"""openat2(2): the kernel resolves a path below a directory and refuses to leave it, whoever renames what meanwhile.
+
+What is mounted below the directory belongs to it: a home on the network, or what a sandbox binds there.
+"""
 
 from __future__ import annotations
 

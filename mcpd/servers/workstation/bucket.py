@@ -26,3 +26,7 @@ class Bucket:
             self._tokens -= 1
             return 0.0
         return (1 - self._tokens) / self._rate
+
+    def give_back(self) -> None:
+        """Put back a token that was not needed."""
+        self._tokens = min(self._burst, self._tokens + 1)

@@ -35,9 +35,13 @@ class Call:
         processes: Processes,
         executor: Executor,
         seconds: float,
+        began: float | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """*seconds* is what it may take; *progress* is called in the loop's thread."""
+        """*seconds* is what it may take, from *began* on (monotonic clock, now unless said).
+
+        *progress* is called in the loop's thread.
+        """
         self.jail = jail
         self.settings = settings
         self.seconds = seconds
@@ -46,7 +50,7 @@ class Call:
         self._executor = executor
         self._progress = progress
         self._loop = asyncio.get_running_loop()
-        self._deadline = time.monotonic() + seconds
+        self._deadline = (time.monotonic() if began is None else began) + seconds
         self._over = threading.Event()
         self._commands = 0
 
@@ -62,7 +66,7 @@ class Call:
 
     def timed_out(self) -> TimedOut:
         """The error of a call that has taken too long (A-28)."""
-        return TimedOut(f"Tool execution timeout after {self.seconds:g} s")
+        return timed_out(self.seconds)
 
     def end(self) -> None:
         """Nobody waits for it any more: :meth:`check` raises from now on."""
@@ -99,6 +103,11 @@ class Call:
             return await self._processes.run(command, self)
         finally:
             self._commands -= 1
+
+
+def timed_out(seconds: float) -> TimedOut:
+    """The error of a call that has taken more than *seconds* (A-28)."""
+    return TimedOut(f"Tool execution timeout after {seconds:g} s")
 
 
 def in_thread(function: Callable[[Call, T], Answer]) -> Run:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Final
 
@@ -20,9 +21,8 @@ _SYSTEM: Final = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/proc", "/sys",
     "/run/systemd/resolve",
 )  # fmt: skip
-_DEVICES: Final = (
-    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/ptmx", "/dev/pts", "/dev/shm",  # noqa: S108 - semaphores are there
-)  # fmt: skip
+_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_SHARED: Final = ("/dev/ptmx", "/dev/pts", "/dev/shm")  # noqa: S108 - semaphores are there
 _PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
 _WITH_NETWORK: Final = frozenset(
     {
@@ -46,30 +46,34 @@ class Environment:
             self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise from_oserror(error, f"making {self._home}") from error
-        self._temporary = tempfile.TemporaryDirectory(prefix="mcp-workstation-", ignore_cleanup_errors=True)
+        self._temporary = tempfile.mkdtemp(prefix="mcp-workstation-")
         self.missing = tuple(str(each) for each in settings.toolchains if not each.is_dir())
         """The toolchains that are not there."""
         self._search = ":".join((*(str(_programs(each)) for each in settings.toolchains), *_PATH))
         self.readable = (*_SYSTEM, *map(str, settings.toolchains))
-        self.writable = (str(self._home), self._temporary.name, *_DEVICES)
+        # Terminals and shared memory are other programs' as well, where no sandbox has its own.
+        shared = _SHARED if settings.confined else ()
+        self.writable = (str(self._home), self._temporary, *_DEVICES, *shared)
         self.confined = settings.confined
-        self.forbids_tcp = not settings.allow_network and not _is_isolated()
+        self.is_offline = not settings.allow_network and not _is_isolated()
         """Whether commands are kept from the network here, as nobody else has done it."""
         self.variables = self._variables(settings)
 
     def which(self, program: str) -> str | None:
-        """The absolute path of *program*, a name without a slash."""
+        """The absolute path of *program*: a name, or an absolute path, which is its own if it can be executed."""
         return shutil.which(program, path=self._search)
 
     def close(self) -> None:
         """Take the temporary files away."""
-        self._temporary.cleanup()
+        # Builds leave trees deeper than Python's recursion goes, and symlinks wherever they like; rm copes with both.
+        command = ("/bin/rm", "-rf", "--one-file-system", "--", self._temporary)
+        subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
 
     def _variables(self, settings: Settings) -> dict[str, str]:
         given = {
             "PATH": self._search,
             "HOME": str(self._home),
-            "TMPDIR": self._temporary.name,
+            "TMPDIR": self._temporary,
             "LANG": "C.UTF-8",
             "LC_ALL": "C.UTF-8",
             "TERM": "dumb",

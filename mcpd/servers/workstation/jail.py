@@ -27,6 +27,8 @@ MAX_PATH: Final = 4096
 """Bytes of a path."""
 HERE: Final = "."
 _GIT: Final = frozenset({".git", "git~1"})
+_REPOSITORY: Final = ["HEAD", "objects", "refs"]
+"""What git tells a git directory by."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -38,10 +40,17 @@ class Root:
     fd: int
     spelled: tuple[str, ...] = ()
     """Other absolute paths that lead to it: as it was configured."""
+    within: str = ""
+    """The path of the configured root that it lies in; empty if it is one itself."""
 
     def __post_init__(self) -> None:
         """The descriptor is this one's from now on."""
         weakref.finalize(self, os.close, self.fd)
+
+    @property
+    def moved(self) -> bool:
+        """Whether something else is at its path now, or nothing."""
+        return path_of(self.fd) != self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +109,31 @@ class Jail:
             raise NotAuthorized(self._hint)
         shown = printable(path[:200])
         if not path or "\0" in path:
-            raise InvalidArgument(f"{shown!r}: a path is not empty and holds no NUL")
+            raise InvalidArgument(f"'{shown}': a path is not empty and holds no NUL")
         try:
             encoded = os.fsencode(path)
             path.encode()
         except UnicodeEncodeError:
-            raise InvalidArgument(f"{shown!r}: a path holds no half surrogate pairs") from None
+            raise InvalidArgument(f"'{shown}': a path holds no half surrogate pairs") from None
         if len(encoded) > MAX_PATH:
-            raise InvalidArgument(f"{shown!r}…: a path has at most {MAX_PATH} bytes")
+            raise InvalidArgument(f"'{shown}'…: a path has at most {MAX_PATH} bytes")
         parts = path.split("/")
         if ".." in parts:
-            raise InvalidArgument(f"{shown!r}: a path with '..' is refused; write it from a root, without '..'")
+            raise InvalidArgument(f"'{shown}': a path with '..' is refused; write it from a root, without '..'")
         root, rest = self._find(path, shown)
         relative = "/".join(part for part in rest.split("/") if part not in {"", HERE})
         return Place(root, relative or HERE)
+
+    def check_root(self, path: str) -> None:
+        """Raise :class:`~mcpd.errors.NotFound` if something else is where the root of *path* was, or nothing.
+
+        Raises what :meth:`place` does, too.
+        """
+        root = self.place(path).root
+        if root.moved:
+            raise NotFound(
+                f"{printable(root.path)} was moved or deleted since the server started; start the server again"
+            )
 
     def _find(self, path: str, shown: str) -> tuple[Root, str]:
         if self._home and path.startswith("~/"):
@@ -130,7 +150,7 @@ class Jail:
                     best, length = (root, clean[len(prefix) :]), len(prefix)
         if best is None:
             listed = ", ".join(printable(root.path) for root in self.roots)
-            raise NotAuthorized(f"{shown!r} is outside the directories that may be touched: {listed}")
+            raise NotAuthorized(f"'{shown}' is outside the directories that may be touched: {listed}")
         return best
 
     @contextmanager
@@ -186,7 +206,8 @@ class Jail:
         """A descriptor of the directory that *place* is in, and its name there: to create, rename or remove it.
 
         Raises :class:`~mcpd.errors.NotAuthorized` for a root itself and for what belongs to git, whose configuration
-        and hooks name programs that would run outside of here.
+        and hooks name programs that would run outside of here: what is called ``.git`` below the configured root, and
+        what is in a directory that git would take for a repository, whatever that is called.
         """
         if place.relative == HERE:
             raise NotAuthorized(f"{place.shown} is one of the roots, which stay as they are")
@@ -197,9 +218,37 @@ class Jail:
 
     def _check_git(self, place: Place, directory: int, name: str) -> None:
         """By the real path: a symlink, or a file system that does not tell cases apart, may have led there."""
-        real = path_of(directory)
-        if any(_is_git(part) for part in (*real.removeprefix(place.root.path).split("/"), name)):
+        configured = place.root.within or place.root.path
+        above = path_of(directory).removeprefix(configured).split("/")
+        with translated(place, "opening"):
+            theirs = any(_is_git(part) for part in (*above, name)) or _in_repository(directory, len(above) - 1, name)
+        if theirs:
             raise NotAuthorized(f"{place.shown} belongs to git; use the git tools")
+
+
+def _in_repository(directory: int, above: int, name: str) -> bool:
+    """Whether *directory*, with *name* in it, or one of the *above* ones that it is in is a git directory."""
+    missing = [part for part in _REPOSITORY if part != name]
+    at = os.dup(directory)
+    try:
+        for _ in range(above):
+            if all(_has(at, part) for part in missing):
+                return True
+            missing = _REPOSITORY
+            upper = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = upper
+        return all(_has(at, part) for part in missing)
+    finally:
+        os.close(at)
+
+
+def _has(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _is_git(name: str) -> bool:

@@ -4,36 +4,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import secrets
 import signal
-import subprocess
-import threading
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mcpd.errors import McpdError, NotFound, NotSupported, SpawnFailed
+from mcpd.errors import InvalidArgument, McpdError, NotFound, NotSupported, SpawnFailed
 from mcpd.model import printable
-from mcpd.servers import landlock
+from mcpd.servers.timing import in_one_line
+from mcpd.servers.workstation.keeper import Task
+from mcpd.servers.workstation.keepers import Keepers, Keeping
 from mcpd.servers.workstation.output import Output
-from mcpd.servers.workstation.strays import Strays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    import socket
+    from collections.abc import Callable, Iterable, Mapping
 
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.environment import Environment
     from mcpd.servers.workstation.jail import Place
 
 MAX_OUTPUT: Final = 4 * 1024 * 1024
-MARK: Final = "MCP_WORKSTATION_CALL"
-"""The variable that tells whose a process is that its parent has left."""
-GRACE: Final = 0.5
-"""Seconds between SIGTERM and SIGKILL: git takes its locks away, for one."""
-DRAIN: Final = 2.0
-"""Seconds for what the pipes still hold once all is ended."""
+ENDING: Final = 8.0
+"""Seconds for a keeper to end all that a command has started."""
+DRAIN: Final = 1.0
+"""Seconds for what a pipe still holds once all is ended."""
 _TAIL: Final = 16 * 1024
+
+log = logging.getLogger("mcp-workstation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,161 +73,110 @@ class Completed:
     """Whether there was more on stdout than is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Started:
-    process: subprocess.Popen[bytes]
-    pidfd: int
-
-
 class Processes:
-    """Runs commands, many at once."""
+    """Runs commands, many at once, each with a keeper."""
 
-    def __init__(self, environment: Environment, *, adopts: bool = False) -> None:
-        """*adopts* is whether this process is a subreaper: then also those end that have left their parents."""
+    def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._strays = Strays(adopts=adopts)
+        self._keepers = Keepers()
+
+    def close(self) -> None:
+        """Let go of the keepers; there are no calls any more."""
+        self._keepers.close()
 
     def which(self, program: str) -> str | None:
-        """The absolute path of *program* as commands find it: in the toolchains, then the system's directories."""
+        """The absolute path of *program* as commands find it: in the toolchains, then the system's directories.
+
+        An absolute path is its own, if it can be executed.
+        """
         return self._environment.which(program)
 
     async def run(self, command: Command, call: Call) -> Completed:
         """What :meth:`.call.Call.run` says."""
         full = asyncio.Event()
+        on_full = full.set if command.keep == "head" else None
         with ExitStack() as stack:
             stdout = stack.enter_context(
-                closing(
-                    Output(
-                        command.most,
-                        keep=command.keep,
-                        on_line=command.on_line,
-                        on_full=full.set if command.keep == "head" else None,
-                    )
-                )
+                closing(Output(command.most, keep=command.keep, on_line=command.on_line, on_full=on_full))
             )
             stderr = stdout if command.merge else stack.enter_context(closing(Output(command.most, keep="tail")))
-            outputs = (stdout, stderr)
-            started = await self._started(command, call, outputs)
-            over = asyncio.Event()
-            asyncio.get_running_loop().add_reader(started.pidfd, over.set)
+            control = await self._started(command, call, stdout, stderr)
+            # However this ends, the end of its keeper is the end of all.
+            keeping = stack.enter_context(closing(Keeping(control)))
             try:
-                in_time = await _first((over, full), call.left)
+                in_time = await _first((keeping.done, full), call.left)
             finally:
-                await _to_the_end(self._end(started, over, outputs))
+                if not keeping.done.is_set():
+                    keeping.terminate()
+                    await _first((keeping.done,), ENDING)
+            await _first((stdout.ended,), DRAIN)
+            await _first((stderr.ended,), DRAIN)
         if not in_time:
             fault = call.timed_out()
             fault.data = {"output": bytes((stdout.kept or stderr.kept)[-_TAIL:]).decode(errors="replace")}
             raise fault
-        code = started.process.returncode
-        return Completed(
-            code if code >= 0 else 128 - code,
-            bytes(stdout.kept),
-            b"" if command.merge else bytes(stderr.kept),
-            stdout.truncated,
-        )
+        code = self._code(command, keeping.said)
+        return Completed(code, bytes(stdout.kept), b"" if command.merge else bytes(stderr.kept), stdout.truncated)
 
-    async def _started(self, command: Command, call: Call, outputs: tuple[Output, Output]) -> _Started:
-        out, err = (output.end.fileno() for output in outputs)
-        starting = asyncio.ensure_future(_in_new_thread(lambda: self._start(command, call, out, err)))
+    async def _started(self, command: Command, call: Call, stdout: Output, stderr: Output) -> socket.socket:
+        """The socket of the keeper that runs *command*."""
+        out, err = stdout.end.fileno(), stderr.end.fileno()
+        # A thread, as the first one has to wait for an interpreter.
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, command, call, out, err))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
             with suppress(McpdError):
-                started = await starting
-                _close_ends(outputs)
-                await _to_the_end(self._end(started, asyncio.Event(), outputs))
+                (await starting).close()
             raise
         finally:
-            _close_ends(outputs)
+            stdout.end.close()
+            stderr.end.close()
 
-    def _start(self, command: Command, call: Call, out: int, err: int) -> _Started:
-        """Start it under rules of its own, which hold for this thread, too, for good."""
-        program = self.which(command.argv[0])
+    def _start(self, command: Command, call: Call, out: int, err: int) -> socket.socket:
+        name, environment = command.argv[0], self._environment
+        program = self.which(name)
         if program is None:
-            gone = [printable(each) for each in self._environment.missing]
+            gone = [printable(each) for each in environment.missing]
             missing = f"; of these {', '.join(gone)} is not there" if gone else ""
-            raise NotFound(
-                f"{command.argv[0]} is not installed; install it, or add the directory it is in to toolchains{missing}"
-            )
-        mark = secrets.token_hex(16)
+            raise NotFound(f"{name} is not installed; install it, or add the directory it is in to toolchains{missing}")
+        if any("\0" in text for text in (*command.argv, *command.env.values())):
+            raise InvalidArgument(f"{name} cannot be started: an argument holds NUL")
         with ExitStack() as stack, call.jail.opened(command.place, os.O_PATH | os.O_DIRECTORY) as directory:
             stdin = stack.enter_context(os.fdopen(os.memfd_create("stdin"), "w+b", buffering=0))
             stdin.write(command.stdin)
             stdin.seek(0)
-            self._hold(command, call, stack)
-            try:
-                process = self._strays.start(
-                    lambda: subprocess.Popen(
-                        command.argv,
-                        executable=program,
-                        # It is looked up by the child, which still has this descriptor then.
-                        cwd=f"/proc/self/fd/{directory}",
-                        env={**self._environment.variables, **command.env, MARK: mark},
-                        stdin=stdin,
-                        stdout=out,
-                        stderr=err,
-                        start_new_session=True,
-                    ),
-                    mark,
-                )
-            except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else str(error)
-                raise SpawnFailed(f"{command.argv[0]} cannot be started: {reason}") from error
-        try:
-            return _Started(process, os.pidfd_open(process.pid))
-        except OSError as error:
-            self._strays.end(process.pid)
-            process.wait()
-            raise SpawnFailed(f"{command.argv[0]} was ended at once: {error.strerror}") from error
+            roots = [root.fd for root in call.jail.roots]
+            readable = [*_descriptors(stack, (*environment.readable, *command.readable)), *roots]
+            writable = [*_descriptors(stack, environment.writable), *(roots if command.writes else ())]
+            task = Task(
+                argv=command.argv,
+                program=program,
+                env={**environment.variables, **command.env},
+                readable=len(readable),
+                offline=environment.is_offline,
+                # The sandbox around this process shows nothing but the roots.
+                unheld=environment.confined and call.jail.whole,
+            )
+            return self._keepers.ask(task, [stdin.fileno(), out, err, directory, *readable, *writable])
 
-    def _hold(self, command: Command, call: Call, stack: ExitStack) -> None:
-        environment = self._environment
-        roots = tuple(root.fd for root in call.jail.roots)
-        rules = landlock.Rules(
-            readable=(*_descriptors(stack, (*environment.readable, *command.readable)), *roots),
-            writable=(*_descriptors(stack, environment.writable), *(roots if command.writes else ())),
-            files=True,
-            tcp=environment.forbids_tcp,
-            signals=True,
-            sockets=True,
-        )
-        try:
-            landlock.restrict(rules)
-        except OSError as error:
-            # Where a container's host forbids Landlock, the sandbox around this process shows nothing but the roots.
-            if environment.confined and call.jail.whole:
-                return
+    def _code(self, command: Command, said: Mapping[str, Any] | None) -> int:
+        """The exit status. Raises McpdError for a command that has none."""
+        name = command.argv[0]
+        if said is None:
+            self._keepers.sweep()
+            raise SpawnFailed(f"{name} was lost: what looks after it was killed, perhaps for want of memory")
+        if "unheld" in said:
             raise NotSupported(
-                f"{command.argv[0]} is not run: the kernel cannot hold it to the roots ({error.strerror or error});"
-                " that takes Landlock, which the kernel's parameter lsm= or a container may have left out"
-            ) from error
-
-    async def _end(self, started: _Started, over: asyncio.Event, outputs: tuple[Output, Output]) -> None:
-        """End what is left of it, and take the last of what it said."""
-        pid = started.process.pid
-        loop = asyncio.get_running_loop()
-        try:
-            if not over.is_set():
-                loop.add_reader(started.pidfd, over.set)
-                # What has ended is not reaped yet, so the number is still its own.
-                with suppress(OSError):
-                    os.killpg(pid, signal.SIGTERM)
-                await _first((over,), GRACE)
-        finally:
-            loop.remove_reader(started.pidfd)
-            os.close(started.pidfd)
-        await asyncio.to_thread(self._strays.end, pid)
-        await asyncio.to_thread(started.process.wait)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN):
-                for output in outputs:
-                    await output.ended.wait()
-
-
-def _close_ends(outputs: tuple[Output, Output]) -> None:
-    """The command has them."""
-    for output in outputs:
-        output.end.close()
+                f"{name} is not run: the kernel cannot hold it to the roots ({said['unheld']}); that takes Landlock,"
+                " which the kernel's parameter lsm= or a container may have left out"
+            )
+        if "error" in said:
+            raise SpawnFailed(f"{name} cannot be started: {said['error']}")
+        if said["left"]:
+            log.error("%s: some of what it has started does not end", in_one_line(name))
+        code = int(said["code"] if said["code"] is not None else -signal.SIGKILL)
+        return code if code >= 0 else 128 - code
 
 
 def _descriptors(stack: ExitStack, paths: Iterable[str]) -> list[int]:
@@ -250,30 +199,3 @@ async def _first(events: tuple[asyncio.Event, ...], seconds: float) -> bool:
         for task in waiting:
             task.cancel()
     return bool(done)
-
-
-async def _to_the_end(work: Coroutine[None, None, None]) -> None:
-    """Await *work* even while this task is being cancelled: whoever cancels wants nothing left."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await task
-        raise
-
-
-async def _in_new_thread(function: Callable[[], _Started]) -> _Started:
-    """What *function* says in a thread that nobody uses again."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[_Started] = loop.create_future()
-
-    def work() -> None:
-        try:
-            found = function()
-        except Exception as error:  # noqa: BLE001 - raised where it is waited for
-            loop.call_soon_threadsafe(future.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(future.set_result, found)
-
-    threading.Thread(target=work, name="start", daemon=True).start()
-    return await future

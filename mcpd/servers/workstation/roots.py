@@ -72,10 +72,13 @@ class Roots:
             place = self.jail.place(path)
             if place.relative == HERE:
                 return place.root
+            if place.root.moved:
+                # It is at none of its paths, so that whoever asks for what is in it is told what has happened.
+                return Root(place.path, os.dup(place.root.fd))
             fd = open_beneath(place.root.fd, place.relative, os.O_PATH | os.O_DIRECTORY)
         except (McpdError, OSError):
             return None
-        return Root(path_of(fd), fd, (place.path,))
+        return Root(path_of(fd), fd, (place.path,), place.root.path)
 
 
 def _opened(path: Path) -> Root:
@@ -120,13 +123,17 @@ def _path(uri: str) -> str | None:
 
 
 def expanded(paths: Sequence[str], home: Path) -> tuple[Path, ...]:
-    """*paths* with ``~`` filled in. Raises :class:`~mcpd.errors.InvalidConfig` for one that is not absolute then."""
+    """*paths* with ``~`` filled in.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` for one that is not absolute then, or holds ``..``: behind a symlink that
+    is not the directory that it looks like.
+    """
     found = []
     for path in paths:
         whole = home / path.removeprefix("~").lstrip("/") if path == "~" or path.startswith("~/") else Path(path)
-        if not whole.is_absolute() or "\0" in path:
+        if not whole.is_absolute() or "\0" in path or ".." in whole.parts:
             raise InvalidConfig(
-                f"{printable(path)}: a directory is given as an absolute path, or one that begins with ~/"
+                f"{printable(path)}: a directory is given as an absolute path, or one that begins with ~/, without '..'"
             )
         found.append(whole)
     return tuple(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import math
 import os
@@ -31,7 +32,7 @@ from mcpd.servers.workstation.tools import TOOLS
 from mcpd.servers.workstation.workstation import RETRY_AFTER, Workstation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mcp.server.lowlevel import Server
 
@@ -160,11 +161,11 @@ def _opened(arguments: argparse.Namespace) -> tuple[Workstation, Settings]:
     state, home = _directories(arguments.state)
     try:
         settings = _settings(arguments, state, home)
-        return Workstation(settings, TOOLS, adopts=True), settings
+        return Workstation(settings, TOOLS), settings
     except InvalidConfig as fault:
         log.error("%s", fault.message)  # noqa: TRY400 - it is no fault of the program's
         settings = Settings(roots=(), toolchains=(), home=home, state=state, problem=fault.message)
-        return Workstation(settings, TOOLS, adopts=True), settings
+        return Workstation(settings, TOOLS), settings
 
 
 async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
@@ -172,6 +173,9 @@ async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
     tree.prctl(tree.PR_SET_DUMPABLE, 0)
     workstation, settings = _opened(arguments)
+    # What has been imported stays: to go through all of it would hold up calls for a tenth of a second each time.
+    gc.collect()
+    gc.freeze()
     return await sdk.serve(
         make_server(workstation, settings), list_changed=False, lines=lines, log=log, close=workstation.close
     )
@@ -188,6 +192,7 @@ def make_server(workstation: Workstation, settings: Settings) -> Server[Any]:
         log=log,
         list_changed=False,
         handlers=handlers,
+        check=check_roots,
     )
     server.add_notification_handler(
         "notifications/roots/list_changed", types.NotificationParams, handlers.roots_changed
@@ -212,10 +217,11 @@ class Handlers:
 
     async def call_tool(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
         """``tools/call`` (A-3, A-11)."""
-        if _needs_roots(ctx, params):
-            # From revision 2026-07-28 on a server asks by not answering yet.
-            return {"resultType": "input_required", "inputRequests": {_ROOTS: {"method": "roots/list"}}}
         try:
+            if _needs_roots(ctx, params):
+                # From revision 2026-07-28 on a server asks by not answering yet; only for a call that would be run.
+                await self._workstation.check(params.name, params.arguments or {}, client=_client(ctx))
+                return {"resultType": "input_required", "inputRequests": {_ROOTS: {"method": "roots/list"}}}
             async with sdk.Progress(ctx) as progress:
                 result = await self._workstation.call(
                     params.name,
@@ -223,6 +229,7 @@ class Handlers:
                     lambda: self._jail(ctx, params),
                     client=_client(ctx),
                     progress=progress,
+                    when_sent=_when_sent,
                 )
             return sdk.complete(result)
         except McpdError as fault:
@@ -269,6 +276,32 @@ def _needs_roots(ctx: sdk.Context, params: types.CallToolRequestParams) -> bool:
         and _has_roots(ctx)
         and _ROOTS not in (params.input_responses or {})
     )
+
+
+async def check_roots(ctx: sdk.Context) -> None:
+    """Look at the client's answer to the question for its roots, of which the SDK would say that it is no other answer.
+
+    Raises :class:`~mcpd.errors.InvalidArgument`.
+    """
+    if ctx.method != "tools/call" or ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+        return
+    answers = (ctx.params or {}).get("inputResponses")
+    if not isinstance(answers, dict) or _ROOTS not in answers:
+        return
+    try:
+        types.ListRootsResult.model_validate(answers[_ROOTS])
+    except ValidationError as error:
+        raise InvalidArgument(
+            f"{_TITLES[-32602]}: inputResponses.{_ROOTS}: {printable(first_fault(error))}; it is the result of"
+            " roots/list"
+        ) from error
+
+
+def _when_sent(done: Callable[[], None]) -> None:
+    """Have *done* called when the answer of this task was sent: the SDK's task of a request ends with that."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.add_done_callback(lambda _: done())
 
 
 def _told(params: types.CallToolRequestParams) -> list[str]:

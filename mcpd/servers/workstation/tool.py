@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jsonschema import Draft202012Validator
 from pydantic import BaseModel, ConfigDict
 
+from mcpd.servers.workstation.checking import validator_of
 from mcpd.servers.workstation.schemas import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+
+    from jsonschema import Draft202012Validator
 
     from mcpd.servers.workstation.call import Call
 
@@ -75,7 +77,7 @@ class Tool:
     @cached_property
     def validator(self) -> Draft202012Validator:
         """What holds arguments against the schema."""
-        return Draft202012Validator(self.input_schema)
+        return validator_of(self.input_schema)
 
     def offered(self, name: str) -> dict[str, Any]:
         """The tool as ``tools/list`` shows it, under *name*."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The workstation: its tools, and what every call of one goes through, in this order (A-9, A-14).
 
-The name is looked up, the rate held, the arguments checked against the schema, what changes something recorded before;
-then the tool runs, for as long as it may; and every call is recorded, however it ended.
+The rate is held, the name looked up, the arguments checked against the schema, the client's roots asked for, what
+changes something recorded before; then the tool runs, for as long as all of this may take; and every call is recorded,
+however it ended.
 """
 
 from __future__ import annotations
@@ -13,27 +14,23 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
-
-from jsonschema.exceptions import best_match
-from pydantic import ValidationError
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError, UnknownMethod
 from mcpd.model import printable
-from mcpd.model.base import first_fault
-from mcpd.servers.workstation.audit import Audit
+from mcpd.servers.workstation.answers import Answers
+from mcpd.servers.workstation.audit import PLACES, Audit, Named
 from mcpd.servers.workstation.bucket import Bucket
-from mcpd.servers.workstation.call import Call
+from mcpd.servers.workstation.call import Call, timed_out
+from mcpd.servers.workstation.checking import checked, is_large, size_of
 from mcpd.servers.workstation.environment import Environment
 from mcpd.servers.workstation.processes import Processes
 from mcpd.servers.workstation.roots import Roots
 from mcpd.servers.workstation.settings import ToolNameStyle
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-
-    from jsonschema.exceptions import ValidationError as JsonSchemaError
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 
     from mcpd.model import JsonValue
     from mcpd.servers.workstation.call import Progress
@@ -49,19 +46,22 @@ _ENDING: Final = 10.0
 _THREADS: Final = 16
 _SEPARATORS: Final = {ToolNameStyle.SLASH: "/", ToolNameStyle.DOT: ".", ToolNameStyle.UNDERSCORE: "_"}
 
+T = TypeVar("T")
+
 log = logging.getLogger("mcp-workstation")
 
 
 class Workstation:
     """The tools of one client."""
 
-    def __init__(self, settings: Settings, tools: Sequence[Tool], *, adopts: bool = False) -> None:
-        """*adopts* is whether this process is a subreaper. Raises McpdError for roots that are not there."""
+    def __init__(self, settings: Settings, tools: Sequence[Tool]) -> None:
+        """Raises McpdError for roots that are not there."""
         self._stack = ExitStack()
         self.roots = Roots(settings)
         environment = Environment(settings)
         self._stack.callback(environment.close)
-        self._processes = Processes(environment, adopts=adopts)
+        self._processes = Processes(environment)
+        self._stack.callback(self._processes.close)
         self._audit = Audit(settings.state)
         self._stack.callback(self._audit.close)
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
@@ -72,7 +72,8 @@ class Workstation:
         self.offered = [tool.offered(tool.name.replace("/", separator)) for tool in tools]
         """What ``tools/list`` shows."""
         self._numbers = itertools.count(1)
-        self._running: set[asyncio.Task[Answer]] = set()
+        self._answers = Answers()
+        self._running: set[asyncio.Task[Any]] = set()
         self._unrecorded: set[asyncio.Future[None]] = set()
         """One for each call that has not been recorded yet."""
         self._held_back = 0
@@ -86,6 +87,22 @@ class Workstation:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._stack.close()
 
+    async def check(self, name: str, arguments: Mapping[str, Any], *, client: str = "") -> None:
+        """Raise what :meth:`call` would before it asks for the roots.
+
+        What passes neither counts nor is recorded: it is not the call yet.
+        """
+        self._hold_the_rate()
+        with self._recording():
+            entry = self._entry(name, arguments, client)
+            try:
+                await self._prepared(name, arguments, entry)
+            except McpdError as fault:
+                await entry.end(fault.word, fault.message)
+                raise
+            self._bucket.give_back()
+            self._held_back += entry.held_back
+
     async def call(
         self,
         name: str,
@@ -94,56 +111,112 @@ class Workstation:
         *,
         client: str = "",
         progress: Progress | None = None,
+        when_sent: Callable[[Callable[[], None]], None] | None = None,
     ) -> dict[str, Any]:
         """The result of ``tools/call`` for *client*, who may touch what *jail* says. Raises McpdError.
 
-        Of a call that came too fast ``data`` says in how many seconds to try again (``retry_after``).
+        Of a call that came too fast ``data`` says in how many seconds to try again (``retry_after``). *when_sent* is
+        given what to call when the result was sent, as its memory is counted till then.
         """
         self._hold_the_rate()
-        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unrecorded.add(recorded)
-        try:
-            return await self._recorded(name, arguments, jail, client, progress)
-        finally:
-            self._unrecorded.discard(recorded)
-            recorded.set_result(None)
+        with self._recording(), ExitStack() as taken:
+            entry = self._entry(name, arguments, client)
+            try:
+                result = await self._run(name, arguments, jail, entry, progress, taken)
+            except McpdError as fault:
+                await entry.end(fault.word, fault.message)
+                raise
+            except BaseException as error:
+                # Nobody waits for it any more, or it is a fault of ours.
+                await asyncio.shield(entry.end("Cancelled" if isinstance(error, asyncio.CancelledError) else "Failed"))
+                raise
+            await entry.end("")
+            if when_sent is not None:
+                when_sent(taken.pop_all().close)
+        return result
 
-    async def _recorded(
+    async def _run(
         self,
         name: str,
         arguments: Mapping[str, Any],
         jail: Callable[[], Awaitable[Jail]],
-        client: str,
+        entry: _Entry,
         progress: Progress | None,
+        taken: ExitStack,
     ) -> dict[str, Any]:
-        """What :meth:`call` says, within the rate."""
-        entry = _Entry(self._audit, next(self._numbers), name, client, arguments, self._held_back)
-        self._held_back = 0
-        try:
-            tool = self._tool(name)
-            entry.tool = tool.name
-            given = _checked(tool, arguments)
-            seconds = self._seconds(given)
-            if not tool.read_only:
-                await entry.begin()
-            call = Call(
-                jail=await jail(),
-                settings=self._settings,
-                processes=self._processes,
-                executor=self._executor,
-                seconds=seconds,
-                progress=progress,
-            )
-            result = _result(await self._answer(tool.run(call, given), call))
-        except McpdError as fault:
-            await entry.end(fault.word, fault.message)
-            raise
-        except BaseException as error:
-            # Nobody waits for it any more, or it is a fault of ours.
-            await asyncio.shield(entry.end("Cancelled" if isinstance(error, asyncio.CancelledError) else "Failed"))
-            raise
-        await entry.end("", strict=tool.read_only)
+        """What :meth:`call` says, within the rate; *taken* is for what gives back the memory of it."""
+        began = time.monotonic()
+        tool, given, seconds = await self._prepared(name, arguments, entry)
+        async with self._in_time(began, seconds):
+            found = await jail()
+            share = await self._answers.share(small="timeout_seconds" in tool.arguments.model_fields)
+        taken.callback(share.is_now, 0)
+        entry.named.resolve(found)
+        for place in PLACES:
+            path = getattr(given, place, None)
+            if isinstance(path, str):
+                found.check_root(path)
+        if not tool.read_only:
+            await entry.begin()
+        call = Call(
+            jail=found,
+            settings=self._settings,
+            processes=self._processes,
+            executor=self._executor,
+            seconds=seconds,
+            began=began,
+            progress=progress,
+        )
+        answer = await self._answer(tool.run(call, given), call)
+        async with self._in_time(began, seconds):
+            result, size = await self._out_of_the_way(lambda: _result(answer), answer.result, answer.content)
+        share.is_now(size)
         return result
+
+    async def _prepared(self, name: str, arguments: Mapping[str, Any], entry: _Entry) -> tuple[Tool, Arguments, float]:
+        """The tool, its arguments, and the seconds that the call may take. Raises McpdError."""
+        tool = self._tool(name)
+        entry.tool, entry.strict = tool.name, tool.read_only
+        async with self._in_time(time.monotonic(), SECONDS):
+            given = await self._out_of_the_way(lambda: checked(tool, arguments), arguments)
+        return tool, given, self._seconds(given)
+
+    async def _out_of_the_way(self, function: Callable[[], T], *about: object) -> T:
+        """What *function* says: in a thread if what it is *about* is so large that others would have to wait."""
+        if not is_large(about):
+            return function()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    @asynccontextmanager
+    async def _in_time(self, began: float, seconds: float) -> AsyncIterator[None]:
+        """Raise :class:`~mcpd.errors.TimedOut` *seconds* after *began*, and end at :meth:`close`."""
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._running.add(task)
+        try:
+            async with asyncio.timeout(began + seconds - time.monotonic()) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise timed_out(seconds) from None
+        finally:
+            self._running.discard(task)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        """Have :meth:`close` wait for what is recorded of a call."""
+        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unrecorded.add(recorded)
+        try:
+            yield
+        finally:
+            self._unrecorded.discard(recorded)
+            recorded.set_result(None)
+
+    def _entry(self, name: str, arguments: Mapping[str, Any], client: str) -> _Entry:
+        entry = _Entry(self._audit, next(self._numbers), name, client, Named(arguments), self._held_back)
+        self._held_back = 0
+        return entry
 
     def _tool(self, name: str) -> Tool:
         try:
@@ -197,12 +270,14 @@ class Workstation:
 class _Entry:
     """What the audit trail has of one call."""
 
-    def __init__(
-        self, audit: Audit, number: int, name: str, client: str, arguments: Mapping[str, Any], held_back: int
-    ) -> None:
+    def __init__(self, audit: Audit, number: int, name: str, client: str, named: Named, held_back: int) -> None:
         """*held_back* is how many calls were refused before this one, as they came too fast."""
         self.tool = printable(name)
-        self._audit, self._arguments = audit, arguments
+        self.strict = False
+        """Whether a good end that cannot be recorded is an error: nothing else says that there was such a call."""
+        self.named = named
+        self.held_back = held_back
+        self._audit = audit
         self._began = time.monotonic()
         self._fields: dict[str, JsonValue] = {"call": number, "client": printable(client)}
         if held_back:
@@ -210,55 +285,27 @@ class _Entry:
 
     async def begin(self) -> None:
         """Record that it begins. Raises McpdError, and then it must not."""
-        await self._audit.record({"event": "begin", "tool": self.tool, **self._fields}, self._arguments)
+        await self._audit.record({"event": "begin", "tool": self.tool, **self._fields}, self.named)
 
-    async def end(self, error: str, message: str = "", *, strict: bool = False) -> None:
-        """Record how it ended, with *error* unless that is empty. Raises McpdError if *strict*, and logs otherwise."""
+    async def end(self, error: str, message: str = "") -> None:
+        """Record how it ended, with *error* unless that is empty.
+
+        Raises McpdError for a good end that has to be recorded, and logs otherwise.
+        """
         said: dict[str, JsonValue] = {"error": error, "message": printable(message)} if error else {}
         taken = round((time.monotonic() - self._began) * 1000, 1)
         fields = {"event": "end", "tool": self.tool, **self._fields, "ok": not error, **said, "milliseconds": taken}
         try:
-            await self._audit.record(fields, self._arguments)
+            await self._audit.record(fields, self.named)
         except McpdError as fault:
-            if strict:
+            if self.strict and not error:
                 raise
             log.error("%s: %s", fault.message, json.dumps(fields))  # noqa: TRY400 - it is no fault of the program's
 
 
-def _checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
-    """*arguments* of *tool*. What is null is as good as left out. Raises :class:`~mcpd.errors.InvalidArgument`."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    fault = best_match(tool.validator.iter_errors(given))
-    if fault is not None:
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault.path).lstrip(".")
-        error = InvalidArgument(f"{tool.name}: {printable(where) + ': ' if where else ''}{_message(fault)}")
-        error.data = {"argument": printable(where)}
-        raise error
-    try:
-        return tool.arguments.model_validate(given)
-    except ValidationError as error:
-        raise InvalidArgument(f"{tool.name}: {first_fault(error)}") from error
-
-
-def _message(fault: JsonSchemaError) -> str:
-    """What *fault* says, without the value, which may be megabytes long."""
-    schema, instance = fault.schema, fault.instance
-    rule, wanted = fault.validator, fault.validator_value
-    if isinstance(schema, dict) and isinstance(instance, dict):
-        known: dict[str, Any] = schema.get("properties", {})
-        extra = next((name for name in instance if name not in known), None)
-        if rule == "additionalProperties" and extra is not None:
-            return f"there is no argument {printable(extra)!r}; there are {', '.join(known)}"
-        missing = next((name for name in schema.get("required", ()) if name not in instance), None)
-        if rule == "required" and missing is not None:
-            return f"the argument {missing!r} is missing"
-    shown = printable(json.dumps(instance))
-    if rule == "enum" and isinstance(wanted, list):
-        return f"{shown} is none of {', '.join(map(str, wanted))}"
-    return f"{shown} does not fit {printable(json.dumps({str(rule): wanted}))}"
-
-
-def _result(answer: Answer) -> dict[str, Any]:
+def _result(answer: Answer) -> tuple[dict[str, Any], int]:
+    """*answer* as it is sent, and about how much memory that takes."""
     structured = answer.result.model_dump(mode="json", exclude_none=True)
     content = [*answer.content] or [{"type": "text", "text": json.dumps(structured, ensure_ascii=False)}]
-    return {"content": content, "structuredContent": structured}
+    result = {"content": content, "structuredContent": structured}
+    return result, size_of(result)

@@ -14,7 +14,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from mcpd.script import File
-from mcpd.servers.scripts.calls import Limits, frames, results, seccomp
+from mcpd.servers import seccomp
+from mcpd.servers.scripts.calls import Limits, frames, results
 from mcpd.servers.scripts.calls.lines import LONGEST, MORE, MOST, Lines
 from mcpd.servers.scripts.calls.outcome import Report, outcome
 from mcpd.servers.scripts.calls.shell import interpreter

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jsonschema import Draft202012Validator
 
-from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.call import Call
+from mcpd.servers.workstation.checking import checked
 from mcpd.servers.workstation.environment import Environment
 from mcpd.servers.workstation.processes import Processes
 from mcpd.servers.workstation.roots import Roots
@@ -66,6 +66,7 @@ class Workbench:
         environment = Environment(self.settings)
         self._stack.callback(environment.close)
         self.processes = Processes(environment)
+        self._stack.callback(self.processes.close)
         self.roots_found = Roots(self.settings)
         self.jail = self.roots_found.jail
         self._executor = self._stack.enter_context(ThreadPoolExecutor(4))
@@ -88,10 +89,7 @@ class Workbench:
     async def call(self, tool: Tool, /, *, call: Call | None = None, **arguments: Any) -> Answer:
         """What *tool* answers, held against its schemas. Raises McpdError, for arguments as the server does."""
         Draft202012Validator.check_schema(tool.input_schema)
-        faults = [fault.message for fault in tool.validator.iter_errors(arguments)]
-        if faults:
-            raise InvalidArgument("; ".join(faults))
-        answer = await tool.run(call or self.new_call(), tool.arguments.model_validate(arguments))
+        answer = await tool.run(call or self.new_call(), checked(tool, arguments))
         said = answer.result.model_dump(mode="json", exclude_none=True)
         Draft202012Validator(tool.output_schema).validate(said)
         return answer

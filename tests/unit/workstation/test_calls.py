@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.errors import Cancelled, InvalidArgument, LimitExceeded, McpdError, TimedOut
-from mcpd.servers.workstation import audit as audits
+from mcpd.errors import Cancelled, InvalidArgument, LimitExceeded, NotFound, TimedOut, UnknownMethod
 from mcpd.servers.workstation import workstation as module
-from mcpd.servers.workstation.audit import Audit
 from mcpd.servers.workstation.bucket import Bucket
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
+from mcpd.servers.workstation.tools import TOOLS
 from mcpd.servers.workstation.workstation import Workstation
 from tests.unit.workstation.bench import Workbench
 
@@ -192,34 +191,54 @@ async def test_A_19_what_comes_too_fast_is_not_run_and_counted(tmp_path: Path, b
     assert len(recorded(tmp_path)) == 1
 
 
-async def test_A_20_the_record_begins_anew_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audits, "MAX_LOG", 1000)
-    trail = Audit(tmp_path)
-    for number in range(20):
-        await trail.record({"event": "end", "call": number}, {"path": "x"})
-    trail.close()
-    texts = [(tmp_path / name).read_text() for name in ("audit.jsonl.1", "audit.jsonl")]
-    assert all(len(text) <= 1000 for text in texts)
-    numbers = [json.loads(line)["call"] for text in texts for line in text.splitlines()]
-    assert numbers == list(range(numbers[0], 20))
+async def test_A_6_the_time_of_a_call_begins_before_the_client_is_asked_for_its_roots(
+    station: Workstation, tmp_path: Path
+) -> None:
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimedOut, match=r"after 0\.05 s"):
+        await station.call("test/sleep", {"timeout_seconds": 0.05}, never)
+    assert [line["event"] for line in recorded(tmp_path)] == ["end"]
 
 
-async def test_A_20_what_is_in_its_place_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_text("mine\n")
-    (tmp_path / "audit.jsonl").symlink_to("elsewhere")
-    trail = Audit(tmp_path)
-    with pytest.raises(McpdError, match="recording the call in"):
-        await trail.record({"event": "end"}, {})
-    trail.close()
-    assert (tmp_path / "elsewhere").read_text() == "mine\n"
+async def test_A_15_a_call_that_waits_for_roots_ends_with_the_server(station: Workstation, tmp_path: Path) -> None:
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(station.call("test/sleep", {"timeout_seconds": 600}, never))
+    await asyncio.sleep(0)
+    await station.close()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [line["error"] for line in recorded(tmp_path)] == ["Cancelled"]
 
 
-async def test_A_20_a_digest_says_whether_arguments_were_the_same(tmp_path: Path) -> None:
-    trail = Audit(tmp_path / "made")
-    for arguments in ({"a": 1, "b": "\ud800"}, {"b": "\ud800", "a": 1}, {"a": 2}):
-        await trail.record({"event": "end"}, arguments)
-    trail.close()
-    first, second, third = (
-        json.loads(line)["arguments_sha256"] for line in (tmp_path / "made" / "audit.jsonl").read_text().splitlines()
-    )
-    assert first == second != third
+async def test_A_19_what_is_only_looked_at_neither_counts_nor_is_recorded(tmp_path: Path, bodies: Bodies) -> None:
+    with Workbench(tmp_path, rate=0.001, burst=2) as bench:
+        station = Workstation(bench.settings, [Tool("test/say", "", "", Nothing, Said, bodies.say, read_only=True)])
+        for _ in range(5):
+            await station.check("test/say", {})
+        for name, arguments, fault in (("test/none", {}, UnknownMethod), ("test/say", {"x": 1}, InvalidArgument)):
+            with pytest.raises(fault):
+                await station.check(name, arguments)
+        with pytest.raises(LimitExceeded):
+            await station.check("test/say", {})
+        await station.close()
+    assert [(line["tool"], line["error"]) for line in recorded(tmp_path)] == [
+        ("test/none", "UnknownMethod"), ("test/say", "InvalidArgs")
+    ]  # fmt: skip
+
+
+async def test_a_call_in_a_root_that_was_made_again_says_so(tmp_path: Path) -> None:
+    with Workbench(tmp_path) as bench:
+        station = Workstation(bench.settings, TOOLS)
+        bench.root.rename(tmp_path / "elsewhere")
+        bench.root.mkdir()
+        for name, arguments in (
+            ("filesystem/list", {}), ("filesystem/write", {"path": "x", "content": ""}), ("git/status", {})
+        ):  # fmt: skip
+            with pytest.raises(NotFound, match="was moved or deleted since the server started"):
+                await call(station, name, arguments=arguments)
+        await station.close()
+    assert not any((tmp_path / "elsewhere").iterdir())

@@ -208,6 +208,17 @@ async def test_what_comes_back_from_the_trash_is_forgotten_there(bench: Workbenc
     assert names(trash / "info") == names(trash / "files") == []
 
 
+async def test_it_is_also_if_a_symlink_led_there(bench: Workbench) -> None:
+    trash = bench.root / f".Trash-{os.geteuid()}"
+    (bench.root / "way").symlink_to(f"{trash.name}/files")
+    for name in ("a", "b"):
+        (bench.root / name).write_text("x")
+        await bench.call(DELETE, path=name)
+    await bench.call(MOVE, source="way/a", destination="a")
+    await bench.call(DELETE, path="way/b", permanent=True)
+    assert names(trash / "info") == names(trash / "files") == []
+
+
 async def test_a_trash_without_notes_gives_back_what_it_has(bench: Workbench) -> None:
     files = bench.root / f".Trash-{os.geteuid()}/files"
     files.mkdir(parents=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
+from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, TooLarge
+from mcpd.servers.workstation.filesystem.scanning import MAX_SIZE, MAX_WHOLE
 from mcpd.servers.workstation.filesystem.searching import SEARCH, SearchResult
 from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.searches import ENGINES, fill, paths, search, use
@@ -183,6 +184,20 @@ async def test_binary_files_do_not_count(bench: Workbench) -> None:
     assert await paths(bench, "word", max_per_file=1, include=["early", "text"]) == ["text"]
     assert await paths(bench, "word", max_results=5000, include=["text", "early"]) == ["text"]
     assert await paths(bench, "word", path="early") == []
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize(("multiline", "most"), [(False, MAX_SIZE), (True, MAX_WHOLE)])
+async def test_files_that_are_too_large_are_left_out(bench: Workbench, multiline: bool, most: int) -> None:
+    with (bench.root / "large").open("wb") as file:
+        file.write(b"word\n" + b"x" * (most - 5))
+    assert await paths(bench, "word", multiline=multiline) == ["large"]
+    assert await paths(bench, "word", multiline=multiline, path="large") == ["large"]
+    with (bench.root / "large").open("ab") as file:
+        file.write(b"x")
+    assert await paths(bench, "word", multiline=multiline) == []
+    with pytest.raises(TooLarge, match=str(most)):
+        await search(bench, "word", multiline=multiline, path="large")
 
 
 @pytest.mark.usefixtures("engine")

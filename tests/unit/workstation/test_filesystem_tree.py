@@ -146,6 +146,15 @@ async def test_the_limit_leaves_out_what_lies_deepest_and_last(bench: Workbench)
     assert (await bench.call(TREE, limit=8)).result.truncated
 
 
+async def test_who_sees_only_the_text_sees_that_it_is_cut(bench: Workbench) -> None:
+    plant(bench.root, "a/b", "c/d")
+    assert len((await bench.call(TREE)).content) == 1
+    for limit in (1, 2, 3):
+        answer = await bench.call(TREE, limit=limit)
+        assert answer.result.truncated
+        assert answer.content[-1]["text"].startswith("[cut: there is more")
+
+
 async def test_a_directory_with_very_many_entries_is_drawn_in_part(bench: Workbench) -> None:
     fd = os.open(bench.root, os.O_RDONLY)
     try:

@@ -117,7 +117,7 @@ async def test_overwrite_false_keeps_what_is_there(bench: Workbench) -> None:
 
 
 async def test_missing_directories_are_made_if_asked_for(bench: Workbench) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match="does not exist; create_parents"):
         await bench.call(WRITE, path="a/b/c", content="x")
     await bench.call(WRITE, path="a/b/c", content="x", create_parents=True)
     assert (bench.root / "a/b/c").read_text() == "x"
@@ -232,10 +232,10 @@ async def test_appending_to_a_large_file_does_not_read_it_all(bench: Workbench) 
 
 async def test_more_than_the_limit_is_refused(bench: Workbench) -> None:
     with pytest.raises(TooLarge):
-        await bench.call(WRITE, path="a", content="€" * (11 * 1024 * 1024))
+        await bench.call(WRITE, path="a", content="€" * (3 * 1024 * 1024))
     assert not names(bench.root)
-    # What cannot be 32 MiB in base64 either is refused by the schema.
-    assert WRITE.input_schema["properties"]["content"]["maxLength"] == len(base64.b64encode(bytes(32 * 1024 * 1024)))
+    # What cannot be 8 MiB in base64 either is refused by the schema.
+    assert WRITE.input_schema["properties"]["content"]["maxLength"] == len(base64.b64encode(bytes(8 * 1024 * 1024)))
 
 
 @pytest.mark.parametrize("append", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import hashlib
 import os
 import threading
@@ -48,6 +49,50 @@ async def test_a_call_that_was_cancelled_leaves_the_old_content_and_nothing_else
             await bench.call(WRITE, call=call, path="a", content="new", append=append)
     assert (bench.root / "a").read_text() == "old"
     assert names(bench.root) == ["a"]
+
+
+async def test_a_new_file_has_no_other_name_while_it_is_written(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nothing is left of it if this process is killed."""
+    try:
+        os.close(os.open(bench.root, os.O_TMPFILE | os.O_WRONLY))
+    except OSError:
+        pytest.skip("this file system has no files without a name")
+    seen: list[list[str]] = []
+    call = bench.new_call()
+    monkeypatch.setattr(call, "check", lambda: seen.append(names(bench.root)))
+    await bench.call(WRITE, call=call, path="a", content="new")
+    assert seen
+    assert not any(seen)
+    assert names(bench.root) == ["a"]
+
+
+@pytest.mark.parametrize("fault", [errno.EOPNOTSUPP, errno.EISDIR])
+async def test_where_there_are_no_files_without_a_name_it_is_written_beside(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, fault: int
+) -> None:
+    opened = os.open
+
+    def refusing(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(fault, os.strerror(fault))
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refusing)
+    await bench.call(WRITE, path="a", content="new")
+    assert names(bench.root) == ["a"]
+    assert (bench.root / "a").read_text() == "new"
+
+
+async def test_nor_where_they_get_no_name_later(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: object, **_more: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refusing)
+    await bench.call(WRITE, path="a", content="new", executable=True)
+    assert names(bench.root) == ["a"]
+    assert (bench.root / "a").stat().st_mode & 0o111
 
 
 @pytest.mark.parametrize("before", [None, "old"])

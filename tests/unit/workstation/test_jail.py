@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -263,17 +264,16 @@ def test_A_18_ten_thousand_reads_while_a_directory_is_swapped_for_a_symlink(benc
     place = bench.jail.place("swapped/secret")
     outcomes: dict[str, int] = {}
     with Swapper(bench) as swapper:
-        for _ in range(10_000):
+        for number in itertools.count():
+            if number >= 10_000 and outcomes.get("inside\n") and swapper.swaps:
+                break
             try:
                 with bench.jail.file(place) as fd:
                     found = os.read(fd, 100).decode()
             except McpdError as fault:
                 found = type(fault).__name__
             outcomes[found] = outcomes.get(found, 0) + 1
-        while swapper.swaps == 0:
-            pass
     assert "nobody's business\n" not in outcomes
-    assert outcomes["inside\n"] > 0
     assert set(outcomes) <= {"inside\n", "NotFound", "NotAuthorized", "McpdError", "InvalidArgument"}
 
 
@@ -282,7 +282,9 @@ def test_A_18_nothing_is_made_outside_while_a_directory_is_swapped(bench: Workbe
     place = bench.jail.place("swapped/new")
     made = 0
     with Swapper(bench):
-        for number in range(2_000):
+        for number in itertools.count():
+            if number >= 2_000 and made:
+                break
             try:
                 with bench.jail.parent(place) as (directory, name):
                     fd = os.open(f"{name}{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, dir_fd=directory)
@@ -290,5 +292,4 @@ def test_A_18_nothing_is_made_outside_while_a_directory_is_swapped(bench: Workbe
                     made += 1
             except McpdError:
                 continue
-    assert made > 0
     assert bench.fingerprint() == before

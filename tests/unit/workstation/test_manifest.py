@@ -105,6 +105,8 @@ def test_A_18_without_configuration_nothing_but_gits_own_settings_is_granted() -
     assert [(grant.path, grant.writable) for grant in granted.paths] == [
         ("~/.gitconfig", False),
         ("~/.config/git/config", False),
+        ("~/.config/git/ignore", False),
+        ("~/.config/git/attributes", False),
     ]
     assert granted == Permissions(paths=granted.paths)
 

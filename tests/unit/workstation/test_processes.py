@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.errors import NotFound, NotSupported, SpawnFailed, TimedOut
-from mcpd.servers import landlock
+from mcpd.errors import InvalidArgument, NotFound, NotSupported, SpawnFailed, TimedOut
 from mcpd.servers.workstation.jail import Jail
 from mcpd.servers.workstation.processes import Command, Completed
 from tests.unit.workstation.bench import Workbench
@@ -142,7 +142,7 @@ async def test_a_program_that_is_not_there_or_cannot_be_started(bench: Workbench
 
 
 async def test_an_argument_that_cannot_be_one(bench: Workbench) -> None:
-    with pytest.raises(SpawnFailed, match="null byte"):
+    with pytest.raises(InvalidArgument, match="holds NUL"):
         await shell(bench, "echo \0")
 
 
@@ -193,6 +193,87 @@ async def test_A_15_so_does_one_cancelled_while_it_starts(bench: Workbench) -> N
     assert not processes_in(bench)
 
 
+async def test_A_23_many_at_once_each_with_its_own_status(bench: Workbench) -> None:
+    done = await asyncio.gather(*(shell(bench, f"exit {number}") for number in range(60)))
+    assert [each.code for each in done] == list(range(60))
+
+
+DAEMON = """
+import os, sys, time
+if os.fork(): sys.exit()
+os.setsid()
+if os.fork(): os._exit(0)
+os.execve("/usr/bin/env", ["env", "-i", "sh", "-c", "echo $$ >daemon; exec sleep 600"], {})
+"""
+
+
+async def test_A_15_a_daemon_without_a_trace_ends_with_its_own_call_and_no_other(bench: Workbench) -> None:
+    (bench.root / "directory" / "daemon.py").write_text(DAEMON)
+    begun = asyncio.Event()
+    script = "python3 daemon.py; while ! test -s daemon; do sleep 0.01; done; echo x; sleep 600"
+    task = asyncio.create_task(shell(bench, script, writes=True, on_line=lambda _: begun.set()))
+    await begun.wait()
+    for _ in range(3):
+        await shell(bench, "true")
+    pid = int((bench.root / "directory" / "daemon").read_text())
+    os.kill(pid, 0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_A_15_what_becomes_another_process_all_the_time_ends_too(bench: Workbench) -> None:
+    hopping = (
+        "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n os.fork() and os._exit(0)"
+    )
+    (bench.root / "directory" / "hop.py").write_text(hopping)
+    with pytest.raises(TimedOut):
+        await shell(bench, "python3 hop.py; sleep 600", seconds=0.5)
+    assert not processes_in(bench)
+
+
+async def test_A_18_a_command_does_not_get_rid_of_its_keeper(bench: Workbench) -> None:
+    done = await shell(bench, "kill -9 $PPID || echo refused; kill -STOP $PPID || echo refused")
+    assert (done.code, done.stdout) == (0, b"refused\nrefused\n")
+
+
+async def test_A_18_no_terminal_and_no_shared_memory_of_others(bench: Workbench) -> None:
+    ours, theirs = os.openpty()
+    name = os.ttyname(theirs)
+    shared = Path("/dev/shm") / f"workstation-{os.getpid()}"
+    shared.write_text("mine\n")
+    try:
+        done = await shell(bench, f"cat <{name}; echo x >{name}; cat {shared}; echo x >{shared}")
+    finally:
+        shared.unlink()
+        os.close(ours)
+        os.close(theirs)
+    assert done.stdout == b""
+    assert done.stderr.count(b"ermission denied") == 4
+
+
+OFFLINE = """
+import socket
+for family, kind, protocol in ((2, 1, 0), (2, 2, 0), (2, 1, 262), (10, 1, 0), (10, 2, 0)):
+    try:
+        socket.socket(family, kind, protocol)
+    except OSError as error:
+        print(type(error).__name__)
+socket.socket(socket.AF_UNIX).close()
+socket.socketpair()
+print("fine")
+"""
+
+
+@pytest.mark.skipif(os.uname().machine not in {"x86_64", "aarch64"}, reason="system calls are not known")
+async def test_A_18_without_allow_network_there_is_no_such_socket(bench: Workbench) -> None:
+    call = bench.new_call()
+    done = await call.run(Command(("python3", "-c", OFFLINE), call.jail.place(".")))
+    assert done.stdout.decode().split() == ["PermissionError"] * 5 + ["fine"]
+
+
 async def test_A_23_many_at_once_each_with_its_own_output(bench: Workbench) -> None:
     done = await asyncio.gather(*(shell(bench, f"echo {number}; sleep 0.01; echo {number}") for number in range(40)))
     assert [each.stdout.decode().split() for each in done] == [[str(number)] * 2 for number in range(40)]
@@ -229,9 +310,16 @@ def processes_in(bench: Workbench) -> list[int]:
 
 
 @pytest.fixture
-def _without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_landlock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel, or a container, that has none."""
-    monkeypatch.setattr(landlock, "version", lambda: -1)
+    code = "from mcpd.servers import landlock; landlock.version = lambda: -1"
+    python = bench.directory / "python"
+    python.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -I -B -c"
+        f" '{code}; from mcpd.servers.workstation import keeper; keeper.main()'\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
 
 
 @pytest.mark.usefixtures("_without_landlock")

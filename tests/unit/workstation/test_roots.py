@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.errors import InvalidConfig, NotAuthorized
-from mcpd.servers.workstation import client_roots
-from mcpd.servers.workstation.client_roots import ClientRoots
+from mcpd.errors import InvalidConfig, NotAuthorized, NotFound
 from mcpd.servers.workstation.roots import expanded
 from tests.unit.workstation.bench import Workbench
 
@@ -89,50 +86,32 @@ def test_a_root_stays_open_as_long_as_somebody_may_need_it(bench: Workbench) -> 
         os.fstat(fd)
 
 
-async def test_the_client_is_asked_once_and_again_after_a_change(bench: Workbench) -> None:
-    found = ClientRoots(bench.roots_found)
-    asked = 0
-
-    async def ask() -> list[str]:
-        nonlocal asked
-        asked += 1
-        await asyncio.sleep(0)
-        return [(bench.root / "project").as_uri()]
-
-    jails = await asyncio.gather(*(found.jail(ask) for _ in range(5)))
-    assert asked == 1
-    assert {jail.roots[0].path for jail in jails} == {f"{bench.root}/project"}
-    found.changed()
-    await found.jail(ask)
-    assert asked == 2
+@pytest.mark.parametrize("again", [False, True])
+def test_a_root_that_is_not_where_it_was(bench: Workbench, *, again: bool) -> None:
+    narrowed = bench.roots_found.narrowed([(bench.root / "project").as_uri()])
+    bench.root.rename(bench.directory / "elsewhere")
+    if again:
+        (bench.root / "project").mkdir(parents=True)
+    for jail in (bench.jail, narrowed, bench.roots_found.narrowed([(bench.root / "project").as_uri()])):
+        for path in (".", "file", str(bench.root / "project" / "file")):
+            with pytest.raises(NotFound, match=f"^{bench.root}.* was moved or deleted .*; start the server again"):
+                jail.check_root(path)
+    bench.jail.check_root(str(bench.roots[1] / "file"))
+    (bench.directory / "elsewhere").rename(bench.directory / "further")
+    with pytest.raises(NotFound):
+        bench.jail.check_root("file")
 
 
-async def test_an_answer_from_before_a_change_is_not_used(bench: Workbench) -> None:
-    found = ClientRoots(bench.roots_found)
-    answers = [bench.roots[1].as_uri(), (bench.root / "project").as_uri()]
-
-    async def ask() -> list[str]:
-        if len(answers) == 2:
-            found.changed()
-        return [answers.pop(0)]
-
-    assert (await found.jail(ask)).roots[0].path == f"{bench.root}/project"
-
-
-async def test_a_client_that_does_not_say_gets_nothing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_roots, "PATIENCE", 0.01)
-
-    async def ask() -> list[str]:
-        await asyncio.Event().wait()
-        return []
-
-    with pytest.raises(NotAuthorized, match="has not said"):
-        await ClientRoots(bench.roots_found).jail(ask)
+def test_a_root_that_is_gone(bench: Workbench) -> None:
+    bench.roots[1].rmdir()
+    bench.jail.check_root("file")
+    with pytest.raises(NotFound, match="was moved or deleted"):
+        bench.jail.check_root(str(bench.roots[1]))
 
 
 def test_the_users_home_is_filled_in() -> None:
     home = Path("/home/somebody")
     assert expanded(["~", "~/src", "/srv"], home) == (home, home / "src", Path("/srv"))
-    for path in ("src", "~other/src", "", "./x", "/x\0y"):
+    for path in ("src", "~other/src", "", "./x", "/x\0y", "/srv/../etc", "~/..", "/srv/link/.."):
         with pytest.raises(InvalidConfig, match="absolute path"):
             expanded([path], home)

@@ -11,8 +11,7 @@ import resource
 from contextlib import suppress
 from typing import Final
 
-from mcpd.servers import landlock
-from mcpd.servers.scripts.calls import seccomp
+from mcpd.servers import landlock, seccomp
 
 FILE_SIZE: Final = 1 << 30
 """Bytes of the longest file that a call can write."""

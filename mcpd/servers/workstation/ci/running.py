@@ -76,7 +76,10 @@ async def run_kind(
     "restore" without the network, and what :meth:`.call.Call.run` does.
     """
     if kind == "restore" and not call.settings.allow_network:
-        raise NotAuthorized("fetching dependencies takes the network; allow_network permits it")
+        raise NotAuthorized(
+            "fetching dependencies takes the network; allow it with: mcpctl config set workstation allow_network=true,"
+            " or --allow-network where the server is started"
+        )
     detection = await call.in_thread(lambda: _detected(call, path, ecosystem))
     candidates = _candidates(detection, ecosystem)
     for each in (kind, *_INSTEAD.get(kind, ())):

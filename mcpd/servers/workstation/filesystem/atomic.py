@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Files written beside their place and then renamed to it: at every moment there is the old content or the new."""
+"""Files written beside their place and put there when they are whole: at every moment there is the old or the new."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +15,15 @@ from mcpd.errors import Busy, InvalidArgument, NotFound, ReadOnly
 from mcpd.model import printable
 from mcpd.servers.workstation.beneath import open_beneath
 from mcpd.servers.workstation.filesystem.chunks import CHUNK, digest
-from mcpd.servers.workstation.filesystem.renaming import real_path, rename_new, status_at, sync
+from mcpd.servers.workstation.filesystem.locking import locked
+from mcpd.servers.workstation.filesystem.renaming import (
+    is_mounted_read_only,
+    mounted_read_only,
+    real_path,
+    rename_new,
+    status_at,
+    sync,
+)
 from mcpd.servers.workstation.jail import kind, translated
 
 if TYPE_CHECKING:
@@ -29,6 +38,10 @@ _NAMED: Final = 100
 """Bytes of a file's name that the name of what is written beside it repeats; some file systems allow only 143."""
 _ACCESS: Final = "system.posix_acl_access"
 _EXECUTE: Final = 0o111
+_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
+"""What file systems say that have no files without a name."""
+_UNLINKABLE: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV, errno.ENOENT, errno.EINVAL, errno.ENOSYS})
+"""What they say that cannot give them a name later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +64,15 @@ class Target:
 
 @contextmanager
 def target(call: Call, place: Place) -> Iterator[Target]:
-    """*place* as what a file can be written to.
+    """*place* as what a file can be written to; no other call writes to it meanwhile.
 
     Raises :class:`~mcpd.errors.InvalidArgument` for a symlink and whatever else is no regular file, besides what
     :meth:`.jail.Jail.parent` raises.
     """
-    with call.jail.parent(place) as (directory, name):
+    with ExitStack() as stack:
+        directory, name = stack.enter_context(call.jail.parent(place))
         with translated(place, "writing"):
+            stack.enter_context(locked(call, (directory, name)))
             status = status_at(directory, name)
         if status is not None and stat.S_ISLNK(status.st_mode):
             with translated(place, "reading"):
@@ -132,22 +147,15 @@ def put(call: Call, found: Target, data: bytes, *, executable: bool | None = Non
     :class:`~mcpd.errors.ReadOnly` for one that may not be written and :class:`~mcpd.errors.Busy` for one that was
     changed since it was looked at.
     """
-    place, directory, name = found.place, found.directory, found.name
+    place = found.place
     if found.status is not None:
         if not overwrite:
             raise InvalidArgument(f"{place.shown} is there already; overwrite replaces it")
-        _check_writable(found)
-    temporary = _temporary(name)
+        check_writable(found)
     with translated(place, "writing"):
-        try:
-            _write(call, found, temporary, data, executable)
-            call.check()
-            _rename(found, temporary)
-        finally:
-            # It is not there any more if all went well; else what went wrong says more than what this would.
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=directory)
-    sync(place, directory)
+        if found.status is not None or not _put_nameless(call, found, data, executable):
+            _put_renamed(call, found, data, executable)
+    sync(place, found.directory)
 
 
 def with_execute(mode: int, executable: bool | None) -> int:
@@ -157,27 +165,66 @@ def with_execute(mode: int, executable: bool | None) -> int:
     return mode | (mode & 0o444) >> 2 if executable else mode & ~_EXECUTE
 
 
-def _write(call: Call, found: Target, temporary: str, data: bytes, executable: bool | None) -> None:
+def _put_nameless(call: Call, found: Target, data: bytes, executable: bool | None) -> bool:
+    """Write a new file that has no name until it is whole: nothing is left of it, even if we are killed meanwhile.
+
+    Says whether the file system can do that; if not, nothing has happened.
+    """
+    try:
+        fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666, dir_fd=found.directory)
+    except OSError as error:
+        if error.errno in _NAMELESS:
+            return False
+        raise
+    try:
+        _fill(call, fd, found, data, executable)
+        # Without following what /proc has there it would be the link in /proc that gets the name.
+        os.link(f"/proc/self/fd/{fd}", found.name, dst_dir_fd=found.directory, follow_symlinks=True)
+    except FileExistsError:
+        raise changed(found.place) from None
+    except OSError as error:
+        if error.errno in _UNLINKABLE:
+            return False
+        raise
+    finally:
+        os.close(fd)
+    return True
+
+
+def _put_renamed(call: Call, found: Target, data: bytes, executable: bool | None) -> None:
+    temporary = _temporary(found.name)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     # Nobody else may read meanwhile what nobody else could read before.
     fd = os.open(temporary, flags, 0o600 if found.status else 0o666, dir_fd=found.directory)
     try:
-        if found.status is not None:
-            _keep(fd, found)
-        status = found.status or os.fstat(fd)
-        mode = with_execute(stat.S_IMODE(status.st_mode) & 0o777, executable)
-        if os.fstat(fd).st_gid != status.st_gid:
-            # For the file our group was among the others.
-            mode = mode & ~0o070 | (mode & 0o007) << 3
-        if found.status is not None or executable is not None:
-            os.fchmod(fd, mode)
-        rest = memoryview(data)
-        while rest:
-            call.check()
-            rest = rest[os.write(fd, rest[:CHUNK]) :]
-        os.fsync(fd)
+        try:
+            _fill(call, fd, found, data, executable)
+        finally:
+            os.close(fd)
+        _rename(found, temporary)
     finally:
-        os.close(fd)
+        # It is not there any more if all went well; else what went wrong says more than what this would.
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=found.directory)
+
+
+def _fill(call: Call, fd: int, found: Target, data: bytes, executable: bool | None) -> None:
+    """Write *data* to *fd*, a new file that is to be *found*, and give it what belongs to that."""
+    if found.status is not None:
+        _keep(fd, found)
+    status = found.status or os.fstat(fd)
+    mode = with_execute(stat.S_IMODE(status.st_mode) & 0o777, executable)
+    if os.fstat(fd).st_gid != status.st_gid:
+        # For the file our group was among the others.
+        mode = mode & ~0o070 | (mode & 0o007) << 3
+    if found.status is not None or executable is not None:
+        os.fchmod(fd, mode)
+    rest = memoryview(data)
+    while rest:
+        call.check()
+        rest = rest[os.write(fd, rest[:CHUNK]) :]
+    os.fsync(fd)
+    call.check()
 
 
 def _keep(fd: int, found: Target) -> None:
@@ -196,8 +243,13 @@ def _keep(fd: int, found: Target) -> None:
                 os.setxattr(fd, name, os.getxattr(old, name))
 
 
-def _check_writable(found: Target) -> None:
-    """A directory that may be written lets us replace what we may not write; nobody means that."""
+def check_writable(found: Target) -> None:
+    """Raise :class:`~mcpd.errors.ReadOnly` if the file *found*, which is there, may not be written.
+
+    A directory that may be written lets us replace what we may not write; nobody means that.
+    """
+    if is_mounted_read_only(found.directory, found.name):
+        raise mounted_read_only(found.place)
     if not os.access(found.name, os.W_OK, dir_fd=found.directory, effective_ids=True, follow_symlinks=False):
         raise ReadOnly(f"{found.place.shown} is read-only: its permissions do not let it be written")
 

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import stat
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,8 +21,16 @@ from mcpd.servers.workstation.beneath import open_beneath
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import trash
 from mcpd.servers.workstation.filesystem.entries import EntryType, type_of
+from mcpd.servers.workstation.filesystem.locking import locked
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.filesystem.renaming import check_holds_no_root, real_path, status_at, sync
+from mcpd.servers.workstation.filesystem.renaming import (
+    check_holds_no_root,
+    is_mounted_read_only,
+    mounted_read_only,
+    real_path,
+    status_at,
+    sync,
+)
 from mcpd.servers.workstation.jail import path_of, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
@@ -60,8 +69,11 @@ class DeleteResult(Result):
 
 def _delete(call: Call, arguments: DeleteArguments) -> Answer:
     place = call.jail.place(arguments.path)
-    with call.jail.parent(place) as (directory, name):
+    with ExitStack() as stack:
+        directory, name = stack.enter_context(call.jail.parent(place))
+        taken = [(directory, name)] if arguments.permanent else [(directory, name), trash.name_of(place.root)]
         with translated(place, "deleting"):
+            stack.enter_context(locked(call, *taken))
             status = status_at(directory, name)
         if status is None:
             raise NotFound(f"{place.shown}: there is no such file or directory")
@@ -71,7 +83,7 @@ def _delete(call: Call, arguments: DeleteArguments) -> Answer:
             removal = _Removal(call, place)
             removal.remove(directory, name, status, recursive=arguments.recursive)
             sync(place, directory)
-            trash.forget(call, place)
+            trash.forget(call, directory, name)
             removed = removal.count
         else:
             trashed = shown_name(trash.put_in_trash(call, place, directory, name).path)
@@ -91,14 +103,22 @@ class _Removal:
     def remove(self, directory: int, name: str, status: os.stat_result, *, recursive: bool) -> None:
         """Remove *name* in *directory*, which *status* is of."""
         with translated(self._place, "deleting"):
-            if not stat.S_ISDIR(status.st_mode):
-                os.unlink(name, dir_fd=directory)
-            elif recursive:
-                self._check_mounts(real_path(directory, name))
-                self._remove_tree(directory, name, status)
-            else:
-                self._remove_empty(directory, name)
+            try:
+                self._remove(directory, name, status, recursive=recursive)
+            except OSError as error:
+                if error.errno in {errno.EBUSY, errno.EROFS} and is_mounted_read_only(directory, name):
+                    raise mounted_read_only(self._place) from error
+                raise
         self.count += 1
+
+    def _remove(self, directory: int, name: str, status: os.stat_result, *, recursive: bool) -> None:
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(name, dir_fd=directory)
+        elif recursive:
+            self._check_mounts(real_path(directory, name))
+            self._remove_tree(directory, name, status)
+        else:
+            self._remove_empty(directory, name)
 
     def _remove_empty(self, directory: int, name: str) -> None:
         try:

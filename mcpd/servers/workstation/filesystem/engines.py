@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.filesystem.matches import Matches
+    from mcpd.servers.workstation.filesystem.sources import Sources
     from mcpd.servers.workstation.filesystem.walking import Query
     from mcpd.servers.workstation.jail import Place
     from mcpd.servers.workstation.processes import Completed
@@ -26,10 +27,10 @@ _KEPT: Final = 64 * 1024
 """Bytes of the output that are kept, beside what is taken from it line by line."""
 
 
-async def with_ripgrep(call: Call, query: Query, directory: Place, matches: Matches) -> None:
-    """Tell *matches* what ripgrep finds for *query* in *directory*. Raises McpdError."""
+async def with_ripgrep(call: Call, query: Query, directory: Place, matches: Matches, sources: Sources) -> None:
+    """Tell *matches* what ripgrep finds for *query* in *directory* and *sources* have. Raises McpdError."""
     argv, stdin = ripgrep.started(query)
-    events = ripgrep.Events(matches, multiline=query.multiline)
+    events = ripgrep.Events(matches, sources, multiline=query.multiline)
     reported = 0
 
     def take(line: bytes) -> None:

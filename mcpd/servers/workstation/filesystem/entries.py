@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 EntryType: TypeAlias = Literal["file", "directory", "symlink", "pipe", "socket", "device"]
 
 MAX_TEXT: Final = 4 * 1024 * 1024
-"""Characters of names and paths that one answer has."""
+"""Bytes of names and paths, in JSON, that one answer has; they stand there twice."""
 
 _TYPES: Final[dict[int, EntryType]] = {
     stat.S_IFREG: "file",

@@ -15,7 +15,7 @@ from pydantic import Field
 from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, EntryType, entry_at, timestamp
-from mcpd.servers.workstation.filesystem.names import is_addressable, shown_name
+from mcpd.servers.workstation.filesystem.names import is_addressable, json_size, shown_name
 from mcpd.servers.workstation.jail import HERE, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
@@ -77,7 +77,7 @@ def _list(call: Call, arguments: ListArguments) -> Answer:
             last = key
             if entry is not None:
                 entries.append(entry)
-                text += len(entry.name) + len(entry.target or "")
+                text += json_size(entry.name) + json_size(entry.target or "")
             if text > MAX_TEXT:
                 break
     return Answer(

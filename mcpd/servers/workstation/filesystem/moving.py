@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
@@ -14,9 +15,12 @@ from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import trash
 from mcpd.servers.workstation.filesystem.entries import EntryType, type_of
+from mcpd.servers.workstation.filesystem.locking import locked
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.filesystem.renaming import (
     check_holds_no_root,
+    is_mounted_read_only,
+    mounted_read_only,
     real_path,
     rename_new,
     status_at,
@@ -51,8 +55,11 @@ def _move(call: Call, arguments: MoveArguments) -> Answer:
     """Rename at once. A symlink is moved, or replaced, itself; nothing happens to what it points to."""
     source = call.jail.place(arguments.source)
     destination = call.jail.place(arguments.destination)
-    with call.jail.parent(source) as (from_directory, old), call.jail.parent(destination) as (to_directory, new):
+    with ExitStack() as stack:
+        from_directory, old = stack.enter_context(call.jail.parent(source))
+        to_directory, new = stack.enter_context(call.jail.parent(destination))
         with translated(source, "moving"):
+            stack.enter_context(locked(call, (from_directory, old), (to_directory, new)))
             moved = status_at(from_directory, old)
         if moved is None:
             raise NotFound(f"{source.shown}: there is no such file or directory")
@@ -69,10 +76,14 @@ def _move(call: Call, arguments: MoveArguments) -> Answer:
             else:
                 os.rename(old, new, src_dir_fd=from_directory, dst_dir_fd=to_directory)
         except OSError as error:
+            if is_mounted_read_only(from_directory, old):
+                raise mounted_read_only(source) from error
+            if replaced is not None and is_mounted_read_only(to_directory, new):
+                raise mounted_read_only(destination) from error
             raise _fault(error, source, destination) from error
         sync(source, from_directory)
         sync(destination, to_directory)
-    trash.forget(call, source)
+        trash.forget(call, from_directory, old)
     return Answer(
         MoveResult(
             source=shown_name(source.path),
@@ -111,7 +122,9 @@ def _fault(error: OSError, source: Place, destination: Place) -> McpdError:
             " write a copy there and delete the original"
         )
     if error.errno == errno.EBUSY:
-        return InvalidArgument(f"{source.shown} is where another file system is mounted, and stays where it is")
+        return InvalidArgument(
+            f"{source.shown} or {destination.shown} is where something is mounted, and stays where it is"
+        )
     if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
         return InvalidArgument(f"{destination.shown} has just been created by somebody else")
     return fault(error, source, "moving")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Final
 
@@ -20,6 +21,11 @@ def shown_name(text: str) -> str:
 def is_addressable(name: str) -> bool:
     """Whether *name*, as ``os`` gives it, is UTF-8, so that an argument of a tool can name it."""
     return _HALVES.search(name) is None
+
+
+def json_size(text: str) -> int:
+    """Bytes that *text* takes in JSON."""
+    return len(json.dumps(text, ensure_ascii=False).encode(errors="surrogatepass"))
 
 
 def one_line(text: str) -> str:

@@ -25,7 +25,7 @@ from mcpd.servers.workstation.filesystem.media import (
     type_of_text,
 )
 from mcpd.servers.workstation.filesystem.names import shown_name
-from mcpd.servers.workstation.filesystem.texts import NotText, TextFile, too_few
+from mcpd.servers.workstation.filesystem.texts import MAX_JSON, NotText, TextFile, too_few
 from mcpd.servers.workstation.jail import translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
@@ -39,6 +39,8 @@ Kind: TypeAlias = Literal["text", "image", "audio", "binary"]
 
 DEFAULT_BYTES: Final = 1024 * 1024
 MAX_BYTES: Final = 8 * 1024 * 1024
+_MAX_RAW: Final = MAX_JSON // 4 * 3
+"""Bytes that base64 makes as long as a text may be."""
 _MAX_OFFSET: Final = 2**53 - 1
 """What every JSON parser reads exactly."""
 _LOOKED_AT: Final = 8192
@@ -61,7 +63,10 @@ class ReadArguments(Arguments):
     offset: int | None = Field(default=None, ge=0, le=_MAX_OFFSET, description="First byte, from 0")
     length: int | None = Field(default=None, ge=1, le=_MAX_OFFSET, description="Number of bytes")
     max_bytes: int = Field(
-        default=DEFAULT_BYTES, ge=LONGEST, le=MAX_BYTES, description="Most bytes of the file to return"
+        default=DEFAULT_BYTES,
+        ge=LONGEST,
+        le=MAX_BYTES,
+        description="Most bytes of the file to return; of text no more than 5 MiB of JSON",
     )
 
 
@@ -83,7 +88,7 @@ class ReadResult(Result):
     start_line: int | None = Field(default=None, description="First line of the text, if known")
     end_line: int | None = Field(default=None, description="Last line of the text, if known")
     total_lines: int | None = Field(default=None, description="Lines of the whole file, if known")
-    truncated: bool = Field(description="Whether max_bytes cut off what was asked for")
+    truncated: bool = Field(description="Whether what was asked for is cut off, being too much for one answer")
     next_offset: int | None = Field(default=None, description="The offset to read on from")
     next_line: int | None = Field(default=None, description="The start_line to read on from")
     sha256: str | None = Field(default=None, description="Of the file, if all of it was read")
@@ -147,7 +152,7 @@ class _Reading:
         most = min(length, self._arguments.max_bytes)
         piece = file.piece(offset, most, whole_lines=length > most)
         begins = offset <= len(form.mark)
-        truncated = length > most and not piece.is_last
+        truncated = (length > most or piece.is_full) and not piece.is_last
         return self._answer(form, file, piece, first_line=1 if begins else None, truncated=truncated)
 
     def lines(self, encoding: EditEncoding) -> Answer:
@@ -167,11 +172,11 @@ class _Reading:
 
     def raw(self) -> Answer:
         """The bytes that are asked for, as base64 in a text block, as ``filesystem/write`` takes them."""
-        piece = self._bytes()
+        piece = self._bytes(_MAX_RAW)
         text = base64.b64encode(piece.data).decode()
         return Answer(
             self._binary_result(self._type(), "binary", piece, text=text, encoding="base64"),
-            ({"type": "text", "text": text},),
+            ({"type": "text", "text": text}, *self._cut(piece)),
         )
 
     def media(self) -> Answer:
@@ -203,7 +208,7 @@ class _Reading:
         }
         return Answer(
             self._binary_result(type_of_bytes(self._name, self._head[:SNIFFED]), "binary", piece),
-            ({"type": "resource", "resource": resource},),
+            ({"type": "resource", "resource": resource}, *self._cut(piece)),
         )
 
     def _text_file(self, encoding: EditEncoding) -> tuple[Form, TextFile]:
@@ -221,10 +226,10 @@ class _Reading:
             return type_of_bytes(self._name, self._head[:SNIFFED])
         return type_of_text(self._name)
 
-    def _bytes(self) -> _Bytes:
+    def _bytes(self, at_once: int = MAX_BYTES) -> _Bytes:
         offset = self._arguments.offset or 0
         length = self._arguments.length or _MAX_OFFSET
-        most = min(length, self._arguments.max_bytes)
+        most = min(length, self._arguments.max_bytes, at_once)
         data = read_at(self._call, self._fd, offset, most + 1)
         goes_on = len(data) > most
         return _Bytes(
@@ -233,6 +238,11 @@ class _Reading:
             truncated=goes_on and length > most,
             next_offset=offset + most if goes_on else None,
         )
+
+    def _cut(self, piece: _Bytes) -> tuple[dict[str, str], ...]:
+        if not piece.truncated:
+            return ()
+        return (_note(f"after byte {piece.next_offset} of {self._size}", f"offset={piece.next_offset}"),)
 
     def _binary_result(
         self,
@@ -260,6 +270,7 @@ class _Reading:
         if first_line is not None:
             last_line = first_line + piece.lines - 1
             next_line = last_line + 1 if piece.ends_line and not piece.is_last else None
+        total = self._total(file, piece, first_line)
         is_whole = piece.start == len(form.mark) and piece.is_last
         result = ReadResult(
             path=self._path,
@@ -272,13 +283,19 @@ class _Reading:
             offset=piece.start,
             start_line=first_line if piece.text else None,
             end_line=last_line if piece.text else None,
-            total_lines=self._total(file, piece, first_line),
+            total_lines=total,
             truncated=truncated,
             next_offset=None if piece.is_last else piece.end,
             next_line=next_line,
             sha256=hashlib.sha256(encode(piece.text, form)).hexdigest() if is_whole else None,
         )
-        return Answer(result, ({"type": "text", "text": piece.text},))
+        block = {"type": "text", "text": piece.text}
+        if not truncated:
+            return Answer(result, (block,))
+        if next_line is None:
+            return Answer(result, (block, _note(f"after byte {piece.end} of {self._size}", f"offset={piece.end}")))
+        of = "" if total is None else f" of {total}"
+        return Answer(result, (block, _note(f"after line {last_line}{of}", f"start_line={next_line}")))
 
     def _total(self, file: TextFile, piece: Piece, first_line: int | None) -> int | None:
         if first_line is None:
@@ -289,6 +306,11 @@ class _Reading:
             return None
         newlines, ends_line = file.lines_after(piece.end)
         return first_line - 1 + piece.newlines + newlines + (not ends_line)
+
+
+def _note(where: str, how: str) -> dict[str, str]:
+    """What those see who see only the text of a result."""
+    return {"type": "text", "text": f"[cut {where}; go on with {how}]"}
 
 
 READ: Final = Tool(

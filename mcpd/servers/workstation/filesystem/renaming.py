@@ -10,7 +10,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import NotAuthorized
+from mcpd.errors import NotAuthorized, ReadOnly
 from mcpd.model import printable
 from mcpd.servers.workstation.beneath import open_beneath
 from mcpd.servers.workstation.jail import path_of, translated
@@ -38,6 +38,23 @@ def status_at(directory: int, name: str) -> os.stat_result | None:
 def real_path(directory: int, name: str) -> str:
     """Where *name* in *directory* lies: absolute, without symlinks on the way."""
     return os.path.join(path_of(directory), name)  # noqa: PTH118 - may be no UTF-8
+
+
+def is_mounted_read_only(directory: int, name: str) -> bool:
+    """Whether *name* in *directory* is, by itself or with what is around it, mounted so that nothing can change it."""
+    try:
+        fd = open_beneath(directory, name, os.O_PATH | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return bool(os.fstatvfs(fd).f_flag & os.ST_RDONLY)
+    finally:
+        os.close(fd)
+
+
+def mounted_read_only(place: Place) -> ReadOnly:
+    """The error of *place* if it is so."""
+    return ReadOnly(f"{place.shown} is mounted read-only, in mcpd's sandbox or by the system, and stays as it is")
 
 
 def check_holds_no_root(call: Call, place: Place, directory: int, name: str) -> None:

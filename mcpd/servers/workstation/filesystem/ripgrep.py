@@ -10,19 +10,20 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.servers.workstation.filesystem.globs import simple
-from mcpd.servers.workstation.filesystem.scanning import MAX_WHOLE, per_line
+from mcpd.servers.workstation.filesystem.scanning import per_line
 from mcpd.servers.workstation.filesystem.walking import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcpd.servers.workstation.filesystem.matches import Matches
+    from mcpd.servers.workstation.filesystem.sources import Sources
     from mcpd.servers.workstation.filesystem.walking import Query
 
 MOST_EVENT: Final = 1024 * 1024
 """Bytes of what ripgrep says of one line; of longer lines only the beginning is shown."""
 _START: Final = b'{"type":"'
-_NUMBER: Final = re.compile(rb'[}],"line_number":(\d+),"absolute_offset":')
+_NUMBER: Final = re.compile(rb'[}],"line_number":(\d+),"absolute_offset":(\d+),')
 _OVERLAP: Final = 128
 _HEAD: Final = 1 << 16
 _TEXT: Final = re.compile(rb'"lines":\{"(text|bytes)":"((?:[^"\\]|\\u[0-9a-f]{4}|\\[^u])*)')
@@ -50,10 +51,11 @@ def started(query: Query) -> tuple[tuple[str, ...], bytes]:
         "--glob=!.git",
         "--ignore-case" if query.ignore_case else "--case-sensitive",
         f"--context={query.context}",
+        f"--max-filesize={query.max_size}",
     ]
     argv += ["--fixed-strings"] * query.literal + ["--hidden"] * query.hidden + ["--no-ignore"] * query.ignored
     if query.multiline:
-        argv += ["--multiline", f"--max-filesize={MAX_WHOLE}"]
+        argv.append("--multiline")
     elif query.max_per_file is not None:
         argv.append(f"--max-count={query.max_per_file}")
     argv += [f"--glob=!{each}" for glob in query.exclude for each in simple([glob]) or ()]
@@ -75,10 +77,14 @@ def complaint(stderr: bytes) -> str:
 
 
 class Events:
-    """Takes what ``rg --json`` says, in lines of which a long one comes in pieces."""
+    """Takes what ``rg --json`` says, in lines of which a long one comes in pieces.
 
-    def __init__(self, matches: Matches, *, multiline: bool) -> None:
+    A file of which it says what *sources* do not have is another one by now, and nothing more of it counts.
+    """
+
+    def __init__(self, matches: Matches, sources: Sources, *, multiline: bool) -> None:
         self._matches = matches
+        self._sources = sources
         self._multiline = multiline
         self._pieces = b""
         self._long = False
@@ -110,15 +116,18 @@ class Events:
             self._matches.begin(os.fsdecode(_raw(data["path"])).removeprefix("./"))
         elif event["type"] == "end":
             self._matches.end(binary=data["binary_offset"] is not None)
+        elif event["type"] not in {"match", "context"} or not self._matches.listens:
+            return
+        elif not self._sources.has(data["absolute_offset"], raw := _raw(data["lines"])):
+            self._matches.leave()
         elif event["type"] == "context":
-            text = _raw(data["lines"]).decode(errors="replace")
+            text = raw.decode(errors="replace")
             for at, line in enumerate(text.removesuffix("\n").split("\n")):
                 self._matches.line(data["line_number"] + at, line.removesuffix("\r"), match=False)
-        elif event["type"] == "match":
-            self._match(data)
+        else:
+            self._match(data, raw)
 
-    def _match(self, data: dict[str, Any]) -> None:
-        raw = _raw(data["lines"])
+    def _match(self, data: dict[str, Any], raw: bytes) -> None:
         # It names no place for nothing at the end of a file without a last newline, such as of "$".
         submatches = data["submatches"] or [{"start": len(raw), "end": len(raw)}]
         if not self._multiline:
@@ -138,11 +147,15 @@ class Events:
         if start is not None:
             raw = start[2][: -(len(start[2]) % 4) or None] if start[1] == b"bytes" else start[2]
             value = json.loads(f'"{raw.decode(errors="ignore")}"')
-            text = _raw({start[1].decode(): value}).decode(errors="replace")
+            head = _raw({start[1].decode(): value})
+            if self._matches.listens and not self._sources.has(int(found[2]), head):
+                self._matches.leave()
+            text = head.decode(errors="replace")
             match = self._pieces.startswith(b'{"type":"match"')
             self._matches.line(int(found[1]), text.split("\n", 1)[0], match=match)
             # Across lines an event is about all lines that match one after the other, of which this is the first.
-            self._matches.full = self._matches.full or (match and self._multiline)
+            if match and self._multiline:
+                self._matches.cut()
         self._pieces = b""
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_WHOLE: Final = 64 * 1024 * 1024
 """Bytes of a file that has to be in memory as a whole: for patterns across lines, and in UTF-16."""
+MAX_SIZE: Final = 128 * 1024 * 1024
+"""Bytes of any other file that is searched: ripgrep takes more than twice as much for one that is a single line."""
 MAX_TEXT: Final = 500
 """Characters of a line that are shown."""
 _BLOCK: Final = 1024 * 1024
@@ -86,10 +88,12 @@ class _Contents:
         begun = binary = False
         with os.fdopen(fd, "rb", buffering=0):
             status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode) or (status.st_nlink > 1 and not self._query.hard_links):
+            if not stat.S_ISREG(status.st_mode) or status.st_size > self._query.max_size:
+                return
+            if status.st_nlink > 1 and not self._query.hard_links:
                 return
             try:
-                for line in self._whole(fd, status.st_size) if self._query.multiline else self._lines(_blocks(fd)):
+                for line in self._whole(fd) if self._query.multiline else self._lines(_blocks(fd)):
                     if not begun:
                         say("begin", path=path)
                         begun = True
@@ -136,9 +140,7 @@ class _Contents:
             goes_on = not block.endswith("\n")
             number -= goes_on
 
-    def _whole(self, fd: int, size: int) -> Iterator[_Line]:
-        if size > MAX_WHOLE:
-            return
+    def _whole(self, fd: int) -> Iterator[_Line]:
         text = "".join(_blocks(fd))
         context = self._query.context
         lines = text.removesuffix("\n").split("\n") if context else []

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints
 
-from mcpd.errors import InvalidArgument, McpdError
+from mcpd.errors import Busy, InvalidArgument, TooLarge
 from mcpd.model import printable
 from mcpd.servers.workstation.filesystem import engines
 from mcpd.servers.workstation.filesystem.entries import EntryType  # noqa: TC001 - pydantic reads it
 from mcpd.servers.workstation.filesystem.globs import Globs
 from mcpd.servers.workstation.filesystem.matches import Found, Matches
 from mcpd.servers.workstation.filesystem.names import is_addressable, one_line, shown_name
+from mcpd.servers.workstation.filesystem.scanning import MAX_SIZE, MAX_WHOLE
+from mcpd.servers.workstation.filesystem.sources import Sources
 from mcpd.servers.workstation.filesystem.walking import Query, with_contents
 from mcpd.servers.workstation.jail import HERE, Place, kind, path_of
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
@@ -105,14 +107,24 @@ def _target(call: Call, arguments: SearchArguments) -> _Target:
     with call.jail.opened(place) as fd:
         status = os.fstat(fd)
         real = path_of(fd)
-    relative = real.removeprefix(place.root.path.rstrip("/")).strip("/")
+    top = place.root.path
+    if not f"{real}/".startswith(f"{top}/"):
+        raise Busy(f"{place.shown}: it, or its root, was moved in this moment; try again")
+    relative = real[len(top) + 1 :]
     if stat.S_ISDIR(status.st_mode):
         return _Target(place, Place(place.root, relative or HERE), "")
     if arguments.target == "name":
         raise InvalidArgument(f"{place.shown} is {kind(status.st_mode)}, not a directory whose names can be searched")
     call.jail.check_file(place, status)
+    most = _max_size(arguments)
+    if status.st_size > most:
+        raise TooLarge(f"{place.shown} has {status.st_size} bytes; of files over {most} nothing is searched")
     above, _, name = relative.rpartition("/")
     return _Target(place, Place(place.root, above or HERE), name)
+
+
+def _max_size(arguments: SearchArguments) -> int:
+    return MAX_WHOLE if arguments.multiline else MAX_SIZE
 
 
 def _query(call: Call, arguments: SearchArguments, target: _Target) -> Query:
@@ -139,6 +151,7 @@ def _query(call: Call, arguments: SearchArguments, target: _Target) -> Query:
         ignored=arguments.ignored,
         context=arguments.context,
         max_per_file=arguments.max_per_file,
+        max_size=_max_size(arguments),
         hard_links=call.settings.allow_hard_links,
         only=target.only,
         root=target.directory.root.path,
@@ -152,10 +165,8 @@ def _ignores_case(arguments: SearchArguments) -> bool:
     return not any(char.isupper() for char in pattern)
 
 
-def _accepts(call: Call, query: Query, target: _Target) -> Callable[[str], bool]:
-    """Whether a file that ripgrep names counts.
-
-    A file with other names must not even count as left out, or patterns would tell what is in it.
+def _accepts(query: Query) -> Callable[[str], bool]:
+    """Whether a file that ripgrep names is one of those that are searched.
 
     Raises :class:`~mcpd.errors.InvalidArgument` for a glob that cannot be used.
     """
@@ -165,19 +176,12 @@ def _accepts(call: Call, query: Query, target: _Target) -> Callable[[str], bool]
         raise InvalidArgument(printable(str(error))) from None
 
     def accepts(path: str) -> bool:
-        if not query.only:
-            parts = path.split("/")
-            if ".git" in parts or (not query.hidden and any(part.startswith(".") for part in parts)):
-                return False
-            if exclude.covers(path) or (include and not include.matches(path, directory=False)):
-                return False
-        place = target.directory.child(path)
-        try:
-            with call.jail.opened(place, links=False) as fd:
-                call.jail.check_file(place, os.fstat(fd))
-        except McpdError:
+        if query.only:
+            return path == query.only
+        parts = path.split("/")
+        if ".git" in parts or (not query.hidden and any(part.startswith(".") for part in parts)):
             return False
-        return True
+        return not exclude.covers(path) and (not include or include.matches(path, directory=False))
 
     return accepts
 
@@ -185,20 +189,25 @@ def _accepts(call: Call, query: Query, target: _Target) -> Callable[[str], bool]
 def _prepared(call: Call, arguments: SearchArguments) -> tuple[_Target, Query, Callable[[str], bool]]:
     target = _target(call, arguments)
     query = _query(call, arguments, target)
-    return target, query, _accepts(call, query, target)
+    return target, query, _accepts(query)
 
 
 async def _search(call: Call, arguments: SearchArguments) -> Answer:
     target, query, accepts = await call.in_thread(lambda: _prepared(call, arguments))
     with_ripgrep = not query.names and call.which("rg") is not None
-    matches = Matches(
-        accepts if with_ripgrep else lambda _: True,
-        most=arguments.max_results,
-        most_per_file=arguments.max_per_file,
-        context=arguments.context,
-    )
-    search = engines.with_ripgrep if with_ripgrep else engines.without_ripgrep
-    await search(call, query, target.directory, matches)
+    with Sources(call, target.directory) as sources:
+        # A file with other names must not even count as left out, or patterns would tell what is in it.
+        matches = Matches(
+            (lambda path: accepts(path) and sources.begin(path)) if with_ripgrep else lambda _: True,
+            above=target.asked.path,
+            most=arguments.max_results,
+            most_per_file=arguments.max_per_file,
+            context=arguments.context,
+        )
+        if with_ripgrep:
+            await engines.with_ripgrep(call, query, target.directory, matches, sources)
+        else:
+            await engines.without_ripgrep(call, query, target.directory, matches)
     matches.finish()
     result = SearchResult(
         matches=[_match(each, target, arguments) for each in matches.found],
@@ -255,7 +264,8 @@ SEARCH: Final = Tool(
     title="Search files",
     description=(
         "Find lines that match a regular expression in the files below a directory, or files and directories by name."
-        " Binary files are left out, and unless asked for hidden ones and what .gitignore files name."
+        " Binary files are left out, those of more than 128 MiB (with multiline 64 MiB), and unless asked for hidden"
+        " ones and what .gitignore files name."
     ),
     arguments=SearchArguments,
     result=SearchResult,

@@ -9,15 +9,24 @@ from __future__ import annotations
 import codecs
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidArgument
 from mcpd.servers.workstation.filesystem.chunks import CHUNK, read_at
 from mcpd.servers.workstation.filesystem.encodings import LONGEST, undecodable
+from mcpd.servers.workstation.filesystem.names import json_size
 
 if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.filesystem.encodings import EditEncoding, Form
+
+
+MAX_JSON: Final = 5 * 1024 * 1024
+"""Bytes that the text of one answer takes in JSON; it stands there twice, and 16 MiB is what a message may have."""
+_MOST_JSON: Final = 6
+"""Bytes of a character in JSON, if it is a control character."""
+_STEP: Final = 4096
+"""Characters that are measured at once."""
 
 
 class NotText(InvalidArgument):
@@ -35,6 +44,8 @@ class Piece:
     """The byte after it."""
     is_last: bool
     """Whether the file ended there."""
+    is_full: bool = False
+    """Whether it was cut as its JSON would be too long."""
 
     @property
     def newlines(self) -> int:
@@ -67,7 +78,8 @@ class TextFile:
         """The text from the byte *offset* on, *most* bytes of it, but one character at least.
 
         If *offset* is within a character, the text begins with the next one. With *whole_lines* what does not reach the
-        end of the file is cut after a line, if there is the end of one.
+        end of the file is cut after a line, if there is the end of one; so is what would take more than
+        :data:`MAX_JSON` bytes in JSON.
         """
         start = self._boundary(offset)
         data = read_at(self._call, self._fd, start, most + LONGEST)
@@ -78,10 +90,15 @@ class TextFile:
             size += 1
             is_last = size == len(data) < most + LONGEST
             text, used = self._decoded(data[:size], start, final=is_last)
-        if whole_lines and not is_last and "\n" in text:
+        fitting = _fitting(text)
+        is_full = fitting < len(text)
+        if is_full:
+            text, is_last = text[:fitting], False
+        if (whole_lines or is_full) and not is_last and "\n" in text:
             text = text[: text.rindex("\n") + 1]
+        if not is_last:
             used = self._size(text)
-        return Piece(text, start, start + used, is_last)
+        return Piece(text, start, start + used, is_last, is_full)
 
     def cut(self, piece: Piece, lines: int) -> Piece:
         """*piece*, but at most *lines* lines of it."""
@@ -89,7 +106,7 @@ class TextFile:
         if end is None or end == len(piece.text):
             return piece
         text = piece.text[:end]
-        return Piece(text, piece.start, piece.start + self._size(text), is_last=False)
+        return Piece(text, piece.start, piece.start + self._size(text), is_last=False, is_full=piece.is_full)
 
     def line_start(self, number: int) -> int:
         """The byte that the line *number*, counted from 1, begins at, which may be the end of the file.
@@ -168,6 +185,16 @@ class TextFile:
 def too_few(shown: str, lines: int) -> InvalidArgument:
     """The error of a line that the file, called *shown*, does not have."""
     return InvalidArgument(f"{shown} has only {lines} line{'' if lines == 1 else 's'}")
+
+
+def _fitting(text: str) -> int:
+    """How many characters of *text* take at most :data:`MAX_JSON` bytes in JSON."""
+    if len(text) * _MOST_JSON <= MAX_JSON or json_size(text) <= MAX_JSON:
+        return len(text)
+    position, room = 0, MAX_JSON
+    while (needed := json_size(text[position : position + _STEP])) <= room:
+        position, room = position + _STEP, room - needed
+    return position
 
 
 def _after_newlines(text: str, count: int) -> int | None:

@@ -18,8 +18,15 @@ from urllib.parse import quote
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized
 from mcpd.servers.workstation.beneath import open_beneath
-from mcpd.servers.workstation.filesystem.renaming import real_path, rename_new, sync
-from mcpd.servers.workstation.jail import Place, fault, translated
+from mcpd.servers.workstation.filesystem.renaming import (
+    is_mounted_read_only,
+    mounted_read_only,
+    real_path,
+    rename_new,
+    status_at,
+    sync,
+)
+from mcpd.servers.workstation.jail import Place, fault, path_of, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,16 +50,24 @@ def trash_name() -> str:
     return f".Trash-{os.geteuid()}"
 
 
+def name_of(root: Root) -> tuple[int, str]:
+    """The trash of *root*, as :func:`.locking.locked` takes it."""
+    return root.fd, trash_name()
+
+
 def is_in_trash(root: Root, directory: int, name: str) -> bool:
     """Whether *name* in *directory*, by its real path, is the trash of *root* or in it."""
-    return f"{real_path(directory, name)}/".startswith(f"{Place(root, trash_name()).path}/")
+    return f"{real_path(directory, name)}/".startswith(f"{real_path(*name_of(root))}/")
 
 
 def put_in_trash(call: Call, place: Place, directory: int, name: str) -> Place:
     """Move *name* in *directory*, which is at *place*, to the trash; says where it is there.
 
+    The caller has locked both.
+
     Raises :class:`~mcpd.errors.InvalidArgument` if it is in the trash, is where a file system is mounted, or is on
-    another file system than the trash, and :class:`~mcpd.errors.NotAuthorized` for a trash that is not safely ours.
+    another file system than the trash, :class:`~mcpd.errors.ReadOnly` if it is mounted read-only, and
+    :class:`~mcpd.errors.NotAuthorized` for a trash that is not safely ours.
     """
     if is_in_trash(place.root, directory, name):
         raise InvalidArgument(f"{place.shown} is in the trash already; permanent deletes it for good")
@@ -69,7 +84,7 @@ def put_in_trash(call: Call, place: Place, directory: int, name: str) -> Place:
                 with suppress(OSError):
                     os.unlink(noted, dir_fd=info)
                 if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
-                    raise _fault(error, place) from error
+                    raise _fault(error, place, directory, name) from error
             else:
                 found = Place(place.root, f"{trash_name()}/{_FILES}/{trashed}")
                 sync(found, files)
@@ -78,28 +93,51 @@ def put_in_trash(call: Call, place: Place, directory: int, name: str) -> Place:
     raise McpdError(f"{place.shown}: no name is left for it in the trash; empty it")
 
 
-def forget(call: Call, place: Place) -> None:
-    """Remove the note of what was at *place*, if that is in the trash: it has been moved out of it, or deleted."""
-    above, _, name = place.relative.rpartition("/")
-    if above != f"{trash_name()}/{_FILES}":
-        return
-    noted = Place(place.root, f"{trash_name()}/{_INFO}/{name}{_SUFFIX}")
-    # What was asked for is done, and a note of what is gone is no fault: the desktops pass it over.
-    with suppress(McpdError), call.jail.parent(noted) as (directory, entry), translated(noted, "deleting"):
-        os.unlink(entry, dir_fd=directory)
+def forget(call: Call, directory: int, name: str) -> None:
+    """Remove the note of what was *name* in *directory*, if that is a trash: it has been moved out of it, or deleted.
+
+    By the real path: a symlink may have led there.
+    """
+    real = path_of(directory)
+    for root in call.jail.roots:
+        if real != f"{real_path(*name_of(root))}/{_FILES}":
+            continue
+        noted = Place(root, f"{trash_name()}/{_INFO}/{name}{_SUFFIX}")
+        # What was asked for is done, and a note of what is gone is no fault: the desktops pass it over.
+        with suppress(McpdError), call.jail.parent(noted) as (info, entry), translated(noted, "deleting"):
+            os.unlink(entry, dir_fd=info)
 
 
 @contextmanager
 def _trash(root: Root) -> Iterator[tuple[int, int]]:
-    """Descriptors of ``files`` and ``info`` in the trash of *root*, which are made if they are missing."""
+    """Descriptors of ``files`` and ``info`` in the trash of *root*, which are made if they are missing.
+
+    If nothing comes into one that was made for it, it goes again.
+    """
     top = Place(root, trash_name())
+    is_new = status_at(*name_of(root)) is None
     with ExitStack() as stack:
         found = stack.enter_context(_own(root.fd, top))
-        _hide_from_git(found, top)
-        yield (
-            stack.enter_context(_own(found, top.child(_FILES))),
-            stack.enter_context(_own(found, top.child(_INFO))),
-        )
+        try:
+            _hide_from_git(found, top)
+            yield (
+                stack.enter_context(_own(found, top.child(_FILES))),
+                stack.enter_context(_own(found, top.child(_INFO))),
+            )
+        except BaseException:
+            if is_new:
+                _remove(root, found)
+            raise
+
+
+def _remove(root: Root, found: int) -> None:
+    """Remove the trash *found* of *root*, unless there is something in it."""
+    with suppress(OSError):
+        for name in (_INFO, _FILES):
+            with suppress(FileNotFoundError):
+                os.rmdir(name, dir_fd=found)
+        os.unlink(_IGNORE, dir_fd=found)
+        os.rmdir(trash_name(), dir_fd=root.fd)
 
 
 def _hide_from_git(directory: int, place: Place) -> None:
@@ -163,7 +201,9 @@ def _noted(info: int, name: str, place: Place) -> bool:
     return True
 
 
-def _fault(error: OSError, place: Place) -> McpdError:
+def _fault(error: OSError, place: Place, directory: int, name: str) -> McpdError:
+    if is_mounted_read_only(directory, name):
+        return mounted_read_only(place)
     if error.errno in {errno.EXDEV, errno.EBUSY}:
         return InvalidArgument(
             f"{place.shown} is on another file system than the trash of its root; permanent deletes it for good"

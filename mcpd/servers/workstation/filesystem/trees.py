@@ -21,7 +21,7 @@ from pydantic import Field
 from mcpd.servers.workstation.beneath import open_beneath
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, Entry, EntryType, entry_at
-from mcpd.servers.workstation.filesystem.names import one_line, shown_name
+from mcpd.servers.workstation.filesystem.names import json_size, one_line, shown_name
 from mcpd.servers.workstation.jail import HERE, translated
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 EXCLUDED: Final = (".git", "node_modules", "__pycache__", ".venv", "target", ".Trash-*")
 _MOST_OF_TARGET: Final = 200
 """Characters of where a symlink points that are drawn."""
+_CUT: Final = {"type": "text", "text": "[cut: there is more; give a path further down, exclude more or raise limit]"}
+"""What those see who see only the text of a result."""
 _STEP: Final = 15
 """Names of 255 bytes that the kernel takes in one path."""
 
@@ -110,7 +112,8 @@ def _tree(call: Call, arguments: TreeArguments) -> Answer:
         excluded=walk.excluded,
         truncated=walk.truncated,
     )
-    return Answer(result, ({"type": "text", "text": "\n".join(lines)},))
+    drawing = {"type": "text", "text": "\n".join(lines)}
+    return Answer(result, (drawing, _CUT) if walk.truncated else (drawing,))
 
 
 class _Walk:
@@ -145,7 +148,7 @@ class _Walk:
             try:
                 below = _open_below(fd, parts)
                 try:
-                    self._read(below, node, sum(len(part) + 1 for part in parts))
+                    self._read(below, node, sum(map(json_size, parts)))
                 finally:
                     os.close(below)
             except OSError as error:
@@ -155,10 +158,10 @@ class _Walk:
         self.truncated |= any(len(parts) < self._depth for parts, _ in waiting)
 
     def _read(self, fd: int, node: _Node, above: int) -> None:
-        """Give *node*, the directory *fd*, to which *above* characters of a path lead, what is in it."""
+        """Give *node*, the directory *fd*, to which a path of *above* bytes in JSON leads, what is in it."""
         self._met = 0
         names = heapq.nsmallest(self._left, self._names(fd), key=os.fsencode)
-        costs = list(accumulate(above + len(name) for name in names))
+        costs = list(accumulate(above + json_size(name) for name in names))
         names = names[: bisect_right(costs, self._text_left)]
         node.left_out = self._met - len(names)
         if node.left_out:

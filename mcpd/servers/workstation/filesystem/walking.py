@@ -42,6 +42,8 @@ class Query:
     ignored: bool
     context: int
     max_per_file: int | None
+    max_size: int
+    """Bytes of a file above which it is left out."""
     hard_links: bool
     only: str
     """The one file that is searched; empty for all."""

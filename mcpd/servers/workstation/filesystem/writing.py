@@ -6,11 +6,12 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
 
-from mcpd.errors import NotAuthorized, TooLarge
+from mcpd.errors import NotAuthorized, NotFound, TooLarge
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import atomic
 from mcpd.servers.workstation.filesystem.chunks import CHUNK, digest
@@ -30,8 +31,10 @@ from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 if TYPE_CHECKING:
     from mcpd.servers.workstation.call import Call
 
-MAX_BYTES: Final = 32 * 1024 * 1024
-"""Bytes that one call writes, and of a file whose SHA-256 is told although only its end was written."""
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""Bytes that one call writes: in base64 they fit in a message on stdio, which may have 16 MiB."""
+_DIGESTED: Final = 32 * 1024 * 1024
+"""Bytes of a file whose SHA-256 is told although only its end was written."""
 _MAX_CONTENT: Final = MAX_BYTES // 3 * 4 + 4
 """Characters: as many as base64 needs."""
 
@@ -40,7 +43,7 @@ class WriteArguments(Arguments):
     """What filesystem/write takes."""
 
     path: str = Field(description="Absolute, or relative to the first root")
-    content: str = Field(max_length=_MAX_CONTENT, description="The text, or the bytes in base64; up to 32 MiB")
+    content: str = Field(max_length=_MAX_CONTENT, description="The text, or the bytes in base64; up to 8 MiB")
     encoding: WriteEncoding = Field(
         default="utf-8",
         description="Of the text, or base64; utf-16 and utf-32 get a byte order mark",
@@ -82,7 +85,12 @@ def _write(call: Call, arguments: WriteArguments) -> Answer:
     if arguments.create_parents and place.relative != HERE:
         above = place.relative.rpartition("/")[0]
         make_directories(call, Place(place.root, above or HERE), parents=True)
-    with atomic.target(call, place) as found:
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(atomic.target(call, place))
+        except NotFound as error:
+            hint = "" if arguments.create_parents else "; create_parents makes missing directories"
+            raise NotFound(f"{error.message}{hint}") from None
         if arguments.expected_sha256 is not None:
             atomic.check_digest(call, found, arguments.expected_sha256)
         if arguments.append and found.status is not None:
@@ -101,6 +109,7 @@ def _write(call: Call, arguments: WriteArguments) -> Answer:
 
 def _append(call: Call, found: atomic.Target, arguments: WriteArguments) -> WriteResult:
     place = found.place
+    atomic.check_writable(found)
     with atomic.opened_at(found, os.O_RDWR | os.O_APPEND) as fd:
         status = os.fstat(fd)
         if arguments.expected_sha256 is not None and atomic.differs(found.present, status):
@@ -115,7 +124,7 @@ def _append(call: Call, found: atomic.Target, arguments: WriteArguments) -> Writ
                 mode = stat.S_IMODE(status.st_mode) & 0o777
                 os.fchmod(fd, atomic.with_execute(mode, arguments.executable))
             size = os.fstat(fd).st_size
-            sha256 = digest(call, fd) if size <= MAX_BYTES else None
+            sha256 = digest(call, fd) if size <= _DIGESTED else None
     return WriteResult(path=shown_name(place.path), size=size, created=False, sha256=sha256)
 
 

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Arguments held against the schema of their tool before anything runs (A-14, A-17), however large they are.
+
+The first fault ends it, sizes are looked at before what is in something, and no message is made of megabytes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from jsonschema import Draft202012Validator, validators
+from jsonschema.exceptions import ValidationError as JsonSchemaError
+from pydantic import BaseModel, ValidationError
+
+from mcpd.errors import InvalidArgument
+from mcpd.model import printable
+from mcpd.model.base import first_fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mcpd.servers.workstation.tool import Arguments, Tool
+
+MANY: Final = 2000
+"""Values that are looked at while the others wait."""
+MUCH: Final = 256 * 1024
+"""Characters, or bytes, of the same."""
+_FIRST: Final = ("type", "maxItems", "maxLength", "additionalProperties", "required")
+_SHOWN: Final = 200
+
+
+def checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
+    """*arguments* of *tool*. What is null is as good as left out. Raises :class:`~mcpd.errors.InvalidArgument`."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    fault = next(tool.validator.iter_errors(given), None)
+    if fault is not None:
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault.path).lstrip(".")
+        error = InvalidArgument(f"{tool.name}: {printable(where) + ': ' if where else ''}{_message(fault)}")
+        error.data = {"argument": printable(where)}
+        raise error
+    try:
+        return tool.arguments.model_validate(given)
+    except ValidationError as error:
+        raise InvalidArgument(f"{tool.name}: {first_fault(error)}") from error
+
+
+def size_of(value: object) -> int:
+    """About how many bytes *value*, JSON or a model of it, takes in memory."""
+    return sum(map(sys.getsizeof, _leaves(value)))
+
+
+def is_large(value: object) -> bool:
+    """Whether *value*, JSON or a model of it, takes so long to go through that it is left to a thread."""
+    size = 0
+    for number, each in enumerate(_leaves(value)):
+        size += len(each) if isinstance(each, str | bytes) else 0
+        if size > MUCH or number > MANY:
+            return True
+    return False
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """*value* and all there is in it, containers and keys, too."""
+    levels = [iter((value,))]
+    while levels:
+        for each in levels[-1]:
+            yield each
+            if isinstance(each, BaseModel):
+                levels.append(iter(vars(each).values()))
+            elif isinstance(each, dict):
+                levels.append(_both(each))
+            elif isinstance(each, list | tuple):
+                levels.append(iter(each))
+            else:
+                continue
+            break
+        else:
+            levels.pop()
+
+
+def _both(mapping: dict[Any, object]) -> Iterator[object]:
+    for name, value in mapping.items():
+        yield name
+        yield value
+
+
+# ---------------------------------------------------------------------------------------------------- the validator
+
+
+def validator_of(schema: dict[str, Any]) -> Draft202012Validator:
+    """What holds arguments against *schema*."""
+    made: Draft202012Validator = _Brief(_sizes_first(schema))
+    return made
+
+
+def _sizes_first(part: Any) -> Any:
+    """The same schema; jsonschema takes its keywords in their order."""
+    if isinstance(part, list):
+        return [_sizes_first(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    names = [*(name for name in _FIRST if name in part), *(name for name in part if name not in _FIRST)]
+    return {name: _sizes_first(part[name]) for name in names}
+
+
+def _type(validator: Any, wanted: str | list[str], instance: object, _schema: object) -> Iterator[JsonSchemaError]:
+    types = [wanted] if isinstance(wanted, str) else wanted
+    if not any(validator.is_type(instance, each) for each in types):
+        yield JsonSchemaError("another type")
+
+
+def _at_most(kind: type[list[Any] | str]) -> Any:
+    def check(_validator: object, most: int, instance: object, _schema: object) -> Iterator[JsonSchemaError]:
+        if isinstance(instance, kind) and len(instance) > most:
+            yield JsonSchemaError("too long")
+
+    return check
+
+
+def _nothing_else(validator: Any, allowed: object, instance: object, schema: Any) -> Iterator[JsonSchemaError]:
+    if allowed is not False:
+        yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, allowed, instance, schema)
+    elif isinstance(instance, dict) and not instance.keys() <= schema.get("properties", {}).keys():
+        yield JsonSchemaError("unknown")
+
+
+_extend: Final[Any] = validators.extend
+_Brief: Final = _extend(
+    Draft202012Validator,
+    {
+        "type": _type,
+        "maxItems": _at_most(list),
+        "maxLength": _at_most(str),
+        "additionalProperties": _nothing_else,
+    },
+)
+"""Says what its parent does, but for messages, which have all of the value there."""
+
+
+# ------------------------------------------------------------------------------------------------------- messages
+
+
+def _message(fault: JsonSchemaError) -> str:
+    """What *fault* says, without most of the value, which may be megabytes long."""
+    schema, instance = fault.schema, fault.instance
+    rule, wanted = fault.validator, fault.validator_value
+    if isinstance(schema, dict) and isinstance(instance, dict):
+        known: dict[str, Any] = schema.get("properties", {})
+        extra = next((name for name in instance if name not in known), None)
+        if rule == "additionalProperties" and extra is not None:
+            return f"there is no argument '{printable(extra)}'; there are {', '.join(known)}"
+        missing = next((name for name in schema.get("required", ()) if name not in instance), None)
+        if rule == "required" and missing is not None:
+            return f"the argument {missing!r} is missing"
+    shown = printable(_beginning(instance))
+    if rule == "enum" and isinstance(wanted, list):
+        return f"{shown} is none of {', '.join(map(str, wanted))}"
+    return f"{shown} does not fit {printable(json.dumps({str(rule): wanted}))}"
+
+
+def _beginning(value: object) -> str:
+    """The first of *value* as JSON."""
+    if isinstance(value, str):
+        return json.dumps(value[:_SHOWN])
+    return "".join(islice(json.JSONEncoder().iterencode(value), _SHOWN))

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Keepers: one small process beside each command, which holds it to its rules and ends all that it has started.
+
+``python -m mcpd.servers.workstation.keeper`` reads its stdin, a socket, and forks a keeper for each message there: so a
+command costs no start of an interpreter, and is not forked from a process with threads. A message is a byte with
+descriptors: the keeper's own socket; a file with a :class:`Task` as JSON; the command's stdin, stdout, stderr and
+directory; then what it may read, and what it may change. One without descriptors has that ended which has lost its
+keeper.
+
+The keeper is the subreaper of the command, so that nothing that this leaves behind gets away. Its socket takes one
+byte, :data:`TERMINATE`; when that is closed, because the call was cancelled or the server has died, all ends at once.
+It says one thing, as JSON: ``{"unheld": why}``, ``{"error": why}`` if it could not be started, or ``{"code": status,
+"left": bool}`` when all has ended, or does not.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Final, NoReturn
+
+from mcpd.servers import landlock, seccomp, tree
+
+TERMINATE: Final = b"T"
+GRACE: Final = 0.5
+"""Seconds between SIGTERM and SIGKILL: git takes its locks away, for one."""
+MOST_DESCRIPTORS: Final = 250
+"""Of one message; the kernel takes 253."""
+_STDIN: Final = 0
+_DIRECTORY: Final = 5
+"""Where the directory is among the descriptors: after stdin, stdout and stderr, before those of the rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A command."""
+
+    argv: tuple[str, ...]
+    program: str
+    """The absolute path of what is executed."""
+    env: dict[str, str]
+    readable: int
+    """How many of the descriptors are what it may read; the rest is what it may change, too."""
+    offline: bool
+    """Whether it is kept from the network here."""
+    unheld: bool
+    """Whether it runs also where the kernel cannot hold it to the rules."""
+
+    def encoded(self) -> bytes:
+        """As the keeper reads it."""
+        return json.dumps(asdict(self)).encode()
+
+
+def main() -> None:
+    """Fork keepers until the end of stdin."""
+    # They are nobody's business when they have said what they have to say.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # Where a command can kill its keeper, what is left of it comes to us.
+    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+    keepers: set[int] = set()
+    with socket.socket(fileno=_STDIN) as asked:
+        while (fds := _received(asked)) is not None:
+            if not fds:
+                keepers = _sweep(keepers)
+                continue
+            pid = os.fork()
+            if pid == 0:
+                _keep(fds)
+            keepers.add(pid)
+            for fd in fds:
+                os.close(fd)
+
+
+def _sweep(keepers: set[int]) -> set[int]:
+    """End what has lost its keeper; those of *keepers* that are still there."""
+    children = tree.children_of(os.getpid())
+    for child in children:
+        if child not in keepers:
+            tree.kill_below(child)
+            tree.send(child, signal.SIGKILL)
+    return keepers.intersection(children)
+
+
+def _received(asked: socket.socket) -> list[int] | None:
+    """The descriptors of the next message; None at the end."""
+    fds = array.array("i")
+    content, said, _, _ = asked.recvmsg(1, socket.CMSG_SPACE(MOST_DESCRIPTORS * fds.itemsize))
+    for level, kind, data in said:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return [*fds] if content else None
+
+
+def _keep(fds: list[int]) -> NoReturn:
+    """Be the keeper that *fds* are for."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # The socket that keepers are asked for at is none of ours.
+        os.dup2(os.open(os.devnull, os.O_RDWR), _STDIN)
+        with socket.socket(fileno=fds[0]) as control:
+            said = _kept(control, fds)
+            with suppress(OSError):
+                control.send(json.dumps(said).encode())
+    finally:
+        os._exit(0)
+
+
+def _kept(control: socket.socket, fds: list[int]) -> dict[str, object]:
+    """Run the command and end it; what there is to say."""
+    with os.fdopen(fds[1], "rb") as file:
+        file.seek(0)
+        task = Task(**json.load(file))
+    os.setsid()
+    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+    scoped = _keep_to_own()
+    told, tell = os.pipe()
+    command = os.fork()
+    if command == 0:
+        _become(task, fds, tell)
+    for fd in (tell, *fds[2:]):
+        os.close(fd)
+    with os.fdopen(told, "rb") as words:
+        failed = words.read()
+    if failed:
+        os.waitpid(command, 0)
+        return dict(json.loads(failed))
+    _watch(control, command)
+    code = tree.end_all(scoped=scoped).get(command)
+    return {"code": code, "left": bool(tree.children_of(os.getpid()))}
+
+
+def _keep_to_own() -> bool:
+    """Whether from now on no signal of ours reaches anybody but what we start."""
+    try:
+        landlock.restrict(landlock.Rules(signals=True))
+        os.kill(os.getppid(), 0)
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _become(task: Task, fds: list[int], tell: int) -> NoReturn:
+    """Be the command. What keeps it from that is told."""
+    failed: dict[str, str] = {}
+    try:
+        os.setsid()
+        os.fchdir(fds[_DIRECTORY])
+        # None of those is where it is to go: these three were taken before they came.
+        for number, fd in enumerate(fds[_DIRECTORY - 3 : _DIRECTORY]):
+            os.dup2(fd, number)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        failed = _hold(task, fds[_DIRECTORY + 1 :])
+        if not failed:
+            os.execve(task.program, task.argv, task.env)  # noqa: S606 - there is no shell
+    except (OSError, ValueError) as error:
+        failed = {"error": error.strerror or str(error) if isinstance(error, OSError) else str(error)}
+    finally:
+        os.write(tell, json.dumps(failed or {"error": "it failed"}).encode())
+        os._exit(127)
+
+
+def _hold(task: Task, fds: list[int]) -> dict[str, str]:
+    """Put this process, which is no more the keeper's equal then, under the rules; what there is to say if it fails."""
+    readable, writable = tuple(fds[: task.readable]), tuple(fds[task.readable :])
+    try:
+        landlock.restrict(landlock.Rules(readable, writable, files=True, tcp=task.offline, signals=True, sockets=True))
+    except OSError as error:
+        if not task.unheld:
+            return {"unheld": error.strerror or str(error)}
+    if task.offline:
+        # Of machines whose calls are not known only TCP is refused, and that by the rules.
+        with suppress(KeyError, OSError):
+            seccomp.install_offline()
+    return {}
+
+
+def _watch(control: socket.socket, command: int) -> None:
+    """Return when *command* has ended, or has to."""
+    pidfd = os.pidfd_open(command)
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.register(control, select.POLLIN)
+    deadline = None
+    while True:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        ready = {fd for fd, _ in poll.poll(left)}
+        if pidfd in ready or not ready:
+            break
+        try:
+            if control.recv(1) != TERMINATE:
+                break
+        except OSError:
+            break
+        with suppress(OSError):
+            os.killpg(command, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE
+    os.close(pidfd)
+
+
+if __name__ == "__main__":
+    main()
