@@ -118,7 +118,7 @@ class Keeping:
 
     def _read(self) -> None:
         try:
-            data = self._control.recv(_ANSWER)
+            data = self._received()
         except BlockingIOError:
             return
         except OSError:
@@ -127,3 +127,10 @@ class Keeping:
             self.said = json.loads(data)
         self._loop.remove_reader(self._control)
         self.done.set()
+
+    def _received(self) -> bytes:
+        try:
+            return self._control.recv(_ANSWER)
+        except ConnectionResetError:
+            # It has gone without taking the byte that it was sent meanwhile. What it said comes after this error.
+            return self._control.recv(_ANSWER)

@@ -14,6 +14,7 @@ import pytest
 
 from mcpd.errors import InvalidArgument, NotFound, NotSupported, SpawnFailed, TimedOut
 from mcpd.servers.workstation.jail import Jail
+from mcpd.servers.workstation.keepers import Keeping
 from mcpd.servers.workstation.processes import Command, Completed
 from tests.unit.workstation.bench import Workbench
 
@@ -337,3 +338,15 @@ async def test_A_18_but_for_mcpds_sandbox_that_shows_nothing_else(bench: Workben
             await confined.new_call(jail=jail).run(Command(("true",), jail.place(".")))
         whole = confined.roots_found.narrowed([bench.directory.as_uri()])
         assert (await confined.new_call(jail=whole).run(Command(("true",), whole.place(".")))).code == 0
+
+
+async def test_a_keeper_that_ends_while_it_is_told_to_is_heard() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    keeping = Keeping(ours)
+    keeping.terminate()
+    theirs.send(b'{"code": 0, "left": false}')
+    theirs.close()
+    await keeping.done.wait()
+    assert keeping.said == {"code": 0, "left": False}
+    keeping.close()
