@@ -150,7 +150,7 @@ def test_A_7_A_20_every_call_is_in_the_audit_trail_without_what_was_written(mach
     trail = f"{STATE}/audit.jsonl"
     lines = [json.loads(line) for line in machine.read(trail).splitlines()]
     written, denied = (line for line in lines[-2:] if line["event"] == "end")
-    assert (written["tool"], written["path"], written["ok"]) == ("filesystem/write", "note.txt", True)
+    assert (written["tool"], written["path"], written["ok"]) == ("filesystem/write", "/home/alice/src/note.txt", True)
     assert (denied["tool"], denied["path"], denied["ok"]) == ("filesystem/read", "/etc/shadow", False)
     assert "s3cr3t content" not in machine.read(trail)
     assert machine.run("stat", "--format=%U %a", trail).stdout.strip() == "alice 600"

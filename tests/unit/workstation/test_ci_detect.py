@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
 from mcpd.servers.workstation.ci.ecosystems import ECOSYSTEMS
 from mcpd.servers.workstation.ci.tools import DETECT
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench import Workbench
 from mcpd.servers.workstation.ci.detection import detect
 from mcpd.servers.workstation.ci.ecosystems import NAMES
 from mcpd.servers.workstation.ci.project import MAX_FILE, MAX_SETTINGS
 from mcpd.servers.workstation.ci.tools import DETECT
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import InvalidArgument, NotFound, TimedOut
 from mcpd.servers.workstation.ci.diagnostics import DIAGNOSTICS, line_of
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
 from mcpd.servers.workstation.ci.running import run_kind
 from mcpd.servers.workstation.ci.tools import BUILD, DETECT, LINT, RESTORE, TASK, TEST
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench import Workbench
 from mcpd.errors import TimedOut
 from mcpd.servers.workstation.ci.tools import BUILD
+from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
