@@ -21,21 +21,13 @@ from hypothesis import strategies as st
 from mcpd.errors import Cancelled, InvalidArgument, McpdError, NotAuthorized, NotFound
 from mcpd.servers.workstation.filesystem import trash
 from mcpd.servers.workstation.filesystem.deleting import DELETE
-from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.unit.workstation.bench import Workbench
+
 TRASH = f".Trash-{os.geteuid()}"
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with Workbench(tmp_path) as made:
-        before = made.fingerprint()
-        yield made
-        assert made.fingerprint() == before
 
 
 def names(directory: Path) -> list[str]:

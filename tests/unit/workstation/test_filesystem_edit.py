@@ -12,19 +12,11 @@ from hypothesis import strategies as st
 
 from mcpd.errors import Cancelled, InvalidArgument, LimitExceeded, McpdError, NotAuthorized, NotFound, TooLarge
 from mcpd.servers.workstation.filesystem.editing import EDIT
-from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with Workbench(tmp_path) as made:
-        before = made.fingerprint()
-        yield made
-        assert made.fingerprint() == before
+    from tests.unit.workstation.bench import Workbench
 
 
 def edit(old_text: str, new_text: str, **more: Any) -> dict[str, Any]:

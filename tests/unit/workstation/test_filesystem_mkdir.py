@@ -9,19 +9,11 @@ import pytest
 
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
 from mcpd.servers.workstation.filesystem.making import MKDIR
-from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with Workbench(tmp_path) as made:
-        before = made.fingerprint()
-        yield made
-        assert made.fingerprint() == before
+    from tests.unit.workstation.bench import Workbench
 
 
 def names(directory: Path) -> list[str]:

@@ -12,27 +12,14 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
 from mcpd.servers.workstation.git.blame import BLAME, BlameResult
-from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_parts import AUTHOR, EMAIL, TIME, MadeRepository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.unit.workstation.bench import Workbench
+
 NOT_COMMITTED = "0" * 40
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with Workbench(tmp_path) as made:
-        before = made.fingerprint()
-        yield made
-        assert made.fingerprint() == before
-
-
-@pytest.fixture
-def repository(bench: Workbench) -> MadeRepository:
-    return MadeRepository.make(bench.root)
 
 
 async def blame(bench: Workbench, path: str, **arguments: object) -> BlameResult:

@@ -9,25 +9,10 @@ import pytest
 
 from mcpd.errors import NotFound
 from mcpd.servers.workstation.git.branches import BRANCHES, CURRENT_BRANCH, BranchesResult, CurrentBranchResult
-from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_parts import TIME, MadeRepository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with Workbench(tmp_path) as made:
-        before = made.fingerprint()
-        yield made
-        assert made.fingerprint() == before
-
-
-@pytest.fixture
-def repository(bench: Workbench) -> MadeRepository:
-    return MadeRepository.make(bench.root)
+    from tests.unit.workstation.bench import Workbench
 
 
 @pytest.fixture

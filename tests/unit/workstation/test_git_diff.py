@@ -14,25 +14,10 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, NotFound
 from mcpd.servers.workstation.git.diff import DIFF, DiffResult
-from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_parts import MadeRepository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with Workbench(tmp_path) as made:
-        before = made.fingerprint()
-        yield made
-        assert made.fingerprint() == before
-
-
-@pytest.fixture
-def repository(bench: Workbench) -> MadeRepository:
-    return MadeRepository.make(bench.root)
+    from tests.unit.workstation.bench import Workbench
 
 
 async def diff(bench: Workbench, **arguments: object) -> DiffResult:

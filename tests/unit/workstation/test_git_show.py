@@ -13,25 +13,10 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, NotFound
 from mcpd.servers.workstation.git.show import SHOW, ShowResult
-from tests.unit.workstation.bench import Workbench
 from tests.unit.workstation.git_parts import AUTHOR, EMAIL, TIME, MadeRepository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Workbench]:
-    with Workbench(tmp_path) as made:
-        before = made.fingerprint()
-        yield made
-        assert made.fingerprint() == before
-
-
-@pytest.fixture
-def repository(bench: Workbench) -> MadeRepository:
-    return MadeRepository.make(bench.root)
+    from tests.unit.workstation.bench import Workbench
 
 
 async def show(bench: Workbench, **arguments: object) -> ShowResult:
