@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError
 
+from mcpd.servers.others import Others
 from mcpd.servers.scripts import definition
 from mcpd.servers.scripts.calls import Calls
 from mcpd.servers.scripts.facility import Facility
-from mcpd.servers.scripts.others import Others
 from mcpd.servers.scripts.server import make_server
 from tests.servers.remote_harness import INITIALIZED, MODERN, call, initialize, request, text_of
 from tests.servers.remote_harness import Client as Wire

@@ -15,10 +15,10 @@ from mcpd import __version__
 from mcpd.errors import McpdError
 from mcpd.servers import tree
 from mcpd.servers.logs import Log
+from mcpd.servers.others import HOPS, Others
 from mcpd.servers.scripts import definition as definitions
 from mcpd.servers.scripts.calls import Calls
 from mcpd.servers.scripts.facility import Facility
-from mcpd.servers.scripts.others import HOPS, Others
 from mcpd.servers.scripts.running import failed
 from mcpd.servers.timing import in_one_line
 

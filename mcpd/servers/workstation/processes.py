@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mcpd.errors import InvalidArgument, McpdError, NotFound, NotSupported, SpawnFailed
 from mcpd.model import printable
+from mcpd.servers.commands.keeper import Task
+from mcpd.servers.commands.keepers import Keepers, Keeping
+from mcpd.servers.commands.output import Output
 from mcpd.servers.timing import in_one_line
-from mcpd.servers.workstation.keeper import Task
-from mcpd.servers.workstation.keepers import Keepers, Keeping
-from mcpd.servers.workstation.output import Output
 
 if TYPE_CHECKING:
     import socket

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-from mcpd.servers.workstation.checking import validator_of
-from mcpd.servers.workstation.schemas import schema_of
+from mcpd.servers.checking import validator_of
+from mcpd.servers.json_schema import schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

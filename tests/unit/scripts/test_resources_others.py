@@ -13,7 +13,7 @@ import pytest
 from facility_parts import define, facility
 
 from mcpd.errors import McpdError, NotAuthorized, ServiceUnavailable, TimedOut
-from mcpd.servers.scripts.others import Others
+from mcpd.servers.others import Others
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -91,7 +91,7 @@ async def test_an_answer_may_come_as_events(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(("kind", "before"), [("application/json", b""), ("text/event-stream", b"data: ")])
 async def test_an_answer_without_measure_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str, before: bytes) -> None:
-    monkeypatch.setattr("mcpd.servers.scripts.others.MOST", 50)
+    monkeypatch.setattr("mcpd.servers.others.MOST", 50)
     answering(monkeypatch, 200, before + response(result={"content": ["x" * 50]}) + b"\n\n", kind)
     with pytest.raises(McpdError, match="the answer has more than"):
         await Others("thing", 5, ENVIRON)("far", "look", {}, 0)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jsonschema import Draft202012Validator
 
+from mcpd.servers.checking import checked
 from mcpd.servers.workstation.call import Call
-from mcpd.servers.workstation.checking import checked
 from mcpd.servers.workstation.environment import Environment
 from mcpd.servers.workstation.processes import Processes
 from mcpd.servers.workstation.roots import Roots

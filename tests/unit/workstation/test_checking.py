@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from pydantic import Field
 
 from mcpd.errors import InvalidArgument
-from mcpd.servers.workstation.checking import checked, is_large, size_of, validator_of
+from mcpd.servers.checking import checked, is_large, size_of, validator_of
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 from mcpd.servers.workstation.tools import TOOLS
 from mcpd.servers.workstation.workstation import Workstation
@@ -115,7 +115,7 @@ async def test_A_23_large_arguments_are_checked_in_a_thread(tmp_path: Path, monk
             return station.roots.jail
 
         await station.call("test/many", {"items": [{}]}, jail)
-        monkeypatch.setattr("mcpd.servers.workstation.checking.MANY", 3)
+        monkeypatch.setattr("mcpd.servers.checking.MANY", 3)
         await station.call("test/many", {"items": [{}, {}, {}]}, jail)
         await station.close()
     assert [each is threading.main_thread() for each in threads] == [True, False]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import InvalidArgument, NotFound, NotSupported, SpawnFailed, TimedOut
+from mcpd.servers.commands.keepers import Keeping
 from mcpd.servers.workstation.jail import Jail
-from mcpd.servers.workstation.keepers import Keeping
 from mcpd.servers.workstation.processes import Command, Completed
 from tests.unit.workstation.bench import Workbench
 
@@ -317,7 +317,7 @@ def _without_landlock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None
     python = bench.directory / "python"
     python.write_text(
         f"#!/bin/sh\nexec {sys.executable} -I -B -c"
-        f" '{code}; from mcpd.servers.workstation import keeper; keeper.main()'\n"
+        f" '{code}; from mcpd.servers.commands import keeper; keeper.main()'\n"
     )
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))

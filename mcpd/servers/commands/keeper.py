@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Keepers: one small process beside each command, which holds it to its rules and ends all that it has started.
 
-``python -m mcpd.servers.workstation.keeper`` reads its stdin, a socket, and forks a keeper for each message there: so a
+``python -m mcpd.servers.commands.keeper`` reads its stdin, a socket, and forks a keeper for each message there: so a
 command costs no start of an interpreter, and is not forked from a process with threads. A message is a byte with
 descriptors: the keeper's own socket; a file with a :class:`Task` as JSON; the command's stdin, stdout, stderr and
 directory; then what it may read, and what it may change. One without descriptors has that ended which has lost its

@@ -14,12 +14,12 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import SpawnFailed
-from mcpd.servers.workstation.keeper import MOST_DESCRIPTORS, TERMINATE, Task
+from mcpd.servers.commands.keeper import MOST_DESCRIPTORS, TERMINATE, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MODULE: Final = "mcpd.servers.workstation.keeper"
+_MODULE: Final = "mcpd.servers.commands.keeper"
 _ANSWER: Final = 4096
 
 
