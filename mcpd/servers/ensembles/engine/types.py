@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 5
 """How deep ensembles may run others."""
 MAX_RESPONSE: Final = 4 * 1024 * 1024
-"""Bytes of an agent's response."""
+"""Characters of an agent's response."""
+MAX_KEPT: Final = 256 * 1024 * 1024
+"""Characters of all responses of a run."""
 
 AgentStatus = Literal["success", "failed", "skipped", "cancelled"]
+Tier = Literal["project", "user", "shipped"]
 RunStatus = Literal["completed", "completed_with_errors", "failed", "cancelled"]
 
 
@@ -116,7 +119,7 @@ class RunResult:
 class Origin:
     """Where an ensemble comes from."""
 
-    tier: Literal["project", "user", "shipped"]
+    tier: Tier
     file: Path
     base: Path
     """The directory that ``scripts/…`` is below: ``.llm-orc`` of the project, or the tier's own."""
@@ -144,6 +147,9 @@ class Source(Protocol):
 
     def profile(self, name: str, whose: Origin) -> Profile:
         """The profile *name* as an ensemble of *whose* means it. Raises :class:`~mcpd.errors.NotFound`."""
+
+    def profile_origin(self, name: str, whose: Origin) -> Tier:
+        """Whose word that profile is. Raises :class:`~mcpd.errors.NotFound`."""
 
 
 @dataclass(frozen=True, slots=True)

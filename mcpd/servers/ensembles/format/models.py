@@ -63,8 +63,8 @@ class AgentBase(Part):
     when: str | None = None
     """A condition, see :mod:`.references`; the agent is skipped if it does not hold."""
     timeout_seconds: Seconds | None = None
-    retries: Annotated[int, Field(ge=0, le=10)] = 0
-    """How often what failed for a while is tried again."""
+    retries: Annotated[int, Field(ge=0, le=10)] | None = None
+    """How often what failed for a while is tried again; twice for models if nothing is said."""
     on_failure: Literal["continue", "stop"] | None = None
     """What its failure means for the rest of the run; the ensemble's own policy if it says nothing."""
 

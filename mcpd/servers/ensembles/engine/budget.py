@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a run may use of models, and how many agents work at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from mcpd.errors import LimitExceeded
+from mcpd.servers.ensembles.engine.types import MAX_KEPT, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from mcpd.servers.ensembles.format import models
+
+
+class Meter:
+    """Counts what one run, with all that it runs, has used; within its ensemble's budget and those around it."""
+
+    def __init__(self, ensemble: str, budget: models.Budget | None, outer: Meter | None = None) -> None:
+        self.used = Usage()
+        self._kept = 0
+        self._ensemble, self._budget, self._outer = ensemble, budget, outer
+
+    def add(self, usage: Usage) -> None:
+        """Count *usage*."""
+        self.used += usage
+        if self._outer is not None:
+            self._outer.add(usage)
+
+    def keep(self, characters: int) -> None:
+        """Count a response. Raises :class:`~mcpd.errors.LimitExceeded` when a run has more than can be kept of it."""
+        self._kept += characters
+        if self._outer is not None:
+            self._outer.keep(characters)
+        elif self._kept > MAX_KEPT:
+            raise LimitExceeded(f"the responses of the run have more than {MAX_KEPT} characters; have agents say less")
+
+    def check(self) -> None:
+        """Raises :class:`~mcpd.errors.LimitExceeded` if nothing is left of a budget."""
+        if self._budget is not None:
+            tokens, cost = self._budget.tokens, self._budget.cost_usd
+            if tokens is not None and self.used.total_tokens >= tokens:
+                raise self._spent(f"{tokens} tokens", f"{self.used.total_tokens} tokens")
+            if cost is not None and self.used.cost_usd >= cost:
+                raise self._spent(f"{cost:g} USD", f"{self.used.cost_usd:.6g} USD")
+        if self._outer is not None:
+            self._outer.check()
+
+    def _spent(self, budget: str, used: str) -> LimitExceeded:
+        fault = LimitExceeded(
+            f"the budget of {self._ensemble}, {budget}, is spent: the run has used {used}; raise it with the key budget"
+            " of the ensemble"
+        )
+        fault.data = {"ensemble": self._ensemble, "budget": budget, "used": used}
+        return fault
+
+
+class Slots:
+    """Lets so many agents work at a time, of a run and of what it runs; those around it have their own say."""
+
+    def __init__(self, most: int, outer: Slots | None = None) -> None:
+        self.most = most
+        self._free = asyncio.Semaphore(most)
+        self._outer = outer
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """Hold one. Whoever holds one waits for nobody who needs one: only what runs no ensemble takes any."""
+        async with self._free:
+            if self._outer is None:
+                yield
+                return
+            async with self._outer.taken():
+                yield

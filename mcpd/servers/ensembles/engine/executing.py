@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What an agent does, by its kind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import InvalidArgument, LimitExceeded, McpdError
+from mcpd.model import printable
+from mcpd.servers.ensembles.engine.budget import Meter, Slots
+from mcpd.servers.ensembles.engine.inputs import Given, as_text, chunks, gathered, parsed, selected
+from mcpd.servers.ensembles.engine.retrying import Attempts
+from mcpd.servers.ensembles.engine.types import MAX_DEPTH, MAX_RESPONSE, AgentResult, Fault, Prompt, ScriptCall, Usage
+from mcpd.servers.ensembles.format import references
+from mcpd.servers.ensembles.format.models import (
+    DispatchAgent,
+    EnsembleAgent,
+    LoopAgent,
+    McpAgent,
+    ModelAgent,
+    Profile,
+    ScriptAgent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mcpd.servers.ensembles.engine.progress import Stretch
+    from mcpd.servers.ensembles.engine.run import Whole
+    from mcpd.servers.ensembles.engine.types import Found, RunResult
+    from mcpd.servers.ensembles.format.models import Agent
+
+SECONDS: Final = {"model": 120.0, "script": 60.0, "ensemble": 300.0, "loop": 300.0, "dispatch": 300.0, "mcp": 300.0}
+"""What an agent has for an attempt, where nothing is said."""
+MODEL_RETRIES: Final = 2
+"""Of models, where nothing is said: their providers are busy now and then."""
+_FENCED: Final = re.compile(r"\s*```[a-zA-Z]*\n(.*)\n```\s*", re.DOTALL)
+
+
+def faulted(agent: str, fault: McpdError) -> Fault:
+    """*fault* as *agent*'s."""
+    return Fault(fault.word, fault.message, agent, fault.data or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Executes one agent of a run of *found*; *values* are what references name."""
+
+    whole: Whole
+    found: Found
+    values: Callable[[], Mapping[str, object]]
+    stretch: Stretch
+
+    async def execute(self, agent: Agent, given: Given, result: AgentResult) -> None:
+        """Have *agent* respond to *given*, into *result*. Raises McpdError."""
+        given = replace(given, selected=selected(agent, given.dependencies))
+        if agent.fan_out:
+            await self._fan_out(agent, given, result)
+        else:
+            await self._respond(agent, given, result, self.stretch)
+
+    async def _fan_out(self, agent: Agent, given: Given, result: AgentResult) -> None:
+        waiting = iter(chunks(agent, given))
+        total = 0
+        instances: dict[int, AgentResult] = {}
+
+        async def work() -> None:
+            for chunk in waiting:
+                name = f"{agent.name}[{chunk.index}]"
+                one = AgentResult(name, result.kind, "success", started_at=time.time())
+                instances[chunk.index] = one
+                stretch = self.stretch.within("", max(1, chunk.total))
+                await self._instance(agent, replace(given, chunk=chunk), one, stretch)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.whole.slots.most):
+                    group.create_task(work())
+        finally:
+            result.instances = [instances[index] for index in sorted(instances)]
+            total = sum(each.attempts for each in result.instances)
+            result.attempts = max(1, total)
+            for each in result.instances:
+                result.usage += each.usage
+            result.model = next((each.model for each in result.instances if each.model), None)
+            result.provider = next((each.provider for each in result.instances if each.provider), None)
+            result.profile = next((each.profile for each in result.instances if each.profile), None)
+            result.fallback = any(each.fallback for each in result.instances)
+        response, status = gathered(result.instances)
+        if status == "failed" and result.instances:
+            first = next(each.fault for each in result.instances if each.fault is not None)
+            failed = McpdError(f"all its {len(result.instances)} instances failed; the first: {first.message}")
+            failed.data = {**first.data, "instances": len(result.instances)}
+            raise failed
+        result.response = response
+
+    async def _instance(self, agent: Agent, given: Given, one: AgentResult, stretch: Stretch) -> None:
+        """One instance, whose failure is its own."""
+        try:
+            await self._respond(agent, given, one, stretch)
+        except McpdError as fault:
+            one.status, one.fault = "failed", faulted(one.name, fault)
+        except asyncio.CancelledError:
+            one.status = "cancelled"
+            raise
+        finally:
+            one.completed_at = time.time()
+        stretch.finish(replace(one, name=stretch.path(one.name)))
+
+    async def _respond(self, agent: Agent, given: Given, result: AgentResult, stretch: Stretch) -> None:
+        match agent:
+            case ModelAgent():
+                response = await self._model(agent, given, result, stretch)
+            case ScriptAgent():
+                response = await self._script(agent, given, result)
+            case McpAgent():
+                response = await self._tool(agent, given, result)
+            case _:
+                response = await self._ensembles(agent, given, result, stretch)
+        if len(response) > MAX_RESPONSE:
+            raise LimitExceeded(f"its response has {len(response)} characters; {MAX_RESPONSE} are the most")
+        self.whole.meter.keep(len(response))
+        result.response = response
+
+    async def _model(self, agent: ModelAgent, given: Given, result: AgentResult, stretch: Stretch) -> str:
+        text = given.for_model(agent.input_scope)
+        try:
+            return await self._asked(agent, agent.model_profile, text, result)
+        except McpdError as fault:
+            if agent.fallback_model_profile is None:
+                raise
+            stretch.observer.fallback(stretch.path(result.name), fault)
+        result.fallback = True
+        return await self._asked(agent, agent.fallback_model_profile, text, result)
+
+    async def _asked(self, agent: ModelAgent, name: str | None, text: str, result: AgentResult) -> str:
+        """The answer of the model of the profile *name*, or of the one that *agent* names itself."""
+        profile, trusted = self._profile(agent, name)
+        result.model, result.provider, result.profile = profile.model, profile.provider, name
+        as_json = agent.output_format == "json"
+        prompt = Prompt(text, profile, profile.system_prompt, json=as_json, trusted=trusted)
+
+        async def ask() -> str:
+            self.whole.meter.check()
+            completion = await self.whole.models.complete(prompt)
+            usage = _usage(profile, completion.input_tokens, completion.output_tokens)
+            self.whole.meter.add(usage)
+            result.usage += usage
+            result.model = completion.model or profile.model
+            return _json_of(completion.text) if as_json else completion.text
+
+        seconds = agent.timeout_seconds or profile.timeout_seconds or SECONDS["model"]
+        retries = MODEL_RETRIES if agent.retries is None else agent.retries
+        whom = f"{profile.provider} model {printable(profile.model)}"
+        return await self._attempted(result, retries, ask, seconds, whom)
+
+    def _profile(self, agent: ModelAgent, name: str | None) -> tuple[Profile, bool]:
+        """The profile with what *agent* says itself over it, and whether its address is the user's own word."""
+        source, origin = self.whole.source, self.found.origin
+        if name is None:
+            profile, trusted = Profile(model=agent.model or "", provider=agent.provider or "mock"), False
+        else:
+            profile, trusted = source.profile(name, origin), source.profile_origin(name, origin) != "project"
+        own = {
+            key: value
+            for key in ("system_prompt", "temperature", "max_tokens")
+            if (value := getattr(agent, key)) is not None
+        }
+        if agent.options is not None:
+            own["options"] = {**(profile.options or {}), **agent.options}
+        return (profile.model_copy(update=own) if own else profile), trusted
+
+    async def _script(self, agent: ScriptAgent, given: Given, result: AgentResult) -> str:
+        call = ScriptCall(
+            agent=result.name,
+            script=agent.script,
+            parameters=agent.parameters,
+            input=given.text,
+            context=given.context(self.found.ensemble.name, result.name),
+            origin=self.found.origin,
+        )
+        seconds = agent.timeout_seconds or SECONDS["script"]
+        return await self._attempted(
+            result,
+            agent.retries,
+            lambda: self.whole.scripts.run(call),
+            seconds,
+            f"script {printable(agent.script)}",
+        )
+
+    async def _tool(self, agent: McpAgent, given: Given, result: AgentResult) -> str:
+        server, tool, said = agent.mcp.server, agent.mcp.tool, agent.mcp.arguments
+        arguments = parsed(given.text) if said is None else references.substitute(said, self._named(given))
+        if not isinstance(arguments, dict):
+            raise InvalidArgument(
+                f"the arguments of tool {printable(tool)} of server {server} are no object: name them in mcp.arguments"
+            )
+        seconds = agent.timeout_seconds or SECONDS["mcp"]
+        whom = f"tool {printable(tool)} of server {server}"
+        return await self._attempted(
+            result, agent.retries or 0, lambda: self.whole.tools.call(server, tool, arguments), seconds, whom
+        )
+
+    async def _attempted(
+        self, result: AgentResult, retries: int | None, call: Callable[[], Any], seconds: float, whom: str
+    ) -> str:
+        """What *call* gives, in one of the slots; only this waits for others."""
+        attempts = Attempts(retries or 0)
+        before = result.attempts if result.fallback else 0
+        try:
+            async with self.whole.slots.taken():
+                return str(await attempts.of(call, seconds, whom))
+        finally:
+            result.attempts = before + attempts.made
+
+    async def _ensembles(
+        self, agent: EnsembleAgent | LoopAgent | DispatchAgent, given: Given, result: AgentResult, stretch: Stretch
+    ) -> str:
+        if self.whole.depth >= MAX_DEPTH:
+            raise LimitExceeded(f"ensembles run one another {MAX_DEPTH} levels deep at the most")
+        seconds = agent.timeout_seconds or SECONDS[result.kind]
+        attempts = Attempts(agent.retries or 0)
+
+        async def run() -> str:
+            match agent:
+                case EnsembleAgent():
+                    return await self._ran(agent.ensemble, given.text, result, stretch, 1)
+                case DispatchAgent():
+                    return await self._ran(self._target(agent, given), given.text, result, stretch, 1)
+                case LoopAgent():
+                    return await self._looped(agent, given.text, result, stretch)
+
+        try:
+            return await attempts.of(run, seconds, result.name)
+        finally:
+            result.attempts = attempts.made
+
+    def _target(self, agent: DispatchAgent, given: Given) -> str:
+        found = references.substitute(agent.dispatch, self._named(given))
+        if not isinstance(found, str) or not found:
+            raise InvalidArgument(f"dispatch {printable(agent.dispatch)} gives no name of an ensemble")
+        return found.strip()
+
+    def _named(self, given: Given) -> Mapping[str, object]:
+        """What references name: the run's input, the responses so far, and the element that an instance is for."""
+        return self.values() if given.chunk is None else {**self.values(), "item": given.chunk.value}
+
+    async def _looped(self, agent: LoopAgent, text: str, result: AgentResult, stretch: Stretch) -> str:
+        loop = agent.loop
+        for iteration in range(1, loop.max_iterations + 1):
+            result.iterations = iteration
+            said = await self._ran(loop.body, text, result, stretch, loop.max_iterations)
+            found = parsed(said)
+            values = found if isinstance(found, dict) else {}
+            values = {**values, "deliverable": found}
+            if references.holds(loop.until, values):
+                break
+            text = said if loop.carry is None else as_text(references.substitute(loop.carry, values))
+        return said
+
+    async def _ran(self, name: str, text: str, result: AgentResult, stretch: Stretch, parts: int) -> str:
+        """The deliverable of the ensemble *name*, which is one of *parts* of this agent's stretch."""
+        from mcpd.servers.ensembles.engine.run import Run  # noqa: PLC0415 - each runs the other
+
+        found = self.whole.source.find(name, self.found.origin)
+        ensemble, whole = found.ensemble, self.whole
+        inner = replace(
+            whole,
+            meter=Meter(ensemble.name, ensemble.budget, whole.meter),
+            slots=Slots(ensemble.max_concurrent, whole.slots),
+            depth=whole.depth + 1,
+        )
+        own = stretch.within(f"{result.name}/", parts)
+        run = Run(
+            inner,
+            found,
+            text or ensemble.default_task or "",
+            stretches={each.name: own.within("", len(ensemble.agents)) for each in ensemble.agents},
+        )
+        try:
+            child = await run.complete()
+        finally:
+            result.usage += inner.meter.used
+            result.child = run.result()
+        return _delivered(name, child)
+
+
+def _delivered(name: str, child: RunResult) -> str:
+    """What *child* has to show. Raises McpdError if that is nothing."""
+    if child.deliverable is not None and child.status in {"completed", "completed_with_errors"}:
+        return child.deliverable
+    faults = [each.fault for each in child.results.values() if each.fault is not None]
+    first = child.fault or next(iter(faults), None)
+    if first is None:
+        if child.status == "completed":
+            return ""
+        raise McpdError(f"ensemble {printable(name)} has delivered nothing")
+    agent = f"agent {first.agent}: " if first.agent else ""
+    fault = McpdError(f"ensemble {printable(name)} failed: {agent}{first.message}")
+    fault.data = {**first.data, "ensemble": name, "agent": first.agent, "error": first.error}
+    raise fault
+
+
+def _usage(profile: Profile, given: int, answered: int) -> Usage:
+    beyond = profile.cost_per_token if profile.cost_per_output_token is None else profile.cost_per_output_token
+    return Usage(given, answered, given * profile.cost_per_token + answered * beyond)
+
+
+def _json_of(text: str) -> str:
+    """*text*, which has to be JSON; what models put around it is taken away. Raises McpdError."""
+    fenced = _FENCED.fullmatch(text)
+    bare = fenced.group(1) if fenced else text.strip()
+    try:
+        json.loads(bare)
+    except (ValueError, RecursionError):
+        fault = McpdError("its answer is to be JSON, and is not")
+        fault.data = {"output": text[:2000]}
+        raise fault from None
+    return bare

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One run of one ensemble: what runs when, and what becomes of it when something fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import McpdError, TimedOut
+from mcpd.servers.ensembles.engine.executing import Executor, faulted
+from mcpd.servers.ensembles.engine.inputs import MAX_GATHERED, Given, as_json, parsed
+from mcpd.servers.ensembles.engine.types import AgentResult, Fault, RunResult, Silent
+from mcpd.servers.ensembles.format import references
+from mcpd.servers.ensembles.format.graph import terminals
+from mcpd.servers.ensembles.format.models import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcpd.servers.ensembles.engine.budget import Meter, Slots
+    from mcpd.servers.ensembles.engine.progress import Stretch
+    from mcpd.servers.ensembles.engine.types import Found, Journal, Models, RunStatus, Scripts, Source, ToolCaller
+    from mcpd.servers.ensembles.format.models import Agent
+
+log: Final = logging.getLogger("llm-orc")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a run shares with those that it runs."""
+
+    source: Source
+    models: Models
+    scripts: Scripts
+    tools: ToolCaller
+    meter: Meter
+    slots: Slots
+    depth: int = 0
+
+
+class Run:
+    """One run."""
+
+    def __init__(
+        self,
+        whole: Whole,
+        found: Found,
+        text: str,
+        *,
+        stretches: Mapping[str, Stretch],
+        definitions: Mapping[str, str] | None = None,
+        journal: Journal | None = None,
+        earlier: Mapping[str, AgentResult] | None = None,
+    ) -> None:
+        """*stretches* are the agents' parts of the course; *definitions* and *earlier* are by agent, too."""
+        self.whole, self.found, self.text = whole, found, text
+        self.ensemble = found.ensemble
+        self._stretches, self._definitions = stretches, definitions or {}
+        self._journal: Journal = journal or Silent()
+        self._earlier = earlier or {}
+        self._results: dict[str, AgentResult] = {}
+        self._done = {agent.name: asyncio.Event() for agent in self.ensemble.agents}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop: Fault | None = None
+        self._cancelled = False
+        self._started, self._completed = time.time(), 0.0
+
+    async def complete(self) -> RunResult:
+        """Run it to its end. Cancelled, it has ended all that it began before that goes on."""
+        self._tasks = {asyncio.create_task(self._agent(agent)) for agent in self.ensemble.agents}
+        seconds = self.ensemble.timeout_seconds
+        try:
+            done, late = await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+            if late:
+                fault = TimedOut(f"{self.ensemble.name} was not done within {seconds:g} s; its timeout_seconds says so")
+                self._stop = self._stop or faulted("", fault)
+        except asyncio.CancelledError:
+            self._cancelled = True
+            raise
+        finally:
+            await self._end_all()
+            self._completed = time.time()
+        return self.result()
+
+    async def _end_all(self) -> None:
+        """End what is still running, however often this is cancelled meanwhile."""
+        for task in self._tasks:
+            task.cancel()
+        ending = asyncio.gather(*self._tasks, return_exceptions=True)
+        cancelled = False
+        while not ending.done():
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:
+                cancelled = True
+        for agent in self.ensemble.agents:
+            if agent.name not in self._results:
+                self._results[agent.name] = self._ended(agent, "cancelled", self._stop)
+        if cancelled and not self._cancelled:
+            self._cancelled = True
+            raise asyncio.CancelledError
+
+    def result(self) -> RunResult:
+        """What has become of it so far."""
+        known = self._results
+        results = {agent.name: known[agent.name] for agent in self.ensemble.agents if agent.name in known}
+        return RunResult(
+            ensemble=self.ensemble.name,
+            status=self._status(),
+            input=self.text,
+            results=results,
+            deliverable=self._deliverable(),
+            started_at=self._started,
+            completed_at=self._completed or time.time(),
+            usage=self.whole.meter.used,
+            fault=self._stop,
+        )
+
+    def _status(self) -> RunStatus:
+        if self._cancelled:
+            return "cancelled"
+        statuses = {result.status for result in self._results.values()}
+        if self._stop is not None or "success" not in statuses:
+            # An ensemble all of whose agents were skipped for their conditions has done what it says.
+            return "failed" if self._stop is not None or statuses != {"skipped"} else "completed"
+        return "completed" if statuses <= {"success", "skipped"} else "completed_with_errors"
+
+    def _deliverable(self) -> str | None:
+        found = {
+            name: response
+            for name in terminals(self.ensemble.agents)
+            if (result := self._results.get(name)) is not None and (response := result.response) is not None
+        }
+        if len(found) <= 1:
+            return next(iter(found.values()), None)
+        if sum(map(len, found.values())) > MAX_GATHERED:
+            return None
+        return as_json({name: parsed(response) for name, response in found.items()})
+
+    async def _agent(self, agent: Agent) -> None:
+        for name in agent.depends_on:
+            await self._done[name].wait()
+        dependencies = {name: self._results[name] for name in agent.depends_on}
+        result = self._reused(agent) or self._skipped(agent, dependencies)
+        if result is None:
+            result = await self._executed(agent, dependencies)
+        result.definition = self._definitions.get(agent.name, "")
+        self._results[agent.name] = result
+        self._journal.finished(result)
+        stretch = self._stretches[agent.name]
+        stretch.finish(replace(result, name=stretch.path(agent.name)))
+        self._done[agent.name].set()
+        if result.status == "failed" and (agent.on_failure or self.ensemble.on_failure) == "stop":
+            self._stop_for(result)
+
+    def _stop_for(self, result: AgentResult) -> None:
+        """End the run, as *result* is a failure that it does not go on after."""
+        if self._stop is None:
+            self._stop = result.fault
+        here = asyncio.current_task()
+        for task in self._tasks:
+            if task is not here:
+                task.cancel()
+
+    def _reused(self, agent: Agent) -> AgentResult | None:
+        known = self._earlier.get(agent.name)
+        if known is None or known.status != "success" or not known.definition:
+            return None
+        if known.definition != self._definitions.get(agent.name):
+            return None
+        if any(not self._results[name].reused for name in agent.depends_on if self._results[name].status == "success"):
+            return None
+        return replace(known, reused=True)
+
+    def _skipped(self, agent: Agent, dependencies: Mapping[str, AgentResult]) -> AgentResult | None:
+        """What becomes of an agent that does not run."""
+        if dependencies and all(each.status != "success" for each in dependencies.values()):
+            failed = [name for name, each in dependencies.items() if each.status == "failed" or each.fault is not None]
+            if not failed:
+                return self._ended(agent, "skipped", None)
+            message = f"it was not run, as {', '.join(failed)} failed and it depends on nothing else"
+            return self._ended(agent, "skipped", Fault("Failed", message, agent.name, {"failed": failed}))
+        if agent.when is None:
+            return None
+        try:
+            holds = references.holds(agent.when, self._values())
+        except McpdError as fault:
+            return self._ended(agent, "failed", faulted(agent.name, fault))
+        return None if holds else self._ended(agent, "skipped", None)
+
+    def _values(self) -> dict[str, object]:
+        """What references may name: the input, and the responses so far."""
+        said = {name: each.response for name, each in self._results.items() if each.response is not None}
+        return {**said, "input": self.text}
+
+    async def _executed(self, agent: Agent, dependencies: Mapping[str, AgentResult]) -> AgentResult:
+        stretch = self._stretches[agent.name]
+        stretch.started(agent.name)
+        result = AgentResult(agent.name, kind_of(agent), "success", depends_on=agent.depends_on, started_at=time.time())
+        executor = Executor(self.whole, self.found, self._values, stretch)
+        try:
+            await executor.execute(agent, Given(self.text, dependencies), result)
+        except McpdError as fault:
+            result.status, result.response, result.fault = "failed", None, faulted(agent.name, fault)
+        except asyncio.CancelledError:
+            result.status, result.response, result.fault = "cancelled", None, self._stop
+            result.completed_at = time.time()
+            self._results[agent.name] = result
+            raise
+        except Exception:
+            # Its fault is ours, and no reason to lose what others have found.
+            log.exception("agent %s of ensemble %s", agent.name, self.ensemble.name)
+            message = "an internal error, which the log has"
+            result.status, result.response, result.fault = "failed", None, Fault("Failed", message, agent.name)
+        result.completed_at = time.time()
+        return result
+
+    def _ended(self, agent: Agent, status: str, fault: Fault | None) -> AgentResult:
+        now = time.time()
+        return AgentResult(
+            agent.name,
+            kind_of(agent),
+            status,  # type: ignore[arg-type]
+            fault=fault,
+            depends_on=agent.depends_on,
+            started_at=now,
+            completed_at=now,
+            attempts=0,
+        )
