@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from jsonschema import Draft202012Validator, validators
 from jsonschema.exceptions import ValidationError as JsonSchemaError
@@ -22,8 +22,6 @@ from mcpd.model.base import first_fault
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mcpd.servers.workstation.tool import Arguments, Tool
-
 MANY: Final = 2000
 """Values that are looked at while the others wait."""
 MUCH: Final = 256 * 1024
@@ -32,7 +30,26 @@ _FIRST: Final = ("type", "maxItems", "maxLength", "additionalProperties", "requi
 _SHOWN: Final = 200
 
 
-def checked(tool: Tool, arguments: Mapping[str, Any]) -> Arguments:
+_Arguments_co = TypeVar("_Arguments_co", bound=BaseModel, covariant=True)
+
+
+class Tool(Protocol[_Arguments_co]):
+    """What is known of a tool here."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def arguments(self) -> type[_Arguments_co]:
+        """The model of its arguments."""
+
+    @property
+    def validator(self) -> Draft202012Validator:
+        """What holds arguments against its schema."""
+
+
+def checked(tool: Tool[_Arguments_co], arguments: Mapping[str, Any]) -> _Arguments_co:
     """*arguments* of *tool*. What is null is as good as left out. Raises :class:`~mcpd.errors.InvalidArgument`."""
     given = {name: value for name, value in arguments.items() if value is not None}
     fault = next(tool.validator.iter_errors(given), None)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Calls of other servers' tools, for resources ``server://ID/TOOL``: through the bridge, if that was permitted."""
+"""Calls of other servers' tools: through the bridge, if that was permitted."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import ssl
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from mcpd.servers.remote.params import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     import httpx2
 
@@ -27,16 +29,31 @@ REVISION: Final = "2026-07-28"
 MOST: Final = 32 * 1024 * 1024
 """Bytes of an answer."""
 _TOO_LARGE: Final = f"the answer has more than {MOST} bytes"
+_IN_THE_MAP: Final = '"permissions" of its entry in the mcps map'
 
 
 class Others:
     """Calls tools for the server *server_id*, whose *environ* says how to; a call may take *seconds*."""
 
-    def __init__(self, server_id: str, seconds: float, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        server_id: str,
+        seconds: float,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        grant: str = _IN_THE_MAP,
+        bridge: Path | None = None,
+    ) -> None:
+        """*grant* says where the server is granted what it lacks.
+
+        *bridge* is the socket of the user's bridge, for a server that mcpd has not started: it calls as the user then.
+        """
         self._server_id = server_id
         self._seconds = seconds
         self._socket = environ.get(SOCKET, "")
         self._token = environ.get(TOKEN, "")
+        self._grant = grant
+        self._bridge = "" if bridge is None else str(bridge)
 
     async def __call__(self, server: str, tool: str, arguments: dict[str, Any], hops: int) -> dict[str, Any]:
         """The result of *tool* of *server*, for a request that came through *hops* servers.
@@ -44,10 +61,10 @@ class Others:
         Raises :class:`~mcpd.errors.NotAuthorized` without the permission, :class:`~mcpd.errors.TimedOut`,
         :class:`~mcpd.errors.ServiceUnavailable` and, for whatever the tool could not do, McpdError.
         """
-        if not self._socket or not self._token:
+        if not (self._socket and self._token) and not self._bridge:
             raise NotAuthorized(
-                f"server {self._server_id} may not call {server}: grant it the permission mcp:{server}, in "
-                '"permissions" of its entry in the mcps map'
+                f"server {self._server_id} may not call {server}: grant it the permission mcp:{server}, in"
+                f" {self._grant}"
             )
         body = self._request(tool, arguments, hops)
         answer = await self._post(server, tool, body)
@@ -78,15 +95,20 @@ class Others:
     async def _post(self, server: str, tool: str, body: bytes) -> dict[str, Any]:
         import httpx2  # noqa: PLC0415 -- few servers call others
 
+        socket, start = self._socket, ""
         headers = {
-            "Authorization": f"Bearer {self._token}",
             "Accept": "application/json, text/event-stream",
             "Content-Type": "application/json",
             "MCP-Protocol-Version": REVISION,
             "Mcp-Method": "tools/call",
             "Mcp-Name": encoded(tool),
         }
-        transport = httpx2.AsyncHTTPTransport(uds=self._socket)
+        if socket and self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        else:
+            socket, start = self._bridge, "; start it: systemctl --user start mcpd-bridge.socket"
+        # Of its own it would read the system's certificates for each call, and there is no TLS here.
+        transport = httpx2.AsyncHTTPTransport(uds=socket, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         url = f"http://localhost/mcp/{quote(server, safe='')}"
         try:
             # Of httpx, the time is that for each part of the answer.
@@ -99,7 +121,7 @@ class Others:
         except TimeoutError:
             raise TimedOut(f"server {server} did not answer within {self._seconds:g} s") from None
         except httpx2.HTTPError as error:
-            raise ServiceUnavailable(f"server {server} cannot be reached through {self._socket}: {error}") from error
+            raise ServiceUnavailable(f"server {server} cannot be reached through {socket}: {error}{start}") from error
 
 
 async def _answer(response: httpx2.Response) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, from_oserror
 from mcpd.model import printable
-from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.beneath import open_beneath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

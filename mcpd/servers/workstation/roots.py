@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from mcpd.errors import InvalidConfig, McpdError
 from mcpd.model import printable
-from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.jail import HERE, Jail, Root, path_of
 
 if TYPE_CHECKING:

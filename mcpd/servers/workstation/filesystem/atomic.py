@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import Busy, InvalidArgument, NotFound, ReadOnly
 from mcpd.model import printable
-from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.filesystem.chunks import CHUNK, digest
 from mcpd.servers.workstation.filesystem.locking import locked
 from mcpd.servers.workstation.filesystem.renaming import (

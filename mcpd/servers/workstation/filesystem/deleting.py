@@ -17,7 +17,7 @@ from pydantic import Field
 
 from mcpd.errors import InvalidArgument, McpdError, NotFound
 from mcpd.model import printable
-from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import trash
 from mcpd.servers.workstation.filesystem.entries import EntryType, type_of

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import NotAuthorized, ReadOnly
 from mcpd.model import printable
-from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.jail import path_of, translated
 
 if TYPE_CHECKING:

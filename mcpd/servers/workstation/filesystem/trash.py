@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized
-from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.filesystem.renaming import (
     is_mounted_read_only,
     mounted_read_only,

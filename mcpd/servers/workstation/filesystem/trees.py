@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
 
-from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem.entries import MAX_TEXT, Entry, EntryType, entry_at
 from mcpd.servers.workstation.filesystem.names import json_size, one_line, shown_name

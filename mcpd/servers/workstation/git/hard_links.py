@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import LimitExceeded, NotAuthorized
 from mcpd.model import printable
-from mcpd.servers.workstation.beneath import open_beneath
+from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.git.changes import unquoted
 from mcpd.servers.workstation.git.running import git
 from mcpd.servers.workstation.jail import fault
