@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The graph that the agents of an ensemble are: its order, its ends, and what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import InvalidArgument, InvalidConfig
+from mcpd.model.base import printable
+from mcpd.servers.ensembles.format.models import DispatchAgent, LoopAgent, McpAgent
+from mcpd.servers.ensembles.format.references import check, check_condition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from mcpd.servers.ensembles.format.models import Agent, AgentBase, Ensemble
+
+INPUT: Final = "input"
+"""The name by which references read the run's input, which no agent has therefore."""
+ITEM: Final = "item"
+"""The same for the element that an instance of an agent which fans out is for."""
+_MAX_CYCLES: Final = 20
+_SHOWN: Final = 10
+_RESERVED: Final = {INPUT: "the run's input", ITEM: "the element that an instance is for"}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with an agent's place in the graph."""
+
+    agent: str
+    message: str
+    path: tuple[str | int, ...]
+    """Where in the document."""
+
+
+def levels(agents: Sequence[AgentBase]) -> list[list[str]]:
+    """The names in groups, each of which depends on earlier groups only; within a group in the order of *agents*.
+
+    Names that no agent has are ignored. Raises :class:`~mcpd.errors.InvalidConfig` if agents depend on each other in a
+    circle.
+    """
+    place = {agent.name: index for index, agent in enumerate(agents)}
+    sorter = TopologicalSorter(_dependencies(agents))
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise InvalidConfig(f"agents depend on each other in a circle: {chain(error.args[1])}") from None
+    found = []
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        found.append(sorted(ready, key=place.__getitem__))
+        sorter.done(*ready)
+    return found
+
+
+def terminals(agents: Sequence[AgentBase]) -> list[str]:
+    """The names of those that nothing depends on, in the order of *agents*."""
+    needed = {name for agent in agents for name in agent.depends_on}
+    return [agent.name for agent in agents if agent.name not in needed]
+
+
+def ancestors(agents: Iterable[AgentBase], name: str) -> set[str]:
+    """The names of all agents that *name* depends on, directly or through others."""
+    dependencies = _dependencies(agents)
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        fresh = dependencies.get(waiting.pop(), set()) - found
+        found |= fresh
+        waiting.extend(fresh)
+    return found
+
+
+def problems(ensemble: Ensemble) -> list[Problem]:
+    """All that is wrong with the graph of *ensemble*, in the order of its agents: names that agents share, dependencies
+    that are missing, twice there or lead to the agent itself, circles, and references and conditions that cannot be
+    read, or read agents that the agent does not depend on.
+    """
+    found = [*_names(ensemble.agents), *_edges(ensemble.agents), *_circles(ensemble.agents), *_references(ensemble)]
+    return sorted(found, key=lambda problem: problem.path[1])
+
+
+def require_sound(ensemble: Ensemble) -> None:
+    """Raises :class:`~mcpd.errors.InvalidConfig` for an ensemble that cannot be run as it is."""
+    found = problems(ensemble)
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        fault = InvalidConfig(f'ensemble {ensemble.name}: agent "{found[0].agent}": {found[0].message}{more}')
+        fault.data = {
+            "ensemble": ensemble.name,
+            "problems": [{"agent": each.agent, "message": each.message} for each in found[:_MAX_CYCLES]],
+        }
+        raise fault
+
+
+def _dependencies(agents: Iterable[AgentBase]) -> dict[str, set[str]]:
+    agents = list(agents)
+    names = {agent.name for agent in agents}
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for agent in agents:
+        found[agent.name].update(names.intersection(agent.depends_on))
+    return found
+
+
+def _names(agents: Sequence[AgentBase]) -> Iterator[Problem]:
+    first: dict[str, int] = {}
+    for index, agent in enumerate(agents):
+        path = ("agents", index, "name")
+        if agent.name in _RESERVED:
+            yield Problem(
+                agent.name, f'"{agent.name}" is {_RESERVED[agent.name]} and cannot be the name of an agent', path
+            )
+        if agent.name in first:
+            yield Problem(agent.name, f"agents[{first[agent.name]}] has the same name", path)
+        first.setdefault(agent.name, index)
+
+
+def _edges(agents: Sequence[AgentBase]) -> Iterator[Problem]:
+    names = {agent.name: None for agent in agents}
+    suggested: dict[str, str] = {}
+    for index, agent in enumerate(agents):
+        seen: set[str] = set()
+        for number, name in enumerate(agent.depends_on):
+            path = ("agents", index, "depends_on", number)
+            if name == agent.name:
+                yield Problem(agent.name, "depends on itself", path)
+            elif name in seen:
+                yield Problem(agent.name, f'depends on "{name}" twice', path)
+            elif name not in names:
+                if name not in suggested:
+                    # Comparing with every name is slow, so that a file full of wrong ones gets fewer suggestions.
+                    suggested[name] = _near(name, names) if len(suggested) < _SHOWN else ""
+                yield Problem(agent.name, f'depends on "{name}", which is not there{suggested[name]}', path)
+            seen.add(name)
+
+
+def _near(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def cycles(dependencies: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
+    """Circles among *dependencies*, each as ``[a, b, a]`` where b depends on a; those that share a step with an earlier
+    one may be left out, and so are all after the first twenty.
+    """
+    left = {name: set(needed) for name, needed in dependencies.items()}
+    for _ in range(_MAX_CYCLES):
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            cycle = list(error.args[1])
+        else:
+            return
+        yield cycle
+        for earlier, later in pairwise(cycle):
+            left[later].discard(earlier)
+
+
+def chain(names: Sequence[str]) -> str:
+    """*names*, each leading to the next, for a message."""
+    if len(names) > _SHOWN:
+        names = [*names[: _SHOWN - 2], "…", names[-1]]
+    return " → ".join(names)
+
+
+def _circles(agents: Sequence[AgentBase]) -> Iterator[Problem]:
+    dependencies = _dependencies(agents)
+    place = {agent.name: index for index, agent in reversed(list(enumerate(agents)))}
+    for name, needed in dependencies.items():
+        needed.discard(name)
+    for cycle in cycles(dependencies):
+        first = min(range(len(cycle) - 1), key=lambda index: place[cycle[index]])
+        turned = [*cycle[first:-1], *cycle[: first + 1]]
+        listed = agents[place[turned[0]]].depends_on
+        path = ("agents", place[turned[0]], "depends_on", listed.index(turned[-2]) if turned[-2] in listed else 0)
+        yield Problem(turned[0], f"agents depend on each other in a circle: {chain(turned)}", path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A text of an agent that refers to others."""
+
+    check: Callable[[str], tuple[str, ...]]
+    text: str
+    path: tuple[str | int, ...]
+    outside: bool = False
+    """Whether what it reads is not the agents of this ensemble."""
+    before: bool = False
+    """Whether it is read before there are instances."""
+
+
+def _references(ensemble: Ensemble) -> Iterator[Problem]:
+    names = {agent.name for agent in ensemble.agents}
+    reach: _Reach | None = None
+    for index, agent in enumerate(ensemble.agents):
+        for use in _uses(agent):
+            path = ("agents", index, *use.path)
+            try:
+                read = use.check(use.text)
+            except InvalidArgument as error:
+                yield Problem(agent.name, f"{_shown(use.path)}: {error.message}", path)
+                continue
+            for name in () if use.outside else read:
+                if name == INPUT or (name == ITEM and agent.fan_out and not use.before):
+                    continue
+                if name not in names:
+                    yield Problem(agent.name, f'{_shown(use.path)} refers to "{name}", which is no agent here', path)
+                    continue
+                reach = reach or _Reach(ensemble.agents)
+                if not reach.depends(agent.name, name):
+                    yield Problem(
+                        agent.name, f'{_shown(use.path)} refers to "{name}", which it does not depend on', path
+                    )
+
+
+def _uses(agent: Agent) -> Iterator[_Use]:
+    if agent.when is not None:
+        yield _Use(check_condition, agent.when, ("when",), before=True)
+    if isinstance(agent, DispatchAgent):
+        yield _Use(check, agent.dispatch, ("dispatch",))
+    elif isinstance(agent, LoopAgent):
+        yield _Use(check_condition, agent.loop.until, ("loop", "until"), outside=True)
+        if agent.loop.carry is not None:
+            yield _Use(_check_carry, agent.loop.carry, ("loop", "carry"), outside=True)
+    elif isinstance(agent, McpAgent):
+        for text, path in _texts(agent.mcp.arguments, ("mcp", "arguments")):
+            yield _Use(check, text, path)
+
+
+def _check_carry(text: str) -> tuple[str, ...]:
+    names = check(text)
+    if not names:
+        raise InvalidArgument(f'"{printable(text)}" refers to nothing of the deliverable; write ${{key}}')
+    return names
+
+
+def _texts(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    if isinstance(value, str):
+        yield value, path
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _texts(each, (*path, key))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _texts(each, (*path, number))
+
+
+def _shown(path: Iterable[str | int]) -> str:
+    return ".".join(map(str, path))
+
+
+class _Reach:
+    """Who depends on whom, through others, too: one number per agent with a bit for each of the others."""
+
+    def __init__(self, agents: Sequence[AgentBase]) -> None:
+        self._bits: Mapping[str, int] = {agent.name: 1 << index for index, agent in enumerate(agents)}
+        self._reached: dict[str, int] = {}
+        dependencies = _dependencies(agents)
+        sorter = TopologicalSorter(dependencies)
+        try:
+            order = list(sorter.static_order())
+        except CycleError:
+            # The circle is a problem of its own; who depends on whom has no answer until it is gone.
+            return
+        for name in order:
+            reached = 0
+            for earlier in dependencies[name]:
+                reached |= self._bits[earlier] | self._reached[earlier]
+            self._reached[name] = reached
+
+    def depends(self, name: str, on: str) -> bool:
+        """Whether the agent *name* depends on *on*."""
+        return name not in self._reached or bool(self._reached[name] & self._bits[on])

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Ensembles, profiles and ``config.yaml`` from text, with all their faults in people's words and by line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args
+
+from pydantic import BaseModel, Field, ValidationError
+
+from mcpd.errors import InvalidConfig
+from mcpd.model.base import printable
+from mcpd.servers.ensembles.format import models
+from mcpd.servers.ensembles.format.reading import Positions, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pydantic_core import ErrorDetails
+
+MAX_PROBLEMS: Final = 20
+"""How many faults of a file are named."""
+_SHOWN: Final = 80
+_Model = TypeVar("_Model", bound=BaseModel)
+_Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An ensemble, and its file."""
+
+    ensemble: models.Ensemble
+    positions: Positions
+    document: dict[str, Any]
+
+
+class _NamedProfile(models.Profile):
+    """A profile in a file of its own."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+
+
+def load(text: str, file: str) -> Loaded:
+    """The ensemble that *text* is; *file* names it in faults.
+
+    Raises :class:`~mcpd.errors.InvalidConfig`, whose message is about the first fault; ``data`` has its ``file``,
+    ``line`` and ``agent``, and all that were found in ``problems``, each with ``line``, ``agent`` and ``message``.
+    """
+    document, positions = _mapping(text, file, "an ensemble")
+    return Loaded(_validated(models.Ensemble, document, positions, file), positions, document)
+
+
+def load_profiles(text: str, file: str) -> models.Settings:
+    """The profiles, and the other settings of ensembles, of the ``config.yaml`` that *text* is.
+
+    Nothing at all is a file without settings. Raises :class:`~mcpd.errors.InvalidConfig` as :func:`load` does.
+    """
+    document, positions = _read(text, file)
+    if document is None:
+        return models.Settings()
+    return _validated(models.Settings, _a_mapping(document, positions, file, "config.yaml"), positions, file)
+
+
+def load_profile(text: str, file: str) -> tuple[str, models.Profile]:
+    """The name and the profile that *text* is, a profile with a ``name``.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` as :func:`load` does.
+    """
+    document, positions = _mapping(text, file, "a profile")
+    named = _validated(_NamedProfile, document, positions, file)
+    return named.name, models.Profile.model_validate(named.model_dump(exclude={"name"}))
+
+
+def _mapping(text: str, file: str, what: str) -> tuple[dict[str, Any], Positions]:
+    document, positions = _read(text, file)
+    return _a_mapping(document, positions, file, what), positions
+
+
+def _read(text: str, file: str) -> tuple[Any, Positions]:
+    """What :func:`.reading.read` says, with faults that carry what all faults of this module do."""
+    try:
+        return read(text, file)
+    except InvalidConfig as error:
+        data = error.data or {}
+        line = data["line"]
+        message = error.message.removeprefix(f"{file}:{line}: ")
+        error.data = {**data, "agent": None, "problems": [{"line": line, "agent": None, "message": message}]}
+        raise
+
+
+def _a_mapping(document: Any, positions: Positions, file: str, what: str) -> dict[str, Any]:
+    if isinstance(document, dict):
+        return document
+    raise _invalid(file, [_Problem(positions.line(()), None, f"{what} has to be a mapping of keys to values")], 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A fault of a file."""
+
+    line: int
+    agent: str | None
+    message: str
+    where: str = ""
+    """What the message of an error says before it, where that does not name the agent in another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """What was to be a model, and where it stands."""
+
+    model: type[BaseModel]
+    content: dict[str, Any]
+    positions: Positions
+
+
+def _validated(model: type[_Model], content: dict[str, Any], positions: Positions, file: str) -> _Model:
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+    found: dict[tuple[_Path, str], ErrorDetails] = {}
+    for fault in faults:
+        path = _inside(content, fault["loc"])
+        if not _follows(fault, content):
+            found.setdefault((path, fault["type"]), fault)
+    document = _Document(model, content, positions)
+    ordered = sorted(found.items(), key=lambda item: positions.line(item[0][0]))
+    problems = [_problem(document, path, fault) for (path, _), fault in ordered[:MAX_PROBLEMS]]
+    raise _invalid(file, problems, len(ordered)) from None
+
+
+def _follows(fault: ErrorDetails, content: dict[str, Any]) -> bool:
+    """Whether *fault* is that a list is too short for want of entries without faults."""
+    return fault["type"] == "too_short" and bool(content.get(str(fault["loc"][0])))
+
+
+def _invalid(file: str, problems: Sequence[_Problem], count: int) -> InvalidConfig:
+    first = problems[0]
+    others = f" (and {count - 1} more)" if count > 1 else ""
+    error = InvalidConfig(f"{file}:{first.line}: {first.where}{first.message}{others}")
+    error.data = {
+        "file": file,
+        "line": first.line,
+        "agent": first.agent,
+        "problems": [{"line": each.line, "agent": each.agent, "message": each.message} for each in problems],
+    }
+    return error
+
+
+def _inside(content: Any, location: Iterable[str | int]) -> _Path:
+    """The parts of *location* that are keys and numbers of *content*; pydantic adds names of types to them."""
+    path: list[str | int] = []
+    value = content
+    for part in location:
+        if isinstance(value, dict) and isinstance(part, str):
+            path.append(part)
+            value = value.get(part)
+        elif isinstance(value, list) and isinstance(part, int):
+            path.append(part)
+            value = value[part] if part < len(value) else None
+    return tuple(path)
+
+
+def _agent_at(content: dict[str, Any], path: _Path) -> dict[str, Any] | None:
+    """The agent that *path* goes into."""
+    match path:
+        case ("agents", int(number), *_) if isinstance(content["agents"][number], dict):
+            return dict(content["agents"][number])
+        case _:
+            return None
+
+
+def _agent(content: dict[str, Any], path: _Path) -> str | None:
+    name = (_agent_at(content, path) or {}).get("name")
+    return name if isinstance(name, str) else None
+
+
+def _problem(document: _Document, path: _Path, fault: ErrorDetails) -> _Problem:
+    line = document.positions.line(path)
+    match path:
+        case ("agents", int(number), *inner):
+            words = _words(document, path, inner, fault)
+            name = _agent(document.content, path)
+            if name:
+                return _Problem(line, name, words, f'agents[{number}] "{printable(name)}": ')
+            return _Problem(line, None, f"agents[{number}]: {words}")
+        case _:
+            return _Problem(line, None, _words(document, path, path, fault))
+
+
+def _words(document: _Document, path: _Path, inner: Sequence[str | int], fault: ErrorDetails) -> str:
+    kind = fault["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(document, path)
+    key = printable(".".join(map(str, inner)))
+    if kind == "missing":
+        return f'"{key}" is missing'
+    agent = _agent_at(document.content, path)
+    if kind == "value_error" and agent is not None and not _says_what_it_does(agent):
+        return f"has none of {', '.join(models.KINDS)}, one of which says what an agent does"
+    words = _fault_words(kind, fault)
+    if not inner:
+        return words
+    return f'"{key}" {words}' if words.startswith("has to") else f"{key}: {words}"
+
+
+_FIXED: Final[Mapping[str, str]] = {
+    "string_type": "has to be text",
+    "int_type": "has to be a whole number",
+    "int_parsing": "has to be a whole number",
+    "int_from_float": "has to be a whole number",
+    "float_type": "has to be a number",
+    "float_parsing": "has to be a number",
+    "finite_number": "has to be a number",
+    "bool_type": "has to be true or false",
+    "bool_parsing": "has to be true or false",
+    "dict_type": "has to be a mapping of keys to values",
+    "model_type": "has to be a mapping of keys to values",
+    "tuple_type": "has to be a list",
+    "list_type": "has to be a list",
+    "string_too_short": "has to say something",
+}
+
+
+def _fault_words(kind: str, fault: ErrorDetails) -> str:
+    context = fault.get("ctx", {})
+    if kind in _FIXED:
+        return _FIXED[kind]
+    if kind == "string_pattern_mismatch":
+        signs = "._-" if "." in context["pattern"] else "_-"
+        return f"has to be a name of letters, digits and {' '.join(signs)}, 128 at most{_given(fault)}"
+    if kind == "literal_error":
+        words = [word.strip("' ") for word in context["expected"].replace(" or ", ", ").split(",")]
+        return f"has to be {'one of ' if len(words) > 1 else ''}{', '.join(words)}{_given(fault)}"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("too_short", "too_long"):
+        return "has to have an entry" if kind == "too_short" else f"has to have at most {context['max_length']} entries"
+    return fault["msg"].replace("Input should be", "has to be").replace("String should", "has to") + _given(fault)
+
+
+def _given(fault: ErrorDetails) -> str:
+    value = fault["input"]
+    if not isinstance(value, str | int | float) or len(str(value)) > _SHOWN:
+        return ""
+    return f", not {json.dumps(value, ensure_ascii=False)}"
+
+
+def _unknown_key(document: _Document, path: _Path) -> str:
+    key = str(path[-1])[:_SHOWN]
+    parent = _model_at(document, path[:-1])
+    known = list(parent.model_fields)
+    agent = _agent_at(document.content, path)
+    has = f"{_WHAT.get(parent, 'this')} has {', '.join(known)}"
+    every = list(dict.fromkeys(name for kind in models.KINDS.values() for name in kind.model_fields))
+    if issubclass(parent, models.AgentBase) and agent is not None:
+        if not _says_what_it_does(agent):
+            known, has = every, f"an agent has one of {', '.join(models.KINDS)}, which says what it does"
+        elif key in every:
+            return f'"{key}" is of another kind of agent; {has}'
+    near = difflib.get_close_matches(key, known, n=1)
+    guess = f'; did you mean "{near[0]}"?' if near else ""
+    return f'unknown key "{printable(key)}"{guess} ({has})'
+
+
+def _says_what_it_does(agent: Mapping[str, Any]) -> bool:
+    return "provider" in agent or any(key in agent for key in models.KINDS)
+
+
+_WHAT: Final[Mapping[type[BaseModel], str]] = {
+    models.Ensemble: "an ensemble",
+    models.Profile: "a profile",
+    _NamedProfile: "a profile",
+    models.Plexus: "plexus",
+    models.Budget: "a budget",
+    models.Loop: "a loop",
+    models.ToolCall: "mcp",
+    models.ModelAgent: "a model agent",
+    models.ScriptAgent: "a script agent",
+    models.EnsembleAgent: "an ensemble agent",
+    models.LoopAgent: "a loop agent",
+    models.DispatchAgent: "a dispatch agent",
+    models.McpAgent: "an mcp agent",
+}
+
+
+def _model_at(document: _Document, path: _Path) -> type[BaseModel]:
+    """The model of the mapping at *path*."""
+    found = document.model
+    value: Any = document.content
+    for part in path:
+        value = value[part]
+        if isinstance(part, str) and part in found.model_fields:
+            found = _within(found.model_fields[part].annotation) or found
+        if isinstance(value, dict) and issubclass(found, models.AgentBase):
+            found = next((kind for key, kind in models.KINDS.items() if key in value), found)
+    return found
+
+
+def _within(annotation: Any) -> type[BaseModel] | None:
+    """The first model that *annotation* is made of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _within(part))), None)

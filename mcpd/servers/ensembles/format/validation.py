@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All that can be known to be wrong with an ensemble before it runs (L-10)."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Final, Literal
+
+from mcpd.errors import InvalidConfig, NotFound
+from mcpd.servers.ensembles.engine.types import MAX_DEPTH
+from mcpd.servers.ensembles.format import graph
+from mcpd.servers.ensembles.format.models import (
+    DispatchAgent,
+    EnsembleAgent,
+    LoopAgent,
+    McpAgent,
+    ModelAgent,
+    ScriptAgent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from mcpd.servers.ensembles.engine.types import Found, Origin, Source
+    from mcpd.servers.ensembles.format.loading import Loaded
+    from mcpd.servers.ensembles.format.models import Agent, Ensemble
+
+MAX_ENSEMBLES: Final = 1000
+"""How many ensembles are looked at for those that one runs."""
+MAX_FINDINGS: Final = 500
+"""How many are named; one more says how many others there are."""
+
+Severity = Literal["error", "warning"]
+_Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong."""
+
+    severity: Severity
+    message: str
+    agent: str | None
+    line: int | None
+    file: str
+
+
+def validate(
+    found: Found,
+    source: Source,
+    loaded: Loaded,
+    *,
+    script_exists: Callable[[Origin, str], str | None],
+    servers: Collection[str] | None,
+) -> list[Finding]:
+    """What is wrong with the ensemble *found*, by line: in its graph, with what it names, and with what that runs.
+
+    *loaded* is its file, *source* knows profiles and other ensembles, *script_exists* says what is wrong with a script
+    of an origin, and *servers* are the installed ones, or None where that is not known. A run is possible if nothing of
+    it is an error. What was read already is not a finding: :func:`.loading.load` raises for it.
+    """
+    notes = [
+        *(_Note("error", problem.message, problem.path) for problem in graph.problems(found.ensemble)),
+        *_names(found, source, script_exists, servers),
+        *_oddities(found.ensemble),
+        *_Runs(source, found).notes(),
+    ]
+    agents = found.ensemble.agents
+    findings = [
+        Finding(
+            note.severity,
+            note.message,
+            agents[note.path[1]].name if len(note.path) > 1 and isinstance(note.path[1], int) else None,
+            loaded.positions.line(note.path),
+            str(found.origin.file),
+        )
+        for note in dict.fromkeys(notes)
+    ]
+    findings.sort(key=lambda finding: (finding.line or 0, finding.severity))
+    if len(findings) > MAX_FINDINGS:
+        more = f"and {len(findings) - MAX_FINDINGS} more"
+        findings[MAX_FINDINGS:] = [Finding("error", more, None, None, str(found.origin.file))]
+    return findings
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A finding before it has its line."""
+
+    severity: Severity
+    message: str
+    path: _Path
+
+
+def _names(
+    found: Found,
+    source: Source,
+    script_exists: Callable[[Origin, str], str | None],
+    servers: Collection[str] | None,
+) -> Iterator[_Note]:
+    """What agents name that is not there."""
+    for index, agent in enumerate(found.ensemble.agents):
+        path = ("agents", index)
+        match agent:
+            case ModelAgent():
+                for key in ("model_profile", "fallback_model_profile"):
+                    if fault := _profile_fault(found, source, getattr(agent, key)):
+                        yield _Note("error", fault, (*path, key))
+            case ScriptAgent():
+                if fault := script_exists(found.origin, agent.script):
+                    yield _Note("error", fault, (*path, "script"))
+            case McpAgent() if servers is not None and agent.mcp.server not in servers:
+                near = difflib.get_close_matches(agent.mcp.server, servers, n=1)
+                guess = f'; did you mean "{near[0]}"?' if near else ""
+                yield _Note(
+                    "error", f'the server "{agent.mcp.server}" is not installed{guess}', (*path, "mcp", "server")
+                )
+
+
+def _profile_fault(found: Found, source: Source, name: str | None) -> str | None:
+    if name is None:
+        return None
+    try:
+        source.profile(name, found.origin)
+    except (NotFound, InvalidConfig) as error:
+        return error.message
+    return None
+
+
+def _oddities(ensemble: Ensemble) -> Iterator[_Note]:
+    """What is possible, and hardly meant."""
+    for index, agent in enumerate(ensemble.agents):
+        if not isinstance(agent, ModelAgent):
+            continue
+        if agent.fallback_model_profile is not None and agent.fallback_model_profile == agent.model_profile:
+            yield _Note(
+                "warning",
+                "the fallback is the profile itself, so that it is no help",
+                ("agents", index, "fallback_model_profile"),
+            )
+        if agent.input_scope == "dependencies" and not agent.depends_on:
+            yield _Note(
+                "warning", "it depends on nothing, so that its model sees no input", ("agents", index, "input_scope")
+            )
+
+
+def _run_by(agent: Agent) -> tuple[str, tuple[str, ...]] | None:
+    """The ensemble that *agent* is known to run, and where it says so."""
+    match agent:
+        case EnsembleAgent():
+            return agent.ensemble, ("ensemble",)
+        case LoopAgent():
+            return agent.loop.body, ("loop", "body")
+        case DispatchAgent() if "$" not in agent.dispatch:
+            return agent.dispatch, ("dispatch",)
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """An agent's running of another ensemble."""
+
+    path: _Path
+    """Where it says so."""
+    file: str = ""
+    """Of the ensemble."""
+    fault: str = ""
+    """Why there is none."""
+
+
+class _Runs:
+    """Which ensembles run which, from one of them on; what an agent names only when it runs is not known here."""
+
+    def __init__(self, source: Source, root: Found) -> None:
+        self._source = source
+        self._root = str(root.origin.file)
+        self._names = {self._root: root.ensemble.name}
+        """Of ensembles, by file."""
+        self._calls: dict[str, list[_Call]] = {}
+        """By the file of the ensemble that runs others."""
+        self._cut = False
+        waiting = [root]
+        while waiting:
+            caller = waiting.pop()
+            calls, fresh = self._look(caller)
+            self._calls[str(caller.origin.file)] = calls
+            waiting.extend(fresh)
+        self._runs = {file: {call.file for call in calls if call.file} for file, calls in self._calls.items()}
+        self._targets: dict[str, _Path] = {}
+        """The files of the ensembles that the first one runs itself, and where it first says so."""
+        for call in self._calls[self._root]:
+            if call.file:
+                self._targets.setdefault(call.file, call.path)
+
+    def notes(self) -> Iterator[_Note]:
+        """What is wrong with them."""
+        if self._cut:
+            yield _Note("warning", f"only {MAX_ENSEMBLES} of the ensembles that it runs were looked at", ())
+        yield from (_Note("error", call.fault, call.path) for call in self._calls[self._root] if call.fault)
+        for target, path in self._targets.items():
+            for file in sorted(self._reached(target) - {self._root}):
+                for fault in dict.fromkeys(call.fault for call in self._calls[file] if call.fault):
+                    yield _Note("error", f'runs "{self._names[file]}", where {fault}', path)
+        yield from self._circles() or self._too_deep()
+
+    def _look(self, caller: Found) -> tuple[list[_Call], list[Found]]:
+        """What *caller* runs, and what of it was not known before."""
+        calls: list[_Call] = []
+        fresh: list[Found] = []
+        for index, agent in enumerate(caller.ensemble.agents):
+            named = _run_by(agent)
+            if named is None:
+                continue
+            path: _Path = ("agents", index, *named[1])
+            try:
+                callee = self._source.find(named[0], caller.origin)
+            except (NotFound, InvalidConfig) as error:
+                calls.append(_Call(path, fault=error.message))
+                continue
+            file = str(callee.origin.file)
+            if file not in self._names:
+                if len(self._names) == MAX_ENSEMBLES:
+                    self._cut = True
+                    continue
+                self._names[file] = callee.ensemble.name
+                fresh.append(callee)
+            calls.append(_Call(path, file))
+        return calls, fresh
+
+    def _reached(self, start: str) -> set[str]:
+        found = {start}
+        waiting = [start]
+        while waiting:
+            fresh = self._runs[waiting.pop()] - found
+            found |= fresh
+            waiting.extend(fresh)
+        return found
+
+    def _circles(self) -> list[_Note]:
+        notes = []
+        for cycle in graph.cycles(self._runs):
+            files = cycle[::-1]
+            reaching = (path for target, path in self._targets.items() if not self._reached(target).isdisjoint(files))
+            shown = graph.chain([self._names[file] for file in files])
+            notes.append(_Note("error", f"ensembles run each other in a circle: {shown}", next(reaching)))
+        return notes
+
+    def _too_deep(self) -> list[_Note]:
+        """To be asked only where there is no circle."""
+        heights: dict[str, int] = {}
+        deepest: dict[str, str] = {}
+        for file in TopologicalSorter(self._runs).static_order():
+            if runs := sorted(self._runs[file]):
+                deepest[file] = max(runs, key=heights.__getitem__)
+            heights[file] = heights[deepest[file]] + 1 if runs else 0
+        notes = []
+        for target, path in self._targets.items():
+            if heights[target] >= MAX_DEPTH:
+                files = [self._root, target]
+                while files[-1] in deepest:
+                    files.append(deepest[files[-1]])
+                shown = graph.chain([self._names[file] for file in files])
+                notes.append(_Note("error", f"ensembles run each other deeper than {MAX_DEPTH} levels: {shown}", path))
+        return notes
