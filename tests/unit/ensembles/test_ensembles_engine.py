@@ -270,11 +270,12 @@ async def test_what_waiting_does_not_help_is_not_asked_again(fault: McpdError, a
     assert (result.fault.error, result.fault.agent) == (fault.word, "a")
 
 
-async def test_a_provider_that_wants_too_long_a_rest_fails_at_once() -> None:
+@pytest.mark.parametrize("kind", [LimitExceeded, ServiceUnavailable])
+async def test_a_provider_that_wants_too_long_a_rest_fails_at_once(kind: type[McpdError]) -> None:
     stage = Stage({"it": {"agents": [model("a", retries=3)]}})
 
     async def answer(prompt: Prompt) -> str:
-        raise busy(retry_after=3600)
+        raise busy(kind, retry_after=3600)
 
     stage.answer = answer
     result = (await stage.run()).results["a"]
@@ -459,9 +460,9 @@ def failing(name: str) -> Any:
     return run
 
 
-def busy(**data: Any) -> LimitExceeded:
+def busy(kind: type[McpdError] = LimitExceeded, **data: Any) -> McpdError:
     """A provider that wants to be left alone for a while."""
-    fault = LimitExceeded("too many")
+    fault = kind("too many")
     said: Mapping[str, Any] = data
     fault.data = {**said}
     return fault

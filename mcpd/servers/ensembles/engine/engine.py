@@ -11,6 +11,7 @@ from mcpd.servers.ensembles.engine.budget import Meter, Slots
 from mcpd.servers.ensembles.engine.definitions import definitions
 from mcpd.servers.ensembles.engine.progress import Course, Stretch
 from mcpd.servers.ensembles.engine.run import Run, Whole
+from mcpd.servers.ensembles.format.graph import require_sound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,10 +49,13 @@ class Engine:
     ) -> RunResult:
         """Run *found* with the input *text*; its ``default_task`` is the input if that is empty.
 
-        Agents for which *earlier* has a response to the same definition do not run again. What fails is in the result;
-        nothing is raised. ``journal.ended`` is called once, also when the run is cancelled.
+        Agents for which *earlier* has a response to the same definition do not run again. What fails is in the result.
+        ``journal.ended`` is called once, also when the run is cancelled.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for an ensemble that cannot be run at all.
         """
         ensemble = found.ensemble
+        require_sound(ensemble)
         # A thousand agents, or what many ensembles name, take a while to go through.
         defined = await asyncio.to_thread(definitions, found, self.source)
         whole = Whole(

@@ -17,6 +17,7 @@ from mcpd.servers.ensembles.engine.inputs import Given, as_text, chunks, gathere
 from mcpd.servers.ensembles.engine.retrying import Attempts
 from mcpd.servers.ensembles.engine.types import MAX_DEPTH, MAX_RESPONSE, AgentResult, Fault, Prompt, ScriptCall, Usage
 from mcpd.servers.ensembles.format import references
+from mcpd.servers.ensembles.format.graph import require_sound
 from mcpd.servers.ensembles.format.models import (
     DispatchAgent,
     EnsembleAgent,
@@ -214,6 +215,8 @@ class Executor:
         before = result.attempts if result.fallback else 0
         try:
             async with self.whole.slots.taken():
+                if not result.fallback:
+                    result.started_at = time.time()
                 return str(await attempts.of(call, seconds, whom))
         finally:
             result.attempts = before + attempts.made
@@ -269,18 +272,20 @@ class Executor:
 
         found = self.whole.source.find(name, self.found.origin)
         ensemble, whole = found.ensemble, self.whole
+        require_sound(ensemble)
         inner = replace(
             whole,
             meter=Meter(ensemble.name, ensemble.budget, whole.meter),
             slots=Slots(ensemble.max_concurrent, whole.slots),
             depth=whole.depth + 1,
         )
-        own = stretch.within(f"{result.name}/", parts)
         run = Run(
             inner,
             found,
             text or ensemble.default_task or "",
-            stretches={each.name: own.within("", len(ensemble.agents)) for each in ensemble.agents},
+            stretches={
+                each.name: stretch.within(f"{result.name}/", parts * len(ensemble.agents)) for each in ensemble.agents
+            },
         )
         try:
             child = await run.complete()

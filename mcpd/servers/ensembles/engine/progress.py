@@ -30,15 +30,13 @@ class Course:
 class Stretch:
     """The part of a course that one agent is, or one instance of it, or an agent of an ensemble that it runs."""
 
-    def __init__(self, course: Course, size: float = 1.0, prefix: str = "") -> None:
-        self._course, self._size, self._prefix = course, size, prefix
+    def __init__(self, course: Course, size: float = 1.0, prefix: str = "", around: Stretch | None = None) -> None:
+        self._course, self._size, self._prefix, self._around = course, size, prefix, around
         self._done = 0.0
 
     def within(self, name: str, parts: int) -> Stretch:
         """One of *parts* equal ones, whose names begin with *name*. What is left is for the end of this one."""
-        size = self._size * _PARTS / parts
-        self._done += size
-        return Stretch(self._course, size, f"{self._prefix}{name}")
+        return Stretch(self._course, self._size * _PARTS / parts, f"{self._prefix}{name}", self)
 
     def started(self, name: str) -> None:
         """*name* begins."""
@@ -50,8 +48,15 @@ class Stretch:
 
     def finish(self, result: AgentResult) -> None:
         """What is left of it is done, with *result*, whose name is the whole path."""
-        left, self._done = max(0.0, self._size - self._done), self._size
+        left = max(0.0, self._size - self._done)
+        self.count(left)
         self._course.advance(left, result)
+
+    def count(self, part: float) -> None:
+        """*part* of it is done."""
+        self._done += part
+        if self._around is not None:
+            self._around.count(part)
 
     @property
     def observer(self) -> Observer:

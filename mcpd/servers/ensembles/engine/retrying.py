@@ -53,10 +53,11 @@ class Attempts:
 
 
 def _is_transient(error: BaseException) -> bool:
-    if isinstance(error, LimitExceeded):
-        after = _retry_after(error)
-        return after is not None and after <= MOST
-    return isinstance(error, (ServiceUnavailable, TimedOut))
+    if not isinstance(error, (LimitExceeded, ServiceUnavailable, TimedOut)):
+        return False
+    after = _retry_after(error)
+    # A limit that says nothing of waiting is one that waiting does not help.
+    return after <= MOST if after is not None else not isinstance(error, LimitExceeded)
 
 
 def _retry_after(error: McpdError) -> float | None:
