@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Says when ensembles, profiles and artifacts have changed. The kernel tells (inotify(7)); nothing is polled."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from asyncinotify import Inotify, Mask
+
+from mcpd.servers.ensembles.library.interests import Interests, artifacts
+from mcpd.servers.ensembles.library.tiers import CONFIG, PROFILES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from asyncinotify import Event, Watch
+
+    from mcpd.servers.ensembles.library.library import Library, State
+
+SETTLE: Final = 0.2
+"""Seconds in which changes are gathered: an editor, or git, makes several for one."""
+MOST_WATCHES: Final = 4096
+"""Directories. The kernel gives a user some ten thousand, for all programs."""
+_MOST_TOUCHED: Final = 10_000
+_AT_ONCE: Final = 200
+"""Events that are read from the kernel."""
+_ROUNDS: Final = 10
+"""How often directories that appear while others are taken in are taken in, too."""
+_APPEARS: Final = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR | Mask.MASK_ADD
+_CHANGES: Final = _APPEARS | Mask.DELETE | Mask.MOVED_FROM | Mask.CLOSE_WRITE | Mask.ATTRIB | Mask.EXCL_UNLINK
+
+log = logging.getLogger("llm-orc")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What has changed."""
+
+    ensembles: set[str] = field(default_factory=set)
+    """Their names."""
+    profiles: bool = False
+    """Whether any has, or what else ``config.yaml`` says."""
+    artifacts: set[str] = field(default_factory=set)
+    """The names of the ensembles that they are of."""
+    listing: bool = False
+    """Whether a list of ensembles, or of those that have artifacts, is another one now."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.ensembles or self.profiles or self.artifacts or self.listing)
+
+
+async def watch(
+    library: Library,
+    artifacts_roots: Sequence[Path],
+    on_change: Callable[[Changes], None],
+    ready: asyncio.Event | None = None,
+) -> None:
+    """Call *on_change*, in the loop's thread, for what changes in *library* and in *artifacts_roots*, until cancelled.
+
+    *ready* is set when changes from then on are told. Directories need not be there yet. What cannot be watched is
+    logged once; if nothing can be, this returns.
+    """
+    try:
+        inotify = Inotify(cache_size=_AT_ONCE)
+    except OSError as error:
+        log.warning("changes of ensembles are not noticed: %s", error.strerror)
+        if ready is not None:
+            ready.set()
+        return
+    with inotify:
+        await _Watcher(library, list(artifacts_roots), inotify).run(on_change, ready)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What there was at a time."""
+
+    state: State
+    artifacts: Mapping[str, frozenset[tuple[Path, int]]]
+
+
+class _Watcher:
+    """The watches, which belong to the loop's thread. Directories are read in others."""
+
+    def __init__(self, library: Library, roots: list[Path], inotify: Inotify) -> None:
+        self._library = library
+        self._roots = roots
+        self._inotify = inotify
+        self._interests = Interests([], [])
+        self._watches: dict[Path, tuple[Watch, Mask]] = {}
+        self._paths: dict[Watch, set[Path]] = {}
+        """Of each watch: a directory may have several."""
+        self._touched: set[Path] = set()
+        self._stirred = asyncio.Event()
+        self._complained = False
+
+    async def run(self, on_change: Callable[[Changes], None], ready: asyncio.Event | None) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._read())
+            before = await self._look()
+            if ready is not None:
+                ready.set()
+            while True:
+                await self._stirred.wait()
+                await asyncio.sleep(SETTLE)
+                self._stirred.clear()
+                touched, self._touched = self._touched, set()
+                now = await self._look()
+                if changes := self._difference(before, now, touched):
+                    on_change(changes)
+                before = now
+
+    async def _read(self) -> None:
+        async for event in self._inotify:
+            if self._matters(event):
+                self._stirred.set()
+
+    def _matters(self, event: Event) -> bool:
+        if event.watch is None:  # There were too many, or it is of a directory that is not watched any more.
+            return Mask.Q_OVERFLOW in event.mask
+        paths = list(self._paths.get(event.watch, ()))
+        if event.mask & (Mask.IGNORED | Mask.MOVE_SELF | Mask.DELETE_SELF):
+            for path in paths:
+                self._forget(path)
+            return bool(paths)
+        touched = {path / event.name for path in paths if event.name is not None and self._awaits(path, event.name)}
+        if len(self._touched) < _MOST_TOUCHED:
+            self._touched |= touched
+        return bool(touched)
+
+    def _awaits(self, directory: Path, name: Path) -> bool:
+        interest = self._interests.get(directory)
+        return interest is not None and (interest.names is None or str(name) in interest.names)
+
+    async def _look(self) -> _Seen:
+        """Watch what there is, and then see what that is: so nothing is missed in between."""
+        for _ in range(_ROUNDS):
+            interests = await asyncio.to_thread(Interests, self._library.tiers, self._roots)
+            if not self._apply(interests):
+                break
+        return await asyncio.to_thread(lambda: _Seen(self._library.state(), artifacts(self._roots)))
+
+    def _apply(self, interests: Interests) -> bool:
+        """Watch what *interests* name and nothing else; whether that is more than before."""
+        if len(interests) > MOST_WATCHES:
+            self._complain(f"there are more than {MOST_WATCHES} directories")
+        wanted = {
+            path: _CHANGES if interest.contents else _APPEARS
+            for path, interest in islice(interests.items(), MOST_WATCHES)
+        }
+        for path, (_, mask) in list(self._watches.items()):
+            if wanted.get(path) != mask:
+                self._forget(path)
+        self._interests = interests
+        missing = [path for path in wanted if path not in self._watches]
+        for path in missing:
+            self._add(path, wanted[path])
+        return any(path in self._watches for path in missing)
+
+    def _add(self, path: Path, mask: Mask) -> None:
+        try:
+            watch = self._inotify.add_watch(path, mask)
+        except OSError as error:
+            # What has gone meanwhile is missed in the directory above, which is watched.
+            if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+                self._complain(f"{path}: {os.strerror(error.errno or 0)}")
+        else:
+            self._watches[path] = watch, mask
+            self._paths.setdefault(watch, set()).add(path)
+
+    def _forget(self, path: Path) -> None:
+        watch, _ = self._watches.pop(path)
+        self._paths[watch].discard(path)
+        if not self._paths[watch]:
+            del self._paths[watch]
+            with suppress(OSError):  # The kernel may have forgotten it first.
+                self._inotify.rm_watch(watch)
+
+    def _complain(self, fault: str) -> None:
+        if not self._complained:
+            self._complained = True
+            log.warning("not all changes of ensembles are noticed: %s", fault)
+
+    def _difference(self, before: _Seen, now: _Seen, touched: set[Path]) -> Changes:
+        """What is different, and what is *touched*: two changes within a tick of the clock look like one."""
+        tiers = self._library.tiers
+        files = {
+            path: name for seen in (before, now) for name, those in seen.state.ensembles.items() for path, _ in those
+        }
+        settings = {tier.path(CONFIG) for tier in tiers}
+        profiles = {tier.path(PROFILES) for tier in tiers}
+        runs = {path.parent.name for path in touched if path.parent.parent in self._roots}
+        return Changes(
+            ensembles=_different(before.state.ensembles, now.state.ensembles)
+            | {files[path] for path in touched if path in files},
+            profiles=before.state.profiles != now.state.profiles
+            or any(path in settings or path.parent in profiles for path in touched),
+            artifacts=_different(before.artifacts, now.artifacts) | (runs & now.artifacts.keys()),
+            listing=before.state.listed != now.state.listed or before.artifacts.keys() != now.artifacts.keys(),
+        )
+
+
+def _different(before: Mapping[str, object], now: Mapping[str, object]) -> set[str]:
+    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
