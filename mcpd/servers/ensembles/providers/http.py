@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Requests to models' APIs, and what their failures are in words."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import email.utils
+import http
+import json
+import re
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd import __version__
+from mcpd.errors import (
+    InvalidArgument,
+    InvalidConfig,
+    InvalidManifest,
+    LimitExceeded,
+    McpdError,
+    NotAuthorized,
+    NotFound,
+    ServiceUnavailable,
+    TooLarge,
+)
+from mcpd.model import load_json, printable
+from mcpd.servers.ensembles.providers.keys import LOOPBACK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx2
+
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds for a connection; all else is limited by who asks."""
+CONNECTIONS: Final = 64
+MAX_ANSWER: Final = 8 * 1024 * 1024
+"""Bytes of an answer."""
+MAX_REFUSAL: Final = 64 * 1024
+"""Bytes that are read of an answer that is an error."""
+_IDLE: Final = 30.0
+"""Seconds after which a connection that nobody uses is closed."""
+_SPENT: Final = frozenset({"insufficient_quota", "enforced_spend_limit_reached"})
+"""The codes of a limit that waiting does not lift."""
+_FOR_NOW: Final = frozenset({402, 408, 425, 429})
+"""The statuses, beside those of the server's own faults, that may be others later."""
+_FINAL: Final[Mapping[int, tuple[type[McpdError], str]]] = {
+    300: (InvalidConfig, "; redirects are not followed, set base_url to where the API is"),
+    403: (NotAuthorized, "; check that the key may use this model"),
+    404: (NotFound, "; check the model's name and base_url"),
+    407: (NotAuthorized, "; the proxy has to let this program through"),
+}
+_SECONDS: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A POST request to an API."""
+
+    url: str
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = field(repr=False)
+    key: str | None = field(repr=False, default=None)
+    """What no message repeats."""
+
+
+class Http:
+    """One client for all APIs. TLS is always verified; redirects are not followed."""
+
+    def __init__(self) -> None:
+        self._client: httpx2.AsyncClient | None = None
+        self._opening = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def post(self, call: Call) -> Any:
+        """The JSON that *call* is answered with.
+
+        Raises what :meth:`mcpd.servers.ensembles.engine.types.Models.complete` says; ``data["retryable"]`` tells
+        whether another try may help, ``data["retry_after"]`` when; it is None for a limit of which nothing is known but
+        that waiting lifts it.
+        """
+        content = _content(call)
+        client = await self._opened()
+        import httpx2  # noqa: PLC0415 -- see _open
+
+        place = call.url
+        try:
+            async with client.stream("POST", place, content=content, headers=dict(call.headers)) as response:
+                if not response.is_success:
+                    raise _refusal(call, response, await _part(response, MAX_REFUSAL))
+                return _json(place, response, await _part(response, MAX_ANSWER + 1))
+        except httpx2.ConnectTimeout as error:
+            raise _unavailable(f"{place}: no connection within {CONNECT_TIMEOUT:g} s") from error
+        except httpx2.ConnectError as error:
+            why = f"{_reason(error)}; check that it runs, and base_url"
+            raise _unavailable(f"{place} cannot be reached: {why}") from error
+        except httpx2.InvalidURL as error:
+            raise fault(InvalidConfig(f"{words(place)} is no URL that can be asked: {_reason(error)}")) from error
+        except (httpx2.HTTPError, OSError) as error:
+            raise _unavailable(f"{place}: the connection failed: {_reason(error)}") from error
+
+    async def _opened(self) -> httpx2.AsyncClient:
+        async with self._opening:
+            if self._client is None:
+                self._client = await asyncio.to_thread(_open)
+            return self._client
+
+
+def fault(error: McpdError, *, retryable: bool = False, **data: object) -> McpdError:
+    """*error* with its ``data``."""
+    error.data = {"retryable": retryable, **data}
+    return error
+
+
+def words(text: str) -> str:
+    """*text* from outside, on one line, for a message: at most 280 of its characters."""
+    line = " ".join(text[:2000].split())
+    return printable(line[:140]) + printable(line[140:280])
+
+
+def _open() -> httpx2.AsyncClient:
+    # Costs half a second, which no run without such a model shall pay.
+    import httpx2  # noqa: PLC0415
+
+    return httpx2.AsyncClient(
+        verify=ssl.create_default_context(),
+        headers={
+            "User-Agent": f"mcpd-llm-orc/{__version__}",
+            "Accept": "application/json",
+            "Content-Type": "application/json",
+            # What is not compressed cannot be larger than what came over the line.
+            "Accept-Encoding": "identity",
+        },
+        timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+        limits=httpx2.Limits(
+            max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=_IDLE
+        ),
+        # A proxy is not asked for this machine: it would see the keys of what has no TLS.
+        mounts={f"all://{host}": None for host in LOOPBACK},
+        follow_redirects=False,
+    )
+
+
+def _content(call: Call) -> bytes:
+    try:
+        return json.dumps(call.body, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise fault(InvalidConfig(f"the options for {call.url} cannot be written as JSON: {error}")) from error
+
+
+async def _part(response: httpx2.Response, most: int) -> bytes:
+    """The body, or as much of it as exceeds *most* bytes with its last part."""
+    found = bytearray()
+    async for chunk in response.aiter_raw():
+        found += chunk
+        if len(found) >= most:
+            break
+    return bytes(found)
+
+
+def _json(place: str, response: httpx2.Response, body: bytes) -> Any:
+    if len(body) > MAX_ANSWER:
+        raise fault(TooLarge(f"{place} answers with more than {MAX_ANSWER} bytes; set max_tokens"))
+    if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        raise fault(McpdError(f"{place} sends compressed data, which was not asked for"))
+    try:
+        return load_json(body, f"the answer of {place}")
+    except InvalidManifest as error:
+        raise fault(
+            McpdError(f"{words(error.message)}; check that base_url is that of the API, not of a web page")
+        ) from error
+
+
+def _refusal(call: Call, response: httpx2.Response, body: bytes) -> McpdError:
+    """What it means that the answer has a status that is no success."""
+    status = response.status_code
+    said, codes, delay = _said(body)
+    # A key shorter than any real one is no secret, and may be part of a word.
+    told = words(said.replace(call.key, "…") if call.key and len(call.key) >= 8 else said)
+    answers = f"{call.url} answers HTTP {status} ({_phrase(status)}){told and f': {told}'}"
+    if status == 401 or "API_KEY_INVALID" in codes:
+        # Some APIs repeat parts of the key.
+        return fault(NotAuthorized(_unknown_key(call, status)))
+    if status >= 500 or status in _FOR_NOW:
+        after = _retry_after(response.headers.get("Retry-After", ""), delay)
+        if status == 402 or codes & _SPENT:
+            return fault(LimitExceeded(answers))
+        if status == 429:
+            return fault(LimitExceeded(answers), retryable=True, retry_after=after)
+        return _unavailable(answers, **({} if after is None else {"retry_after": after}))
+    if "content_filter" in codes:
+        return fault(McpdError(answers), reason="content_filter")
+    final, hint = _FINAL.get(300 if 300 <= status < 400 else status, (InvalidArgument, ""))
+    return fault(final(f"{answers}{hint}"))
+
+
+def _unknown_key(call: Call, status: int) -> str:
+    if call.key is None:
+        return (
+            f"{call.url} wants a key (HTTP {status}), and there is none for it; give one as BASE_URL=KEY:"
+            " 'mcpctl secret set llm-orc LLM_ORC_KEYS', or LLM_ORC_KEYS in the environment of llm-orc on its own"
+        )
+    return f"{call.url} refuses the key that is set for it (HTTP {status}); set a valid one"
+
+
+def _phrase(status: int) -> str:
+    try:
+        return http.HTTPStatus(status).phrase
+    except ValueError:
+        return "overloaded" if status == 529 else "an unknown status"
+
+
+def _said(body: bytes) -> tuple[str, frozenset[str], str]:
+    """What an error says, its codes, and after which time Google's ``RetryInfo`` allows another try."""
+    try:
+        found = load_json(body, "the error")
+    except InvalidManifest:
+        return "", frozenset(), ""
+    # Gemini's compatible API wraps the object in a list.
+    found = found[0] if isinstance(found, list) and found else found
+    outer = found if isinstance(found, dict) else {}
+    error = outer.get("error", outer)
+    inner = error if isinstance(error, dict) else {}
+    texts = (error, inner.get("message"), inner.get("detail"))
+    details = inner.get("details")
+    parts = [each for each in details if isinstance(each, dict)] if isinstance(details, list) else []
+    codes = [inner.get("code"), inner.get("type"), *(each.get("reason") for each in parts)]
+    delay = next((each["retryDelay"] for each in parts if isinstance(each.get("retryDelay"), str)), "")
+    return (
+        next((text for text in texts if isinstance(text, str)), ""),
+        frozenset(code for code in codes if isinstance(code, str)),
+        delay,
+    )
+
+
+def _retry_after(header: str, delay: str) -> float | None:
+    """Seconds until another try makes sense, from ``Retry-After`` (RFC 9110 §10.2.3) or ``34.5s`` of an error."""
+    for text in (header.strip(), delay.strip()):
+        if found := _SECONDS.fullmatch(text):
+            return float(found[1])
+    try:
+        then = email.utils.parsedate_to_datetime(header)
+        then = then if then.tzinfo is not None else then.replace(tzinfo=dt.UTC)
+        return max(0.0, (then - dt.datetime.now(dt.UTC)).total_seconds())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _unavailable(text: str, **data: object) -> McpdError:
+    return fault(ServiceUnavailable(text), retryable=True, **data)
+
+
+def _reason(error: BaseException) -> str:
+    return words(str(error)) or type(error).__name__

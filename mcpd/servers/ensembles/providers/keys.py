@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The keys of models' APIs, each for one base URL and what is below it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Self
+
+from mcpd.errors import InvalidConfig
+from mcpd.model import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OPENAI: Final = "https://api.openai.com/v1"
+ANTHROPIC: Final = "https://api.anthropic.com"
+GEMINI: Final = "https://generativelanguage.googleapis.com"
+OLLAMA: Final = "http://localhost:11434/v1"
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+"""The hosts that are this machine: no proxy is asked for them, and they alone get a key without TLS."""
+
+MAX_URL: Final = 2048
+_URL: Final = re.compile(
+    r"(?P<scheme>https?)://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?)(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>(?:/[\w.~!$&'()*+,;=:@-]+)*)/?",
+    re.IGNORECASE | re.ASCII,
+)
+_PORTS: Final = {"http": 80, "https": 443}
+_KEY: Final = re.compile(r"[!-~]{1,4096}")
+_WORDS: Final = (
+    ("OPENAI_API_KEY", "OPENAI_BASE_URL", OPENAI),
+    ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", ANTHROPIC),
+    ("GEMINI_API_KEY", "", GEMINI),
+    ("GOOGLE_API_KEY", "", GEMINI),
+)
+"""The variable of a key, the variable of the base URL that it is for, and that base URL if it says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base URL in its one form: no default port, no slash at the end, lower-case scheme and host."""
+
+    scheme: str
+    host: str
+    """With brackets if it is an IPv6 address."""
+    port: int
+    path: str
+
+    @classmethod
+    def parse(cls, text: str, whose: str) -> Self:
+        """The base URL *text*. Raises :class:`~mcpd.errors.InvalidConfig`, which says that it is *whose*."""
+        authority = text.partition("://")[2].partition("/")[0]
+        if "@" in authority:
+            # What stands before it may be a password.
+            raise InvalidConfig(f"{whose} has a user name or password in it; give the key on its own")
+        found = _URL.fullmatch(text) if len(text) <= MAX_URL else None
+        if found is None:
+            raise InvalidConfig(
+                f"{whose} is {printable(text)!r}, which is not like https://HOST[:PORT][/PATH]; query, fragment and"
+                " escapes have no place in it"
+            )
+        scheme, path = found["scheme"].lower(), found["path"]
+        port = int(found["port"] or _PORTS[scheme])
+        if not 0 < port < 65536 or {".", ".."} & set(path.split("/")):
+            raise InvalidConfig(f"{whose} is {printable(text)!r}, whose port or path cannot be used")
+        return cls(scheme, _host(found["host"].lower(), whose), port, path)
+
+    def __str__(self) -> str:
+        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{self.host}{port}{self.path}"
+
+    def covers(self, other: Base) -> bool:
+        """Whether *other* is the same, or below it."""
+        return (self.scheme, self.host, self.port) == (other.scheme, other.host, other.port) and (
+            f"{other.path}/".startswith(f"{self.path}/")
+        )
+
+
+def _host(text: str, whose: str) -> str:
+    if not text.startswith("["):
+        if not all(0 < len(label) < 64 for label in text.split(".")) or len(text) > 253:
+            raise InvalidConfig(f"{whose} has the host {printable(text)!r}, which is no name of a host")
+        return text
+    try:
+        return f"[{ipaddress.IPv6Address(text[1:-1]).compressed}]"
+    except ValueError:
+        raise InvalidConfig(f"{whose} has the host {printable(text)!r}, which is no IPv6 address") from None
+
+
+class Keys(Mapping[str, str]):
+    """Keys by base URL. What it says of itself holds none."""
+
+    def __init__(self, given: Mapping[str, str], bases: Mapping[str, str] = MappingProxyType({})) -> None:
+        """*bases* replaces some of the built-in base URLs, such as :data:`OPENAI`.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` for what is no base URL or no key, and for a key that would go over
+        a network in the clear.
+        """
+        self._keys: dict[Base, str] = {}
+        for url, key in given.items():
+            base = Base.parse(url, "the base URL of a key")
+            self._keys[base] = _checked(base, key)
+        self._bases = {old: str(Base.parse(new, "a base URL of the environment")) for old, new in bases.items()}
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Self:
+        """Keys of ``OPENAI_API_KEY``, ``ANTHROPIC_API_KEY``, ``GEMINI_API_KEY`` or ``GOOGLE_API_KEY``, and of
+        ``LLM_ORC_KEYS``: pairs ``BASE_URL=KEY`` with white space between them.
+
+        ``OPENAI_BASE_URL`` and ``ANTHROPIC_BASE_URL`` say where these APIs are, and their keys go there alone. Raises
+        :class:`~mcpd.errors.InvalidConfig` that names the variable.
+        """
+        keys: dict[str, str] = {}
+        bases: dict[str, str] = {}
+        for name, where, default in _WORDS:
+            if url := environ.get(where, "").strip():
+                bases[default] = str(Base.parse(url, where))
+            if key := environ.get(name, "").strip():
+                keys.setdefault(place := bases.get(default, default), _checked(Base.parse(place, name), key, name))
+        for at, pair in enumerate(environ.get("LLM_ORC_KEYS", "").split(), start=1):
+            url, equals, key = pair.partition("=")
+            whose = f"LLM_ORC_KEYS, entry {at}"
+            if not equals or "://" not in url:
+                raise InvalidConfig(f"{whose}: not BASE_URL=KEY, such as https://models.example.com/v1=KEY")
+            base = Base.parse(url, f"{whose}: the base URL")
+            keys[str(base)] = _checked(base, key, whose)
+        return cls(keys, bases)
+
+    def __getitem__(self, url: str) -> str:
+        try:
+            return self._keys[Base.parse(url, "the base URL")]
+        except InvalidConfig:
+            raise KeyError(url) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __repr__(self) -> str:
+        return f"Keys({sorted(self)})"
+
+    def base(self, default: str) -> Base:
+        """Where the API is that is at *default* if nobody says otherwise."""
+        return Base.parse(self._bases.get(default, default), "the base URL")
+
+    def key(self, base: Base) -> str | None:
+        """The key that goes to *base*: that of the nearest base URL that covers it."""
+        covering = [each for each in self._keys if each.covers(base)]
+        return self._keys[max(covering, key=lambda each: len(each.path))] if covering else None
+
+
+def _checked(base: Base, key: str, whose: str = "") -> str:
+    """*key*, if it may go to *base*."""
+    prefix = f"{whose}: " if whose else ""
+    if not _KEY.fullmatch(key):
+        raise InvalidConfig(f"{prefix}the key for {base} is empty, too long, or has characters that no key has")
+    if base.scheme == "http" and base.host not in LOOPBACK:
+        raise InvalidConfig(
+            f"{prefix}the key for {base} would go over the network in the clear; use https, or give no key for it"
+            f" (without TLS a key goes to {', '.join(LOOPBACK)} only)"
+        )
+    return key
