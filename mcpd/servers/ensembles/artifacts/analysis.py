@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What determined how a run went (L-9): where its time and its money went, and why agents have no response."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from graphlib import CycleError, TopologicalSorter
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.model import printable
+from mcpd.servers.ensembles.artifacts import suggestions
+from mcpd.servers.ensembles.artifacts.entries import rounded
+from mcpd.servers.ensembles.artifacts.stored import parse
+from mcpd.servers.ensembles.engine.types import MAX_DEPTH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcpd.servers.ensembles.artifacts.stored import StoredAgent, StoredRun
+
+MAX_CHILDREN: Final = 100
+"""Runs within a run that are looked into."""
+_SLOWEST: Final = 5
+_MESSAGE: Final = 2000
+"""Characters of a fault's message."""
+
+
+def analyze(artifact: dict[str, Any]) -> dict[str, Any]:
+    """The run that the document *artifact* is, see :mod:`.execution`, taken apart, as JSON. Seconds throughout.
+
+    - ``ensemble``, ``status``, ``duration_seconds`` (null if unknown), ``fault`` (``{error, message}`` or null): why
+      the run as a whole ended early.
+    - ``critical_path``: the agents that determined when it ended, the first one first, each with ``agent``,
+      ``seconds``, ``waited`` (between what it depends on and its beginning) and ``share`` of the run's time; empty
+      where nothing says when agents ran.
+    - ``failures``: ``agent``, ``error``, ``message``, ``attempts`` and ``skipped``: the agents that were not run for
+      its sake.
+    - ``cost``: ``total_usd`` (null if unknown), ``total_tokens``, and ``agents``, the dearest first, with ``agent``,
+      ``cost_usd``, ``tokens``, ``model`` and ``share`` of the cost (null without one).
+    - ``retries``: ``agent`` and how many ``retries``; ``fallbacks``: ``agent``, ``profile`` and ``model``; ``reused``:
+      the names of agents whose responses are an earlier run's.
+    - ``parallelism``: ``busy_seconds`` (of all agents), ``wall_seconds`` and ``factor``, one by the other; or null.
+    - ``fan_out``: ``agent``, ``instances``, ``failed``, ``min``, ``median`` and ``max`` seconds, and ``slowest``.
+    - ``slowest``: the five slowest agents or instances, ``agent`` and ``seconds``.
+    - ``children``: such a document for each agent that ran an ensemble; of one that fans out, for its slowest instance.
+    - ``suggestions``: ``about`` (a word), ``agent`` (null if none) and ``text``.
+    """
+    return _analyzed(parse(artifact), iter(range(MAX_CHILDREN)), 0)
+
+
+def _analyzed(run: StoredRun, budget: Iterator[int], depth: int) -> dict[str, Any]:
+    made = {
+        "ensemble": printable(run.ensemble or ""),
+        "status": printable(run.status),
+        "duration_seconds": rounded(run.seconds),
+        "fault": None if run.fault is None else {"error": _word(run.fault.error), "message": _said(run.fault.message)},
+        "critical_path": _critical_path(run),
+        "failures": _failures(run),
+        "cost": _cost(run),
+        "retries": [{"agent": name, "retries": each.retries} for name, each in _own(run) if each.retries],
+        "fallbacks": [
+            {"agent": name, "profile": _word(each.profile), "model": _word(each.model)}
+            for name, each in _own(run)
+            if each.fallback
+        ],
+        "reused": [printable(name) for name, each in run.results.items() if each.reused],
+        "parallelism": _parallelism(run),
+        "fan_out": [_fan_out(name, each) for name, each in _own(run) if each.instances],
+        "slowest": _slowest(run),
+        "children": _children(run, budget, depth) if depth < MAX_DEPTH else {},
+    }
+    return {**made, "suggestions": suggestions.suggested(made)}
+
+
+def _own(run: StoredRun) -> Iterator[tuple[str, StoredAgent]]:
+    """The agents that this run itself has run, by names that can be shown."""
+    return ((printable(name), each) for name, each in run.results.items() if not each.reused)
+
+
+def _word(text: str | None) -> str | None:
+    return None if text is None else printable(text)
+
+
+def _said(text: str | None) -> str | None:
+    return None if text is None else text[:_MESSAGE]
+
+
+def _critical_path(run: StoredRun) -> list[dict[str, Any]]:
+    """From the agent that ended last back to, each time, the last that it waited for."""
+    ends = {
+        name: each.completed_at
+        for name, each in run.results.items()
+        if each.completed_at is not None and each.started_at is not None and each.status != "skipped"
+    }
+    ran = {name: end for name, end in ends.items() if not run.results[name].reused}
+    chain: list[str] = []
+    at = max(ran, key=ran.__getitem__, default=None)
+    while at is not None:
+        chain.append(at)
+        behind = [name for name in run.results[at].depends_on if name in ran and name not in chain]
+        at = max(behind, key=ran.__getitem__, default=None)
+    chain.reverse()
+    wall = run.seconds or 0.0
+    free = run.metadata.started_at
+    path = []
+    for name in chain:
+        agent = run.results[name]
+        began, seconds = agent.started_at or 0.0, agent.seconds or 0.0
+        path.append(
+            {
+                "agent": printable(name),
+                "seconds": rounded(seconds),
+                "waited": rounded(max(0.0, began - free) if free is not None else 0.0),
+                "share": round(min(1.0, seconds / wall), 4) if wall else None,
+            }
+        )
+        free = ran[name]
+    return path
+
+
+def _failures(run: StoredRun) -> list[dict[str, Any]]:
+    failed = {name: each for name, each in run.results.items() if each.status == "failed"}
+    skipped: dict[str, list[str]] = {name: [] for name in failed}
+    for name, causes in _causes(run).items():
+        for cause in causes if name not in failed else ():
+            skipped[cause].append(printable(name))
+    return [
+        {
+            "agent": printable(name),
+            "error": _word(each.fault.error if each.fault else None),
+            "message": _said(each.why),
+            "attempts": each.attempts,
+            "skipped": skipped[name],
+        }
+        for name, each in failed.items()
+    ]
+
+
+def _causes(run: StoredRun) -> dict[str, set[str]]:
+    """By agent, the failed ones for whose sake it has no response, over others that were skipped for theirs."""
+    graph = {name: [each for each in agent.depends_on if each in run.results] for name, agent in run.results.items()}
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError:
+        # Nothing that ran has one.
+        return {}
+    causes: dict[str, set[str]] = {}
+    for name in order:
+        status = run.results[name].status
+        if status == "failed":
+            causes[name] = {name}
+        elif status == "skipped" and all(run.results[each].status != "success" for each in graph[name]):
+            causes[name] = set().union(*(causes[each] for each in graph[name]))
+        else:
+            # It has a response, or its own condition did not hold.
+            causes[name] = set()
+    return causes
+
+
+def _cost(run: StoredRun) -> dict[str, Any]:
+    used = {name: run.usage_of(name) for name in run.results}
+    order = sorted(used, key=lambda name: (-(used[name].cost_usd or 0.0), -used[name].tokens))
+    total = run.cost_usd
+    return {
+        "total_usd": total,
+        "total_tokens": run.tokens,
+        "agents": [
+            {
+                "agent": printable(name),
+                "cost_usd": (cost := used[name].cost_usd),
+                "tokens": used[name].tokens,
+                "model": _word(run.results[name].model),
+                "share": round(min(1.0, cost / total), 4) if cost is not None and total else None,
+            }
+            for name in order
+            if used[name].cost_usd or used[name].tokens
+        ],
+    }
+
+
+def _parallelism(run: StoredRun) -> dict[str, Any] | None:
+    busy = [
+        seconds
+        for _, agent in _own(run)
+        for each in agent.instances or (agent,)
+        if each.status != "skipped" and (seconds := each.seconds) is not None
+    ]
+    if not busy or not run.seconds:
+        return None
+    total = math.fsum(busy)
+    return {
+        "busy_seconds": rounded(total),
+        "wall_seconds": rounded(run.seconds),
+        "factor": round(total / run.seconds, 2),
+    }
+
+
+def _timed(name: str, agent: StoredAgent) -> list[tuple[str, float]]:
+    """The instances of *agent* whose times are known, the slowest first."""
+    named = ((printable(each.name or f"{name}[{at}]"), each) for at, each in enumerate(agent.instances))
+    known = ((name, each.seconds) for name, each in named if not each.reused)
+    return sorted(((name, seconds) for name, seconds in known if seconds is not None), key=lambda each: -each[1])
+
+
+def _fan_out(name: str, agent: StoredAgent) -> dict[str, Any]:
+    timed = _timed(name, agent)
+    seconds = [each for _, each in timed]
+    return {
+        "agent": name,
+        "instances": len(agent.instances),
+        "failed": sum(each.status == "failed" for each in agent.instances),
+        "min": rounded(min(seconds, default=None)),
+        "median": rounded(statistics.median(seconds)) if seconds else None,
+        "max": rounded(max(seconds, default=None)),
+        "slowest": [{"agent": each, "seconds": rounded(took)} for each, took in timed[:3]],
+    }
+
+
+def _slowest(run: StoredRun) -> list[dict[str, Any]]:
+    timed: list[tuple[str, float]] = []
+    for name, agent in run.results.items():
+        if agent.reused or agent.status == "skipped":
+            continue
+        seconds = run.seconds_of(name)
+        if agent.instances:
+            timed += _timed(name, agent)
+        elif seconds is not None:
+            timed.append((printable(name), seconds))
+    timed.sort(key=lambda each: -each[1])
+    return [{"agent": name, "seconds": rounded(seconds)} for name, seconds in islice(timed, _SLOWEST)]
+
+
+def _children(run: StoredRun, budget: Iterator[int], depth: int) -> dict[str, Any]:
+    made = {}
+    for name, agent in _own(run):
+        instances = [each for each in agent.instances if each.child is not None]
+        slowest = max(instances, key=lambda each: each.seconds or 0.0, default=None)
+        child = agent.child or (slowest.child if slowest else None)
+        if child is not None and next(budget, None) is not None:
+            made[printable(slowest.name or name) if slowest and not agent.child else name] = _analyzed(
+                child, budget, depth + 1
+            )
+    return made

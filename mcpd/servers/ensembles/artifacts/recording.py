@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Keeps a run while it goes on, so that one that is cut off can be told from one that goes on, and be continued.
+
+That a disk is full, or a project read-only, does not harm the run: it is logged, and :attr:`Recording.problem` says it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import secrets
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import McpdError, from_oserror
+from mcpd.servers.beneath import open_beneath
+from mcpd.servers.ensembles.artifacts import execution
+from mcpd.servers.ensembles.artifacts.places import (
+    AGENTS,
+    EXECUTION,
+    LATEST,
+    LOCK,
+    MAX_BYTES,
+    REPORT,
+    is_ensemble,
+    open_root,
+)
+from mcpd.servers.ensembles.artifacts.report import markdown
+from mcpd.store.files import TEMP_MARK, write_new
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from mcpd.servers.ensembles.engine.types import AgentResult, RunResult
+
+log: Final = logging.getLogger("llm-orc")
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ATTEMPTS: Final = 1000
+"""Milliseconds after the beginning of a run, in each of which another one may have begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The directory of a run, held open, and the lock in it."""
+
+    id: str
+    path: Path
+    directory: int
+    lock: int
+
+    @property
+    def mode(self) -> int:
+        """What the umask, and the lists of who may what, make of a new file."""
+        return stat.S_IMODE(os.fstat(self.lock).st_mode)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Make *data* the content of *name*, so that every reader sees the old or the new. Raises OSError."""
+        temporary = _temporary(name)
+        try:
+            write_new(temporary, data, self.mode, self.directory)
+            os.rename(temporary, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=self.directory)
+            raise
+        os.fsync(self.directory)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self.lock)
+        os.close(self.directory)
+
+
+class Recording:
+    """The record of one run; a :class:`~mcpd.servers.ensembles.engine.types.Journal`.
+
+    Its calls return at once: a thread writes. :meth:`close` has to be called in any case.
+    """
+
+    def __init__(self, kept: Kept | None, definition: Mapping[str, Any], problem: str | None = None) -> None:
+        """*kept* is None if the run cannot be kept, for *problem*; see :func:`begin`."""
+        self.problem = problem
+        """Why the run is not, or not whole, on the disk; known for certain once :meth:`close` has returned."""
+        self._kept = kept
+        self._definition = definition
+        self._result: RunResult | None = None
+        self._agents: int | None = None
+        self._written = 0
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="artifact")
+        self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def id(self) -> str | None:
+        """The artifact's, ``ensemble/timestamp``; None if the run cannot be kept."""
+        return self._kept.id if self._kept else None
+
+    @property
+    def path(self) -> Path | None:
+        """The artifact's directory."""
+        return self._kept.path if self._kept else None
+
+    def finished(self, result: AgentResult) -> None:
+        """Keep *result*, so that it can be used again if the run is cut off."""
+        if self._kept is not None:
+            self._writer.submit(self._append, self._kept, result)
+
+    def ended(self, result: RunResult) -> None:
+        """Have :meth:`close` keep *result*."""
+        self._result = result
+
+    async def close(self) -> None:
+        """Write what the run has come to and give the lock back; a run that has not ended is interrupted then.
+
+        It is done when this returns, also if it is cancelled meanwhile, which goes on after.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().run_in_executor(self._writer, self._close)
+            self._writer.shutdown(wait=False)
+        await outlasted(self._closing)
+
+    def _append(self, kept: Kept, result: AgentResult) -> None:
+        try:
+            line = execution.line(result)
+            if self._written + len(line) > MAX_BYTES:
+                return
+            if self._agents is None:
+                self._agents = os.open(AGENTS, _NEW | os.O_APPEND, 0o666, dir_fd=kept.directory)
+            try:
+                _write(self._agents, line)
+            except OSError:
+                # Half a line would spoil the next one.
+                os.ftruncate(self._agents, self._written)
+                raise
+            self._written += len(line)
+        except OSError as error:
+            self._failed(kept, error)
+        except Exception:
+            # The run goes on; nobody waits for this.
+            log.exception("keeping agent %s of %s", result.name, kept.id)
+
+    def _close(self) -> None:
+        kept = self._kept
+        if kept is None:
+            return
+        try:
+            if self._result is not None:
+                self._keep(kept, self._result)
+        except OSError as error:
+            self._failed(kept, error)
+        except McpdError as error:
+            self.problem = error.message
+            log.warning("%s: %s", kept.path, error.message)
+        except Exception:
+            # What the run has found is worth more than its record.
+            log.exception("keeping %s", kept.id)
+            self.problem = f"keeping {kept.path}: an internal error, which the log has"
+        finally:
+            if self._agents is not None:
+                os.close(self._agents)
+            kept.close()
+
+    def _keep(self, kept: Kept, result: RunResult) -> None:
+        document = execution.ended(result, self._definition)
+        kept.put(EXECUTION, execution.encoded(document))
+        self.problem = None
+        try:
+            kept.put(REPORT, markdown(document).encode(errors="replace"))
+        finally:
+            for name in (AGENTS, LOCK):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=kept.directory)
+
+    def _failed(self, kept: Kept, error: OSError) -> None:
+        """Say once what keeps the run from being kept."""
+        if self.problem is None:
+            self.problem = from_oserror(error, f"keeping {kept.path}").message
+            log.warning("%s", self.problem)
+
+
+async def outlasted(future: asyncio.Future[Any]) -> None:
+    """Wait until *future*, which nobody cancels, is done; a cancellation meanwhile goes on after."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+def begin(root: Path, ensemble: str, text: str, definition: Mapping[str, Any], started: float) -> Recording:
+    """The record of a run of *ensemble* with the input *text* that begins at *started*, in seconds since the epoch.
+
+    It is on the disk, below *root*, when this returns. A millisecond in which another run began belongs to that one,
+    and this gets the next. For what a disk may refuse there is :attr:`Recording.problem`.
+    """
+    if not is_ensemble(ensemble):
+        raise ValueError(f"{ensemble!r} is no ensemble's name")
+    try:
+        kept = _begin(root, ensemble, started)
+    except OSError as error:
+        problem = from_oserror(error, f"keeping the run in {root / ensemble}").message
+        log.warning("%s", problem)
+        return Recording(None, definition, problem)
+    recording = Recording(kept, definition)
+    try:
+        kept.put(EXECUTION, execution.encoded(execution.begun(ensemble, text, definition, started)))
+        _point(root, ensemble, kept)
+    except OSError as error:
+        problem = from_oserror(error, f"keeping {kept.path}").message
+        log.warning("%s", problem)
+        recording.problem = problem
+    return recording
+
+
+def _begin(root: Path, ensemble: str, started: float) -> Kept:
+    top = open_root(root, make=True)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(ensemble, dir_fd=top)
+        stamp = _make(top, ensemble, started)
+        directory = open_beneath(top, f"{ensemble}/{stamp}", os.O_RDONLY | os.O_DIRECTORY, links=False)
+    finally:
+        os.close(top)
+    try:
+        lock = os.open(LOCK, _NEW, 0o666, dir_fd=directory)
+    except OSError:
+        os.close(directory)
+        raise
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some file systems on a network have no locks. There the run looks interrupted until it has ended.
+        log.info("locking %s: %s", root / ensemble / stamp / LOCK, error.strerror)
+    return Kept(f"{ensemble}/{stamp}", root / ensemble / stamp, directory, lock)
+
+
+def _make(top: int, ensemble: str, started: float) -> str:
+    """The name of the directory that was made."""
+    of = open_beneath(top, ensemble, os.O_RDONLY | os.O_DIRECTORY, links=False)
+    try:
+        for later in range(_ATTEMPTS):
+            stamp = _stamp(started + later / 1000)
+            with suppress(FileExistsError):
+                os.mkdir(stamp, dir_fd=of)
+                return stamp
+    finally:
+        os.close(of)
+    raise FileExistsError(f"there are {_ATTEMPTS} runs of the same second")
+
+
+def _stamp(moment: float) -> str:
+    date = datetime.fromtimestamp(moment, UTC)
+    return f"{date:%Y%m%d-%H%M%S}-{date.microsecond // 1000:03}"
+
+
+def _point(root: Path, ensemble: str, kept: Kept) -> None:
+    """Make ``latest`` lead to the run. What else may have that name stays."""
+    above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=kept.directory)
+    try:
+        temporary = _temporary(LATEST)
+        os.symlink(kept.path.name, temporary, dir_fd=above)
+        try:
+            os.rename(temporary, LATEST, src_dir_fd=above, dst_dir_fd=above)
+        except (IsADirectoryError, FileExistsError) as error:
+            log.info("%s: %s", root / ensemble / LATEST, error.strerror)
+            os.unlink(temporary, dir_fd=above)
+    finally:
+        os.close(above)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _temporary(name: str) -> str:
+    return f".{name}.{secrets.token_hex(6)}{TEMP_MARK}"

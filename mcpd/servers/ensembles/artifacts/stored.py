@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``execution.json`` as it is read: ours, llm-orc's, and what came with a cloned project and may be anything.
+
+What is of the wrong type counts as if it were not there, so that one odd member does not hide the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, Any, Final, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator
+
+from mcpd.errors import InvalidConfig, InvalidManifest
+from mcpd.model import load_json
+from mcpd.servers.ensembles.engine.types import AgentResult, Fault, RunResult, Usage
+from mcpd.servers.ensembles.format.models import MAX_AGENTS
+
+MAX_DEPTH: Final = 100
+"""Levels of a document; runs within runs take less."""
+MAX_VALUES: Final = 500_000
+"""Members and elements of a document. What an agent did takes about fifteen."""
+Container: TypeAlias = dict[Any, Any] | list[Any]
+_STATUSES: Final = frozenset({"success", "failed", "skipped", "cancelled"})
+_ENDS: Final = frozenset({"completed", "completed_with_errors", "failed", "cancelled"})
+
+
+def load(data: bytes, origin: str) -> dict[str, Any]:
+    """The document that *data*, read from *origin*, is; whatever it holds can be written as JSON again.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` if it is none.
+    """
+    try:
+        document = load_json(data, origin)
+    except InvalidManifest as fault:
+        raise InvalidConfig(fault.message) from fault
+    if not isinstance(document, dict):
+        raise InvalidConfig(f"{origin}: not a JSON object")
+    _tidy(document, origin)
+    return document
+
+
+def parse(document: dict[str, Any]) -> StoredRun:
+    """What can be understood of *document*."""
+    return StoredRun.model_validate(document)
+
+
+def _tidy(document: dict[str, Any], origin: str) -> None:
+    """Take out of *document* what no JSON can carry; nothing here recurses."""
+    level: list[Container] = [document]
+    count = 0
+    for _ in range(MAX_DEPTH):
+        count += sum(map(len, level))
+        if count > MAX_VALUES:
+            raise InvalidConfig(f"{origin}: holds more than {MAX_VALUES} values")
+        level = [below for container in level for below in _tidied(container)]
+        if not level:
+            return
+    raise InvalidConfig(f"{origin}: nested deeper than {MAX_DEPTH} levels")
+
+
+def _tidied(container: Container) -> list[Container]:
+    """Do that with *container* alone; what it contains is returned."""
+    below: list[Container] = []
+    if isinstance(container, dict):
+        for key in [key for key in container if _text(key) is not key]:
+            container[_text(key)] = container.pop(key)
+    for at, value in container.items() if isinstance(container, dict) else enumerate(container):
+        if isinstance(value, (dict, list)):
+            below.append(value)
+        elif isinstance(value, str):
+            container[at] = _text(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            container[at] = None
+    return below
+
+
+def _text(text: str) -> str:
+    """*text* without halves of surrogate pairs; the very same if it has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
+
+
+def _or(default: Any) -> WrapValidator:
+    """*default* for what is of the wrong type."""
+
+    def validated(value: Any, handler: Any) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            return default() if callable(default) else default
+
+    return WrapValidator(validated)
+
+
+def _as_text(value: Any) -> Any:
+    """llm-orc's inputs may be objects, and so may the responses of those that fan out."""
+    return value if isinstance(value, str) or value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _seconds(value: Any) -> Any:
+    """Seconds since the epoch, or a date with a time as ISO 8601."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _few(value: Any) -> Any:
+    """No more than an ensemble has agents."""
+    if isinstance(value, dict):
+        return dict(islice(value.items(), MAX_AGENTS))
+    return value[:MAX_AGENTS] if isinstance(value, list) else value
+
+
+def _duration(value: Any) -> Any:
+    """``2.32s``, or a number."""
+    return value.removesuffix("s") if isinstance(value, str) else value
+
+
+Text = Annotated[str | None, BeforeValidator(_as_text)]
+Word = Annotated[str | None, Field(strict=True), _or(None)]
+Flag = Annotated[bool, Field(strict=True), _or(default=False)]
+Count = Annotated[int, Field(ge=0, le=10**15), _or(0)]
+Money = Annotated[float | None, Field(ge=0, le=1e12, allow_inf_nan=False), _or(None)]
+Milliseconds = Annotated[float | None, Field(ge=0, le=1e12, allow_inf_nan=False), _or(None)]
+Seconds = Annotated[float | None, Field(ge=0, le=1e9, allow_inf_nan=False), BeforeValidator(_duration), _or(None)]
+Moment = Annotated[float | None, Field(ge=0, le=2e11, allow_inf_nan=False), BeforeValidator(_seconds), _or(None)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_few), _or(())]
+Mapping = Annotated[dict[str, Any], _or(dict)]
+
+
+class Stored(BaseModel):
+    """A part of a document, with whatever else is in it."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
+
+
+class StoredUsage(Stored):
+    """What models took."""
+
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    total_tokens: Count = 0
+    cost_usd: Money = None
+    duration_ms: Milliseconds = None
+
+    @property
+    def tokens(self) -> int:
+        """Of input and output."""
+        return self.total_tokens or self.input_tokens + self.output_tokens
+
+
+class StoredFault(Stored):
+    """Why an agent has no response."""
+
+    error: Word = None
+    message: Word = None
+    agent: Word = None
+    data: Mapping = Field(default_factory=dict)
+
+    def fault(self) -> Fault:
+        """As the engine has it."""
+        return Fault(self.error or "Failed", self.message or "", self.agent or "", self.data)
+
+
+class StoredAgent(Stored):
+    """What became of an agent."""
+
+    name: Word = None
+    """Of an instance, and in ``agents.jsonl``."""
+    response: Text = None
+    status: Annotated[str, Field(strict=True), _or("unknown")] = "unknown"
+    error: Word = None
+    fault: Annotated[StoredFault | None, _or(None)] = None
+    kind: Word = None
+    depends_on: Names = ()
+    model: Word = None
+    provider: Word = None
+    profile: Word = None
+    fallback: Flag = False
+    iterations: Annotated[int | None, Field(ge=0, le=10**6), _or(None)] = None
+    reused: Flag = False
+    cut: Flag = False
+    definition: Word = None
+    started_at: Moment = None
+    completed_at: Moment = None
+    attempts: Annotated[int, Field(ge=0, le=10**6), _or(1)] = 1
+    usage: Annotated[StoredUsage | None, _or(None)] = None
+    instances: Annotated[tuple[Annotated[StoredAgent, _or(StoredAgent)], ...], _or(())] = ()
+    child: Annotated[StoredRun | None, _or(None)] = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, if that is known; nothing of what an earlier run did."""
+        if self.reused:
+            return 0.0
+        if self.started_at is None or self.completed_at is None:
+            return None
+        return max(0.0, self.completed_at - self.started_at)
+
+    @property
+    def retries(self) -> int:
+        """How often it was tried again; each instance of one that fans out has a first attempt."""
+        return max(0, self.attempts - max(1, len(self.instances)))
+
+    @property
+    def why(self) -> str | None:
+        """What it failed for."""
+        return self.fault.message if self.fault and self.fault.message else self.error
+
+    def result(self, name: str) -> AgentResult:
+        """As the engine has it."""
+        usage = self.usage or StoredUsage()
+        return AgentResult(
+            name=name,
+            kind=self.kind or "model",
+            status=self.status if self.status in _STATUSES else "failed",  # type: ignore[arg-type]
+            response=self.response,
+            fault=self.fault.fault() if self.fault else None,
+            depends_on=self.depends_on,
+            started_at=self.started_at or 0.0,
+            completed_at=self.completed_at or 0.0,
+            usage=Usage(usage.input_tokens, usage.output_tokens, usage.cost_usd or 0.0),
+            model=self.model,
+            provider=self.provider,
+            profile=self.profile,
+            attempts=self.attempts,
+            fallback=self.fallback,
+            iterations=self.iterations,
+            instances=[each.result(each.name or f"{name}[{at}]") for at, each in enumerate(self.instances)],
+            child=self.child.result() if self.child else None,
+            definition=self.definition or "",
+            reused=self.reused,
+        )
+
+
+class StoredTotals(Stored):
+    """Of a whole run."""
+
+    total_tokens: Count = 0
+    total_input_tokens: Count = 0
+    total_output_tokens: Count = 0
+    total_cost_usd: Money = None
+    total_duration_ms: Milliseconds = None
+
+
+class StoredUsages(Stored):
+    """What the models of a run took."""
+
+    agents: Annotated[dict[str, Annotated[StoredUsage, _or(StoredUsage)]], _or(dict)] = Field(default_factory=dict)
+    totals: Annotated[StoredTotals | None, _or(None)] = None
+
+
+class StoredMetadata(Stored):
+    """When a run was, and what it took."""
+
+    started_at: Moment = None
+    completed_at: Moment = None
+    duration: Seconds = None
+    usage: Annotated[StoredUsages, _or(StoredUsages)] = StoredUsages()
+
+
+class StoredRun(Stored):
+    """A run."""
+
+    ensemble: Word = None
+    status: Annotated[str, Field(strict=True), _or("unknown")] = "unknown"
+    input: Text = None
+    results: Annotated[dict[str, Annotated[StoredAgent, _or(StoredAgent)]], BeforeValidator(_few), _or(dict)] = Field(
+        default_factory=dict
+    )
+    metadata: Annotated[StoredMetadata, _or(StoredMetadata)] = StoredMetadata()
+    deliverable: Text = None
+    fault: Annotated[StoredFault | None, _or(None)] = None
+    definition: Mapping = Field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; of one that has no end, until its last agent had ended."""
+        told = self.metadata
+        ends = [each.completed_at for each in self.results.values() if each.completed_at and not each.reused]
+        end = told.completed_at or max(ends, default=None)
+        if told.started_at is not None and end is not None:
+            return max(0.0, end - told.started_at)
+        return told.duration
+
+    def seconds_of(self, name: str) -> float | None:
+        """How long the agent *name* took."""
+        known = self.results[name].seconds
+        told = self.metadata.usage.agents.get(name)
+        if known is None and told is not None and told.duration_ms is not None:
+            return told.duration_ms / 1000
+        return known
+
+    def usage_of(self, name: str) -> StoredUsage:
+        """What the models of the agent *name* took in this run."""
+        result = self.results[name]
+        if result.reused:
+            return StoredUsage()
+        return result.usage or self.metadata.usage.agents.get(name) or StoredUsage()
+
+    @property
+    def cost_usd(self) -> float | None:
+        """What it cost; None if nothing says so."""
+        totals = self.metadata.usage.totals
+        if totals is not None and totals.total_cost_usd is not None:
+            return totals.total_cost_usd
+        costs = [cost for name in self.results if (cost := self.usage_of(name).cost_usd) is not None]
+        return math.fsum(costs) if costs else None
+
+    @property
+    def tokens(self) -> int:
+        """What models read and wrote."""
+        totals = self.metadata.usage.totals
+        if totals is not None and totals.total_tokens:
+            return totals.total_tokens
+        return sum(self.usage_of(name).tokens for name in self.results)
+
+    def result(self) -> RunResult:
+        """As the engine has it."""
+        told = self.metadata
+        totals = told.usage.totals or StoredTotals()
+        return RunResult(
+            ensemble=self.ensemble or "",
+            status=self.status if self.status in _ENDS else "failed",  # type: ignore[arg-type]
+            input=self.input or "",
+            results={name: each.result(name) for name, each in self.results.items()},
+            deliverable=self.deliverable,
+            started_at=told.started_at or 0.0,
+            completed_at=told.completed_at or 0.0,
+            usage=Usage(totals.total_input_tokens, totals.total_output_tokens, totals.total_cost_usd or 0.0),
+            fault=self.fault.fault() if self.fault else None,
+        )
+
+
+StoredAgent.model_rebuild()
