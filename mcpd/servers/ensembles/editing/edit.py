@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Changing the text of an ensemble.
+
+The text is not written anew: what changes is cut out and put in at the places that the YAML parser tells, so that
+comments, quotes, indentation and long lines of all else stay byte for byte. What has come of it is read again and
+compared with what was meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml.nodes import MappingNode
+
+from mcpd.errors import InvalidArgument, InvalidConfig
+from mcpd.servers.ensembles.editing.comparing import difference
+from mcpd.servers.ensembles.editing.layout import Layout, Splice, UnclearLayoutError, is_flow, spliced
+from mcpd.servers.ensembles.editing.lists import list_changed
+from mcpd.servers.ensembles.editing.planning import planned, refuse
+from mcpd.servers.ensembles.editing.rendering import Style
+from mcpd.servers.ensembles.format.graph import problems
+from mcpd.servers.ensembles.format.loading import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ruamel.yaml.nodes import Node
+
+    from mcpd.servers.ensembles.editing.changes import Changes
+    from mcpd.servers.ensembles.editing.planning import Plan
+    from mcpd.servers.ensembles.format.loading import Loaded
+
+__all__ = ["difference", "edited"]
+
+_UNCLEAR = (
+    "the file is written in a way that these changes cannot be made without touching what they do not name (an alias,"
+    " say); change it by hand"
+)
+
+
+def edited(text: str, changes: Changes, file: str) -> str:
+    """*text*, the ensemble of *file*, with *changes*; without any it is the same byte for byte.
+
+    Raises :class:`~mcpd.errors.NotFound` for agents that it has not, :class:`~mcpd.errors.InvalidArgument` if the
+    changes contradict each other or what comes of them is no ensemble (``data["problems"]`` has all that is wrong, each
+    with ``agent`` and ``message``), :class:`~mcpd.errors.InvalidConfig` if *text* is none.
+    """
+    loaded = load(text, file)
+    if changes.is_empty:
+        return text
+    plan = planned(loaded, changes)
+    ended = text.endswith("\n")
+    try:
+        layout = Layout(text if ended else text + "\n")
+        new = spliced(layout.text, list(_splices(layout, plan, loaded.document)))
+    except UnclearLayoutError:
+        raise InvalidArgument(f"{file}: {_UNCLEAR}") from None
+    new = new if ended else new.removesuffix("\n").removesuffix("\r")
+    changed = _loaded(new, file)
+    if changed.document != plan.applied(loaded.document):
+        raise InvalidArgument(f"{file}: {_UNCLEAR}")
+    refuse([(each.agent, each.message) for each in problems(changed.ensemble)])
+    return new
+
+
+def _loaded(new: str, file: str) -> Loaded:
+    """The ensemble that *new* is. Raises :class:`~mcpd.errors.InvalidArgument` if it is none."""
+    try:
+        return load(new, file)
+    except InvalidConfig as error:
+        found = (error.data or {}).get("problems")
+        refuse([(each.get("agent"), each["message"]) for each in found] if isinstance(found, list) else [])
+        raise InvalidArgument(f"{file}: {_UNCLEAR}") from None
+
+
+def _splices(layout: Layout, plan: Plan, document: dict[str, Any]) -> Iterator[Splice]:
+    _, agents = layout.pairs(layout.root)["agents"]
+    style = _style(layout, agents)
+    items = layout.items(agents)
+    for index in sorted(plan.dependencies.keys() | plan.profiles.keys()):
+        agent = _Agent(layout, style, items[index].node)
+        if index in plan.profiles:
+            yield from agent.profile(plan.profiles[index])
+        if index in plan.dependencies:
+            yield from agent.dependencies(document["agents"][index].get("depends_on"), plan.dependencies[index])
+    yield from list_changed(layout, style, agents, plan.removed, plan.added)
+
+
+def _style(layout: Layout, agents: Node) -> Style:
+    """How the file is indented: as its list of agents, and as the first list or mapping in one of these."""
+    style = Style(offset=0) if is_flow(agents) else Style(offset=layout.column(layout.dash(agents.value[0])))
+    for agent in agents.value:
+        for key, value in agent.value if isinstance(agent, MappingNode) else ():
+            if getattr(value, "flow_style", None) is not False or value.start_mark.index < key.start_mark.index:
+                continue
+            column = layout.column(key.start_mark.index)
+            if isinstance(value, MappingNode):
+                style = replace(style, mapping=layout.column(value.start_mark.index) - column)
+            elif key.value == "depends_on":
+                style = replace(style, block_lists=True, offset=layout.column(value.start_mark.index) - column)
+    return style
+
+
+@dataclass(frozen=True, slots=True)
+class _Agent:
+    """The mapping of an agent."""
+
+    layout: Layout
+    style: Style
+    node: Node
+
+    def profile(self, name: str) -> Iterator[Splice]:
+        """Make *name* its model profile."""
+        pairs = self.layout.pairs(self.node)
+        if "model_profile" in pairs:
+            _, value = pairs["model_profile"]
+            yield Splice(value.start_mark.index, value.end_mark.index, self._quoted(value, name))
+            return
+        key, value = pairs["model"]
+        yield Splice(key.start_mark.index, self.layout.pair_ending(key, value), self._pair("model_profile", name))
+        yield self._without("provider")
+
+    def dependencies(self, old: Any, new: Any) -> Iterator[Splice]:
+        """Make *new* what it depends on, None for nothing; *old* is what the file says."""
+        pairs = self.layout.pairs(self.node)
+        if "depends_on" not in pairs:
+            yield self._behind("name", self._pair("depends_on", new))
+            return
+        if new is None:
+            yield self._without("depends_on")
+            return
+        key, value = pairs["depends_on"]
+        if isinstance(old, list) and isinstance(new, list) and not is_flow(value):
+            staying = [each for each in old if each in new]
+            added = [each for each in new if each not in old]
+            if [*staying, *added] != new:
+                staying, added = [], new
+            removed = frozenset(index for index, each in enumerate(old) if each not in staying)
+            yield from list_changed(self.layout, self.style, value, removed, added)
+            return
+        end = self.layout.pair_ending(key, value)
+        yield Splice(value.start_mark.index, end, self.style.flow(new))
+
+    def _pair(self, key: str, value: Any) -> str:
+        return f"{key}: {self.style.flow(value)}"
+
+    def _quoted(self, value: Node, text: str) -> str:
+        """*text* with the quotes that *value* has, if it has some."""
+        quote = getattr(value, "style", None)
+        if quote in {"'", '"'} and text.isprintable() and not {"'", '"', "\\"} & set(text):
+            return f"{quote}{text}{quote}"
+        return self.style.flow(text)
+
+    def _without(self, name: str) -> Splice:
+        """What takes the key *name* away, which is not the only one."""
+        layout = self.layout
+        pairs = list(self.node.value)
+        index = next(index for index, (key, _) in enumerate(pairs) if key.value == name)
+        key, value = pairs[index]
+        start = int(key.start_mark.index)
+        if not is_flow(self.node) and layout.begins_line(start):
+            return Splice(layout.line_start(start), layout.line_end(layout.pair_ending(key, value)))
+        if index + 1 < len(pairs):
+            return Splice(start, pairs[index + 1][0].start_mark.index)
+        return Splice(layout.pair_ending(*pairs[index - 1]), layout.pair_ending(key, value))
+
+    def _behind(self, name: str, pair: str) -> Splice:
+        """What puts *pair* behind the key *name*."""
+        layout = self.layout
+        key, value = layout.pairs(self.node)[name]
+        end = layout.pair_ending(key, value)
+        if is_flow(self.node):
+            return Splice(end, end, f", {pair}")
+        at = layout.line_end(end)
+        return Splice(at, at, " " * layout.column(key.start_mark.index) + pair + layout.newline)
