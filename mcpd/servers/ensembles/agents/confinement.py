@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the programs of ensembles may touch, wherever an ensemble comes from: scripts, and what hears of runs.
+
+They read the system's directories and those of the tier they belong to, and change the project, a home of their own and
+a directory for temporary files. Other projects, the user's home and the server's environment they do not see. Landlock
+takes nothing away below a directory that is granted, so a project's own scripts can change its ensembles: who runs the
+programs of a project trusts it with itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import NotFound, from_oserror
+from mcpd.model import printable
+from mcpd.servers.commands import system
+from mcpd.servers.commands.running import Runner, Start
+from mcpd.store.files import remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from contextlib import ExitStack
+
+    from mcpd.servers.ensembles.engine.types import Origin
+    from mcpd.servers.ensembles.settings import Settings
+
+_PYTHON: Final = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
+
+log = logging.getLogger("llm-orc")
+
+
+class Confinement:
+    """The rules of one process, and what runs programs by them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.runner = Runner(log)
+        self._settings = settings
+        self._offline = not settings.script_network and not system.is_isolated()
+
+    def close(self) -> None:
+        """Let go of what runs programs; nothing is run any more."""
+        self.runner.close()
+
+    def start(
+        self, stack: ExitStack, origin: Origin, argv: tuple[str, ...], temporary: Path, env: Mapping[str, str]
+    ) -> Start:
+        """How *argv* is started for an ensemble of *origin*; *stack* closes what that needs. Waits for the disk.
+
+        The first of *argv* is a path, from the project if it is relative, or a name to look up. It has *temporary* for
+        its files and, besides the usual variables, those of *env*. Raises :class:`~mcpd.errors.NotFound` if it or the
+        project is not there.
+        """
+        project = self._project(origin)
+        where = project or temporary
+        program = argv[0]
+        found = shutil.which(str(where / program) if "/" in program else program, path=system.PROGRAMS)
+        if found is None:
+            raise NotFound(
+                f"{printable(program)} is not there, or cannot be executed; programs are in {system.PROGRAMS}"
+            )
+        try:
+            directory = os.open(where, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise from_oserror(error, f"opening {printable(str(where))}") from error
+        stack.callback(os.close, directory)
+        home = self._home(origin)
+        # A project's base is within it, where a symlink is to lead nowhere else.
+        base = () if origin.tier == "project" else (str(origin.base),)
+        own = (str(home), str(temporary), *system.devices(confined=self._settings.confined))
+        usual = system.variables(home=str(home), temporary=str(temporary), network=self._settings.script_network)
+        return Start(
+            argv=argv,
+            program=found,
+            env={**usual, **_PYTHON, **env},
+            directory=directory,
+            readable=system.descriptors(stack, (*system.READABLE, *base)),
+            writable=[*system.descriptors(stack, own), *([directory] if project is not None else ())],
+            offline=self._offline,
+            unheld=self._settings.confined,
+        )
+
+    def _project(self, origin: Origin) -> Path | None:
+        """What may be changed: the project of the ensemble, or for one of no project the first that is there."""
+        return origin.project or next((each for each in self._settings.projects if each.is_dir()), None)
+
+    def _home(self, origin: Origin) -> Path:
+        """The home for programs of *origin*; no project leaves anything in that of another."""
+        owner: str = origin.tier
+        if origin.project is not None:
+            digest = hashlib.sha256(os.fsencode(origin.project)).hexdigest()[:16]
+            owner = f"{origin.project.name[:64]}-{digest}"
+        home = self._settings.state / "home" / owner
+        try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise from_oserror(error, f"making {printable(str(home))}") from error
+        return home
+
+
+@asynccontextmanager
+async def temporary_directory() -> AsyncIterator[Path]:
+    """A directory that is gone with all in it when the context ends."""
+    made = Path(tempfile.mkdtemp(prefix="llm-orc-"))
+    try:
+        yield made
+    finally:
+        removing = asyncio.ensure_future(asyncio.to_thread(_remove, made))
+        try:
+            await asyncio.shield(removing)
+        except asyncio.CancelledError:
+            await removing
+            raise
+
+
+def _remove(directory: Path) -> None:
+    try:
+        remove_tree(directory)
+    except OSError as error:
+        log.warning("%s was not removed: %s", directory, error.strerror)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Agents that are tools of installed servers, called through the bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from mcpd.errors import LimitExceeded, McpdError
+from mcpd.model import printable
+from mcpd.paths import Scope
+from mcpd.servers.ensembles.engine.types import MAX_RESPONSE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcpd.paths import Paths
+    from mcpd.servers.others import Others
+
+
+class ServerTools:
+    """Calls tools; the :class:`~.engine.types.ToolCaller` of the engine."""
+
+    def __init__(self, others: Others, *, hops: int = 0, paths: Paths | None = None) -> None:
+        """*hops* is how many servers the request that leads to the calls came through.
+
+        *paths* is where servers are installed; None in a sandbox, which does not show them.
+        """
+        self._others = others
+        self._hops = hops
+        self._paths = paths
+
+    async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> str:
+        """What :meth:`~.engine.types.ToolCaller.call` says."""
+        try:
+            result = await self._others(server, tool, dict(arguments), self._hops)
+            return _text(result, f"tool {printable(tool)} of server {printable(server)}")
+        except McpdError as fault:
+            fault.data = {"server": server, "tool": tool, **(fault.data or {})}
+            raise
+
+    async def servers(self) -> list[str] | None:
+        """The ids of the user's servers; None if that cannot be known."""
+        return None if self._paths is None else await asyncio.to_thread(_installed, self._paths)
+
+
+def _installed(paths: Paths) -> list[str]:
+    from mcpd.store.store import Store  # noqa: PLC0415 - a server of mcpd never needs it
+
+    return [each.id for each in Store(paths, Scope.USER).list()]
+
+
+def _text(result: Mapping[str, Any], what: str) -> str:
+    """What a tool says: its structured content, its texts, or, if there is more than texts, all blocks as JSON."""
+    structured, blocks = result.get("structuredContent"), result.get("content")
+    texts = [_of_block(each) for each in blocks] if isinstance(blocks, list) else []
+    try:
+        if structured is not None:
+            text = _json(structured)
+        elif None in texts:
+            text = _json(blocks)
+        else:
+            text = "\n".join(each for each in texts if each is not None)
+    except (ValueError, RecursionError) as error:
+        raise McpdError(f"{what}: the answer cannot be written as JSON: {error}") from error
+    # Half a surrogate pair, which JSON can name, is no character.
+    encoded = text.encode(errors="replace")
+    if len(encoded) > MAX_RESPONSE:
+        raise LimitExceeded(f"{what}: the answer has more than {MAX_RESPONSE // 1024 // 1024} MiB")
+    return encoded.decode()
+
+
+def _of_block(block: object) -> str | None:
+    """The text that *block* is; None if it is something else."""
+    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else None
+    return text if isinstance(text, str) else None
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

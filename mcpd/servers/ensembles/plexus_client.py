@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The client of Plexus, a knowledge graph that learns from runs (L-12…L-14).
+
+Plexus is an MCP server over stdio, which a project's configuration names with its command. It is started for one call,
+and by the same rules as the project's scripts: the project's files say what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import socket
+from contextlib import ExitStack, closing, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd import __version__
+from mcpd.errors import InvalidConfig, InvalidManifest, LimitExceeded, McpdError, TimedOut
+from mcpd.model import load_json, printable
+from mcpd.servers.commands.output import Output
+from mcpd.servers.ensembles.agents.confinement import temporary_directory
+from mcpd.servers.timing import in_one_line
+
+if TYPE_CHECKING:
+    from mcpd.servers.commands.keepers import Keeping
+    from mcpd.servers.commands.running import Start
+    from mcpd.servers.ensembles.agents.confinement import Confinement
+    from mcpd.servers.ensembles.engine.types import Origin
+
+TOOL: Final = "analyze_ensemble"
+SECONDS: Final = 10.0
+"""For a call, with the start of the server."""
+MOST: Final = 4 * 1024 * 1024
+"""Bytes that the server may write."""
+MOST_LINES: Final = 2000
+"""Lines that it may write, each of which is a message."""
+_GRACE: Final = 2.0
+"""Seconds for the server to end by itself once it has answered."""
+_LAST: Final = 1.0
+"""Seconds for the word of how the server ended once it says nothing more."""
+_ERRORS: Final = 4096
+
+
+class PlexusClient:
+    """Tells a Plexus server of runs."""
+
+    def __init__(self, command: str, origin: Origin, confinement: Confinement, *, seconds: float = SECONDS) -> None:
+        """*command* is the server's, as a shell would read it; it runs as scripts of *origin* do.
+
+        *seconds* is what a call may take.
+        """
+        self._command = command
+        self._origin = origin
+        self._confinement = confinement
+        self._seconds = seconds
+
+    async def analyze_ensemble(
+        self, context_id: str, ensemble_config: dict[str, Any], execution_metadata: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Send what a run was and what became of it, for learning (L-13).
+
+        The answer is the structured content, the object that the text is, or ``{"text": …}``. Raises McpdError for
+        whatever goes wrong, :class:`~mcpd.errors.TimedOut` among it.
+        """
+        argv = self._argv()
+        name = f"the Plexus server {printable(argv[0])}"
+        arguments = {
+            "context_id": context_id,
+            "ensemble_config": ensemble_config,
+            "execution_metadata": execution_metadata,
+        }
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                return await self._call(argv, name, arguments, limit)
+        except TimeoutError:
+            raise TimedOut(f"{name} did not answer within {self._seconds:g} s") from None
+
+    def _argv(self) -> tuple[str, ...]:
+        try:
+            argv = tuple(shlex.split(self._command))
+        except ValueError as error:
+            raise InvalidConfig(f"plexus.server_command {printable(self._command)!r}: {error}") from error
+        if not argv:
+            raise InvalidConfig("plexus.server_command is empty: name the command of the Plexus server")
+        return argv
+
+    async def _call(
+        self, argv: tuple[str, ...], name: str, arguments: dict[str, Any], limit: asyncio.Timeout
+    ) -> dict[str, Any]:
+        """Start the server, ask it, and end it."""
+        runner = self._confinement.runner
+        async with temporary_directory() as temporary:
+
+            def prepare(stack: ExitStack) -> Start:
+                return self._confinement.start(stack, self._origin, argv, temporary, {})
+
+            with ExitStack() as stack:
+                errors = stack.enter_context(closing(Output(_ERRORS, keep="tail")))
+                ours, theirs = (stack.enter_context(each) for each in socket.socketpair())
+                pipes = (theirs.fileno(), theirs.fileno(), errors.end.fileno())
+                async with runner.started(name, prepare, *pipes) as keeping:
+                    theirs.close()
+                    errors.end.close()
+                    try:
+                        answer = await _asked(ours, name, arguments)
+                    except ConnectionError as error:
+                        raise await self._fault(name, keeping, errors) from error
+                    # Not SIGTERM at once: it may have to write down what it was told.
+                    grace = min(_GRACE, (limit.when() or 0.0) - asyncio.get_running_loop().time())
+                    if not limit.expired():
+                        limit.reschedule(None)
+                    await _until(keeping.done, grace)
+            return answer
+
+    async def _fault(self, name: str, keeping: Keeping, errors: Output) -> McpdError:
+        """Why the server says nothing more: it could not be started, or has ended."""
+        if not await _until(keeping.done, _LAST):
+            return McpdError(f"{name} closed its stdout before it answered")
+        code = self._confinement.runner.code(name, keeping.said)
+        await _until(errors.ended, _LAST)
+        last = bytes(errors.kept).decode(errors="replace").strip().rpartition("\n")[2]
+        return McpdError(f"{name} ended with status {code} before it answered: {in_one_line(last) or 'no word'}")
+
+
+async def _until(event: asyncio.Event, seconds: float) -> bool:
+    """Whether *event* is set within *seconds*."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, seconds)):
+            await event.wait()
+    return event.is_set()
+
+
+async def _asked(ours: socket.socket, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What the server at the other end of *ours* answers to a call of the tool; its stdin is at its end then.
+
+    Raises ConnectionError if it says nothing more, and McpdError for all else.
+    """
+    import anyio  # noqa: PLC0415 - few runs are told to anybody
+    from mcp.shared.message import SessionMessage  # noqa: PLC0415 - as above
+
+    reader, writer = await asyncio.open_connection(sock=ours, limit=MOST)
+    to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    pumps = (asyncio.create_task(_read(reader, to_session, name)), asyncio.create_task(_write(from_session, writer)))
+    try:
+        return await _converse(from_server, to_server, name, arguments)
+    except McpdError:
+        raise
+    # The boundary: what the SDK makes of a server that is no good may be anything.
+    except Exception as error:
+        faults = [pump.exception() for pump in pumps if pump.done()]
+        why = next((each for each in faults if isinstance(each, (McpdError, ConnectionError))), None)
+        raise (why or McpdError(f"{name}: {in_one_line(str(_innermost(error)))}")) from error
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        for stream in (to_session, from_server, to_server, from_session):
+            stream.close()
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What went wrong first, where the SDK's groups of tasks say that something did."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _converse(incoming: Any, outgoing: Any, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Greet, and call the tool."""
+    import mcp_types as types  # noqa: PLC0415 - as above
+    from mcp import ClientSession  # noqa: PLC0415 - as above
+
+    about = types.Implementation(name="llm-orc", version=__version__)
+    async with ClientSession(incoming, outgoing, client_info=about) as session:
+        await session.initialize()
+        # Not call_tool(), which would hold the result to the patterns of the server's own schema, however long that
+        # takes.
+        params = types.CallToolRequestParams(name=TOOL, arguments=arguments)
+        result = await session.send_request(types.CallToolRequest(params=params), types.CallToolResult)
+    text = "\n".join(each.text for each in result.content if isinstance(each, types.TextContent))
+    if result.is_error:
+        raise McpdError(f"{name}: tool {TOOL}: {in_one_line(text) or 'it failed'}")
+    if isinstance(result.structured_content, dict):
+        return result.structured_content
+    try:
+        found = load_json(text, "the answer")
+    except InvalidManifest:
+        found = None
+    return found if isinstance(found, dict) else {"text": text}
+
+
+async def _read(reader: asyncio.StreamReader, to_session: Any, name: str) -> None:
+    """Hand on what the server writes; what is no message is none of ours, some servers print greetings.
+
+    Raises ConnectionError at the end, and :class:`~mcpd.errors.LimitExceeded`.
+    """
+    import mcp_types as types  # noqa: PLC0415 - as above
+    from mcp.shared.message import SessionMessage  # noqa: PLC0415 - as above
+
+    left = MOST
+    too_much = LimitExceeded(f"{name} wrote more than {MOST // 1024 // 1024} MiB or {MOST_LINES} lines")
+    with to_session:
+        for _ in range(MOST_LINES):
+            try:
+                line = await reader.readline()
+            except ValueError:
+                raise too_much from None
+            left -= len(line)
+            if left < 0:
+                raise too_much
+            if not line:
+                raise ConnectionResetError
+            with suppress(ValueError):
+                message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                await to_session.send(SessionMessage(message))
+        raise too_much
+
+
+async def _write(from_session: Any, writer: asyncio.StreamWriter) -> None:
+    """Hand on what is said to the server."""
+    with from_session:
+        async for each in from_session:
+            writer.write(each.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await writer.drain()
