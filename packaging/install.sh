@@ -80,7 +80,7 @@ install_files() {
     for page in build/man/*.[158]; do
         case $page in
         # Their commands come with the environment of the bundled servers: servers.sh
-        */mcp-orchestration.1 | */mcp-scripts.1 | */mcp-workstation.1) ;;
+        */llm-orc.1 | */mcp-orchestration.1 | */mcp-scripts.1 | */mcp-workstation.1) ;;
         *) put_all "$share/man/man${page##*.}" "$page" ;;
         esac
     done

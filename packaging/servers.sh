@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # Make the private Python environment of the bundled servers below DESTDIR, from the wheels of servers.lock in a directory,
-# and put beside it what runs in it: the bundled servers, and the scripts with the map that describes them.
+# and put beside it what runs in it: the bundled servers, the scripts with the map that describes them, and the ensembles.
 #   DESTDIR=… packaging/servers.sh WHEELS
 # It asks no registry. Its programs are found by python -m, so nothing in it names the place it was made in.
 set -eu
@@ -31,6 +31,9 @@ done
 for script in data/scripts/*; do
     [ ! -f "$script" ] || install -D -m 644 "$script" "$share/scripts/$(basename "$script")"
 done
+(cd data/share && find ensembles -type f ! -path '*/__pycache__/*') | while read -r file; do
+    install -D -m 644 "data/share/$file" "$share/$file"
+done
 # The map names transforms by their content, which lies in cas/.
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=. "$root/bin/python" -c '
 import sys
@@ -45,11 +48,14 @@ source, share = map(Path, sys.argv[1:])
 chmod -R u=rwX,go=rX "$share/cas" "$share/mcps.json"
 
 mkdir -p "$DESTDIR$prefix/bin"
-for module in orchestration scripts workstation; do
-    program=mcp-$module
-    printf '#!/bin/sh\nexec %s -I -m mcpd.servers.%s "$@"\n' "$prefix/lib/mcpd-servers/bin/python" "$module" \
-        >"$DESTDIR$prefix/bin/$program"
-    chmod 755 "$DESTDIR$prefix/bin/$program"
-    page=build/man/$program.1
-    [ ! -f "$page" ] || install -D -m 644 "$page" "$DESTDIR$prefix/share/man/man1/$program.1"
-done
+program() { # program NAME MODULE, with its page
+    printf '#!/bin/sh\nexec %s -I -m mcpd.servers.%s "$@"\n' "$prefix/lib/mcpd-servers/bin/python" "$2" \
+        >"$DESTDIR$prefix/bin/$1"
+    chmod 755 "$DESTDIR$prefix/bin/$1"
+    page=build/man/$1.1
+    [ ! -f "$page" ] || install -D -m 644 "$page" "$DESTDIR$prefix/share/man/man1/$1.1"
+}
+program llm-orc ensembles
+program mcp-orchestration orchestration
+program mcp-scripts scripts
+program mcp-workstation workstation

@@ -88,11 +88,6 @@ def moment(time: str) -> str:
     return re.sub(r"\.\d+", "", time)
 
 
-def counted(number: int, noun: str) -> str:
-    """*number* and *noun*, in the plural where it has to be."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in changes["servers_added"]:
         yield f"+ {name}", "green"

@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the commands of ``mcpctl client`` stand on: the libraries they take, and the configurations of their scope.
-
-mcpctl itself gets by without the libraries of the bundled servers. A command that takes them runs in the Python
-environment of the package mcpd-servers where its own has them not.
-"""
+"""What the commands of ``mcpctl client`` stand on: the libraries they take, and the configurations of their scope."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mcpd.cli.home import require_own
+from mcpd.cli.libraries import provide
 from mcpd.cli.output import note, warn, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
-from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, NotSupported, from_oserror
+from mcpd.errors import McpdError, NotAuthorized, NotFound, from_oserror
 from mcpd.paths import Scope, from_environment
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from mcpd.paths import Paths
     from mcpd.servers.orchestration.service import Orchestration
@@ -34,13 +30,8 @@ LIBRARIES: Final = {
     "files": (*_SIGNATURES, "ruamel.yaml", "tomlkit"),
 }
 """What a command takes beside mcpctl's own libraries, by what it needs."""
-GUARD: Final = "MCPCTL_CLIENT_RUNTIME"
-"""Set for the environment of mcpd-servers alone, so that it does not look for another one."""
-STDIN: Final = "-"
 _BEGINNING: Final = re.compile("[0-9a-f]{6,63}")
 """Of an id, as listings show it."""
-LIMIT: Final = 8 * 1024 * 1024
-"""Bytes of a file that is read."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     Raises :class:`~mcpd.errors.NotSupported` if there is none, and what the command raises.
     """
     try:
-        _require_own_home()
-        _provide(LIBRARIES[args.needs])
+        require_own()
+        provide(LIBRARIES[args.needs], "'mcpctl client'")
         module, _, function = args.action.partition(":")
         return int(getattr(importlib.import_module(module), function)(args))
     except BrokenPipeError:
@@ -156,39 +147,6 @@ def explained(error: McpdError, args: argparse.Namespace) -> McpdError:
             return error
 
 
-def read_input(name: str) -> bytes:
-    """What the file *name* holds, or standard input (``-``), up to 8 MiB.
-
-    Raises :class:`~mcpd.errors.InvalidArgument` or :class:`~mcpd.errors.NotFound` for what is no such file.
-    """
-    from mcpd.store.files import is_missing, read_file  # noqa: PLC0415 - few commands read files
-
-    if name == STDIN:
-        data = sys.stdin.buffer.read(LIMIT + 1)
-        if len(data) > LIMIT:
-            raise InvalidArgument(f"standard input is larger than {LIMIT} bytes")
-        return data
-    try:
-        return read_file(Path(name), LIMIT)
-    except OSError as error:
-        if is_missing(error):
-            raise NotFound(f"there is no file {name}") from error
-        raise
-    except McpdError as error:
-        raise InvalidArgument(error.message) from error
-
-
-def origin(name: str) -> str:
-    """What a message calls the input *name*."""
-    return "standard input" if name == STDIN else name
-
-
-def tilde(path: Path | str, paths: Paths) -> str:
-    """*path* as people write it, with ``~`` for the home."""
-    text, home = str(path), str(paths.home)
-    return "~" + text[len(home) :] if text == home or text.startswith(home + os.sep) else text
-
-
 def short(artifact_id: str) -> str:
     """The beginning of an id, which is enough to tell a few apart."""
     return artifact_id[:12]
@@ -200,46 +158,6 @@ def _warn_of_descriptions(args: argparse.Namespace) -> None:
 
     for problem in Families.of(from_environment(), scope(args)).problems:
         warn(problem)
-
-
-def _require_own_home() -> None:
-    """Keep root out of somebody else's home: what root leaves there its owner cannot use, and links lead anywhere."""
-    home = from_environment().home
-    owner = home.stat().st_uid if home.exists() else os.geteuid()
-    if os.geteuid() == 0 and owner != 0:
-        raise NotAuthorized(
-            f"{home} belongs to uid {owner}, and root would leave files there that are not theirs: run this as that"
-            " user, or with 'sudo -H' for what is root's and the system's"
-        )
-
-
-def _provide(libraries: Iterable[str]) -> None:
-    """Have *libraries*, if need be by running anew in the environment of mcpd-servers."""
-    is_again = os.environ.pop(GUARD, None) is not None
-    missing = [name for name in libraries if not _is_there(name)]
-    if not missing:
-        return
-    what = f"'mcpctl client' needs the Python package {missing[0]}, which"
-    if sys.prefix != sys.base_prefix and not is_again:
-        raise NotSupported(
-            f"{what} is not in {sys.prefix}; install it with: {sys.executable} -m pip install 'mcpd-system[servers]'"
-        )
-    from mcpd.runtime import bundled  # noqa: PLC0415 - not where everything is there
-
-    if is_again or not bundled.PYTHON.exists():
-        raise NotSupported(f"{what} is not installed; install the package mcpd-servers")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Isolated: neither the directory it is started in nor a variable adds to what it imports.
-    argv = [str(bundled.PYTHON), "-I", "-m", "mcpd.cli.main", *sys.argv[1:]]
-    os.execve(argv[0], argv, os.environ | {GUARD: "1"})  # noqa: S606 - in place of this process, without a shell
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the package around it
-        return False
 
 
 def _names(error: McpdError, member: str) -> list[str]:

@@ -199,11 +199,59 @@ def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     return {}
 
 
+def _ensemble_directories(args: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
+    """Where ensembles are, and what their runs have left: of each project, of the user and of the package."""
+    from mcpd.cli.ensemble_runtime import configured  # noqa: PLC0415
+    from mcpd.paths import Scope, from_environment  # noqa: PLC0415
+    from mcpd.servers.ensembles.directories import nearest_project, shipped, user_directories  # noqa: PLC0415
+    from mcpd.servers.ensembles.settings import DIRECTORY  # noqa: PLC0415
+
+    paths = from_environment()
+    projects = [nearest_project(Path(getattr(args, "project", None) or "."))]
+    with suppress(McpdError, OSError):
+        projects += configured(paths, Scope.SYSTEM if _is_system(args) else Scope.USER)
+    for project in projects:
+        if project is not None:
+            yield project / DIRECTORY / "ensembles", project / DIRECTORY / "artifacts"
+    user, data = user_directories(paths)
+    yield user / "ensembles", data / "artifacts"
+    yield shipped(paths), data / "artifacts"
+
+
+def _ensembles(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
+    """The names of ensembles, as far as they are those of their files: reading YAML takes libraries, and time."""
+    with suppress(McpdError, OSError):
+        return _shown(
+            {
+                file.stem: str(file)
+                for ensembles, _ in _ensemble_directories(parsed_args)
+                for file in ensembles.glob("*.y*ml")
+            }
+        )
+    return {}
+
+
+def _runs(prefix: str, *, parsed_args: argparse.Namespace, **_: object) -> Offer:
+    """Ensembles that were run, and the runs of the one that is written already."""
+    name, slash, _rest = prefix.partition("/")
+    offer = {}
+    with suppress(McpdError, OSError):
+        for artifacts in dict.fromkeys(artifacts for _, artifacts in _ensemble_directories(parsed_args)):
+            with suppress(OSError):
+                for path in (artifacts / name if slash else artifacts).iterdir():
+                    offer[f"{name}/{path.name}" if slash else f"{path.name}/"] = ""
+    return _shown(offer)
+
+
 _LOCAL: Final = {
     ("script remove", "id"): _own_scripts,
     ("", "client"): _clients,
     ("", "clients"): _clients,
     ("", "profile"): _profiles,
+    ("", "ensemble"): _ensembles,
+    ("", "ensembles"): _ensembles,
+    ("", "runs"): _runs,
+    ("", "run_id"): _runs,
 }
 """What is known without mcpd, by command and argument; without a command for every one that takes such an argument."""
 _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str], Awaitable[Offer]]]] = {

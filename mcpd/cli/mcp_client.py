@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A small MCP client at message level, for ``mcpctl tools`` and ``mcpctl call``.
+"""A small MCP client at message level, for ``mcpctl tools``, ``call`` and ``ensemble run``.
 
 It speaks the handshake era (newline-delimited JSON-RPC over a server's stdin and stdout) and offers a server
 nothing: no sampling, no roots, no elicitation. Unknown fields of results are kept.
@@ -13,14 +13,15 @@ import json
 import os
 import socket
 import stat
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from mcpd import __version__
 from mcpd.cli.output import note
 from mcpd.errors import McpdError, UnknownMethod
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 REVISION: Final = "2025-11-25"
 MAX_LINE: Final = 64 * 1024 * 1024
@@ -28,16 +29,20 @@ MAX_LINE: Final = 64 * 1024 * 1024
 MAX_PAGES: Final = 1000
 _METHOD_NOT_FOUND: Final = -32601
 
+Notified: TypeAlias = "Callable[[str, dict[str, Any]], None]"
+"""Takes the method and the parameters of a notification, which are as the server sent them."""
+
 
 class McpClient:
     """One conversation with a server. An async context manager; entering it shakes hands."""
 
-    def __init__(self, to_server: int, from_server: int, name: str) -> None:
+    def __init__(self, to_server: int, from_server: int, name: str, on_notification: Notified | None = None) -> None:
         """Own the descriptors *to_server* (its stdin) and *from_server* (its stdout), or the one socket that is both.
 
-        *name* is for messages.
+        *name* is for messages; *on_notification* hears what the server tells unasked.
         """
         self._fds = (to_server, from_server)
+        self._on_notification = on_notification
         self._name = name
         self._noisy = False
         self._ids = itertools.count(1)
@@ -96,9 +101,23 @@ class McpClient:
             params = {"cursor": page["nextCursor"]}
         raise McpdError(f"{self._name}: tools/list does not end after {MAX_PAGES} pages")
 
-    async def call(self, tool: str, arguments: Mapping[str, object]) -> dict[str, Any]:
-        """Call *tool*; its result, whatever that says."""
-        return await self.request("tools/call", {"name": tool, "arguments": arguments})
+    async def call(
+        self, tool: str, arguments: Mapping[str, object], *, progress: bool = False, grace: float = 0.0
+    ) -> dict[str, Any]:
+        """Call *tool*; its result, whatever that says.
+
+        With *progress* the server is asked to tell how far it is. If the task is cancelled so is the call, after which
+        the server has *grace* seconds to come to an end; there is no conversation any more then.
+        """
+        params: dict[str, object] = {"name": tool, "arguments": arguments}
+        number = next(self._ids)
+        if progress:
+            params["_meta"] = {"progressToken": number}
+        try:
+            return await self._exchange(number, "tools/call", params)
+        except asyncio.CancelledError:
+            await self._cancel(number, grace)
+            raise
 
     async def request(self, method: str, params: Mapping[str, object]) -> dict[str, Any]:
         """Send a request and wait for its result.
@@ -106,7 +125,9 @@ class McpClient:
         Raises :class:`~mcpd.errors.UnknownMethod` if the server does not know *method*,
         :class:`~mcpd.errors.McpdError` if it answers with another error, ends or does not speak MCP.
         """
-        number = next(self._ids)
+        return await self._exchange(next(self._ids), method, params)
+
+    async def _exchange(self, number: int, method: str, params: Mapping[str, object]) -> dict[str, Any]:
         await self._send({"id": number, "method": method, "params": params})
         while True:
             message = await self._receive()
@@ -114,6 +135,16 @@ class McpClient:
                 await self._answer(message)
             elif message.get("id") == number:
                 return self._result(method, message)
+
+    async def _cancel(self, number: int, grace: float) -> None:
+        """Cancel the request *number*, say that nothing more comes, and let the server end within *grace* seconds."""
+        cancelled = {"requestId": number, "reason": "the user has interrupted it"}
+        with suppress(McpdError, OSError, TimeoutError):
+            self._write({"method": "notifications/cancelled", "params": cancelled})
+            self._writer.write_eof()
+            async with asyncio.timeout(grace):
+                while True:  # until it ends
+                    await self._receive()
 
     def _result(self, method: str, message: Mapping[str, Any]) -> dict[str, Any]:
         error = message.get("error")
@@ -128,21 +159,26 @@ class McpClient:
         return result
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
-        """Answer a request of the server: we are there, and can do nothing else. Notifications are for nobody."""
+        """Answer a request of the server: we are there, and can do nothing else."""
         if "id" not in message:
-            return
-        if message["method"] == "ping":
+            params = message.get("params")
+            if self._on_notification is not None and isinstance(message["method"], str) and isinstance(params, dict):
+                self._on_notification(message["method"], params)
+        elif message["method"] == "ping":
             await self._send({"id": message["id"], "result": {}})
         else:
             error = {"code": _METHOD_NOT_FOUND, "message": "mcpctl offers nothing to servers"}
             await self._send({"id": message["id"], "error": error})
 
     async def _send(self, message: Mapping[str, object]) -> None:
-        self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self._write(message)
         try:
             await self._writer.drain()
         except ConnectionError:
             raise self._ended() from None
+
+    def _write(self, message: Mapping[str, object]) -> None:
+        self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     async def _receive(self) -> dict[str, Any]:
         while True:

@@ -20,7 +20,8 @@ COLOURS: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1}
 _STATES: Final = {
     "broken": "red", "failed": "red", "fail": "red",
     "updatable": "yellow", "disabled": "yellow", "warn": "yellow", "stopping": "yellow",
-    "installed": "green", "running": "green", "ok": "green",
+    "installed": "green", "running": "green", "ok": "green", "completed": "green", "success": "green",
+    "completed_with_errors": "yellow", "cancelled": "yellow", "interrupted": "yellow", "skipped": "yellow",
 }  # fmt: skip
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that move the cursor, reorder text or cannot be encoded."""
@@ -47,7 +48,7 @@ def write_json(value: object) -> None:
     """Print *value* as JSON."""
     import json  # noqa: PLC0415
 
-    write(json.dumps(value, indent=2, ensure_ascii=not _encodes_unicode()))
+    write(json.dumps(value, indent=2, ensure_ascii=not encodes_unicode()))
 
 
 def clean(text: object, *, lines: bool = False) -> str:
@@ -104,6 +105,11 @@ def coloured(state: str, width: int = 0) -> str:
     return paint(state.ljust(width), _STATES.get(state, ""))
 
 
+def counted(number: int, noun: str) -> str:
+    """*number* and *noun*, in the plural where it has to be."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _fit(headings: Sequence[str], rows: list[list[str]]) -> None:
     import shutil  # noqa: PLC0415 - with all its archive formats
 
@@ -115,5 +121,6 @@ def _fit(headings: Sequence[str], rows: list[list[str]]) -> None:
             row[-1] = row[-1][: room - 1] + "…"
 
 
-def _encodes_unicode() -> bool:
+def encodes_unicode() -> bool:
+    """Whether standard output takes every character."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

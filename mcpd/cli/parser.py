@@ -8,7 +8,9 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
+from mcpd.cli.argument_types import pair, positive, seconds
 from mcpd.cli.parser_clients import add_clients
+from mcpd.cli.parser_ensembles import RUN, add_ensembles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     _configuration(add)
     _scripts(add)
     add_clients(add)
+    add_ensembles(add)
     _running(add)
     _diagnosis(add)
     return parser
@@ -64,9 +67,17 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) ->
         words = [word for word in rest if not word.startswith("-")]
         args.arguments = [*args.arguments, *words]
         rest = [word for word in rest if word.startswith("-") and word != "--"]
+    if args.handler == RUN and args.input is None and args.input_file is None and _is_word(rest):
+        # Nor the input of an ensemble.
+        args.input, rest = rest[-1], []
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return args
+
+
+def _is_word(rest: Sequence[str]) -> bool:
+    """Whether *rest* is one argument that is no option, or one after ``--``."""
+    return (len(rest) == 1 and (not rest[0].startswith("-") or rest[0] == "-")) or (len(rest) == 2 and rest[0] == "--")
 
 
 def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
@@ -139,7 +150,7 @@ def _catalogue(add: _Adder) -> None:
     add("list", "servers:list_servers", "list the installed servers", json=True)
     search = add("search", "servers:search", "search the servers that can be installed", json=True)
     search.add_argument("text", metavar="TEXT", nargs="*", help="words to look for; none lists everything")
-    search.add_argument("--limit", type=_positive, default=200, metavar="N", help="show at most N servers (200)")
+    search.add_argument("--limit", type=positive, default=200, metavar="N", help="show at most N servers (200)")
     _id(add("show", "servers:show", "show all that is known about a server", json=True))
 
 
@@ -178,7 +189,7 @@ def _changes(add: _Adder) -> None:
         dest="env",
         action="append",
         default=[],
-        type=_pair,
+        type=pair,
         metavar="KEY=VALUE",
         help="environment variable, repeatable (not for servers of the catalogue)",
     )
@@ -193,7 +204,7 @@ def _changes(add: _Adder) -> None:
         dest="settings",
         action="append",
         default=[],
-        type=_pair,
+        type=pair,
         metavar="KEY=VALUE",
         help="set a property; VALUE is JSON where it reads as JSON, unless the property is known to be text",
     )
@@ -202,7 +213,7 @@ def _changes(add: _Adder) -> None:
         dest="secret_files",
         action="append",
         default=[],
-        type=_pair,
+        type=pair,
         metavar="KEY=FILE",
         help="set a sensitive property to what FILE holds (- is standard input)",
     )
@@ -217,9 +228,7 @@ def _changes(add: _Adder) -> None:
     _yes(update)
     rollback = add("rollback", "install:rollback", "go back to an earlier generation of a server")
     _id(rollback)
-    rollback.add_argument(
-        "--to", type=_positive, metavar="N", help="number of the generation (default: the one before)"
-    )
+    rollback.add_argument("--to", type=positive, metavar="N", help="number of the generation (default: the one before)")
     add("refresh", "install:refresh", "read the registries again")
     source = add.group("source", "manage the registries")
     source("list", "sources:list_sources", "list the registries", json=True)
@@ -240,7 +249,7 @@ def _configuration(add: _Adder) -> None:
         "pairs",
         metavar="KEY=VALUE",
         nargs="+",
-        type=_pair,
+        type=pair,
         help="a property and its value, which is JSON where it reads as JSON, unless the property is known to be text",
     )
     unset = config("unset", "config:unset_values", "return properties to their defaults")
@@ -286,7 +295,7 @@ def _running(add: _Adder) -> None:
     logs = add("logs", "logs:logs", "show what a server wrote to its standard error, and what mcpd wrote about it")
     _id(logs)
     logs.add_argument("-f", "--follow", action="store_true", help="wait for more")
-    logs.add_argument("-n", "--lines", type=_positive, metavar="N", help="only the last N lines")
+    logs.add_argument("-n", "--lines", type=positive, metavar="N", help="only the last N lines")
     logs.add_argument("--since", metavar="TIME", help="only from TIME on, as journalctl takes it: today, '1h ago'")
     tools = add("tools", "tools:tools", "list the tools of a server, optional arguments in brackets", json=True)
     _id(tools)
@@ -302,7 +311,7 @@ def _running(add: _Adder) -> None:
     )
     for command in (tools, call):
         command.add_argument(
-            "--timeout", type=_seconds, default=300.0, metavar="SECONDS", help="give up after SECONDS (300)"
+            "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="give up after SECONDS (300)"
         )
     pages = add("open", "open:open_pages", "show the pages of your bridge in a browser, which is signed in by a link")
     _id(pages, nargs="?")
@@ -318,26 +327,3 @@ def _diagnosis(add: _Adder) -> None:
 
 def _yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="consent to the permissions that the server asks for")
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not key or not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
-    return key, value
-
-
-def _positive(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 0 and 86400")
-    return value

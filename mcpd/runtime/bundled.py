@@ -40,6 +40,7 @@ class Bundled:
 
 
 COMMANDS: Final = {
+    "llm-orc": Bundled("mcpd.servers.ensembles", ("mcp", "jsonschema", "tenacity", "asyncinotify"), reads_data=True),
     ORCHESTRATION: Bundled("mcpd.servers.orchestration", ("mcp", "cryptography", "jsonschema"), reads_data=True),
     "mcp-workstation": Bundled("mcpd.servers.workstation", ("mcp", "jsonschema")),
 }

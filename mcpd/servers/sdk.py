@@ -25,6 +25,7 @@ from pydantic_core import to_json
 from mcpd.errors import McpdError
 from mcpd.model.base import first_fault
 from mcpd.servers.draining import Incoming, Outgoing, Pending
+from mcpd.servers.notices import Progress as Progress  # noqa: PLC0414 -- for the servers
 from mcpd.servers.stdio_lines import Lines, Refusal, claim_stdin, overlooked, refusals
 from mcpd.servers.timing import Timing, in_one_line
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
     import mcp_types as types
     from mcp.server.context import ServerRequestContext
+    from mcp.server.models import InitializationOptions
 
+    from mcpd.servers.changes import Changes
     from mcpd.servers.logs import Log
 
     Context = ServerRequestContext[Any, Any]
@@ -56,8 +59,8 @@ class Tools(Protocol):
 
 
 @runtime_checkable
-class Handlers(Tools, Protocol):
-    """The same for all else that servers may offer."""
+class Resources(Protocol):
+    """The same for resources."""
 
     async def list_resources(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
         """``resources/list``."""
@@ -68,17 +71,27 @@ class Handlers(Tools, Protocol):
     async def read_resource(self, ctx: Context, params: types.ReadResourceRequestParams, /) -> Any:
         """``resources/read``."""
 
+
+@runtime_checkable
+class Prompts(Protocol):
+    """The same for prompts."""
+
     async def list_prompts(self, ctx: Context, params: types.PaginatedRequestParams | None, /) -> Any:
         """``prompts/list``."""
 
     async def get_prompt(self, ctx: Context, params: types.GetPromptRequestParams, /) -> Any:
         """``prompts/get``."""
 
+
+@runtime_checkable
+class Completions(Protocol):
+    """The same for values of arguments of prompts and of resource templates."""
+
     async def complete(self, ctx: Context, params: types.CompleteRequestParams, /) -> Any:
         """``completion/complete``."""
 
 
-def make_server(
+def make_server(  # noqa: PLR0913 -- all but the first go by their names
     name: str,
     *,
     version: str,
@@ -88,44 +101,62 @@ def make_server(
     handlers: Tools,
     list_changed: bool,
     check: Callable[[Context], Awaitable[None]] | None = None,
+    changes: Changes | None = None,
 ) -> Server[Any]:
     """A server of the SDK whose requests *handlers* answer, in both eras.
 
-    One whose *handlers* are no :class:`Handlers` offers tools only. Every message is timed, and every fault becomes an
-    error of the protocol. *check* sees a request before the SDK does, and may raise McpdError. *list_changed* is what
-    it says of its lists.
+    It offers what *handlers* have methods for: :class:`Tools`, and perhaps :class:`Resources`, :class:`Prompts` and
+    :class:`Completions`. Every message is timed, and every fault becomes an error of the protocol. *check* sees a
+    request before the SDK does, and may raise McpdError. *list_changed* is what it says of its lists. With *changes*
+    clients can hear of resources that change.
     """
-    more = handlers if isinstance(handlers, Handlers) else None
-    server: Server[Any] = Server(
+    resources = handlers if isinstance(handlers, Resources) else None
+    prompts = handlers if isinstance(handlers, Prompts) else None
+    completions = handlers if isinstance(handlers, Completions) else None
+    server: Server[Any] = (_Changing if changes else Server)(
         name,
         version=version,
         title=title,
         instructions=instructions,
         cache_hints={method: CacheHint() for method in get_args(CacheableMethod)},
-        on_subscriptions_listen=ListenHandler(InMemorySubscriptionBus()),
+        on_subscriptions_listen=changes.listen if changes else ListenHandler(InMemorySubscriptionBus()),
+        on_subscribe_resource=changes.subscribe if changes else None,
+        on_unsubscribe_resource=changes.unsubscribe if changes else None,
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
-        on_list_resources=more.list_resources if more else None,
-        on_list_resource_templates=more.list_resource_templates if more else None,
-        on_read_resource=more.read_resource if more else None,
-        on_list_prompts=more.list_prompts if more else None,
-        on_get_prompt=more.get_prompt if more else None,
-        on_completion=more.complete if more else None,
+        on_list_resources=resources.list_resources if resources else None,
+        on_list_resource_templates=resources.list_resource_templates if resources else None,
+        on_read_resource=resources.read_resource if resources else None,
+        on_list_prompts=prompts.list_prompts if prompts else None,
+        on_get_prompt=prompts.get_prompt if prompts else None,
+        on_completion=completions.complete if completions else None,
     )
 
     async def discover(ctx: Context, _params: RequestParams | None) -> DiscoverResult:
         capabilities = server.get_capabilities(protocol_version=ctx.protocol_version)
-        if capabilities.resources is not None:
-            capabilities.resources.subscribe = False
         for each in (capabilities.tools, capabilities.resources, capabilities.prompts):
             if each is not None:
                 each.list_changed = list_changed
+        if capabilities.resources is not None:
+            capabilities.resources.subscribe = changes is not None
+            capabilities.resources.list_changed = list_changed or changes is not None
         versions = list(MODERN_PROTOCOL_VERSIONS)
         return DiscoverResult(supported_versions=versions, capabilities=capabilities, instructions=server.instructions)
 
     server.add_request_handler("server/discover", RequestParams, discover)
-    server.middleware[:] = [Timing(log), _Guard(log, check)]
+    server.middleware[:] = [Timing(log), _Guard(log, check), *([changes.notice] if changes else [])]
     return server
+
+
+class _Changing(Server[Any]):
+    """One whose list of resources changes."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *others: Any, **more: Any
+    ) -> InitializationOptions:
+        options = notification_options or NotificationOptions()
+        options.resources_changed = True
+        return super().create_initialization_options(options, *others, **more)
 
 
 class _Guard:
@@ -171,52 +202,10 @@ def complete(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "resultType": "complete"}
 
 
-class Progress:
-    """Sends what the request of *ctx* reports, the newest only if it comes faster than it is taken.
-
-    ``async with`` it, which gives what to call with the progress, the total and a message; None if nobody asked for it.
-    """
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
-        self._newest: tuple[float, float | None, str] | None = None
-        self._last = float("-inf")
-        self._news = asyncio.Event()
-        self._ended = False
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Callable[[float, float | None, str], None] | None:
-        meta = (self._ctx.params or {}).get("_meta")
-        if not isinstance(meta, dict) or meta.get("progressToken") is None:
-            return None
-        self._task = asyncio.create_task(self._send())
-        return self._take
-
-    async def __aexit__(self, kind: object, *_: object) -> None:
-        if self._task is None:
-            return
-        if kind is None:
-            # What was reported last comes before the result.
-            self._ended = True
-            self._news.set()
-        else:
-            self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
-
-    def _take(self, progress: float, total: float | None, message: str) -> None:
-        if progress > self._last:
-            self._last = progress
-            self._newest = progress, total, message
-            self._news.set()
-
-    async def _send(self) -> None:
-        while not self._ended or self._newest is not None:
-            await self._news.wait()
-            self._news.clear()
-            newest, self._newest = self._newest, None
-            if newest is not None:
-                await self._ctx.session.report_progress(newest[0], newest[1], newest[2] or None)
+def hush() -> None:
+    """Keep libraries from saying of each message what is said here in one line."""
+    for name in ("mcp", "httpx2", "httpcore2", "uvicorn"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 async def serve(
@@ -228,9 +217,7 @@ async def serve(
     close: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
     """Serve over stdio until the end of stdin or SIGTERM, then *close*, and end the process with status 0."""
-    # What they say of each message is what is said here in one line.
-    for name in ("mcp", "httpx2", "httpcore2"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    hush()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

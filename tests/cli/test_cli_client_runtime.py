@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.cli.client_runtime import GUARD
+from mcpd.cli.libraries import GUARD
 from mcpd.errors import McpdError
 from mcpd.paths import Scope
 from mcpd.servers.orchestration.faults import error_object

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 PAGES = {
-    "mcpctl.1", "mcp-orchestration.1", "mcp-scripts.1", "mcp-workstation.1", "mcpd.8", "mcpd-bridge.8", "mcpd.toml.5",
-    "mcp-manifest.5", "mcp-policy.toml.5", "mcp-sources.list.5", "org.mcpd.Mcp1.5",
+    "llm-orc.1", "mcpctl.1", "mcp-orchestration.1", "mcp-scripts.1", "mcp-workstation.1", "mcpd.8", "mcpd-bridge.8",
+    "mcpd.toml.5", "mcp-manifest.5", "mcp-policy.toml.5", "mcp-sources.list.5", "org.mcpd.Mcp1.5",
 }  # fmt: skip
 NEEDED = ("scdoc", "man", "mandoc")
 

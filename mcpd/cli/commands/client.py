@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcpd.cli.client_output import counted, moment, servers_table
-from mcpd.cli.client_runtime import artifact_of, changing, origin, read_input, scope, service, short, stale_note, tilde
-from mcpd.cli.output import clean, details, note, table, warn, write, write_json
+from mcpd.cli.client_output import moment, servers_table
+from mcpd.cli.client_runtime import artifact_of, changing, scope, service, short, stale_note
+from mcpd.cli.given import origin, read_input
+from mcpd.cli.home import tilde
+from mcpd.cli.output import clean, counted, details, note, table, warn, write, write_json
 from mcpd.paths import from_environment
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.cli import prompt
 from mcpd.cli.client_machine import Machine
 from mcpd.cli.client_output import print_diff
-from mcpd.cli.client_runtime import artifact_of, draft_note, profile_option, scope, stale_note, tilde
+from mcpd.cli.client_runtime import artifact_of, draft_note, profile_option, scope, stale_note
 from mcpd.cli.clients.deployments import About
 from mcpd.cli.commands.client_drafts import has_news, say_published
+from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.errors import Cancelled, InvalidArgument, McpdError
 from mcpd.servers.orchestration.dialects import to_client

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcpd.cli.client_output import counted, print_changes, print_findings, servers_table
-from mcpd.cli.client_runtime import changing, explained, origin, profile_option, read_input, service, short
-from mcpd.cli.output import clean, note, warn, write, write_json
+from mcpd.cli.client_output import print_changes, print_findings, servers_table
+from mcpd.cli.client_runtime import changing, explained, profile_option, service, short
+from mcpd.cli.given import origin, read_input
+from mcpd.cli.output import clean, counted, note, warn, write, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidManifest, McpdError
 from mcpd.model import load_json

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.client_machine import Machine, file_option
 from mcpd.cli.client_output import masked_changes, moment, print_changes
-from mcpd.cli.client_runtime import artifact_of, profile_option, short, stale_note, tilde
+from mcpd.cli.client_runtime import artifact_of, profile_option, short, stale_note
 from mcpd.cli.clients.detect import detect as find_clients
 from mcpd.cli.clients.editing import read
 from mcpd.cli.clients.merging import holds
 from mcpd.cli.clients.target import snapshot
+from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, table, warn, write, write_json
 from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError
 from mcpd.servers.orchestration.dialects import from_client, to_client

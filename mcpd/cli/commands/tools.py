@@ -3,34 +3,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import json
 import re
 import sys
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.mcp_client import McpClient
+from mcpd.cli.conversation import conversation
 from mcpd.cli.output import clean, note, table, write, write_json
-from mcpd.cli.spawn import Between, spawned
 from mcpd.cli.values import parse_json
-from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, NotFound, TimedOut
+from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, NotFound
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncIterator, Mapping, Sequence
-
-    from mcpd.cli.spawn import Spawned
+    from collections.abc import Mapping, Sequence
 
 _SEPARATOR: Final = re.compile(r"[/._]")
-_END_GRACE: Final = 2.0
-"""Seconds that a server may take to end by itself."""
 
 
 async def tools(args: argparse.Namespace) -> int:
     """``mcpctl tools``. JSON: ``{"tools": […]}``, each as the server describes it."""
-    async with _client(args) as client:
+    async with conversation(args, args.id, args.timeout) as client:
         found = await client.tools()
     if args.json:
         write_json({"tools": found})
@@ -44,7 +37,7 @@ async def tools(args: argparse.Namespace) -> int:
 
 async def call(args: argparse.Namespace) -> int:
     """``mcpctl call``; 1 if the tool says that it failed. JSON: the whole result as the server gave it."""
-    async with _client(args) as client:
+    async with conversation(args, args.id, args.timeout) as client:
         tool = _find(args.id, args.tool, await client.tools())
         arguments = _parse_arguments(args.arguments, _schema(tool))
         try:
@@ -73,31 +66,6 @@ def _find(server_id: str, name: str, tools: Sequence[Mapping[str, Any]]) -> Mapp
     near = difflib.get_close_matches(name, names, 1)
     hint = f"; there is {clean(near[0])!r}" if near else ""
     raise NotFound(f"{server_id} has no tool {name!r}{hint}; 'mcpctl tools {server_id}' lists what it has")
-
-
-@asynccontextmanager
-async def _client(args: argparse.Namespace) -> AsyncIterator[McpClient]:
-    """The server, started and greeted; everything within ``--timeout``."""
-    try:
-        async with asyncio.timeout(args.timeout), AsyncExitStack() as stack:
-            server: Spawned | None = None
-            try:
-                server = await stack.enter_async_context(spawned(args, args.id, {}))
-                stdin, stdout = server.ends[0], server.ends[1]
-            except Between as found:
-                from mcpd.cli import pump  # noqa: PLC0415 -- few servers need it
-
-                connection = await asyncio.to_thread(pump.connect, args.id, {}, system=found.system)
-                stdin = stdout = connection.detach()
-            async with McpClient(stdin, stdout, args.id) as client:
-                yield client
-            if server is not None:
-                with suppress(TimeoutError):
-                    # Its input is closed now. A server that does not end by itself is stopped when we leave the bus.
-                    async with asyncio.timeout(_END_GRACE):
-                        await server.wait()
-    except TimeoutError:
-        raise TimedOut(f"{args.id} did not answer in {args.timeout:g} s; --timeout gives it more") from None
 
 
 def _parse_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:

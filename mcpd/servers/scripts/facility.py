@@ -11,10 +11,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from mcpd.errors import McpdError, UnknownMethod
+from mcpd.servers.pagination import PAGE, Pages
 from mcpd.servers.scripts import running
 from mcpd.servers.scripts.checking import Checks
 from mcpd.servers.scripts.offer import Tools
-from mcpd.servers.scripts.pagination import PAGE, Pages
 from mcpd.servers.scripts.prompts import MOST_COMPLETIONS, Prompts
 from mcpd.servers.scripts.resources import Reader, Resources
 from mcpd.servers.scripts.transforms import generated

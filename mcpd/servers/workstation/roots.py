@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -16,6 +15,7 @@ from mcpd.servers.workstation.jail import HERE, Jail, Root, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from mcpd.servers.workstation.settings import Settings
 
@@ -120,20 +120,3 @@ def _path(uri: str) -> str | None:
         return None
     path = os.fsdecode(unquote_to_bytes(parts.path))
     return os.path.normpath(path) if path.startswith("/") and "\0" not in path else None
-
-
-def expanded(paths: Sequence[str], home: Path) -> tuple[Path, ...]:
-    """*paths* with ``~`` filled in.
-
-    Raises :class:`~mcpd.errors.InvalidConfig` for one that is not absolute then, or holds ``..``: behind a symlink that
-    is not the directory that it looks like.
-    """
-    found = []
-    for path in paths:
-        whole = home / path.removeprefix("~").lstrip("/") if path == "~" or path.startswith("~/") else Path(path)
-        if not whole.is_absolute() or "\0" in path or ".." in whole.parts:
-            raise InvalidConfig(
-                f"{printable(path)}: a directory is given as an absolute path, or one that begins with ~/, without '..'"
-            )
-        found.append(whole)
-    return tuple(found)

@@ -24,9 +24,9 @@ from mcpd.model import printable
 from mcpd.model.base import first_fault
 from mcpd.paths import CONFINED_VARIABLE, HOME_VARIABLE, from_environment
 from mcpd.servers import sdk, tree
+from mcpd.servers.given_paths import expanded
 from mcpd.servers.logs import Log
 from mcpd.servers.workstation.client_roots import ClientRoots
-from mcpd.servers.workstation.roots import expanded
 from mcpd.servers.workstation.settings import ErrorMapping, Settings, ToolNameStyle
 from mcpd.servers.workstation.tools import TOOLS
 from mcpd.servers.workstation.workstation import RETRY_AFTER, Workstation

@@ -79,16 +79,21 @@ print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - b
 """
 
 
+def plain(name: str) -> str:
+    """The name of a distribution as all that is one has it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 @pytest.mark.parametrize("module", ["mcpd.servers.scripts", *(each.module for each in bundled.COMMANDS.values())])
 def test_what_a_server_imports_is_in_the_environment_of_the_package(module: str) -> None:
     """Here there is everything; in /usr/lib/mcpd-servers only what is locked."""
     lock = (Path(__file__).parents[3] / "packaging/servers.lock").read_text()
-    locked = {name.replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock.lower(), re.MULTILINE)}
+    locked = {plain(name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
     done = subprocess.run(
         [sys.executable, "-I", "-c", IMPORTED, f"{module}.server"], capture_output=True, text=True, check=True
     )
     providers = importlib.metadata.packages_distributions()
-    brought = {each.lower().replace("_", "-") for name in json.loads(done.stdout) for each in providers.get(name, ())}
+    brought = {plain(each) for name in json.loads(done.stdout) for each in providers.get(name, ())}
     assert brought - {"mcpd-system"} <= locked
 
 
@@ -96,6 +101,7 @@ def test_only_what_reads_the_packages_data_is_shown_them() -> None:
     package = Path(mcpd.__file__).parent
     shown = {name: [mount.target for mount in bundled.command("x", name).mounts()] for name in bundled.COMMANDS}
     assert shown == {
+        "llm-orc": [str(package), str(package.parent / "data")],
         "mcp-orchestration": [str(package), str(package.parent / "data")],
         "mcp-workstation": [str(package)],
     }

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mcpd.errors import InvalidArgument
+from mcpd.servers.pagination import Pages
 from mcpd.servers.scripts.calls import PythonJob
 from mcpd.servers.scripts.facility import AGAIN, PROBLEMS
 from mcpd.servers.scripts.offer import Tools
-from mcpd.servers.scripts.pagination import Pages
 from mcpd.servers.scripts.transforms import SECONDS
 
 if TYPE_CHECKING:

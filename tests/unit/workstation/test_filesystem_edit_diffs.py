@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from mcpd.servers.workstation.filesystem.diffs import Change, Diff, compose, unified
+from mcpd.servers.diffs import Change, Diff, compose, unified
 
 if TYPE_CHECKING:
     from pathlib import Path

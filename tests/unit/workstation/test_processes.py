@@ -316,8 +316,7 @@ def _without_landlock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None
     code = "from mcpd.servers import landlock; landlock.version = lambda: -1"
     python = bench.directory / "python"
     python.write_text(
-        f"#!/bin/sh\nexec {sys.executable} -I -B -c"
-        f" '{code}; from mcpd.servers.commands import keeper; keeper.main()'\n"
+        f"#!/bin/sh\nexec {sys.executable} -I -B -c '{code}; from mcpd.servers.commands import keeper; keeper.main()'\n"
     )
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))

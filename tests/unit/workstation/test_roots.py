@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import InvalidConfig, NotAuthorized, NotFound
-from mcpd.servers.workstation.roots import expanded
+from mcpd.servers.given_paths import expanded
 from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections import Counter
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from mcpd.servers.workstation.filesystem.diffs import Change, unified
+from mcpd.servers.diffs import Change, unified
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

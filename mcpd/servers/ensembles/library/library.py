@@ -225,6 +225,9 @@ class Library:
         """What *name* means. Raises :class:`~mcpd.errors.NotFound`."""
         label, _, bare = name.rpartition("/")
         tiers_ = self._labelled(label) if label else self._tiers_of(whose)
+        if not tiers_:
+            labels = ", ".join(tier.label for tier in self.tiers)
+            raise NotFound(f'there is no "{printable(label)}" that could have ensembles; there is {labels}')
         known = self._known()
         by_tier: dict[Tier, list[_Known]] = {}
         for each in _by_rank(known):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from pydantic import Field
 
 from mcpd.errors import TooLarge
+from mcpd.servers.diffs import Change, compose, unified
 from mcpd.servers.workstation.call import in_thread
 from mcpd.servers.workstation.filesystem import atomic
 from mcpd.servers.workstation.filesystem.chunks import read_at
-from mcpd.servers.workstation.filesystem.diffs import Change, compose, unified
 from mcpd.servers.workstation.filesystem.encodings import (
     EditEncoding,
     decode,

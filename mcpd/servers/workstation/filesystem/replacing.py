@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mcpd.errors import InvalidArgument, LimitExceeded, NotFound, TooLarge
 from mcpd.model import printable
-from mcpd.servers.workstation.filesystem.diffs import Change
+from mcpd.servers.diffs import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

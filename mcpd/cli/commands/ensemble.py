@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl ensemble list``, ``show`` and ``graph``: the ensembles that there are (``docs/ensembles.md``)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mcpd.cli.ensemble_runtime import not_configured, projects_of
+from mcpd.cli.home import tilde
+from mcpd.cli.output import clean, details, encodes_unicode, note, table, warn, write, write_json
+from mcpd.errors import InvalidArgument, McpdError, NotFound
+from mcpd.paths import from_environment
+from mcpd.servers.ensembles import drawing
+from mcpd.servers.ensembles.directories import settings
+from mcpd.servers.ensembles.format.models import ModelAgent, ScriptAgent, kind_of
+from mcpd.servers.ensembles.library.library import Library
+
+if TYPE_CHECKING:
+    import argparse
+
+    from mcpd.cli.ensemble_runtime import Projects
+    from mcpd.servers.ensembles.engine.types import Found, Origin
+    from mcpd.servers.ensembles.format.models import Agent, Ensemble
+    from mcpd.servers.ensembles.library.library import Entry
+
+
+def list_ensembles(args: argparse.Namespace) -> int:
+    """``mcpctl ensemble list``.
+
+    JSON: ``{"ensembles": [{name, qualified, description, state, tier, project, file, agents, kinds, problem}]}``.
+    """
+    projects, library = opened(args)
+    entries = library.entries()
+    if args.json:
+        write_json({"ensembles": [_listed(each, projects) for each in entries]})
+    elif entries:
+        rows = [
+            (each.name, state(each, projects), each.agents, each.qualified.rpartition("/")[0], each.description)
+            for each in entries
+        ]
+        table(("ENSEMBLE", "STATE", "AGENTS", "FROM", "DESCRIPTION"), rows)
+    else:
+        note("There are no ensembles; 'man mcpctl' says where they lie.")
+    for each in entries:
+        if each.problem:
+            warn(each.problem)
+    if not args.json and projects.own is not None and any(state(each, projects) == "disabled" for each in entries):
+        note(not_configured("what is disabled", projects.own, projects).message)
+    return 0
+
+
+def show(args: argparse.Namespace) -> int:
+    """``mcpctl ensemble show``. JSON: where it is from, and ``ensemble``, all that its file says."""
+    found = about(args)
+    if args.json:
+        write_json(found)
+        return 0
+    paths = from_environment()
+    details(
+        [
+            ("ensemble", found["name"]),
+            ("description", found["description"]),
+            ("from", found["qualified"].rpartition("/")[0]),
+            ("file", tilde(found["file"], paths)),
+            ("can be run", "" if found["configured"] else "not before its project is configured"),
+            ("hides", ", ".join(found["hides"])),
+            ("default task", found["default_task"]),
+        ]
+    )
+    write()
+    rows = [(each["name"], each["kind"], " ".join(each["depends_on"]), each["runs"]) for each in found["agents"]]
+    table(("AGENT", "KIND", "DEPENDS ON", "RUNS"), rows)
+    return 0
+
+
+def about(args: argparse.Namespace) -> dict[str, Any]:
+    """The ensemble ``args.ensemble``: where it is from, whether the server may run it, and what is in it."""
+    projects, library = opened(args)
+    found = find(library, args.ensemble)
+    ensemble, origin = found.ensemble, found.origin
+    same = [each for each in library.entries() if each.name == ensemble.name]
+    itself = next((each for each in same if each.origin.file == origin.file), None)
+    return {
+        "name": ensemble.name,
+        "qualified": itself.qualified if itself else ensemble.name,
+        "description": ensemble.description,
+        "tier": origin.tier,
+        "project": _text(origin.project),
+        "file": str(origin.file),
+        "configured": _is_configured(origin, projects),
+        "hides": [each.qualified for each in same if each.shadowed and each is not itself],
+        "default_task": ensemble.default_task,
+        "needs_input": _needs_input(ensemble),
+        "agents": [_agent(each, library, origin) for each in ensemble.agents],
+        "ensemble": ensemble.model_dump(mode="json", exclude_defaults=True),
+    }
+
+
+def graph(args: argparse.Namespace) -> int:
+    """``mcpctl ensemble graph``. JSON: ``{"ensemble", "agents": [{name, kind, depends_on, status}], "mermaid"}``."""
+    _, library = opened(args)
+    ensemble = find(library, args.ensemble).ensemble
+    statuses = _statuses(args, library, ensemble) if args.run_id is not None else None
+    if args.json:
+        agents = [
+            {"name": each.name, "kind": kind_of(each), "depends_on": list(each.depends_on)}
+            | ({} if statuses is None else {"status": statuses.get(each.name)})
+            for each in ensemble.agents
+        ]
+        write_json(
+            {"ensemble": ensemble.name, "agents": agents, "mermaid": drawing.mermaid(ensemble, statuses=statuses)}
+        )
+    elif args.mermaid:
+        _print(drawing.mermaid(ensemble, statuses=statuses))
+    else:
+        width = shutil.get_terminal_size().columns
+        _print(drawing.terminal(ensemble, width=width, statuses=statuses, ascii_only=not encodes_unicode()))
+    return 0
+
+
+def opened(args: argparse.Namespace) -> tuple[Projects, Library]:
+    """The projects that *args* mean, and all ensembles that there are."""
+    projects = projects_of(args)
+    return projects, Library(settings(from_environment(), projects.all))
+
+
+def find(library: Library, name: str) -> Found:
+    """The ensemble *name*.
+
+    Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` if it cannot be used.
+    """
+    try:
+        return library.find(name)
+    except NotFound as fault:
+        raise NotFound(f"{fault.message}; 'mcpctl ensemble list' shows those that are there") from fault
+
+
+def state(entry: Entry, projects: Projects) -> str:
+    """One word on whether *entry* can be run."""
+    if entry.problem:
+        return "broken"
+    if entry.shadowed:
+        return "hidden"
+    return "ok" if _is_configured(entry.origin, projects) else "disabled"
+
+
+def _is_configured(origin: Origin, projects: Projects) -> bool:
+    return origin.project is None or projects.has(origin.project)
+
+
+def _listed(entry: Entry, projects: Projects) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "qualified": entry.qualified,
+        "description": entry.description,
+        "state": state(entry, projects),
+        "tier": entry.origin.tier,
+        "project": _text(entry.origin.project),
+        "file": str(entry.origin.file),
+        "agents": entry.agents,
+        "kinds": list(entry.kinds),
+        "problem": entry.problem,
+    }
+
+
+def _agent(agent: Agent, library: Library, origin: Origin) -> dict[str, Any]:
+    return {
+        "name": agent.name,
+        "kind": kind_of(agent),
+        "depends_on": list(agent.depends_on),
+        "runs": _runs(agent, library, origin),
+    }
+
+
+def _runs(agent: Agent, library: Library, origin: Origin) -> str:
+    """What *agent* asks or starts, in a few words."""
+    match agent:
+        case ModelAgent(model_profile=str(name)):
+            what = f"{name} ({_model(name, library, origin)})"
+        case ModelAgent():
+            what = f"{agent.provider}: {agent.model}"
+        case ScriptAgent():
+            what = agent.script
+        case _:
+            members = agent.model_dump()
+            what = _named(members)
+    return what + (" (for each)" if agent.fan_out else "")
+
+
+def _model(profile: str, library: Library, origin: Origin) -> str:
+    """The model that *profile* means for an ensemble of *origin*."""
+    try:
+        found = library.profile(profile, origin)
+    except McpdError:
+        return "cannot be used"
+    return f"{found.provider}: {found.model}"
+
+
+def _named(members: dict[str, Any]) -> str:
+    if "loop" in members:
+        return f"{members['loop']['body']}, until {members['loop']['until']}"
+    if "mcp" in members:
+        return f"{members['mcp']['tool']} of {members['mcp']['server']}"
+    return str(members.get("ensemble") or members.get("dispatch"))
+
+
+def _needs_input(ensemble: Ensemble) -> bool:
+    """Whether a model would be asked about nothing."""
+    return ensemble.default_task is None and any(
+        isinstance(agent, ModelAgent) and not agent.depends_on for agent in ensemble.agents
+    )
+
+
+def _statuses(args: argparse.Namespace, library: Library, ensemble: Ensemble) -> dict[str, str]:
+    """What became of each agent in the run ``args.run_id``."""
+    from mcpd.servers.ensembles.artifacts.store import Artifacts  # noqa: PLC0415 - seldom asked for
+
+    run_id = args.run_id if "/" in args.run_id else f"{ensemble.name}/{args.run_id}"
+    if run_id.partition("/")[0] != ensemble.name:
+        raise InvalidArgument(f"the run {args.run_id} is none of {ensemble.name}")
+    results = Artifacts(library.artifact_roots).read(run_id).get("results")
+    found = results.items() if isinstance(results, dict) else ()
+    return {str(name): str(each.get("status")) for name, each in found if isinstance(each, dict)}
+
+
+def _text(path: object) -> str | None:
+    return None if path is None else str(path)
+
+
+def _print(text: str) -> None:
+    """Print what was drawn, which holds names of a file's."""
+    shown = text.removesuffix("\n")
+    write(clean(shown, lines=True) if sys.stdout.isatty() else shown)

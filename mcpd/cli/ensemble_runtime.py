@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the commands of ``mcpctl ensemble`` stand on: the libraries they take, and the projects they look in."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mcpd.cli.home import require_own, tilde
+from mcpd.cli.libraries import provide
+from mcpd.cli.output import warn
+from mcpd.errors import ConfigMissing, McpdError, NotFound
+from mcpd.paths import Scope, from_environment
+from mcpd.servers.ensembles.directories import SERVER, nearest_project, settings
+from mcpd.servers.ensembles.settings import DIRECTORY
+
+if TYPE_CHECKING:
+    import argparse
+
+    from mcpd.paths import Paths
+    from mcpd.servers.ensembles.settings import Settings
+
+LIBRARIES: Final = ("ruamel.yaml",)
+WHOM: Final = "'mcpctl ensemble'"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run ``args.action``, in an environment that has what it takes.
+
+    Raises :class:`~mcpd.errors.NotSupported` if there is none, and what the command raises.
+    """
+    require_own()
+    provide(LIBRARIES, WHOM)
+    module, _, function = args.action.partition(":")
+    return int(getattr(importlib.import_module(module), function)(args))
+
+
+@dataclass(frozen=True, slots=True)
+class Projects:
+    """The projects of one command."""
+
+    own: Path | None
+    """The one that was named, or that the caller stands in."""
+    configured: tuple[Path, ...]
+    """Those that the server may use."""
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Each once, the caller's own first."""
+        own = () if self.own is None else (self.own,)
+        return (*own, *(each for each in self.configured if not own or not is_same(each, own[0])))
+
+    def has(self, project: Path) -> bool:
+        """Whether the server may use *project*."""
+        return any(is_same(project, each) for each in self.configured)
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether both are one directory, however they are spelled."""
+    try:
+        return one == other or one.samefile(other)
+    except OSError:
+        return False
+
+
+def projects_of(args: argparse.Namespace) -> Projects:
+    """The projects that *args* mean. Raises :class:`~mcpd.errors.NotFound` for one that was named and is none."""
+    paths = from_environment()
+    if args.project is None:
+        own = nearest_project(Path.cwd())
+    else:
+        own = Path(args.project).expanduser().absolute()
+        if not (own / DIRECTORY).is_dir():
+            raise NotFound(f"there is no directory {DIRECTORY} in {args.project}, so it is no project with ensembles")
+    try:
+        return Projects(own, configured(paths, Scope.SYSTEM if args.system else Scope.USER))
+    except McpdError as fault:
+        warn(f"which projects {SERVER} may use is not known: {fault.message}")
+        return Projects(own, ())
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The directories that *args* mean: the projects, the user's own and the package's."""
+    return settings(from_environment(), projects_of(args).all)
+
+
+def not_configured(what: str, project: Path, projects: Projects) -> ConfigMissing:
+    """Says that the server may not use *project*, where *what* is, and which command lets it."""
+    import json  # noqa: PLC0415 - what is right needs none of it
+    import shlex  # noqa: PLC0415
+
+    paths = from_environment()
+    wanted = json.dumps([tilde(each, paths) for each in (*projects.configured, project)], ensure_ascii=False)
+    return ConfigMissing(
+        f"{what} is in {tilde(project, paths)}, which {SERVER} may not use yet; if you trust what is in it: mcpctl"
+        f" config set {SERVER} {shlex.quote(f'projects={wanted}')}"
+    )
+
+
+def configured(paths: Paths, scope: Scope) -> tuple[Path, ...]:
+    """The property ``projects`` of the server, as it is stored: mcpd need not run.
+
+    Raises what :meth:`mcpd.store.Store.config` and :func:`.expanded` raise, but for a server that is not there.
+    """
+    from mcpd.servers.given_paths import expanded  # noqa: PLC0415 - with pydantic, for all three
+    from mcpd.store import Store  # noqa: PLC0415
+
+    try:
+        found = Store(paths, scope).config(SERVER).values.get("projects")
+    except NotFound:
+        return ()
+    return expanded([str(each) for each in found], paths.home) if isinstance(found, list) else ()

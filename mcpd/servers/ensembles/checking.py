@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All that is wrong with an ensemble, whether its file can be loaded or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mcpd.servers.ensembles.format import validation
+from mcpd.servers.ensembles.format.validation import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from mcpd.errors import InvalidConfig
+    from mcpd.servers.ensembles.engine.types import Found
+    from mcpd.servers.ensembles.format.loading import Loaded
+    from mcpd.servers.ensembles.library.library import Library
+
+
+def check(library: Library, found: Found, loaded: Loaded, servers: Collection[str] | None) -> list[Finding]:
+    """What is wrong with *found*, which refers to what is in *library* and to *servers*, if these are known."""
+    return validation.validate(found, library, loaded, script_exists=library.script_problem, servers=servers)
+
+
+def faults(fault: InvalidConfig) -> list[Finding]:
+    """What a file could not be loaded for, each fault by itself."""
+    data = fault.data or {}
+    file, line, listed = str(data.get("file", "")), data.get("line"), data.get("problems")
+    problems = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    if not problems:
+        return [_finding(fault.message, None, line, file)]
+    return [_finding(str(each.get("message")), each.get("agent"), each.get("line"), file) for each in problems]
+
+
+def _finding(message: str, agent: object, line: object, file: str) -> Finding:
+    return Finding(
+        severity="error",
+        message=message,
+        agent=None if agent is None else str(agent),
+        line=line if isinstance(line, int) else None,
+        file=file,
+    )

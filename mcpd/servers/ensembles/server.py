@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The program ``llm-orc``: ensembles over stdio, or HTTP on this machine, in both eras of MCP (L-15, L-20…L-22)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import logging
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from mcpd import __version__
+from mcpd.errors import InvalidConfig, McpdError, UnknownMethod
+from mcpd.model import printable
+from mcpd.model.base import first_fault
+from mcpd.paths import CONFINED_VARIABLE, from_environment
+from mcpd.servers import sdk, tree
+from mcpd.servers.changes import Changes
+from mcpd.servers.ensembles import directories, status, tools
+from mcpd.servers.ensembles.announcing import announce
+from mcpd.servers.ensembles.engine.types import Completion
+from mcpd.servers.ensembles.providers.keys import Keys
+from mcpd.servers.ensembles.request import Request, during
+from mcpd.servers.ensembles.resources import MOST_VALUES, Resources
+from mcpd.servers.ensembles.service import Service
+from mcpd.servers.ensembles.streaming import KEEP
+from mcpd.servers.given_paths import expanded
+from mcpd.servers.logs import Log
+from mcpd.servers.notices import Levels, Messages, Progress
+from mcpd.servers.others import HOPS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp.server.lowlevel import Server
+
+    from mcpd.servers.ensembles.settings import Settings
+
+NAME: Final = "llm-orc"
+_TITLE: Final = "Ensembles"
+_INSTRUCTIONS: Final = (
+    "Ensembles of models, scripts and tools that work on a task together. llm-orc://ensembles lists them, invoke runs"
+    " one and keeps the run as llm-orc://artifact/ID, and analyze_execution looks into it. Runs may take minutes: ask"
+    " for progress."
+)
+_TRUTH: Final = ("true", "false")
+_PORT: Final = 8080
+
+log = logging.getLogger(NAME)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``mcp serve`` until the end of stdin or SIGTERM, or ``mcp status``; the exit status."""
+    arguments = _parser().parse_args(argv)
+    lines = Log(NAME)
+    logging.basicConfig(handlers=[lines], level=logging.INFO, format=f"{NAME}: %(message)s")
+    try:
+        if arguments.command == "status":
+            return _status(arguments)
+        return asyncio.run(_serve(arguments, lines))
+    except McpdError as fault:
+        print(f"{NAME}: {fault.message}", file=sys.stderr)  # noqa: T201 - a usage message
+        return fault.exit_code
+    finally:
+        lines.end()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=NAME, description="Runs ensembles of models, scripts and tools, as an MCP server.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"{NAME} {__version__}", help="print the version")
+    group = parser.add_subparsers(required=True, metavar="mcp").add_parser(
+        "mcp", help="the MCP server", description="The MCP server.", allow_abbrev=False
+    )
+    commands = group.add_subparsers(dest="command", required=True, metavar="serve|status")
+    serving = commands.add_parser(
+        "serve",
+        help="serve over stdio",
+        description="Serves ensembles over stdio, as an MCP server.",
+        allow_abbrev=False,
+    )
+    asking = commands.add_parser(
+        "status", help="say whether it could work", description="Says what the server would find.", allow_abbrev=False
+    )
+    switch: dict[str, Any] = {"nargs": "?", "const": "true", "default": "false", "metavar": "true|false"}
+    for each in (serving, asking):
+        each.add_argument(
+            "--project", action="append", default=[], metavar="DIR",
+            help="a directory that has ensembles in .llm-orc; may be repeated, and without it the nearest one counts",
+        )  # fmt: skip
+        each.add_argument("--state", metavar="DIR", help="the home of scripts")
+    serving.add_argument("--script-network", **switch, help="let scripts use the network")
+    serving.add_argument("--http", action="store_true", help="serve over HTTP on 127.0.0.1 instead, for debugging")
+    serving.add_argument(
+        "--port", type=int, default=_PORT, metavar="PORT", help=f"the port of that; {_PORT} if not given"
+    )
+    asking.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """What *arguments* and the environment say; with what is wrong with them for an answer to every call, if it is.
+
+    A client shows what a tool says, and seldom why a server has not started.
+    """
+    paths = from_environment()
+    confined = os.environ.get(CONFINED_VARIABLE) == "1"
+    made = directories.settings(paths, (), confined=confined)
+    try:
+        if arguments.state is not None:
+            made = replace(made, state=expanded([arguments.state], paths.home)[0])
+        projects = expanded(arguments.project, paths.home)
+        if not projects and not confined:
+            nearest = directories.nearest_project(Path.cwd())
+            projects = (nearest,) if nearest is not None else ()
+        return replace(
+            made,
+            projects=projects,
+            script_network=_is_true(getattr(arguments, "script_network", "false")),
+            keys=Keys.from_environment(os.environ),
+        )
+    except InvalidConfig as fault:
+        log.error("%s", fault.message)  # noqa: TRY400 - it is no fault of the program's
+        return replace(made, problem=fault.message)
+
+
+def _is_true(given: str) -> bool:
+    if given not in _TRUTH:
+        raise InvalidConfig(f"script_network is {printable(given)!r}; it can be {', '.join(_TRUTH)}")
+    return given == "true"
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    found = status.health(_settings(arguments))
+    print(json.dumps(found, indent=2) if arguments.json else status.as_text(found))  # noqa: T201 - what was asked for
+    return 0 if found["status"] == "ok" else 1
+
+
+async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
+    # What a script leaves behind is ours, to end it; and none of them reads what this process holds.
+    tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+    tree.prctl(tree.PR_SET_DUMPABLE, 0)
+    service = await asyncio.to_thread(lambda: Service(_settings(arguments)))
+    changes = Changes()
+    server = make_server(service, changes)
+    announcing = asyncio.create_task(announce(service, changes))
+
+    async def close() -> None:
+        announcing.cancel()
+        await asyncio.wait([announcing])
+        await service.close()
+
+    # What has been imported stays: to go through all of it would hold up calls for a tenth of a second each time.
+    gc.collect()
+    gc.freeze()
+    if arguments.http:
+        from mcpd.servers.ensembles import http  # noqa: PLC0415 -- few serve over HTTP
+
+        sdk.hush()
+        await http.serve(server.streamable_http_app(host=http.HOST), arguments.port, close)
+        return 0
+    return await sdk.serve(server, list_changed=False, lines=lines, log=log, close=close)
+
+
+def make_server(service: Service, changes: Changes) -> Server[Any]:
+    """The SDK's server whose handlers ask *service*."""
+    levels = Levels()
+    server = sdk.make_server(
+        NAME,
+        version=__version__,
+        title=_TITLE,
+        instructions=_INSTRUCTIONS,
+        log=log,
+        list_changed=False,
+        handlers=Handlers(service, levels),
+        changes=changes,
+    )
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, levels.set)
+    return server
+
+
+class Handlers:
+    """Answers the SDK's requests with what *service* says."""
+
+    def __init__(self, service: Service, levels: Levels) -> None:
+        self._service, self._levels = service, levels
+        keys = service.settings.keys
+        self._resources = Resources(service.library, service.artifacts, lambda profile: status.has_key(keys, profile))
+
+    async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
+        """``tools/list``."""
+        return sdk.complete({"tools": tools.offered()})
+
+    async def call_tool(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
+        """``tools/call``: a run that could not start is an error, and what has failed in one is in its result."""
+        self._check()
+        try:
+            async with Progress(ctx, KEEP) as report, Messages(ctx, self._levels, KEEP) as say:
+                call = tools.Call(self._service, report, say)
+                with during(_request(ctx)):
+                    return sdk.complete(await tools.call_tool(call, params.name, params.arguments or {}))
+        except McpdError as fault:
+            fault.data = {"tool": params.name, "error": fault.word, **(fault.data or {})}
+            raise
+
+    async def list_resources(self, _ctx: sdk.Context, params: types.PaginatedRequestParams | None) -> Any:
+        """``resources/list``."""
+        cursor = params.cursor if params else None
+        return sdk.complete(await asyncio.to_thread(self._resources.list_resources, cursor))
+
+    async def list_resource_templates(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
+        """``resources/templates/list``."""
+        return sdk.complete(self._resources.list_resource_templates())
+
+    async def read_resource(self, _ctx: sdk.Context, params: types.ReadResourceRequestParams) -> Any:
+        """``resources/read``."""
+        self._check()
+        return sdk.complete(await asyncio.to_thread(self._resources.read_resource, str(params.uri)))
+
+    async def complete(self, _ctx: sdk.Context, params: types.CompleteRequestParams) -> Any:
+        """``completion/complete``: values of arguments of resource templates."""
+        template, argument = getattr(params.ref, "uri", None), params.argument
+        if template is None:
+            raise UnknownMethod("completion/complete: there are no prompts, only resource templates")
+        found = await asyncio.to_thread(self._resources.complete, str(template), argument.name, argument.value)
+        shown = {"values": found[:MOST_VALUES], "hasMore": len(found) > MOST_VALUES}
+        return sdk.complete({"completion": shown})
+
+    def _check(self) -> None:
+        if self._service.settings.problem is not None:
+            raise InvalidConfig(self._service.settings.problem)
+
+
+def _request(ctx: sdk.Context) -> Request:
+    meta = (ctx.params or {}).get("_meta")
+    hops = meta.get(HOPS) if isinstance(meta, dict) else 0
+    capabilities = ctx.session.client_capabilities
+    lends = (
+        ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
+        and capabilities is not None
+        and capabilities.sampling is not None
+    )
+    return Request(sampling=ClientsSampling(ctx) if lends else None, hops=hops if isinstance(hops, int) else 0)
+
+
+class ClientsSampling:
+    """Asks the model of the client of *ctx*, in the handshake era: later revisions let no server ask on its own."""
+
+    def __init__(self, ctx: sdk.Context) -> None:
+        self._ctx = ctx
+
+    async def sample(self, system: str | None, text: str, max_tokens: int, temperature: float | None) -> Completion:
+        """The answer. Raises McpdError for a client that refuses, or answers with something else than text."""
+        content = types.TextContent(type="text", text=text)
+        request = types.CreateMessageRequest(
+            params=types.CreateMessageRequestParams(
+                messages=[types.SamplingMessage(role="user", content=content)],
+                system_prompt=system,
+                max_tokens=max_tokens,
+                temperature=temperature,
+            )
+        )
+        metadata = ServerMessageMetadata(related_request_id=self._ctx.request_id)
+        try:
+            found = await self._ctx.session.send_request(request, types.CreateMessageResult, metadata=metadata)
+        except (MCPError, ValidationError) as error:
+            reason = first_fault(error) if isinstance(error, ValidationError) else error.error.message
+            raise McpdError(f"the client's model has not answered: {printable(reason)}") from error
+        if not isinstance(found.content, types.TextContent):
+            raise McpdError(f"the client's model has answered with {found.content.type}, not with text")
+        return Completion(text=found.content.text, model=found.model)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

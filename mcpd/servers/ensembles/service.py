@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the server does: runs ensembles, keeps what has come of it, looks at it, and changes and checks ensembles."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import InvalidConfig, LimitExceeded, McpdError
+from mcpd.model import printable
+from mcpd.paths import from_environment
+from mcpd.servers.ensembles import checking, feedback
+from mcpd.servers.ensembles.agents.scripts import ScriptAgents
+from mcpd.servers.ensembles.agents.tool_calls import ServerTools
+from mcpd.servers.ensembles.artifacts import execution
+from mcpd.servers.ensembles.artifacts.analysis import analyze
+from mcpd.servers.ensembles.artifacts.store import Artifacts
+from mcpd.servers.ensembles.directories import SERVER
+from mcpd.servers.ensembles.editing import edit, writing
+from mcpd.servers.ensembles.engine.engine import Engine
+from mcpd.servers.ensembles.format.graph import require_sound
+from mcpd.servers.ensembles.format.loading import load
+from mcpd.servers.ensembles.library.library import Library
+from mcpd.servers.ensembles.providers.models import HttpModels
+from mcpd.servers.ensembles.request import ClientsModel, hops
+from mcpd.servers.ensembles.schemas import Analysis, Edit, Feedback, Finding, Validation
+from mcpd.servers.others import Others
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Mapping
+
+    from mcpd.servers.ensembles.editing.changes import Changes
+    from mcpd.servers.ensembles.engine.types import AgentResult, Found, Observer, RunResult
+    from mcpd.servers.ensembles.format import validation
+    from mcpd.servers.ensembles.format.loading import Loaded
+    from mcpd.servers.ensembles.settings import Settings
+
+MOST_RUNS: Final = 32
+"""Runs that go on at the same time."""
+_CALL: Final = 3600.0
+"""Seconds that a tool of another server may take; that agent's own time is less."""
+
+log = logging.getLogger(SERVER)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run has come to."""
+
+    artifact: str | None
+    """Its id; None if it could not be kept."""
+    problem: str | None
+    """Why it could not be kept, or not as a whole."""
+    result: RunResult
+    document: dict[str, Any] = field(repr=False)
+    """The same as its artifact has it."""
+    plexus: Feedback | None
+
+
+class Service:
+    """The ensembles of one process. It is used in one loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.library = Library(settings)
+        self.artifacts = Artifacts(self.library.artifact_roots)
+        self._models = HttpModels(settings.keys, ClientsModel(), self._allowed)
+        self._scripts = ScriptAgents(settings, self.library.script)
+        self._others = Others(SERVER, _CALL)
+        # A sandbox shows nothing of what is installed.
+        self._paths = None if settings.confined else from_environment()
+        self._runs: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """Cancel what runs, and wait until it is recorded."""
+        for task in self._runs:
+            task.cancel()
+        if self._runs:
+            await asyncio.wait(self._runs)
+        self._scripts.close()
+        await self._models.close()
+
+    # ------------------------------------------------------------------------------------------------------- running
+
+    async def invoke_ensemble(
+        self, name: str, text: str, observer: Observer, *, plexus_context: str | None = None
+    ) -> Outcome:
+        """Run the ensemble *name* with the input *text*. What fails in it is in the outcome.
+
+        Cancelling it cancels the run, which is recorded all the same. Raises :class:`~mcpd.errors.NotFound`,
+        :class:`~mcpd.errors.InvalidConfig` and, if too many run, :class:`~mcpd.errors.LimitExceeded`.
+        """
+        found, loaded, _ = await asyncio.to_thread(self.library.loaded, name)
+        return await self._owned(self._run(found, loaded.document, text, observer, {}, plexus_context))
+
+    async def resume_execution(self, artifact: str, observer: Observer) -> Outcome:
+        """Run the ensemble of *artifact* again with the same input, without the agents that have a response there."""
+        artifact = await asyncio.to_thread(self.artifacts.resolved, artifact)
+        earlier = await asyncio.to_thread(self.artifacts.earlier, artifact)
+        found, loaded, _ = await asyncio.to_thread(self._ran, artifact, earlier.ensemble)
+        return await self._owned(self._run(found, loaded.document, earlier.input, observer, earlier.results, None))
+
+    async def _owned(self, run: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Wait for *run* in a task of its own: what ends the request does not end the recording."""
+        if len(self._runs) >= MOST_RUNS:
+            run.close()
+            raise LimitExceeded(f"{MOST_RUNS} runs go on at the same time; wait for one of them")
+        task: asyncio.Task[Outcome] = asyncio.create_task(run)
+        self._runs.add(task)
+        task.add_done_callback(self._done)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._runs.discard(task)
+        if not task.cancelled():
+            # Nobody may be left who waits for a fault.
+            task.exception()
+
+    async def _run(
+        self,
+        found: Found,
+        document: dict[str, Any],
+        text: str,
+        observer: Observer,
+        earlier: Mapping[str, AgentResult],
+        plexus_context: str | None,
+    ) -> Outcome:
+        require_sound(found.ensemble)
+        root = self.library.artifact_root(found.origin)
+        name = found.ensemble.name
+        engine = Engine(self.library, self._models, self._scripts, self._tools())
+        async with self.artifacts.recording(root, name, text or found.ensemble.default_task or "", document) as kept:
+            result = await engine.run(found, text, observer=observer, journal=kept, earlier=earlier)
+        answer = await asyncio.to_thread(execution.ended, result)
+        told = await self._tell(found, document, {**answer, "artifact_id": kept.id}, plexus_context)
+        return Outcome(kept.id, kept.problem, result, answer, told)
+
+    async def _tell(
+        self, found: Found, document: dict[str, Any], run: dict[str, Any], context: str | None
+    ) -> Feedback | None:
+        """Tell Plexus of *run*; None if nobody wants that."""
+        client, where = feedback.client(found, self._scripts.confinement, context)
+        if client is None or not where:
+            return feedback.unwanted(context)
+        return await feedback.send(client, where, document, run)
+
+    def _ran(self, artifact: str, name: str) -> tuple[Found, Loaded, str]:
+        """The ensemble *name* that left *artifact* behind: of several of that name the one kept there."""
+        for each in self.library.entries():
+            if each.name == name and (self.library.artifact_root(each.origin) / artifact).is_dir():
+                return self.library.loaded(each.qualified)
+        return self.library.loaded(name)
+
+    def _tools(self) -> ServerTools:
+        return ServerTools(self._others, hops=hops(), paths=self._paths)
+
+    def _allowed(self) -> list[str]:
+        """The base URLs that are the user's own word."""
+        entries = (each for each in self.library.profiles() if each.origin.tier != "project")
+        return [each.profile.base_url for each in entries if each.profile is not None and each.profile.base_url]
+
+    # ------------------------------------------------------------------------------------- looking, changing, checking
+
+    async def analyze_execution(self, artifact: str, *, plexus_feedback: bool) -> Analysis:
+        """What there is to say of *artifact*. Raises :class:`~mcpd.errors.NotFound`."""
+        artifact = await asyncio.to_thread(self.artifacts.resolved, artifact)
+        document = await asyncio.to_thread(self.artifacts.read, artifact)
+        analysis = await asyncio.to_thread(analyze, document)
+        name = str(document.get("ensemble") or artifact.partition("/")[0])
+        told = None
+        if plexus_feedback:
+            # The ensemble may be there no more, or be wrong by now.
+            with suppress(McpdError):
+                found, loaded, _ = await asyncio.to_thread(self._ran, artifact, name)
+                about = {**document, "analysis": analysis, "artifact_id": artifact}
+                told = await self._tell(found, loaded.document, about, None)
+        return Analysis(
+            artifact_id=artifact, ensemble=name, status=str(document.get("status")), analysis=analysis, plexus=told
+        )
+
+    async def validate_ensemble(self, name: str) -> Validation:
+        """What is wrong with the ensemble *name*. Raises :class:`~mcpd.errors.NotFound`."""
+        try:
+            found, loaded, _ = await asyncio.to_thread(self.library.loaded, name)
+        except InvalidConfig as fault:
+            findings = _told(checking.faults(fault))
+            return Validation(ensemble=name, file=findings[0].file, valid=False, findings=findings)
+        findings = await self._check(found, loaded)
+        return Validation(
+            ensemble=found.ensemble.name,
+            file=str(found.origin.file),
+            valid=not any(each.severity == "error" for each in findings),
+            agents=len(found.ensemble.agents),
+            findings=findings,
+        )
+
+    async def update_ensemble(self, name: str, changes: Changes, *, dry_run: bool, backup: bool) -> Edit:
+        """Change the file of the ensemble *name* and keep the rest of it as it is; with *dry_run* only say how.
+
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.InvalidArgument` for changes that cannot be made,
+        :class:`~mcpd.errors.InvalidConfig` for such as would leave an ensemble with new faults, and
+        :class:`~mcpd.errors.ReadOnly`.
+        """
+        found, loaded, old = await asyncio.to_thread(self.library.loaded, name)
+        file = str(found.origin.file)
+        if not dry_run:
+            writing.check_tier(found.origin)
+        new = await asyncio.to_thread(edit.edited, old, changes, file)
+        changed = await asyncio.to_thread(load, new, file)
+        known = {(each.agent, each.message) for each in await self._check(found, loaded)}
+        findings = await self._check(replace(found, ensemble=changed.ensemble), changed)
+        worse = [each for each in findings if each.severity == "error" and (each.agent, each.message) not in known]
+        diff = await asyncio.to_thread(edit.difference, old, new, file)
+        if worse:
+            refused = InvalidConfig(f"{name} is left as it is, as it would have a fault: {worse[0].message}")
+            refused.data = {
+                "file": file,
+                "problems": [each.model_dump(exclude_none=True) for each in worse],
+                "diff": diff,
+            }
+            raise refused
+        kept = None
+        if new != old and not dry_run:
+            kept = await asyncio.to_thread(writing.write, found.origin.file, old, new, backup=backup)
+            await asyncio.to_thread(self.library.refresh)
+            log.info("%s was changed", printable(file))
+        return Edit(
+            ensemble=changed.ensemble.name,
+            file=file,
+            dry_run=dry_run,
+            changed=new != old,
+            diff=diff,
+            backup=str(kept) if kept else None,
+            findings=findings,
+        )
+
+    async def _check(self, found: Found, loaded: Loaded) -> list[Finding]:
+        servers = await self._tools().servers()
+        return _told(await asyncio.to_thread(checking.check, self.library, found, loaded, servers))
+
+
+def _told(findings: Iterable[validation.Finding]) -> list[Finding]:
+    return [
+        Finding(severity=each.severity, message=each.message, file=each.file, line=each.line, agent=each.agent)
+        for each in findings
+    ]

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tools: how they are listed, and what their results look like (L-7…L-10, L-17)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from mcpd.errors import InvalidArgument
+from mcpd.model import printable
+from mcpd.servers.checking import checked, validator_of
+from mcpd.servers.ensembles.engine.types import Silent
+from mcpd.servers.ensembles.schemas import (
+    Analysis,
+    Analyze,
+    Arguments,
+    Edit,
+    Execution,
+    Invoke,
+    Result,
+    Resume,
+    Update,
+    Validate,
+    Validation,
+)
+from mcpd.servers.ensembles.streaming import Stream
+from mcpd.servers.ensembles.uris import artifact_uri
+from mcpd.servers.json_schema import schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from jsonschema import Draft202012Validator
+
+    from mcpd.servers.ensembles.engine.types import Observer
+    from mcpd.servers.ensembles.service import Outcome, Service
+    from mcpd.servers.ensembles.streaming import Report, Say
+
+MOST_CHARACTERS: Final = 4 * 1024 * 1024
+"""Of all responses in a result together; the artifact has all of them."""
+_ALIASES: Final = {"input_data": "input"}
+"""What ``invoke`` understands, too (C-33)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a call comes to."""
+
+    result: Result
+    text: str | None = None
+    """*result* as JSON if there is none."""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, and whom its client wants to hear of it."""
+
+    service: Service
+    report: Report | None = None
+    say: Say | None = None
+
+    def observer(self, ensemble: str, *, streaming: bool) -> Observer:
+        """What hears of a run of *ensemble*."""
+        return Stream(ensemble, self.report, self.say) if streaming else Silent()
+
+
+Run: TypeAlias = "Callable[[Call, Any], Coroutine[Any, Any, Answer]]"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool; *read_only* and its like are the annotations of the MCP specification."""
+
+    name: str
+    title: str
+    description: str
+    arguments: type[Arguments]
+    result: type[Result]
+    run: Run = field(repr=False)
+    read_only: bool = False
+    destructive: bool = False
+    open_world: bool = False
+
+    @cached_property
+    def validator(self) -> Draft202012Validator:
+        """What holds arguments against the schema."""
+        return validator_of(schema_of(self.arguments, mode="validation"))
+
+    @cached_property
+    def offered(self) -> dict[str, Any]:
+        """The tool as ``tools/list`` shows it."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "inputSchema": schema_of(self.arguments, mode="validation"),
+            "outputSchema": schema_of(self.result, mode="serialization"),
+            "annotations": {
+                "title": self.title,
+                "readOnlyHint": self.read_only,
+                "destructiveHint": self.destructive,
+                "idempotentHint": self.read_only,
+                "openWorldHint": self.open_world,
+            },
+        }
+
+
+def offered() -> list[dict[str, Any]]:
+    """What ``tools/list`` shows."""
+    return [tool.offered for tool in TOOLS.values()]
+
+
+async def call_tool(call: Call, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of the tool *name*, as ``tools/call`` answers.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` for a tool that there is not and arguments that its schema refuses,
+    and what the service raises.
+    """
+    tool = TOOLS.get(name)
+    if tool is None:
+        raise InvalidArgument(f"Unknown tool: {printable(name)}")
+    given = await asyncio.to_thread(checked, tool, _renamed(tool, arguments))
+    answer = await tool.run(call, given)
+    return await asyncio.to_thread(_told, answer)
+
+
+def _renamed(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """*arguments* by the names that are listed."""
+    if tool.arguments is not Invoke:
+        return dict(arguments)
+    for alias, name in _ALIASES.items():
+        if alias in arguments and name in arguments:
+            raise InvalidArgument(f"{tool.name}: {alias} is another name of {name}; give one of them")
+    return {_ALIASES.get(name, name): value for name, value in arguments.items()}
+
+
+def _told(answer: Answer) -> dict[str, Any]:
+    structured = answer.result.model_dump(mode="json", exclude_none=True)
+    text = answer.text if answer.text is not None else json.dumps(structured, ensure_ascii=False)
+    return {
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": structured,
+        "isError": answer.is_error,
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- each of them
+
+
+async def _invoke(call: Call, given: Invoke) -> Answer:
+    observer = call.observer(given.ensemble_name, streaming=given.streaming)
+    outcome = await call.service.invoke_ensemble(
+        given.ensemble_name, given.input, observer, plexus_context=given.plexus_context
+    )
+    return _ran(outcome, given.output_format)
+
+
+async def _resume(call: Call, given: Resume) -> Answer:
+    observer = call.observer(given.artifact_id.partition("/")[0], streaming=given.streaming)
+    return _ran(await call.service.resume_execution(given.artifact_id, observer), given.output_format)
+
+
+async def _update(call: Call, given: Update) -> Answer:
+    edit = await call.service.update_ensemble(
+        given.ensemble_name, given.changes, dry_run=given.dry_run, backup=given.backup
+    )
+    return Answer(edit)
+
+
+async def _analyze(call: Call, given: Analyze) -> Answer:
+    return Answer(await call.service.analyze_execution(given.artifact_id, plexus_feedback=given.plexus_feedback))
+
+
+async def _validate(call: Call, given: Validate) -> Answer:
+    return Answer(await call.service.validate_ensemble(given.ensemble_name))
+
+
+def _ran(outcome: Outcome, output_format: str) -> Answer:
+    document = outcome.document
+    size = sum(len(each.get("response") or "") for each in document["results"].values())
+    cut = size > MOST_CHARACTERS
+    if cut:
+        document = {**document, "results": _cut(document["results"])}
+    execution = Execution(
+        **document,
+        artifact_id=outcome.artifact,
+        artifact=artifact_uri(outcome.artifact) if outcome.artifact is not None else None,
+        not_kept=outcome.problem,
+        cut=cut or None,
+        plexus=outcome.plexus,
+    )
+    text = _as_text(outcome) if output_format == "text" else None
+    return Answer(execution, text, is_error=outcome.result.status == "failed")
+
+
+def _cut(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """*results* with as much of each response as there is room for, and nothing of what they ran."""
+    most = MOST_CHARACTERS // len(results)
+    return {
+        name: {key: value for key, value in each.items() if key not in {"instances", "child"}}
+        | ({"response": each["response"][:most], "cut": True} if len(each.get("response") or "") > most else {})
+        for name, each in results.items()
+    }
+
+
+def _as_text(outcome: Outcome) -> str:
+    """The deliverable, and what went wrong."""
+    result = outcome.result
+    parts = [result.deliverable] if result.deliverable is not None else []
+    if result.fault is not None:
+        parts.append(f"{result.ensemble}: {result.fault.message}")
+    parts += [
+        f"{each.name}: {each.status}: {each.fault.message if each.fault else 'no response'}"
+        for each in result.results.values()
+        if each.status not in {"success", "skipped"}
+    ]
+    return "\n\n".join(parts)
+
+
+TOOLS: Final = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "invoke",
+            "Run an ensemble",
+            "Run an ensemble: models, scripts and tools that work on the input together. The result has each agent's"
+            " response, the deliverable, and the id of the artifact that keeps it. llm-orc://ensembles lists what there"
+            " is.",
+            Invoke,
+            Execution,
+            _invoke,
+            destructive=True,
+            open_world=True,
+        ),
+        Tool(
+            "update_ensemble",
+            "Change an ensemble",
+            "Add and remove agents of an ensemble, change what they depend on and which model profile they use. Says"
+            " only what would change unless dry_run is false; then the file is changed, with its comments kept, and"
+            " what was there before is kept beside it. What would leave a fault is refused.",
+            Update,
+            Edit,
+            _update,
+            destructive=True,
+        ),
+        Tool(
+            "analyze_execution",
+            "Look into a run",
+            "Say what took the time and the money in a run that was kept, what failed and why, and what that kept from"
+            " running.",
+            Analyze,
+            Analysis,
+            _analyze,
+            open_world=True,
+        ),
+        Tool(
+            "validate_ensemble",
+            "Check an ensemble",
+            "Say what is wrong with an ensemble, by file and line: cycles, agents, profiles, scripts, ensembles and"
+            " servers that there are not.",
+            Validate,
+            Validation,
+            _validate,
+            read_only=True,
+        ),
+        Tool(
+            "resume_execution",
+            "Continue a run",
+            "Run an ensemble again with the input of a run that was kept; agents that have a response there, and are"
+            " still defined as they were, do not run again.",
+            Resume,
+            Execution,
+            _resume,
+            destructive=True,
+            open_world=True,
+        ),
+    )
+}

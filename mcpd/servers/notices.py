@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a request says while it is under way, to whoever asked for it: progress, and messages of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args
+
+import mcp_types as types
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mcp.server.context import ServerRequestContext
+
+    Context = ServerRequestContext[Any, Any]
+
+LEVELS: Final = get_args(types.LoggingLevel)
+"""Of messages, the least first."""
+_Notice = TypeVar("_Notice")
+
+
+class _Notices(Generic[_Notice]):
+    """Sends what is put in, in a task of its own; of what comes faster than it is taken, the newest *keep*."""
+
+    def __init__(self, ctx: Context, keep: int) -> None:
+        self._ctx = ctx
+        self._waiting: deque[_Notice] = deque(maxlen=keep)
+        self._news = asyncio.Event()
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if self._task is None:
+            return
+        if kind is None:
+            # What was reported last comes before the result.
+            self._ended = True
+            self._news.set()
+        else:
+            self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._send_all())
+
+    def _put(self, notice: _Notice) -> None:
+        self._waiting.append(notice)
+        self._news.set()
+
+    async def _send_all(self) -> None:
+        while not self._ended or self._waiting:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                await self._send(self._waiting.popleft())
+
+    async def _send(self, notice: _Notice) -> None:
+        raise NotImplementedError
+
+
+class Progress(_Notices[tuple[float, float | None, str]]):
+    """Sends what the request of *ctx* reports; of what comes faster than it is taken, the newest *keep*.
+
+    ``async with`` it, which gives what to call with the progress, the total and a message; None if nobody asked for it.
+    """
+
+    def __init__(self, ctx: Context, keep: int = 1) -> None:
+        super().__init__(ctx, keep)
+        self._last = float("-inf")
+
+    async def __aenter__(self) -> Callable[[float, float | None, str], None] | None:
+        meta = (self._ctx.params or {}).get("_meta")
+        if not isinstance(meta, dict) or meta.get("progressToken") is None:
+            return None
+        self._begin()
+        return self._take
+
+    def _take(self, progress: float, total: float | None, message: str) -> None:
+        if progress > self._last:
+            self._last = progress
+            self._put((progress, total, message))
+
+    async def _send(self, notice: tuple[float, float | None, str]) -> None:
+        progress, total, message = notice
+        await self._ctx.session.report_progress(progress, total, message or None)
+
+
+class Messages(_Notices[types.LoggingMessageNotificationParams]):
+    """Sends messages of the log on behalf of the request of *ctx*, the same way.
+
+    ``async with`` it, which gives what to call with the level, the name of a logger and the data, which is JSON; None
+    if the client has not asked for messages. It asks in the handshake era with ``logging/setLevel``, of which *levels*
+    knows, and from revision 2026-07-28 on in ``_meta`` of each request.
+    """
+
+    def __init__(self, ctx: Context, levels: Levels, keep: int) -> None:
+        super().__init__(ctx, keep)
+        self._least = levels.of(ctx)
+
+    async def __aenter__(self) -> Callable[[types.LoggingLevel, str, Any], None] | None:
+        if self._least is None:
+            return None
+        self._begin()
+        return self._take
+
+    def _take(self, level: types.LoggingLevel, logger: str, data: Any) -> None:
+        if self._least is not None and LEVELS.index(level) >= LEVELS.index(self._least):
+            self._put(types.LoggingMessageNotificationParams(level=level, logger=logger, data=data))
+
+    async def _send(self, notice: types.LoggingMessageNotificationParams) -> None:
+        await self._ctx.session.send_notification(
+            types.LoggingMessageNotification(params=notice), related_request_id=self._ctx.request_id
+        )
+
+
+class Levels:
+    """From which level on each client wants messages of the log."""
+
+    async def set(self, ctx: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        """``logging/setLevel``, of the handshake era."""
+        connection(ctx).state[_LEVEL] = params.level
+        return types.EmptyResult()
+
+    def of(self, ctx: Context) -> types.LoggingLevel | None:
+        """From which level on the request of *ctx* is to send messages; None for none at all."""
+        if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+            level = connection(ctx).state.get(_LEVEL)
+        else:
+            meta = (ctx.params or {}).get("_meta")
+            level = meta.get(types.LOG_LEVEL_META_KEY) if isinstance(meta, dict) else None
+        return level if level in LEVELS else None
+
+
+_LEVEL: Final = "org.mcpd/logLevel"
+
+
+def connection(ctx: Context) -> Any:
+    """The SDK's ``Connection`` that the request of *ctx* came by; its ``state`` and ``exit_stack`` are the server's."""
+    return ctx.session._connection  # noqa: SLF001 -- a request's context has no other way to it

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The official Inspector's command line with the ensembles: by stdio, alone and confined, and over HTTP (L-27)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.e2e.ensembles_parts import SERVER, EnsemblesRig
+from tests.rig import BIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conformance.conftest import Tools
+
+INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
+ERAS = ("legacy", "modern")
+WAYS = [(way, era) for way in ("alone", "confined", "http") for era in ERAS]
+
+
+@pytest.fixture(scope="module")
+def machine(tools: Tools) -> Iterator[EnsemblesRig]:
+    """A machine with an ensemble."""
+    _ = tools  # first, so that no machine is made for tests that will be skipped
+    with EnsemblesRig() as rig:
+        rig.boot()
+        yield rig
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def inspect(
+    request: pytest.FixtureRequest, tools: Tools, machine: EnsemblesRig, tmp_path: Path
+) -> Callable[..., tuple[int, Any, str]]:
+    """Runs one method; returns the exit status, what the Inspector printed, as JSON, and its messages."""
+    way, era = request.param
+    alone = ["-I", "-m", "mcpd.servers.ensembles", "mcp", "serve", "--project", str(machine.project)]
+    servers = {
+        "alone": {"command": sys.executable, "args": [*alone, "--state", str(tmp_path / "state")]},
+        "confined": {"command": str(BIN / "mcpctl"), "args": ["--user", "run", SERVER], "env": machine.environ},
+        "http": {
+            "type": "streamable-http",
+            "url": f"{machine.url}/mcp/{SERVER}",
+            "headers": {"Authorization": f"Bearer {machine.token}"},
+        },
+    }
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {SERVER: servers[way]}}))
+
+    def run(method: str, *arguments: str) -> tuple[int, Any, str]:
+        argv = ["--cli", "--config", str(config), "--server", SERVER, "--protocol-era", era]
+        done = tools.run(INSPECTOR, *argv, "--method", method, *arguments, cwd=tmp_path)
+        return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+    return run
+
+
+def test_l17_it_lists_tools_whose_schemas_any_client_takes(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+    code, found, said = inspect("tools/list", "--strict")
+    assert code == 0, said
+    assert {"invoke", "update_ensemble", "analyze_execution"} <= {tool["name"] for tool in found["tools"]}
+
+
+def test_l7_it_calls(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+    given = ("--tool-arg", "ensemble_name=pair", "--tool-arg", "input=moon")
+    code, found, said = inspect("tools/call", "--tool-name", "invoke", *given)
+    assert code == 0, said
+    assert found["structuredContent"]["status"] == "completed"
+
+
+def test_l1_it_reads(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+    code, found, said = inspect("resources/list")
+    assert code == 0, said
+    assert {"llm-orc://ensembles", "llm-orc://ensemble/pair"} <= {each["uri"] for each in found["resources"]}
+    code, found, said = inspect("resources/read", "--uri", "llm-orc://ensemble/pair")
+    assert code == 0, said
+    assert json.loads(found["contents"][0]["text"])["name"] == "pair"
