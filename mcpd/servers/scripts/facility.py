@@ -203,7 +203,7 @@ class _List(Generic[M]):
     """Tools, resources or prompts, and the list of them in pages."""
 
     made: M
-    pages: Pages
+    pages: Pages[dict[str, Any]]
     whole: bool
     """Whether what a transform was to add is there."""
 

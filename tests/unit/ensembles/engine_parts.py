@@ -29,6 +29,7 @@ class Source:
         self.ensembles = {
             name: Ensemble.model_validate({"name": name, **content}) for name, content in ensembles.items()
         }
+        self.scripts: dict[str, Path] = {}
         self.profiles = {name: Profile.model_validate(content) for name, content in profiles.items()}
 
     def find(self, name: str, whose: Origin | None = None) -> Found:
@@ -43,10 +44,15 @@ class Source:
             raise NotFound(f"there is no profile {name!r} for {whose.file}")
         return self.profiles[name]
 
-    def profile_origin(self, name: str, whose: Origin) -> Tier:
+    def profile_of(self, name: str, whose: Origin) -> tuple[Profile, Tier]:
         """Everybody's is the user's."""
-        self.profile(name, whose)
-        return "user"
+        return self.profile(name, whose), "user"
+
+    def script(self, origin: Origin, script: str) -> Path:
+        """The file of *script*, if a test has one."""
+        if script not in self.scripts:
+            raise NotFound(f"there is no script {script!r} of {origin.file}")
+        return self.scripts[script]
 
 
 class Stage:

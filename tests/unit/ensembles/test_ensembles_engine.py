@@ -371,7 +371,11 @@ async def test_an_ensemble_has_a_time_of_its_own() -> None:
         await asyncio.Event().wait()
         return ""
 
-    stage.answer = answer
+    async def run(call: ScriptCall) -> str:
+        # At once, before any time can be over.
+        return "there"
+
+    stage.answer, stage.script = answer, run
     result = await stage.run()
     assert result.status == "failed"
     assert result.fault is not None

@@ -13,7 +13,7 @@ from mcpd.errors import McpdError
 from tests.unit.ensembles.engine_parts import Stage, model, script
 
 if TYPE_CHECKING:
-    from mcpd.servers.ensembles.engine.types import Prompt, ScriptCall
+    from mcpd.servers.ensembles.engine.types import AgentResult, Prompt, ScriptCall
 
 
 async def test_an_agent_runs_another_ensemble() -> None:
@@ -187,3 +187,29 @@ async def test_a_changed_ensemble_that_an_agent_runs_is_another_definition() -> 
     changed = Stage({"it": outer, "other": {"agents": [script("x", parameters={"y": 1})]}})
     second = await changed.run(earlier=first.results)
     assert [each.reused for each in second.results.values()] == [False, True]
+
+
+async def test_no_more_ensembles_at_a_time_than_max_concurrent_says() -> None:
+    outer = {"max_concurrent": 2, "agents": [{"name": f"e{n}", "ensemble": "inner"} for n in range(6)]}
+    stage = Stage({"it": outer, "inner": {"agents": [script("x"), script("y", "x")]}})
+    at_work: set[str] = set()
+    most = 0
+
+    async def run(call: ScriptCall) -> str:
+        await asyncio.sleep(0)
+        return ""
+
+    class Counting(Stage):
+        def progressed(self, done: float, total: float, result: AgentResult) -> None:
+            nonlocal most
+            ensemble, _, agent = result.name.partition("/")
+            if agent == "x":
+                at_work.add(ensemble)
+                most = max(most, len(at_work))
+            elif not agent:
+                at_work.discard(ensemble)
+
+    counting = Counting({})
+    counting.source, counting.script = stage.source, run
+    assert (await counting.run()).status == "completed"
+    assert most == 2

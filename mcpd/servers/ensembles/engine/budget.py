@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from mcpd.errors import LimitExceeded
-from mcpd.servers.ensembles.engine.types import MAX_KEPT, Usage
+from mcpd.servers.ensembles.engine.types import MAX_BEGUN, MAX_KEPT, Usage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ class Meter:
 
     def __init__(self, ensemble: str, budget: models.Budget | None, outer: Meter | None = None) -> None:
         self.used = Usage()
-        self._kept = 0
+        self._kept = self._begun = 0
         self._ensemble, self._budget, self._outer = ensemble, budget, outer
 
     def add(self, usage: Usage) -> None:
@@ -38,18 +38,32 @@ class Meter:
         elif self._kept > MAX_KEPT:
             raise LimitExceeded(f"the responses of the run have more than {MAX_KEPT} characters; have agents say less")
 
+    def begin(self, agents: int) -> None:
+        """Count agents that run for another one. Raises :class:`~mcpd.errors.LimitExceeded` for too many."""
+        self._begun += agents
+        if self._outer is not None:
+            self._outer.begin(agents)
+        elif self._begun > MAX_BEGUN:
+            raise LimitExceeded(
+                f"the run has more than {MAX_BEGUN} instances and agents of other ensembles; have it run fewer"
+            )
+
     def check(self) -> None:
         """Raises :class:`~mcpd.errors.LimitExceeded` if nothing is left of a budget."""
+        if (spent := self.spent()) is not None:
+            raise spent
+
+    def spent(self) -> LimitExceeded | None:
+        """What there is to say if nothing is left of a budget."""
         if self._budget is not None:
             tokens, cost = self._budget.tokens, self._budget.cost_usd
             if tokens is not None and self.used.total_tokens >= tokens:
-                raise self._spent(f"{tokens} tokens", f"{self.used.total_tokens} tokens")
+                return self._fault(f"{tokens} tokens", f"{self.used.total_tokens} tokens")
             if cost is not None and self.used.cost_usd >= cost:
-                raise self._spent(f"{cost:g} USD", f"{self.used.cost_usd:.6g} USD")
-        if self._outer is not None:
-            self._outer.check()
+                return self._fault(f"{cost:g} USD", f"{self.used.cost_usd:.6g} USD")
+        return None if self._outer is None else self._outer.spent()
 
-    def _spent(self, budget: str, used: str) -> LimitExceeded:
+    def _fault(self, budget: str, used: str) -> LimitExceeded:
         fault = LimitExceeded(
             f"the budget of {self._ensemble}, {budget}, is spent: the run has used {used}; raise it with the key budget"
             " of the ensemble"

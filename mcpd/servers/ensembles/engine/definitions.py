@@ -1,46 +1,106 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an agent is, as a hash: an earlier response counts while neither that nor what it depends on has changed."""
+"""What an agent is, as a hash: an earlier response counts while neither that nor what it depends on has changed.
+
+What an agent may take, and what its failure means, are no part of it: they make no other response. Nor are what a
+script imports, what a tool does, and the ensemble that another agent names for a dispatch.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import McpdError
 from mcpd.servers.ensembles.engine.types import MAX_DEPTH
 from mcpd.servers.ensembles.format.graph import levels
-from mcpd.servers.ensembles.format.models import EnsembleAgent, LoopAgent, ModelAgent
+from mcpd.servers.ensembles.format.models import EnsembleAgent, LoopAgent, ModelAgent, ScriptAgent
 
 if TYPE_CHECKING:
-    from mcpd.servers.ensembles.engine.types import Found, Source
+    from pathlib import Path
+
+    from mcpd.servers.ensembles.engine.types import Found, Origin, Source
     from mcpd.servers.ensembles.format.models import Agent
 
-
-def definitions(found: Found, source: Source, depth: int = 0) -> dict[str, str]:
-    """By agent of *found*. What a script's file holds is no part of it."""
-    agents = {agent.name: agent for agent in found.ensemble.agents}
-    made: dict[str, str] = {}
-    for level in levels(found.ensemble.agents):
-        for name in level:
-            agent = agents[name]
-            behind = [made[each] for each in agent.depends_on if each in made]
-            said = [agent.model_dump(mode="json"), behind, _beyond(agent, found, source, depth)]
-            text = json.dumps(said, sort_keys=True, ensure_ascii=False)
-            made[name] = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-    return made
+MAX_HASHED: Final = 16 * 1024 * 1024
+"""Bytes of a script that are read; a larger one is told by its size and time."""
+_AGENT_ASIDE: Final = {"timeout_seconds", "retries", "on_failure"}
+_PROFILE_ASIDE: Final = {"timeout_seconds", "cost_per_token", "cost_per_output_token"}
 
 
-def _beyond(agent: Agent, found: Found, source: Source, depth: int) -> Any:
-    """What *agent* names elsewhere."""
-    try:
-        if isinstance(agent, ModelAgent):
-            names = [each for each in (agent.model_profile, agent.fallback_model_profile) if each is not None]
-            return [source.profile(name, found.origin).model_dump(mode="json") for name in names]
-        if isinstance(agent, (EnsembleAgent, LoopAgent)) and depth < MAX_DEPTH:
-            other = source.find(agent.ensemble if isinstance(agent, EnsembleAgent) else agent.loop.body, found.origin)
-            return definitions(other, source, depth + 1)
-    except McpdError:
-        # Its run says what is wrong.
+def definitions(found: Found, source: Source) -> dict[str, str]:
+    """By agent of *found*. Reads files."""
+    return _Definitions(source).of(found, 0)
+
+
+class _Definitions:
+    """Looks at each file once, however often it is named."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._made: dict[tuple[Path, str, int], dict[str, str]] = {}
+        self._scripts: dict[tuple[Path, str], Any] = {}
+
+    def of(self, found: Found, depth: int) -> dict[str, str]:
+        """Those of *found*, which is *depth* ensembles deep."""
+        key = (found.origin.file, found.ensemble.name, depth)
+        if key not in self._made:
+            self._made[key] = self._of(found, depth)
+        return self._made[key]
+
+    def _of(self, found: Found, depth: int) -> dict[str, str]:
+        agents = {agent.name: agent for agent in found.ensemble.agents}
+        made: dict[str, str] = {}
+        for level in levels(found.ensemble.agents):
+            for name in level:
+                agent = agents[name]
+                behind = [made[each] for each in agent.depends_on if each in made]
+                own = agent.model_dump(mode="json", exclude=_AGENT_ASIDE)
+                made[name] = _digest([own, behind, self._beyond(agent, found, depth)])
+        return made
+
+    def _beyond(self, agent: Agent, found: Found, depth: int) -> Any:
+        """What *agent* names elsewhere."""
+        try:
+            if isinstance(agent, ScriptAgent):
+                return self._script(agent.script, found.origin)
+            if isinstance(agent, ModelAgent):
+                names = [each for each in (agent.model_profile, agent.fallback_model_profile) if each is not None]
+                profiles = [self._source.profile(name, found.origin) for name in names]
+                return [each.model_dump(mode="json", exclude=_PROFILE_ASIDE) for each in profiles]
+            if isinstance(agent, (EnsembleAgent, LoopAgent)) and depth < MAX_DEPTH:
+                name = agent.ensemble if isinstance(agent, EnsembleAgent) else agent.loop.body
+                other = self._source.find(name, found.origin)
+                return [other.ensemble.default_task, _digest(self.of(other, depth + 1))]
+        except McpdError:
+            # Its run says what is wrong.
+            return None
         return None
-    return None
+
+    def _script(self, script: str, origin: Origin) -> Any:
+        key = (origin.base, script)
+        if key not in self._scripts:
+            self._scripts[key] = _content(self._source.script(origin, script))
+        return self._scripts[key]
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def _content(path: Path) -> Any:
+    """What tells the file at *path* from others; None if it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_size > MAX_HASHED:
+                return [status.st_size, status.st_mtime_ns]
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mcpd.servers.ensembles.engine.budget import Meter, Slots
@@ -56,8 +57,6 @@ class Engine:
         """
         ensemble = found.ensemble
         require_sound(ensemble)
-        # A thousand agents, or what many ensembles name, take a while to go through.
-        defined = await asyncio.to_thread(definitions, found, self.source)
         whole = Whole(
             source=self.source,
             models=self.models,
@@ -65,6 +64,7 @@ class Engine:
             tools=self.tools,
             meter=Meter(ensemble.name, ensemble.budget),
             slots=Slots(ensemble.max_concurrent),
+            nests=asyncio.Semaphore(ensemble.max_concurrent),
         )
         course = Course(observer, len(ensemble.agents))
         run = Run(
@@ -72,7 +72,7 @@ class Engine:
             found,
             text or ensemble.default_task or "",
             stretches={agent.name: Stretch(course) for agent in ensemble.agents},
-            definitions=defined,
+            define=partial(definitions, found, self.source),
             journal=journal,
             earlier=earlier or {},
         )

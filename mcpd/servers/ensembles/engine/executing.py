@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import re
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.errors import InvalidArgument, LimitExceeded, McpdError
-from mcpd.model import printable
+from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, McpdError
+from mcpd.model import load_json, printable
 from mcpd.servers.ensembles.engine.budget import Meter, Slots
 from mcpd.servers.ensembles.engine.inputs import Given, as_text, chunks, gathered, parsed, selected
 from mcpd.servers.ensembles.engine.retrying import Attempts
 from mcpd.servers.ensembles.engine.types import MAX_DEPTH, MAX_RESPONSE, AgentResult, Fault, Prompt, ScriptCall, Usage
 from mcpd.servers.ensembles.format import references
-from mcpd.servers.ensembles.format.graph import require_sound
+from mcpd.servers.ensembles.format.graph import require_sound, terminals
 from mcpd.servers.ensembles.format.models import (
     DispatchAgent,
     EnsembleAgent,
@@ -34,13 +34,16 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.progress import Stretch
     from mcpd.servers.ensembles.engine.run import Whole
     from mcpd.servers.ensembles.engine.types import Found, RunResult
-    from mcpd.servers.ensembles.format.models import Agent
+    from mcpd.servers.ensembles.format.models import Agent, Ensemble
 
 SECONDS: Final = {"model": 120.0, "script": 60.0, "ensemble": 300.0, "loop": 300.0, "dispatch": 300.0, "mcp": 300.0}
 """What an agent has for an attempt, where nothing is said."""
 MODEL_RETRIES: Final = 2
 """Of models, where nothing is said: their providers are busy now and then."""
+INTERNAL: Final = "an internal error, which the log has"
 _FENCED: Final = re.compile(r"\s*```[a-zA-Z]*\n(.*)\n```\s*", re.DOTALL)
+
+log: Final = logging.getLogger("llm-orc")
 
 
 def faulted(agent: str, fault: McpdError) -> Fault:
@@ -66,8 +69,9 @@ class Executor:
             await self._respond(agent, given, result, self.stretch)
 
     async def _fan_out(self, agent: Agent, given: Given, result: AgentResult) -> None:
-        waiting = iter(chunks(agent, given))
-        total = 0
+        elements = chunks(agent, given)
+        self.whole.meter.begin(len(elements))
+        waiting = iter(elements)
         instances: dict[int, AgentResult] = {}
 
         async def work() -> None:
@@ -84,8 +88,7 @@ class Executor:
                     group.create_task(work())
         finally:
             result.instances = [instances[index] for index in sorted(instances)]
-            total = sum(each.attempts for each in result.instances)
-            result.attempts = max(1, total)
+            result.attempts = max(1, sum(each.attempts for each in result.instances))
             for each in result.instances:
                 result.usage += each.usage
             result.model = next((each.model for each in result.instances if each.model), None)
@@ -109,6 +112,10 @@ class Executor:
         except asyncio.CancelledError:
             one.status = "cancelled"
             raise
+        except Exception:
+            # Our own fault costs no more than this instance.
+            log.exception("%s of ensemble %s", one.name, self.found.ensemble.name)
+            one.status, one.fault = "failed", Fault("Failed", INTERNAL, one.name)
         finally:
             one.completed_at = time.time()
         stretch.finish(replace(one, name=stretch.path(one.name)))
@@ -133,7 +140,7 @@ class Executor:
         try:
             return await self._asked(agent, agent.model_profile, text, result)
         except McpdError as fault:
-            if agent.fallback_model_profile is None:
+            if agent.fallback_model_profile is None or self.whole.meter.spent() is not None:
                 raise
             stretch.observer.fallback(stretch.path(result.name), fault)
         result.fallback = True
@@ -166,7 +173,8 @@ class Executor:
         if name is None:
             profile, trusted = Profile(model=agent.model or "", provider=agent.provider or "mock"), False
         else:
-            profile, trusted = source.profile(name, origin), source.profile_origin(name, origin) != "project"
+            profile, tier = source.profile_of(name, origin)
+            trusted = tier != "project"
         own = {
             key: value
             for key in ("system_prompt", "temperature", "max_tokens")
@@ -239,7 +247,8 @@ class Executor:
                     return await self._looped(agent, given.text, result, stretch)
 
         try:
-            return await attempts.of(run, seconds, result.name)
+            async with self.whole.nests:
+                return await attempts.of(run, seconds, result.name)
         finally:
             result.attempts = attempts.made
 
@@ -270,13 +279,14 @@ class Executor:
         """The deliverable of the ensemble *name*, which is one of *parts* of this agent's stretch."""
         from mcpd.servers.ensembles.engine.run import Run  # noqa: PLC0415 - each runs the other
 
-        found = self.whole.source.find(name, self.found.origin)
+        found = self._other(name)
         ensemble, whole = found.ensemble, self.whole
-        require_sound(ensemble)
+        whole.meter.begin(len(ensemble.agents))
         inner = replace(
             whole,
             meter=Meter(ensemble.name, ensemble.budget, whole.meter),
             slots=Slots(ensemble.max_concurrent, whole.slots),
+            nests=asyncio.Semaphore(ensemble.max_concurrent),
             depth=whole.depth + 1,
         )
         run = Run(
@@ -292,11 +302,24 @@ class Executor:
         finally:
             result.usage += inner.meter.used
             result.child = run.result()
-        return _delivered(name, child)
+        return _delivered(ensemble, child)
+
+    def _other(self, name: str) -> Found:
+        """The ensemble *name*: for the whole run the same, whatever becomes of its file meanwhile."""
+        known, key = self.whole.others, (self.found.origin, name)
+        if key not in known:
+            found = self.whole.source.find(name, self.found.origin)
+            require_sound(found.ensemble)
+            known[key] = found
+        return known[key]
 
 
-def _delivered(name: str, child: RunResult) -> str:
-    """What *child* has to show. Raises McpdError if that is nothing."""
+def _delivered(ensemble: Ensemble, child: RunResult) -> str:
+    """What *child*, a run of *ensemble*, has to show. Raises McpdError if that is nothing, or too much."""
+    name = ensemble.name
+    ends = (child.results[each].response for each in terminals(ensemble.agents))
+    if (size := sum(len(each) for each in ends if each is not None)) > MAX_RESPONSE:
+        raise LimitExceeded(f"what ensemble {name} delivers has {size} characters; {MAX_RESPONSE} are the most")
     if child.deliverable is not None and child.status in {"completed", "completed_with_errors"}:
         return child.deliverable
     faults = [each.fault for each in child.results.values() if each.fault is not None]
@@ -304,9 +327,9 @@ def _delivered(name: str, child: RunResult) -> str:
     if first is None:
         if child.status == "completed":
             return ""
-        raise McpdError(f"ensemble {printable(name)} has delivered nothing")
+        raise McpdError(f"ensemble {name} has delivered nothing")
     agent = f"agent {first.agent}: " if first.agent else ""
-    fault = McpdError(f"ensemble {printable(name)} failed: {agent}{first.message}")
+    fault = McpdError(f"ensemble {name} failed: {agent}{first.message}")
     fault.data = {**first.data, "ensemble": name, "agent": first.agent, "error": first.error}
     raise fault
 
@@ -321,8 +344,8 @@ def _json_of(text: str) -> str:
     fenced = _FENCED.fullmatch(text)
     bare = fenced.group(1) if fenced else text.strip()
     try:
-        json.loads(bare)
-    except (ValueError, RecursionError):
+        load_json(bare, "the answer")
+    except InvalidManifest:
         fault = McpdError("its answer is to be JSON, and is not")
         fault.data = {"output": text[:2000]}
         raise fault from None

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.errors import InvalidArgument, LimitExceeded
-from mcpd.model import printable
+from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded
+from mcpd.model import load_json, printable
 from mcpd.servers.ensembles.engine.types import MAX_RESPONSE, AgentResult
 
 if TYPE_CHECKING:
@@ -42,6 +42,15 @@ class Given:
     selected: str | None = None
     """The member that ``input_key`` names."""
     chunk: Chunk | None = None
+    _said: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What :attr:`said` has found, for all instances of an agent."""
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """What the dependencies said, each read once."""
+        if not self._said:
+            self._said.update({name: said(result) for name, result in self.dependencies.items()})
+        return self._said
 
     @property
     def text(self) -> str:
@@ -62,7 +71,7 @@ class Given:
         if len(self.dependencies) == 1:
             (only,) = self.dependencies.values()
             return only.response or ""
-        return as_json({name: said(result) for name, result in self.dependencies.items()})
+        return as_json(self.said)
 
     def for_model(self, scope: str) -> str:
         """For models, which read text rather than objects; *scope* is the agent's ``input_scope``."""
@@ -84,7 +93,7 @@ class Given:
         found: dict[str, Any] = {
             "ensemble": ensemble,
             "agent": agent,
-            "dependencies": {name: said(result) for name, result in self.dependencies.items()},
+            "dependencies": self.said,
         }
         if self.chunk is not None:
             found["fan_out"] = {"chunk_index": self.chunk.index, "total_chunks": self.chunk.total}
@@ -96,7 +105,7 @@ def selected(agent: AgentBase, dependencies: Mapping[str, AgentResult]) -> str |
     if agent.input_key is None:
         return None
     first = agent.depends_on[0]
-    found = parsed(dependencies[first].response)
+    found = parsed(_response(dependencies[first]))
     if not isinstance(found, dict) or agent.input_key not in found:
         members = ", ".join(map(printable, list(found)[:10])) if isinstance(found, dict) else None
         there = "it is no object" if members is None else f"it has {members or 'none'}"
@@ -110,7 +119,7 @@ def chunks(agent: AgentBase, given: Given) -> list[Chunk]:
     Raises :class:`~mcpd.errors.InvalidArgument` for what is no list, :class:`~mcpd.errors.LimitExceeded` for too many.
     """
     source = agent.depends_on[0]
-    found = parsed(given.selected if given.selected is not None else given.dependencies[source].response)
+    found = parsed(given.selected if given.selected is not None else _response(given.dependencies[source]))
     if isinstance(found, dict):
         found = found.get("data", found)
     if not isinstance(found, list):
@@ -156,19 +165,34 @@ def parsed(text: str | None) -> Any:
     if not text or text.lstrip()[:1] not in _BEGINNINGS:
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return load_json(text, "a response")
+    except InvalidManifest:
         return text
 
 
 def as_text(value: Any) -> str:
-    """*value* as a response."""
-    return value if isinstance(value, str) else as_json(value)
+    """*value* as a response. Raises what :func:`as_json` does."""
+    return _whole(value) if isinstance(value, str) else as_json(value)
 
 
 def as_json(value: Any) -> str:
-    """*value* as JSON."""
-    return json.dumps(value, ensure_ascii=False)
+    """*value* as JSON. Raises :class:`~mcpd.errors.InvalidArgument` for what is nested too deeply for that."""
+    try:
+        return _whole(json.dumps(value, ensure_ascii=False))
+    except RecursionError:
+        raise InvalidArgument("what is to be written as JSON is nested too deeply") from None
+
+
+def _whole(text: str) -> str:
+    """*text* without half a surrogate pair, which JSON can name, but nothing can carry."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _response(result: AgentResult) -> str | None:
+    """The response of *result*. Raises :class:`~mcpd.errors.InvalidArgument` if it has none."""
+    if result.status != "success":
+        raise InvalidArgument(f"{result.name}, whose response is its input, has none: it is {result.status}")
+    return result.response
 
 
 def _shown(result: AgentResult) -> str:

@@ -48,9 +48,18 @@ class Stretch:
 
     def finish(self, result: AgentResult) -> None:
         """What is left of it is done, with *result*, whose name is the whole path."""
-        left = max(0.0, self._size - self._done)
+        left = self._size - self._done
+        if self._around is not None:
+            left = min(left, self._around.room)
+        left = max(0.0, left)
         self.count(left)
         self._course.advance(left, result)
+
+    @property
+    def room(self) -> float:
+        """What those within it may still be; what is tried again is no progress a second time."""
+        own = self._size * _PARTS - self._done
+        return own if self._around is None else min(own, self._around.room)
 
     def count(self, part: float) -> None:
         """*part* of it is done."""

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError, TimedOut
-from mcpd.servers.ensembles.engine.executing import Executor, faulted
+from mcpd.servers.ensembles.engine.executing import INTERNAL, Executor, faulted
 from mcpd.servers.ensembles.engine.inputs import MAX_GATHERED, Given, as_json, parsed
 from mcpd.servers.ensembles.engine.types import AgentResult, Fault, RunResult, Silent
 from mcpd.servers.ensembles.format import references
@@ -18,11 +18,20 @@ from mcpd.servers.ensembles.format.graph import terminals
 from mcpd.servers.ensembles.format.models import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from mcpd.servers.ensembles.engine.budget import Meter, Slots
     from mcpd.servers.ensembles.engine.progress import Stretch
-    from mcpd.servers.ensembles.engine.types import Found, Journal, Models, RunStatus, Scripts, Source, ToolCaller
+    from mcpd.servers.ensembles.engine.types import (
+        Found,
+        Journal,
+        Models,
+        Origin,
+        RunStatus,
+        Scripts,
+        Source,
+        ToolCaller,
+    )
     from mcpd.servers.ensembles.format.models import Agent
 
 log: Final = logging.getLogger("llm-orc")
@@ -38,7 +47,11 @@ class Whole:
     tools: ToolCaller
     meter: Meter
     slots: Slots
+    nests: asyncio.Semaphore
+    """What agents that run ensembles take: those of one run, as the ones within have their own."""
     depth: int = 0
+    others: dict[tuple[Origin, str], Found] = field(default_factory=dict)
+    """The ensembles that agents run, by who names them and how."""
 
 
 class Run:
@@ -51,28 +64,32 @@ class Run:
         text: str,
         *,
         stretches: Mapping[str, Stretch],
-        definitions: Mapping[str, str] | None = None,
+        define: Callable[[], Mapping[str, str]] | None = None,
         journal: Journal | None = None,
         earlier: Mapping[str, AgentResult] | None = None,
     ) -> None:
-        """*stretches* are the agents' parts of the course; *definitions* and *earlier* are by agent, too."""
+        """*stretches* and *earlier* are by agent. *define* gives the agents' definitions, and is called in a thread."""
         self.whole, self.found, self.text = whole, found, text
         self.ensemble = found.ensemble
-        self._stretches, self._definitions = stretches, definitions or {}
+        self._stretches, self._define = stretches, define
+        self._definitions: Mapping[str, str] = {}
         self._journal: Journal = journal or Silent()
         self._earlier = earlier or {}
         self._results: dict[str, AgentResult] = {}
         self._done = {agent.name: asyncio.Event() for agent in self.ensemble.agents}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop: Fault | None = None
-        self._cancelled = False
+        self._ending = self._cancelled = False
+        self._final: RunResult | None = None
         self._started, self._completed = time.time(), 0.0
 
     async def complete(self) -> RunResult:
         """Run it to its end. Cancelled, it has ended all that it began before that goes on."""
-        self._tasks = {asyncio.create_task(self._agent(agent)) for agent in self.ensemble.agents}
         seconds = self.ensemble.timeout_seconds
         try:
+            if self._define is not None:
+                self._definitions = await asyncio.to_thread(self._define)
+            self._tasks = {asyncio.create_task(self._agent(agent)) for agent in self.ensemble.agents}
             done, late = await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 if not task.cancelled():
@@ -86,12 +103,12 @@ class Run:
         finally:
             await self._end_all()
             self._completed = time.time()
-        return self.result()
+        self._final = self.result()
+        return self._final
 
     async def _end_all(self) -> None:
         """End what is still running, however often this is cancelled meanwhile."""
-        for task in self._tasks:
-            task.cancel()
+        self._cancel_all()
         ending = asyncio.gather(*self._tasks, return_exceptions=True)
         cancelled = False
         while not ending.done():
@@ -106,8 +123,20 @@ class Run:
             self._cancelled = True
             raise asyncio.CancelledError
 
+    def _cancel_all(self) -> None:
+        """Cancel each task but the current one, once: a second time would cut off what it does to end its own."""
+        if self._ending:
+            return
+        self._ending = True
+        here = asyncio.current_task()
+        for task in self._tasks:
+            if task is not here:
+                task.cancel()
+
     def result(self) -> RunResult:
         """What has become of it so far."""
+        if self._final is not None:
+            return self._final
         known = self._results
         results = {agent.name: known[agent.name] for agent in self.ensemble.agents if agent.name in known}
         return RunResult(
@@ -141,7 +170,11 @@ class Run:
             return next(iter(found.values()), None)
         if sum(map(len, found.values())) > MAX_GATHERED:
             return None
-        return as_json({name: parsed(response) for name, response in found.items()})
+        try:
+            return as_json({name: parsed(response) for name, response in found.items()})
+        except McpdError:
+            # Nested too deeply for that, it can still be told as text.
+            return as_json(found)
 
     async def _agent(self, agent: Agent) -> None:
         for name in agent.depends_on:
@@ -163,10 +196,7 @@ class Run:
         """End the run, as *result* is a failure that it does not go on after."""
         if self._stop is None:
             self._stop = result.fault
-        here = asyncio.current_task()
-        for task in self._tasks:
-            if task is not here:
-                task.cancel()
+        self._cancel_all()
 
     def _reused(self, agent: Agent) -> AgentResult | None:
         known = self._earlier.get(agent.name)
@@ -174,9 +204,12 @@ class Run:
             return None
         if known.definition != self._definitions.get(agent.name):
             return None
-        if any(not self._results[name].reused for name in agent.depends_on if self._results[name].status == "success"):
-            return None
-        return replace(known, reused=True)
+        return replace(known, reused=True) if all(map(self._unchanged, agent.depends_on)) else None
+
+    def _unchanged(self, name: str) -> bool:
+        """Whether the agent *name* has the response of the earlier run, or has none as it had none then."""
+        now, then = self._results[name], self._earlier.get(name)
+        return now.reused if now.status == "success" else then is None or then.status != "success"
 
     def _skipped(self, agent: Agent, dependencies: Mapping[str, AgentResult]) -> AgentResult | None:
         """What becomes of an agent that does not run."""
@@ -216,8 +249,7 @@ class Run:
         except Exception:
             # Its fault is ours, and no reason to lose what others have found.
             log.exception("agent %s of ensemble %s", agent.name, self.ensemble.name)
-            message = "an internal error, which the log has"
-            result.status, result.response, result.fault = "failed", None, Fault("Failed", message, agent.name)
+            result.status, result.response, result.fault = "failed", None, Fault("Failed", INTERNAL, agent.name)
         result.completed_at = time.time()
         return result
 

@@ -19,6 +19,8 @@ MAX_RESPONSE: Final = 4 * 1024 * 1024
 """Characters of an agent's response."""
 MAX_KEPT: Final = 256 * 1024 * 1024
 """Characters of all responses of a run."""
+MAX_BEGUN: Final = 30_000
+"""Instances, and agents of ensembles that agents run, of a run as a whole."""
 
 AgentStatus = Literal["success", "failed", "skipped", "cancelled"]
 Tier = Literal["project", "user", "shipped"]
@@ -137,7 +139,7 @@ class Found:
 
 
 class Source(Protocol):
-    """Knows ensembles and profiles. Both methods are quick and may be called in the loop's thread."""
+    """Knows ensembles, profiles and scripts. What it says of the first two is quick, and may be asked in the loop."""
 
     def find(self, name: str, whose: Origin | None = None) -> Found:
         """The ensemble *name*, looked for first where *whose* is from, checked by itself.
@@ -148,8 +150,14 @@ class Source(Protocol):
     def profile(self, name: str, whose: Origin) -> Profile:
         """The profile *name* as an ensemble of *whose* means it. Raises :class:`~mcpd.errors.NotFound`."""
 
-    def profile_origin(self, name: str, whose: Origin) -> Tier:
-        """Whose word that profile is. Raises :class:`~mcpd.errors.NotFound`."""
+    def profile_of(self, name: str, whose: Origin) -> tuple[Profile, Tier]:
+        """The same, and whose word it is."""
+
+    def script(self, origin: Origin, script: str) -> Path:
+        """The file *script* of an ensemble of *origin*. Called in a thread.
+
+        Raises :class:`~mcpd.errors.NotFound` and :class:`~mcpd.errors.InvalidConfig`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
