@@ -29,6 +29,8 @@ REVISION: Final = "2026-07-28"
 MOST: Final = 32 * 1024 * 1024
 """Bytes of an answer."""
 _TOO_LARGE: Final = f"the answer has more than {MOST} bytes"
+_MOST_SAID: Final = 2000
+"""Characters of what a server says of a failure."""
 _IN_THE_MAP: Final = '"permissions" of its entry in the mcps map'
 
 
@@ -71,7 +73,7 @@ class Others:
         where = f"tool {tool} of server {server}"
         error = answer.get("error")
         if isinstance(error, dict):
-            raise McpdError(f"{where}: {error.get('message')}")
+            raise McpdError(f"{where}: {str(error.get('message'))[:_MOST_SAID]}")
         result = answer.get("result")
         if not isinstance(result, dict):
             raise McpdError(f"{where}: the answer is none")
@@ -159,4 +161,4 @@ async def _last_event(response: httpx2.Response) -> str:
 def _text(result: dict[str, Any]) -> str:
     blocks = result.get("content")
     texts = [str(each.get("text", "")) for each in blocks if isinstance(each, dict)] if isinstance(blocks, list) else []
-    return "\n".join(texts)[:2000] or "it failed"
+    return "\n".join(texts)[:_MOST_SAID] or "it failed"

@@ -10,8 +10,13 @@ For one that must not write they are, in addition, all that open a file for more
 modes, owners, times and attributes, make sockets and other ways to talk to processes elsewhere, and what root may do to
 a system without opening a file.
 
-For a command of the workstation that is to have no network it is socket(2) for any but the unix and netlink families:
-Landlock knows the ports of TCP only.
+For the programs of ensembles, which come with somebody else's project, they are those for every worker of a script, in
+addition the kernel's keys, and unix sockets but for a connected pair: what listens at one, such as the session's bus, a
+service manager or a bridge, would do for the program what it must not do itself, and Landlock does not keep it from
+connecting by a path.
+
+For a command of the workstation it is prlimit(2) for others, who would never get their limits back. One that is to have
+no network has no socket(2) for any but the unix and netlink families: Landlock knows the ports of TCP only.
 """
 
 from __future__ import annotations
@@ -20,9 +25,12 @@ import ctypes
 import errno
 import os
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mcpd.servers import tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _FILTER: Final = 2
 
@@ -97,7 +105,7 @@ _X86_64: Final = _NEWER | {
     "utime": 132, "utimes": 235, "futimesat": 261, "utimensat": 280, "setxattr": 188, "lsetxattr": 189,
     "fsetxattr": 190, "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199,
     "socket": 41, "connect": 42, "bind": 49, "listen": 50, "accept": 43, "accept4": 288,
-    "add_key": 248, "request_key": 249, "keyctl": 250, "open_by_handle_at": 304,
+    "open_by_handle_at": 304,
     "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "setns": 308, "unshare": 272, "swapon": 167,
     "swapoff": 168, "quotactl": 179, "acct": 163, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323,
     "init_module": 175, "finit_module": 313, "delete_module": 176, "kexec_load": 246, "kexec_file_load": 320,
@@ -112,7 +120,6 @@ _AARCH64: Final = _NEWER | {
     "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
     "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
     "socket": 198, "connect": 203, "bind": 200, "listen": 201, "accept": 202, "accept4": 242,
-    "add_key": 217, "request_key": 218, "keyctl": 219,
     "open_by_handle_at": 265, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51, "setns": 268, "unshare": 97,
     "swapon": 224, "swapoff": 225, "quotactl": 60, "acct": 89, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282,
     "init_module": 105, "finit_module": 273, "delete_module": 106, "kexec_load": 104, "kexec_file_load": 294,
@@ -120,6 +127,11 @@ _AARCH64: Final = _NEWER | {
     "adjtimex": 171, "clock_adjtime": 266, "fanotify_init": 262, "syslog": 116, "vhangup": 58,
 }  # fmt: skip
 
+_KEYS: Final = {
+    "x86_64": {"add_key": 248, "request_key": 249, "keyctl": 250},
+    "aarch64": {"add_key": 217, "request_key": 218, "keyctl": 219},
+}
+"""The user's are everybody's who has the user's id."""
 _SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _IOCTL: Final = {"x86_64": 16, "aarch64": 29}
@@ -134,15 +146,17 @@ _HARMLESS: Final = (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 and are content with a descriptor for reading."""
 _AF_UNIX: Final = 1
 _SOCK_STREAM: Final = 1
+_SOCK_SEQPACKET: Final = 5
 _SOCK_TYPE_MASK: Final = 0xF
 _NAMESPACES: Final = 0x7E020000
 """CLONE_NEWNS, …CGROUP, …UTS, …IPC, …USER, …PID and …NET."""
 
-_OFFLINE: Final = {"x86_64": 41, "aarch64": 198}
-"""The number of socket."""
-_LOCAL: Final = (_AF_UNIX, 16)
-"""Families that do not leave the machine; netlink, AF_NETLINK, tells which addresses it has."""
+_SOCKET: Final = {"x86_64": 41, "aarch64": 198}
+_AF_NETLINK: Final = 16
+"""It tells which addresses the machine has, and leads nowhere."""
 _IO_URING_SETUP: Final = 425
+_COMPATIBLE: Final = {"x86_64": (0x40000003, 340), "aarch64": (0x40000028, 369)}
+"""The 32-bit architecture that the kernel may run beside it, and the number of prlimit64 there."""
 
 _Step = tuple[int, int, "str | int", "str | int"]
 
@@ -160,6 +174,19 @@ def install_offline() -> None:
     _install(offline(os.uname().machine))
 
 
+def install_limits() -> None:
+    """Deny this process and all that it starts other processes' limits. Raises what :func:`install` does."""
+    _install(limits(os.uname().machine))
+
+
+def install_apart(*, network: bool) -> None:
+    """Deny this process and all that it starts whatever leads to processes elsewhere but a *network*.
+
+    Raises what :func:`install` does.
+    """
+    _install(apart(os.uname().machine, network=network))
+
+
 def _install(code: bytes) -> None:
     tree.prctl(tree.PR_SET_NO_NEW_PRIVS, 1)
     instructions = ctypes.create_string_buffer(code, len(code))
@@ -170,14 +197,8 @@ def _install(code: bytes) -> None:
 def program(machine: str, *, read_only: bool) -> bytes:
     """The filter for *machine*; it ends with the returns that all else jumps to. ``KeyError`` if that is not known."""
     architecture, numbers = _ARCHITECTURES[machine]
-    denied = {*_FOREIGN[machine].values(), *_LASTING[machine].values(), *(numbers.values() if read_only else ())}
-    body = _beginning(architecture)
-    body += [(_EQUAL, number, "deny", 0) for number in sorted(denied)]
-    for number in _OWN[machine].values():
-        body += [(_EQUAL, number, 0, 2), (_LOAD, _argument(0), 0, 0), (_EQUAL, 0, "allow", "deny")]
-    for number, which in _OWN_PRIORITY[machine]:
-        body += [(_EQUAL, number, 0, 4), (_LOAD, _argument(0), 0, 0), (_EQUAL, which, 0, "deny")]
-        body += [(_LOAD, _argument(1), 0, 0), (_EQUAL, 0, "allow", "deny")]
+    denied = (*numbers.values(), *_KEYS[machine].values()) if read_only else ()
+    body = _beginning(architecture) + _others(machine, denied)
     if read_only:
         body += _reading(machine)
     return _assembled(body)
@@ -186,13 +207,79 @@ def program(machine: str, *, read_only: bool) -> bytes:
 def offline(machine: str) -> bytes:
     """The filter without sockets that lead to a network, for *machine*. ``KeyError`` if that is not known."""
     architecture, _ = _ARCHITECTURES[machine]
-    body = _beginning(architecture)
-    # It makes sockets, too, out of a filter's sight; who uses it can do without.
-    body += [(_EQUAL, _IO_URING_SETUP, "unknown", 0)]
-    body += [(_EQUAL, _OFFLINE[machine], 0, "allow"), (_LOAD, _argument(0), 0, 0)]
-    body += [(_EQUAL, family, "allow", 0) for family in _LOCAL]
-    body.append((_RETURN, _DENY, 0, 0))
+    return _assembled(_beginning(architecture) + _sockets(machine, (_AF_UNIX, _AF_NETLINK), _DENY))
+
+
+def apart(machine: str, *, network: bool) -> bytes:
+    """The filter without ways to processes elsewhere but a *network*, for *machine*. ``KeyError`` if not known."""
+    architecture, _ = _ARCHITECTURES[machine]
+    body = _beginning(architecture) + _others(machine, _KEYS[machine].values())
+    body += _pairs(machine, (_SOCK_STREAM, _SOCK_SEQPACKET))
+    body += _sockets(machine, (_AF_UNIX,), _ALLOW) if network else _sockets(machine, (_AF_NETLINK,), _DENY)
     return _assembled(body)
+
+
+def limits(machine: str) -> bytes:
+    """The filter without prlimit(2) for others, for *machine*. ``KeyError`` if that is not known.
+
+    Programs of a 32-bit architecture run by it, too.
+    """
+    architecture, _ = _ARCHITECTURES[machine]
+    compatible, number = _COMPATIBLE[machine]
+    body: list[_Step] = [
+        (_LOAD, _ARCHITECTURE_AT, 0, 0),
+        (_EQUAL, architecture, 0, 3),
+        (_LOAD, _NUMBER_AT, 0, 0),
+        (_AND, 0xFFFFFFFF ^ _X32, 0, 0),
+        (_EQUAL, _OWN[machine]["prlimit64"], 3, "allow"),
+        (_EQUAL, compatible, 0, "allow"),
+        (_LOAD, _NUMBER_AT, 0, 0),
+        (_EQUAL, number, 0, "allow"),
+        (_LOAD, _argument(0), 0, 0),
+        (_EQUAL, 0, "allow", "deny"),
+    ]
+    return _assembled(body)
+
+
+def _others(machine: str, denied: Iterable[int]) -> list[_Step]:
+    """What is there for other processes, or outlives one, and *denied* besides."""
+    numbers = {*_FOREIGN[machine].values(), *_LASTING[machine].values(), *denied}
+    body: list[_Step] = [(_EQUAL, number, "deny", 0) for number in sorted(numbers)]
+    for number in _OWN[machine].values():
+        body += [(_EQUAL, number, 0, 2), (_LOAD, _argument(0), 0, 0), (_EQUAL, 0, "allow", "deny")]
+    for number, which in _OWN_PRIORITY[machine]:
+        body += [(_EQUAL, number, 0, 4), (_LOAD, _argument(0), 0, 0), (_EQUAL, which, 0, "deny")]
+        body += [(_LOAD, _argument(1), 0, 0), (_EQUAL, 0, "allow", "deny")]
+    return body
+
+
+def _sockets(machine: str, families: tuple[int, ...], otherwise: int) -> list[_Step]:
+    """What socket(2) makes: with *otherwise* :data:`_DENY` only *families*, with :data:`_ALLOW` all but those.
+
+    Nothing can come after it.
+    """
+    listed = "allow" if otherwise == _DENY else "deny"
+    return [
+        # It makes sockets, too, out of a filter's sight; who uses it can do without.
+        (_EQUAL, _IO_URING_SETUP, "unknown", 0),
+        (_EQUAL, _SOCKET[machine], 0, "allow"),
+        (_LOAD, _argument(0), 0, 0),
+        *((_EQUAL, family, listed, 0) for family in families),
+        (_RETURN, otherwise, 0, 0),
+    ]
+
+
+def _pairs(machine: str, kinds: tuple[int, ...]) -> list[_Step]:
+    """What socketpair(2) makes: a connected pair is harmless; one of datagrams could send to any socket by its name."""
+    return [
+        (_EQUAL, _SOCKETPAIR[machine], 0, 5 + len(kinds)),
+        (_LOAD, _argument(0), 0, 0),
+        (_EQUAL, _AF_UNIX, 0, "deny"),
+        (_LOAD, _argument(1), 0, 0),
+        (_AND, _SOCK_TYPE_MASK, 0, 0),
+        *((_EQUAL, kind, "allow", 0) for kind in kinds),
+        (_RETURN, _DENY, 0, 0),
+    ]
 
 
 def _beginning(architecture: int) -> list[_Step]:
@@ -227,15 +314,8 @@ def _reading(machine: str) -> list[_Step]:
         (_LOAD, _argument(0), 0, 0),
         (_ANY_BIT, _NAMESPACES, "deny", "allow"),
     ]
-    # A connected pair is harmless (asyncio needs one); one of datagrams could still send to any socket by its name.
-    body += [
-        (_EQUAL, _SOCKETPAIR[machine], 0, 5),
-        (_LOAD, _argument(0), 0, 0),
-        (_EQUAL, _AF_UNIX, 0, "deny"),
-        (_LOAD, _argument(1), 0, 0),
-        (_AND, _SOCK_TYPE_MASK, 0, 0),
-        (_EQUAL, _SOCK_STREAM, "allow", "deny"),
-    ]
+    # asyncio needs one.
+    body += _pairs(machine, (_SOCK_STREAM,))
     body += [(_EQUAL, _IOCTL[machine], 0, 1 + len(_HARMLESS) + 1), (_LOAD, _argument(1), 0, 0)]
     body += [(_EQUAL, request, "allow", 0) for request in _HARMLESS]
     body.append((_RETURN, _DENY, 0, 0))

@@ -9,8 +9,8 @@ keeper.
 
 The keeper is the subreaper of the command, so that nothing that this leaves behind gets away. Its socket takes one
 byte, :data:`TERMINATE`; when that is closed, because the call was cancelled or the server has died, all ends at once.
-It says one thing, as JSON: ``{"unheld": why}``, ``{"error": why}`` if it could not be started, or ``{"code": status,
-"left": bool}`` when all has ended, or does not.
+It says one thing, as JSON: ``{"unheld": how, "why": why}``, ``{"error": why}`` if it could not be started, or
+``{"code": status, "left": bool}`` when all has ended, or does not.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ class Task:
     """Whether it is kept from the network here."""
     unheld: bool
     """Whether it runs also where the kernel cannot hold it to the rules."""
+    apart: bool
+    """Whether it is kept from all processes elsewhere, too, but for those of a network that it is not kept from."""
 
     def encoded(self) -> bytes:
         """As the keeper reads it."""
@@ -178,12 +180,25 @@ def _hold(task: Task, fds: list[int]) -> dict[str, str]:
         landlock.restrict(landlock.Rules(readable, writable, files=True, tcp=task.offline, signals=True, sockets=True))
     except OSError as error:
         if not task.unheld:
-            return {"unheld": error.strerror or str(error)}
-    if task.offline:
-        # Of machines whose calls are not known only TCP is refused, and that by the rules.
-        with suppress(KeyError, OSError):
-            seccomp.install_offline()
+            return {"unheld": "landlock", "why": error.strerror or str(error)}
+    try:
+        if task.apart:
+            seccomp.install_apart(network=not task.offline)
+        else:
+            _refuse_calls(offline=task.offline)
+    except (KeyError, OSError) as error:
+        if not task.unheld:
+            return {"unheld": "seccomp", "why": str(error)}
     return {}
+
+
+def _refuse_calls(*, offline: bool) -> None:
+    """What the rules do not hold a command of the user's own to, as far as the kernel can."""
+    # Of machines whose calls are not known only TCP is refused, and that by the rules.
+    with suppress(KeyError, OSError):
+        seccomp.install_limits()
+        if offline:
+            seccomp.install_offline()
 
 
 def _watch(control: socket.socket, command: int) -> None:

@@ -11,10 +11,11 @@ from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from mcpd.errors import InvalidArgument, McpdError, NotSupported, SpawnFailed
+from mcpd.errors import InvalidArgument, NotSupported, SpawnFailed
 from mcpd.servers.commands.keeper import Task
 from mcpd.servers.commands.keepers import Keepers, Keeping
 from mcpd.servers.commands.output import Output
+from mcpd.servers.commands.waiting import to_its_end
 from mcpd.servers.timing import in_one_line
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ ENDING: Final = 8.0
 """Seconds for a keeper to end all that a command has started."""
 DRAIN: Final = 1.0
 """Seconds for what a pipe still holds once all is ended."""
+_UNHELD: Final = {
+    "landlock": "the kernel cannot hold it to its directories (%s); that takes Landlock, which the kernel's parameter"
+    " lsm= or a container may have left out",
+    "seccomp": "the kernel cannot keep it from other programs (%s); that takes seccomp, and x86-64 or arm64",
+}
+"""What a keeper was wanting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class Start:
     """Whether it is kept from the network."""
     unheld: bool
     """Whether it runs also where the kernel cannot hold it to the rules."""
+    apart: bool = False
+    """Whether it is somebody else's, and reaches no processes but its own and those of a network it may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,17 +136,8 @@ class Runner:
         They are the caller's to close once this is entered. *prepare* and *name* are those of :meth:`run`, which says
         what is raised, too.
         """
-        # A thread, as the first one has to wait for an interpreter.
-        starting = asyncio.ensure_future(asyncio.to_thread(self._start, name, prepare, stdin, stdout, stderr))
-        cancelled: asyncio.CancelledError | None = None
-        try:
-            control = await asyncio.shield(starting)
-        except asyncio.CancelledError as error:
-            cancelled = error
-            try:
-                control = await starting
-            except McpdError:
-                raise error from None
+        # The first one has to wait for an interpreter.
+        control, cancelled = await to_its_end(self._start, name, prepare, stdin, stdout, stderr)
         # However this ends, the end of its keeper is the end of all.
         with closing(Keeping(control)) as keeping:
             try:
@@ -147,7 +147,7 @@ class Runner:
             finally:
                 if not keeping.done.is_set():
                     keeping.terminate()
-                    await _first((keeping.done,), ENDING)
+                    await _ended(keeping)
 
     def code(self, name: str, said: Mapping[str, object] | None) -> int:
         """The exit status of the command *name*, whose keeper *said* that. Raises McpdError if it has none."""
@@ -155,10 +155,7 @@ class Runner:
             self._keepers.sweep()
             raise SpawnFailed(f"{name} was lost: what looks after it was killed, perhaps for want of memory")
         if "unheld" in said:
-            raise NotSupported(
-                f"{name} is not run: the kernel cannot hold it to its directories ({said['unheld']}); that takes"
-                " Landlock, which the kernel's parameter lsm= or a container may have left out"
-            )
+            raise NotSupported(f"{name} is not run: {_UNHELD[str(said['unheld'])] % said['why']}")
         if "error" in said:
             raise SpawnFailed(f"{name} cannot be started: {said['error']}")
         if said["left"]:
@@ -184,6 +181,7 @@ class Runner:
                 readable=len(start.readable),
                 offline=start.offline,
                 unheld=start.unheld,
+                apart=start.apart,
             )
             return self._keepers.ask(task, [stdin, stdout, stderr, start.directory, *start.readable, *start.writable])
 
@@ -208,3 +206,16 @@ async def _first(events: tuple[asyncio.Event, ...], seconds: float | None) -> bo
         for task in waiting:
             task.cancel()
     return bool(done)
+
+
+async def _ended(keeping: Keeping) -> None:
+    """Wait until *keeping* is done, or should be, however often this task is cancelled meanwhile."""
+    deadline = time.monotonic() + ENDING
+    cancelled: asyncio.CancelledError | None = None
+    while not keeping.done.is_set() and (left := deadline - time.monotonic()) > 0:
+        try:
+            await _first((keeping.done,), left)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

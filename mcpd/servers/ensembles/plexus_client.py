@@ -14,10 +14,9 @@ from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
-from mcpd.errors import InvalidConfig, InvalidManifest, LimitExceeded, McpdError, TimedOut
+from mcpd.errors import InvalidConfig, InvalidManifest, LimitExceeded, McpdError, TimedOut, from_oserror
 from mcpd.model import load_json, printable
 from mcpd.servers.commands.output import Output
-from mcpd.servers.ensembles.agents.confinement import temporary_directory
 from mcpd.servers.timing import in_one_line
 
 if TYPE_CHECKING:
@@ -73,6 +72,8 @@ class PlexusClient:
                 return await self._call(argv, name, arguments, limit)
         except TimeoutError:
             raise TimedOut(f"{name} did not answer within {self._seconds:g} s") from None
+        except OSError as error:
+            raise from_oserror(error, f"starting {name}") from error
 
     def _argv(self) -> tuple[str, ...]:
         try:
@@ -88,7 +89,7 @@ class PlexusClient:
     ) -> dict[str, Any]:
         """Start the server, ask it, and end it."""
         runner = self._confinement.runner
-        async with temporary_directory() as temporary:
+        async with self._confinement.temporary.one() as temporary:
 
             def prepare(stack: ExitStack) -> Start:
                 return self._confinement.start(stack, self._origin, argv, temporary, {})

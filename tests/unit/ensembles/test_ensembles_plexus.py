@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
+import socket
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -187,12 +188,29 @@ async def test_it_touches_what_scripts_do(den: Den) -> None:
     assert not (den.directory / "new").exists()
 
 
-async def test_nothing_is_left_of_its_files(den: Den, monkeypatch: pytest.MonkeyPatch) -> None:
-    (den.directory / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(den.directory / "tmp"))
+async def test_nothing_is_left_of_its_files(den: Den) -> None:
     with pytest.raises(McpdError):
         await told(written(den, "echo x >$TMPDIR/file"))
-    assert [*(den.directory / "tmp").iterdir()] == []
+    assert [*(den.settings.state / "tmp").iterdir()] == []
+
+
+LISTENER = """
+import socket, sys
+try:
+    socket.socket(socket.AF_UNIX).connect(sys.argv[1])
+except OSError as error:
+    sys.exit(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(os.uname().machine not in {"x86_64", "aarch64"}, reason="system calls are not known")
+async def test_it_has_no_unix_sockets_either(den: Den) -> None:
+    (den.project / "plexus.py").write_text(LISTENER)
+    with Den(den.directory, script_network=True) as made, socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(den.project / "s"))
+        server.listen()
+        with pytest.raises(McpdError, match=r"status 1 .*PermissionError"):
+            await told(client(made, f"python3 plexus.py {den.project}/s"))
 
 
 async def test_where_the_kernel_cannot_hold_it_it_does_not_run(den: Den, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,15 @@ async def test_what_cannot_be_run(den: Den) -> None:
         await den.run("none.py")
 
 
+async def test_a_machine_without_room_for_temporary_files_is_a_fault(den: Den) -> None:
+    den.write("echo.py", ECHO)
+    den.settings.state.mkdir()
+    (den.settings.state / "tmp").write_text("in the way")
+    with pytest.raises(McpdError, match="making a directory for temporary files: File exists") as caught:
+        await den.run("echo.py")
+    assert caught.value.data == {"script": "scripts/echo.py"}
+
+
 async def test_what_the_library_does_not_give_is_not_run(den: Den) -> None:
     def refuse(_origin: object, script: str) -> Path:
         raise NotFound(f"no script {script}")

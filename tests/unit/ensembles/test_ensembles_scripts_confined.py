@@ -8,13 +8,16 @@ import json
 import os
 import socket
 import sys
-import tempfile
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mcpd.errors import LimitExceeded, McpdError, NotSupported
+from mcpd.servers.ensembles.agents.scripts import ScriptAgents
+from mcpd.servers.ensembles.engine.types import ScriptCall
 from mcpd.servers.ensembles.settings import DIRECTORY
 from tests.unit.ensembles.confined_parts import Den, without_landlock
 
@@ -108,18 +111,14 @@ async def test_there_is_a_network_only_if_it_is_allowed(den: Den) -> None:
         assert await allowing.run("connect.py") == '"connected"'
 
 
-async def test_nothing_is_left_of_its_temporary_files(
-    den: Den, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+async def test_nothing_is_left_of_its_temporary_files(den: Den) -> None:
     script = "mkdir -p $TMPDIR/a/b; echo x >$TMPDIR/a/b/c; chmod 0 $TMPDIR/a; ln -s ~ $TMPDIR/home; echo 1"
     assert await den.shell(script) == "1"
     with pytest.raises(McpdError):
         await den.shell(script + "; exit 1")
     with pytest.raises(LimitExceeded):
         await den.shell(script + "; exec yes")
-    assert [*(tmp_path / "tmp").iterdir()] == []
+    assert [*(den.settings.state / "tmp").iterdir()] == []
     assert (den.settings.state / "home").is_dir()
 
 
@@ -130,11 +129,7 @@ async def begun(den: Den) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_cancelled_call_ends_all_that_it_has_started(
-    den: Den, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+async def test_a_cancelled_call_ends_all_that_it_has_started(den: Den) -> None:
     script = "(trap '' TERM; setsid sleep 600) & (env -i setsid sleep 600 &); echo x >begun; sleep 600"
     task = asyncio.create_task(den.shell(script))
     await begun(den)
@@ -142,20 +137,19 @@ async def test_a_cancelled_call_ends_all_that_it_has_started(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not den.processes()
-    assert [*(tmp_path / "tmp").iterdir()] == []
+    assert [*(den.settings.state / "tmp").iterdir()] == []
 
 
-async def test_so_does_one_cancelled_while_it_starts(den: Den, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+async def test_so_does_one_cancelled_while_it_starts(den: Den) -> None:
     for _ in range(10):
         task = asyncio.create_task(den.shell("sleep 600"))
-        await asyncio.sleep(0)
+        while not any((den.settings.state / "tmp").glob("*")):
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
     assert not den.processes()
-    assert [*(tmp_path / "tmp").iterdir()] == []
+    assert [*(den.settings.state / "tmp").iterdir()] == []
 
 
 SERVER = """
@@ -182,6 +176,79 @@ async def test_so_does_a_server_that_is_killed(den: Den) -> None:
     async with asyncio.timeout(60):
         while den.processes():
             await asyncio.sleep(0.01)
+
+
+async def test_what_a_killed_server_has_left_the_next_one_removes(den: Den) -> None:
+    den.write("long.sh", "mkdir $TMPDIR/a; echo x >$TMPDIR/a/b; echo x >begun; sleep 600")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SERVER, str(den.directory), cwd=Path(__file__).parents[3]
+    )
+    try:
+        await begun(den)
+        assert await den.shell("echo 1") == "1"
+        (used,) = (den.settings.state / "tmp").iterdir()
+        assert (used / "a/b").exists()
+    finally:
+        process.kill()
+        await process.wait()
+    async with asyncio.timeout(60):
+        while den.processes():
+            await asyncio.sleep(0.01)
+    assert (used / "a/b").exists()
+    with Den(den.directory) as following:
+        assert await following.shell("echo 1") == "1"
+    assert [*(den.settings.state / "tmp").iterdir()] == []
+
+
+async def test_cancelling_it_again_does_not_take_its_last_words(den: Den) -> None:
+    script = "trap 'sleep 0.05; echo x >last; exit' TERM; sleep 600 & echo x >begun; wait"
+    task = asyncio.create_task(den.shell(script))
+    await begun(den)
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0.001)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (den.project / "last").exists()
+    assert not den.processes()
+    assert [*(den.settings.state / "tmp").iterdir()] == []
+
+
+async def test_nor_does_cancelling_it_again_leave_anything_while_it_starts(den: Den) -> None:
+    path = den.write("long.sh", "sleep 600")
+    await den.shell("echo 1")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    entered, go_on = threading.Event(), threading.Event()
+
+    def find(_origin: object, _script: str) -> Path:
+        entered.set()
+        assert go_on.wait(60)
+        return path
+
+    with closing(ScriptAgents(den.settings, find)) as agents:
+        await _cancelled_twice(den, agents, entered, go_on)
+    assert not den.processes()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def _cancelled_twice(den: Den, agents: ScriptAgents, entered: threading.Event, go_on: threading.Event) -> None:
+    """Cancel a call of *agents* again and again while it is held between these two."""
+    task = asyncio.create_task(agents.run(ScriptCall("a", "scripts/long.sh", {}, "", {}, den.origin())))
+    async with asyncio.timeout(60):
+        while not entered.is_set():
+            await asyncio.sleep(0.01)
+    try:
+        for _ in range(5):
+            task.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not task.done()
+        assert len([*(den.settings.state / "tmp").iterdir()]) == 1
+    finally:
+        go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [*(den.settings.state / "tmp").iterdir()] == []
 
 
 async def test_many_at_once_each_with_its_own_answer(den: Den) -> None:

@@ -99,6 +99,16 @@ async def test_a_failure_has_the_servers_own_words(tmp_path: Path) -> None:
         await said(tmp_path, result={"resultType": "input_required", "inputRequests": {}})
 
 
+@pytest.mark.parametrize("title", ["Internal error", "Invalid params", "Method not found"])
+async def test_it_has_no_title_of_a_code(tmp_path: Path, title: str) -> None:
+    with pytest.raises(McpdError) as caught:
+        await said(tmp_path, error={"code": -32603, "message": f"{title}: {title}: it is full"})
+    assert caught.value.message == f"tool look of server far: {title}: it is full"
+    with pytest.raises(McpdError) as caught:
+        await said(tmp_path, result={"isError": True, "content": [text(f"so: {title}: it is full")]})
+    assert caught.value.message == f"tool look of server far: so: {title}: it is full"
+
+
 async def test_an_answer_without_measure_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LimitExceeded, match="more than 4 MiB"):
         await said(tmp_path, result={"content": [text("x" * (MAX_RESPONSE + 1))]})
@@ -156,3 +166,13 @@ async def test_the_servers_are_known_where_they_can_be_seen(tmp_path: Path, monk
     (vendor / "com.example.far/manifest.json").write_text(json.dumps(manifest))
     tools = ServerTools(Others("llm-orc", 30, {}), paths=paths.from_environment())
     assert await tools.servers() == ["com.example.far"]
+
+
+async def test_of_what_a_server_says_of_a_failure_the_beginning_is_told(tmp_path: Path) -> None:
+    for answer in (
+        {"error": {"code": 1, "message": "x" * 9000}},
+        {"result": {"isError": True, "content": [text("x" * 9000)]}},
+    ):
+        with pytest.raises(McpdError) as caught:
+            await said(tmp_path, **answer)
+        assert caught.value.message == f"tool look of server far: {'x' * 2000}"

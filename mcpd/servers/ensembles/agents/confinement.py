@@ -2,32 +2,30 @@
 """What the programs of ensembles may touch, wherever an ensemble comes from: scripts, and what hears of runs.
 
 They read the system's directories and those of the tier they belong to, and change the project, a home of their own and
-a directory for temporary files. Other projects, the user's home and the server's environment they do not see. Landlock
+a directory for temporary files. Other projects, the user's home and the server's environment they do not see, and of
+processes elsewhere they reach those of a network, if they have one: no unix socket, no limits, no memory. Landlock
 takes nothing away below a directory that is granted, so a project's own scripts can change its ensembles: who runs the
 programs of a project trusts it with itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import os
 import shutil
-import tempfile
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import NotFound, from_oserror
 from mcpd.model import printable
 from mcpd.servers.commands import system
 from mcpd.servers.commands.running import Runner, Start
-from mcpd.store.files import remove_tree
+from mcpd.servers.ensembles.agents.temporary import TemporaryDirectories
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Mapping
     from contextlib import ExitStack
+    from pathlib import Path
 
     from mcpd.servers.ensembles.engine.types import Origin
     from mcpd.servers.ensembles.settings import Settings
@@ -42,8 +40,9 @@ class Confinement:
 
     def __init__(self, settings: Settings) -> None:
         self.runner = Runner(log)
+        self.temporary = TemporaryDirectories(settings.state / "tmp")
         self._settings = settings
-        self._offline = not settings.script_network and not system.is_isolated()
+        self._offline = not settings.script_network
 
     def close(self) -> None:
         """Let go of what runs programs; nothing is run any more."""
@@ -85,6 +84,7 @@ class Confinement:
             writable=[*system.descriptors(stack, own), *([directory] if project is not None else ())],
             offline=self._offline,
             unheld=self._settings.confined,
+            apart=True,
         )
 
     def _project(self, origin: Origin) -> Path | None:
@@ -103,25 +103,3 @@ class Confinement:
         except OSError as error:
             raise from_oserror(error, f"making {printable(str(home))}") from error
         return home
-
-
-@asynccontextmanager
-async def temporary_directory() -> AsyncIterator[Path]:
-    """A directory that is gone with all in it when the context ends."""
-    made = Path(tempfile.mkdtemp(prefix="llm-orc-"))
-    try:
-        yield made
-    finally:
-        removing = asyncio.ensure_future(asyncio.to_thread(_remove, made))
-        try:
-            await asyncio.shield(removing)
-        except asyncio.CancelledError:
-            await removing
-            raise
-
-
-def _remove(directory: Path) -> None:
-    try:
-        remove_tree(directory)
-    except OSError as error:
-        log.warning("%s was not removed: %s", directory, error.strerror)

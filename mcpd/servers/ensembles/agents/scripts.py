@@ -7,6 +7,7 @@ JSON, which is the response then. What it may touch is in :mod:`.confinement`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
@@ -23,7 +24,7 @@ from mcpd.errors import (
 )
 from mcpd.model import load_json, printable
 from mcpd.servers.commands.running import Streams
-from mcpd.servers.ensembles.agents.confinement import Confinement, temporary_directory
+from mcpd.servers.ensembles.agents.confinement import Confinement
 from mcpd.servers.ensembles.engine.types import MAX_RESPONSE
 from mcpd.servers.timing import in_one_line
 
@@ -61,9 +62,10 @@ class ScriptAgents:
         """What :meth:`~.engine.types.Scripts.run` says."""
         name = f"script {printable(call.script)}"
         try:
-            given, env = _given(call)
+            # Megabytes may have to be read and written as JSON.
+            given, env = await asyncio.to_thread(_given, call)
             streams = Streams(stdin=given, most=MAX_RESPONSE, most_errors=MAX_ERRORS)
-            async with temporary_directory() as temporary:
+            async with self.confinement.temporary.one() as temporary:
 
                 def prepare(stack: ExitStack) -> Start:
                     path = self._script(call.origin, call.script)
@@ -71,6 +73,11 @@ class ScriptAgents:
 
                 ended = await self.confinement.runner.run(name, prepare, streams)
             return _response(name, ended)
+        except OSError as error:
+            # There are no descriptors left, for one.
+            fault = from_oserror(error, f"starting {name}")
+            fault.data = {"script": call.script}
+            raise fault from error
         except McpdError as fault:
             fault.data = {"script": call.script, **(fault.data or {})}
             raise

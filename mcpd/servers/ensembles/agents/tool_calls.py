@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import LimitExceeded, McpdError
 from mcpd.model import printable
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from mcpd.paths import Paths
     from mcpd.servers.others import Others
+
+_TITLES: Final = ("Method not found: ", "Invalid params: ", "Internal error: ")
+"""What JSON-RPC calls the codes of errors; a reader of a run has no use for it."""
 
 
 class ServerTools:
@@ -37,12 +40,20 @@ class ServerTools:
             result = await self._others(server, tool, dict(arguments), self._hops)
             return _text(result, f"tool {printable(tool)} of server {printable(server)}")
         except McpdError as fault:
+            fault.args = (_plain(fault.message, f"tool {tool} of server {server}: "),)
             fault.data = {"server": server, "tool": tool, **(fault.data or {})}
             raise
 
     async def servers(self) -> list[str] | None:
         """The ids of the user's servers; None if that cannot be known."""
         return None if self._paths is None else await asyncio.to_thread(_installed, self._paths)
+
+
+def _plain(message: str, start: str) -> str:
+    """*message* without the title that a server may give what it says after *start*."""
+    said = message.removeprefix(start)
+    title = next((each for each in _TITLES if said.startswith(each)), "")
+    return start + said.removeprefix(title) if title and message.startswith(start) else message
 
 
 def _installed(paths: Paths) -> list[str]:
