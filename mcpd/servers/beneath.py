@@ -26,8 +26,10 @@ def open_beneath(directory: int, path: str, flags: int, *, mode: int = 0, links:
     """A descriptor of *path*, relative to and below the descriptor *directory*; close-on-exec.
 
     Symlinks are followed as far as they stay below it; without *links* none is. Raises OSError: EXDEV for what leads
-    out, ELOOP for a symlink without *links*.
+    out, ELOOP for a symlink without *links*, EINVAL for a path with a NUL, where the kernel would see its end.
     """
+    if "\0" in path:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     resolve = _BENEATH | _NO_MAGICLINKS | (0 if links else _NO_SYMLINKS)
     how = struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve)
     name = ctypes.c_char_p(os.fsencode(path))

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
+from mcpd.model.base import first_fault
 from mcpd.servers.ensembles.format import validation
+from mcpd.servers.ensembles.format.models import PROVIDERS
 from mcpd.servers.ensembles.format.validation import Finding
+from mcpd.servers.ensembles.providers.mock import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from mcpd.errors import InvalidConfig
     from mcpd.servers.ensembles.engine.types import Found
@@ -19,7 +24,25 @@ if TYPE_CHECKING:
 
 def check(library: Library, found: Found, loaded: Loaded, servers: Collection[str] | None) -> list[Finding]:
     """What is wrong with *found*, which refers to what is in *library* and to *servers*, if these are known."""
-    return validation.validate(found, library, loaded, script_exists=library.script_problem, servers=servers)
+    return validation.validate(
+        found,
+        library,
+        loaded,
+        script_exists=library.script_problem,
+        servers=servers,
+        options_fault=_options_fault,
+    )
+
+
+def _options_fault(provider: str, options: Mapping[str, Any]) -> str | None:
+    """What is wrong with *options*; only the mock's are known here, those of others are their APIs' own."""
+    if PROVIDERS[provider] != "mock":
+        return None
+    try:
+        Options.model_validate(options)
+    except ValidationError as error:
+        return f"options of a model of provider mock: {first_fault(error)}"
+    return None
 
 
 def faults(fault: InvalidConfig) -> list[Finding]:

@@ -61,12 +61,13 @@ def settings(
         home=paths.home,
         confined=confined,
         script_network=script_network,
-        keys=keys or {},
+        keys={} if keys is None else keys,
     )
 
 
 def _is_own(path: Path) -> bool:
     try:
-        return path.is_dir() and path.stat().st_uid == os.geteuid()
+        # A symlink of somebody else's may well lead to a directory of the caller's.
+        return path.is_dir() and {path.stat().st_uid, path.lstat().st_uid} == {os.geteuid()}
     except OSError:
         return False

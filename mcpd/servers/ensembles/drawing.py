@@ -34,6 +34,8 @@ MIN_WIDTH: Final = 40
 """Columns; a narrower terminal breaks the lines."""
 _LABEL: Final = 60
 """Characters of a text in a picture for Mermaid."""
+_SIGNS: Final = 4
+"""Characters for each column."""
 _SAFE: Final = re.compile(r"[^\w .,()/-]")
 _SHAPES: Final = {
     "model": ("(", ")"),
@@ -95,7 +97,7 @@ def terminal(
     strokes = _ASCII if ascii_only else _STROKES
     width = max(width, MIN_WIDTH)
     agents = {agent.name: agent for agent in ensemble.agents}
-    columns = _columns(ensemble, width)
+    columns = _columns(ensemble, width, strokes)
     lines: list[str] = []
     for number, level in enumerate(levels(ensemble.agents)):
         if number:
@@ -127,23 +129,27 @@ _STROKES: Final = _Strokes("╭", "╮", "╰", "╯", "─", "│", "▼", "←
 _ASCII: Final = _Strokes("+", "+", "+", "+", "-", "|", "v", "<-", "*n", "~")
 
 
-def _columns(ensemble: Ensemble, width: int) -> tuple[int, int]:
+def _columns(ensemble: Ensemble, width: int, strokes: _Strokes) -> tuple[int, int]:
     """How wide names and kinds are: as wide as the widest, and a third of *width* at the most."""
     most = width // 3
     names = max(len(agent.name) + (3 if agent.fan_out else 0) for agent in ensemble.agents)
-    kinds = max(len(f"{kind_of(agent)} {_detail(agent)}") for agent in ensemble.agents)
+    kinds = max(wcswidth(_kind(agent, strokes)) for agent in ensemble.agents)
     return min(names, most), min(kinds, most)
 
 
 def _row(agent: Agent, columns: tuple[int, int], width: int, strokes: _Strokes) -> str:
     many = f" {strokes.many}" if agent.fan_out else ""
     name = _fitted(agent.name, columns[0] - len(many), strokes).rstrip() + many
-    row = f"{name:<{columns[0]}}  {_fitted(_plain(f'{kind_of(agent)} {_detail(agent)}', strokes), columns[1], strokes)}"
+    row = f"{name:<{columns[0]}}  {_fitted(_kind(agent, strokes), columns[1], strokes)}"
     if agent.depends_on:
         row += f"  {strokes.from_} {', '.join(agent.depends_on)}"
     if agent.when is not None:
         row += f"  when {_plain(printable(agent.when), strokes)}"
     return _fitted(row, width, strokes)
+
+
+def _kind(agent: Agent, strokes: _Strokes) -> str:
+    return _plain(f"{kind_of(agent)} {_detail(agent)}", strokes)
 
 
 def _plain(text: str, strokes: _Strokes) -> str:
@@ -152,10 +158,12 @@ def _plain(text: str, strokes: _Strokes) -> str:
 
 def _fitted(text: str, width: int, strokes: _Strokes) -> str:
     """*text* in exactly *width* columns."""
-    kept = text
-    if wcswidth(text) > width:
-        while wcswidth(kept) > width - 1:
-            kept = kept[:-1]
+    # Signs that take no column of their own are shown as far as there are few of them; to measure takes time.
+    kept = text[: _SIGNS * width]
+    if kept != text or wcswidth(kept) > width:
+        while (beyond := wcswidth(kept) - (width - 1)) > 0:
+            # None takes more than two columns.
+            kept = kept[: -max(beyond // 2, 1)]
         kept += strokes.rest
     return kept + " " * (width - wcswidth(kept))
 

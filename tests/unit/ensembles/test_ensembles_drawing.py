@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.cells import cell_len
+from wcwidth import wcswidth
 
 from mcpd.errors import InvalidConfig
+from mcpd.servers.ensembles import drawing
 from mcpd.servers.ensembles.drawing import mermaid, terminal
 from mcpd.servers.ensembles.format.models import Ensemble
 
@@ -90,7 +91,7 @@ def test_no_text_leaves_its_frame(script: str, when: str, width: int, ascii_only
     text = terminal(made, width=width, statuses={"b": "success"}, ascii_only=ascii_only)
     framed = [line for line in text.splitlines() if line.strip() not in {"v", "▼"}]
     assert len(framed) == 6
-    assert {cell_len(line) for line in framed} == {max(width, 40)}
+    assert {wcswidth(line) for line in framed} == {max(width, 40)}
     assert text.isascii() or not ascii_only
     assert all(line.isprintable() for line in text.splitlines())
 
@@ -115,6 +116,31 @@ def test_twenty_agents_are_readable_in_eighty_columns() -> None:
     assert sum("← split " in line for line in lines) == 17
     assert any(re.search(r"summary +model strong +← reader_0, reader_1.*…", line) for line in lines)
     assert any(re.search(r"publish +mcp wiki write +← summary +when \$\{summary\.ok\}", line) for line in lines)
+
+
+def test_wide_and_combined_signs_have_the_room_that_there_is() -> None:
+    script = "資料を集める" + "e\u0301" * 5
+    (_, line, _) = terminal(ensemble({"name": "a", "script": script}), width=80).splitlines()
+    assert f" script {script} " in line
+    (_, line, _) = terminal(ensemble({"name": "a", "script": "é" * 4}), width=80, ascii_only=True).splitlines()
+    assert r" script \xe9\xe9\xe9\xe9 " in line
+
+
+def test_a_thousand_dependencies_are_not_measured_sign_by_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = 0
+
+    def counted(text: str) -> int:
+        nonlocal measured
+        measured += len(text)
+        assert measured < 2_000_000
+        return wcswidth(text)
+
+    monkeypatch.setattr(drawing, "wcswidth", counted)
+    names = [f"{number:0128}" for number in range(999)]
+    agents = [{"name": name, "script": "s.py"} for name in names]
+    made = ensemble(*agents, {"name": "last", "script": "s.py", "depends_on": names})
+    text = terminal(made, width=80)
+    assert re.search(r"last +script s.py +← 0{20,}…", text)
 
 
 def test_statuses_have_marks_in_front() -> None:

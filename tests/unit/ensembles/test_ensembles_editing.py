@@ -307,6 +307,23 @@ def test_agents_on_one_line_stay_on_it() -> None:
     assert new == "name: s\nagents: [{name: b, model_profile: x}, {name: c, model_profile: x, depends_on: [b]}] # c\n"
 
 
+@pytest.mark.parametrize("prompt", ["one\ntwo", "one\n\n  two: x\n", "\none # two"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{name: e, agents: [{name: a, script: x}]}",
+        "name: e\nagents: [{name: a, script: x}]\n",
+        "name: e\nagents: [\n  {name: a, script: x},\n]\n",
+        "name: e\nagents:\n- {name: a, script: x}\n",
+        "name: e\nagents:\n  - {name: a, script: x}",
+    ],
+)
+def test_a_text_of_several_lines_is_added_whatever_the_style_and_the_end_of_the_file(text: str, prompt: str) -> None:
+    added = {"name": "b", "model_profile": "fast", "system_prompt": prompt}
+    new = change(text, add_agents=[added])
+    assert read(new, FILE)[0]["agents"] == [{"name": "a", "script": "x"}, added]
+
+
 def test_a_profile_replaces_model_and_provider_where_they_stand() -> None:
     text = "name: s\nagents:\n  - provider: ollama  # first\n    model: m  # second\n    name: a\n"
     assert change(text, update_model_profiles={"a": "p"}) == (
@@ -414,7 +431,7 @@ def test_an_agent_of_the_same_change_is_not_changed() -> None:
 
 
 def test_an_ensemble_keeps_an_agent() -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument, match="no agent would be left"):
         change(UNENDED.text, remove_agents=["a", "b"])
 
 

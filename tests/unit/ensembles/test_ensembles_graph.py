@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig
 from mcpd.servers.ensembles.format.graph import Problem, ancestors, levels, problems, require_sound, terminals
+from mcpd.servers.ensembles.format.loading import load
 from mcpd.servers.ensembles.format.models import Ensemble
 
 
@@ -196,4 +197,28 @@ def test_an_ensemble_that_cannot_be_run_is_refused_with_all_that_is_wrong() -> N
     agents = [{"name": "a", "script": "x", "depends_on": ["b"]}, {"name": "b", "script": "x", "depends_on": ["a", "c"]}]
     with pytest.raises(InvalidConfig, match=r"ensemble e: agent .* \(and 1 more\)") as caught:
         require_sound(Ensemble.model_validate({"name": "e", "agents": agents}))
-    assert len((caught.value.data or {})["problems"]) == 2
+    listed = (caught.value.data or {})["problems"]
+    assert isinstance(listed, list)
+    assert len(listed) == 2
+
+
+def test_with_its_file_the_refusal_is_like_that_of_a_file_that_cannot_be_loaded() -> None:
+    text = "name: e\nagents:\n- {name: a, script: x}\n- name: b\n  script: x\n  depends_on:\n  - a\n  - c\n  - b\n"
+    loaded = load(text, "dir/e.yaml")
+    with pytest.raises(InvalidConfig) as caught:
+        require_sound(loaded.ensemble, loaded, "dir/e.yaml")
+    words = ['depends on "c", which is not there', "depends on itself"]
+    assert caught.value.message == f'dir/e.yaml:8: agents[1] "b": {words[0]} (and 1 more)'
+    assert caught.value.data == {
+        "file": "dir/e.yaml",
+        "line": 8,
+        "agent": "b",
+        "problems": [{"line": 8, "agent": "b", "message": words[0]}, {"line": 9, "agent": "b", "message": words[1]}],
+    }
+
+
+def test_a_file_is_named_even_where_its_lines_are_not_known() -> None:
+    faulty = Ensemble.model_validate({"name": "e", "agents": [{"name": "a", "script": "x", "depends_on": ["a"]}]})
+    with pytest.raises(InvalidConfig, match=r'^dir/e.yaml: agent "a": depends on itself$') as caught:
+        require_sound(faulty, file="dir/e.yaml")
+    assert (caught.value.data or {})["file"] == "dir/e.yaml"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import InvalidConfig, NotFound
-from tests.unit.ensembles.library_parts import by_name, ensemble, library, of_project, put, put_ensemble, settings
+from tests.unit.ensembles.library_parts import age, by_name, ensemble, library, of_project, put, put_ensemble, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,56 @@ def test_an_ensemble_means_its_own_neighbours_first_and_never_those_of_another_p
         made.find("only-one", two)
     with pytest.raises(NotFound):
         made.find("only-one", user)
-    assert made.find("one/only-one", two).origin.project == tmp_path / "one"
+    assert made.find("two/review", two).ensemble.description == "of two"
+    assert made.find("user/review", two).origin.tier == "user"
+    assert made.find("shipped/more", two).origin.tier == "shipped"
+    assert made.find("one/only-one", user).origin.project == tmp_path / "one"
+    for whose in (two, shipped):
+        with pytest.raises(NotFound, match="ensembles of other projects are not run from a project"):
+            made.find("one/only-one", whose)
+    assert made.find("one/only-one").origin.project == tmp_path / "one"
+    with pytest.raises(NotFound, match="there is two, user, shipped"):
+        made.find("elsewhere/review", two)
+
+
+def test_a_name_that_several_projects_have_means_the_caller_its_own(tmp_path: Path) -> None:
+    for project in ("work/app", "play/app"):
+        put_ensemble(of_project(tmp_path, project), "review", project)
+    put_ensemble(of_project(tmp_path, "work/app"), "private")
+    made = library(tmp_path, "work/app", "play/app")
+    play = made.find("play/app/review").origin
+    assert made.find("app/review", play).ensemble.description == "play/app"
+    with pytest.raises(NotFound, match="not run from a project"):
+        made.find("work/app/review", play)
+    with pytest.raises(NotFound, match="among 1"):
+        made.find("app/private", play)
+
+
+def test_names_that_are_hidden_are_suggested_once(tmp_path: Path) -> None:
+    for base in (of_project(tmp_path, "app"), tmp_path / "user"):
+        put_ensemble(base, "review")
+    with pytest.raises(NotFound, match=r"there is review($|;)") as refused:
+        library(tmp_path, "app").find("reviews")
+    assert refused.value.data == {"near": ["review"], "count": 1}
+
+
+def test_what_cannot_be_run_is_listed_with_the_line(tmp_path: Path) -> None:
+    base = tmp_path / "user"
+    text = (
+        "name: {}\nagents:\n"
+        "  - name: a\n    script: x\n    depends_on: {}\n"
+        "  - {{name: b, script: x, depends_on: [a]}}\n"
+    )
+    circle = put(base / "ensembles/circle.yaml", text.format("circle", "[b]"))
+    dangling = put(base / "ensembles/dangling.yaml", text.format("dangling", "[c]"))
+    age(circle)
+    age(dangling)
+    for _ in range(2):
+        entries = {entry.name: entry for entry in library(tmp_path).entries()}
+        assert {name: entry.agents for name, entry in entries.items()} == {"circle": 2, "dangling": 2}
+        assert (entries["circle"].problem or "").startswith(f'{circle}:5: agents[0] "a": agents depend on each other')
+        assert (entries["dangling"].problem or "").startswith(f'{dangling}:5: agents[0] "a": depends on "c"')
+    assert library(tmp_path).find("circle").ensemble.name == "circle"
 
 
 def test_projects_whose_directories_are_called_alike_are_told_apart(tmp_path: Path) -> None:

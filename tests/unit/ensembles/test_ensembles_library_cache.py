@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as with_settings
 from hypothesis import strategies as st
 
-from mcpd.servers.ensembles.library import library as library_module
+from mcpd.errors import InvalidConfig, NotFound
+from mcpd.servers.ensembles.format.loading import load
+from mcpd.servers.ensembles.library import looking
 from mcpd.servers.ensembles.library.summaries import FILE, MOST
+from mcpd.servers.ensembles.library.walking import Walk
 from tests.unit.ensembles.library_parts import age, by_name, ensemble, library, of_project, put_ensemble
 
 if TYPE_CHECKING:
@@ -25,13 +28,12 @@ if TYPE_CHECKING:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were parsed."""
     files: list[str] = []
-    load = library_module.load
 
     def counted(text: str, file: str) -> Any:
         files.append(file.rpartition("/")[2])
         return load(text, file)
 
-    monkeypatch.setattr(library_module, "load", counted)
+    monkeypatch.setattr(looking, "load", counted)
     return files
 
 
@@ -188,7 +190,7 @@ def test_a_cache_that_lies_about_a_name_makes_no_other_ensemble_of_it(tmp_path: 
     cache = _cache(tmp_path)
     cache.write_bytes(cache.read_bytes().replace(b'"name":"one"', b'"name":"two"'))
     made = library(tmp_path)
-    with pytest.raises(library_module.NotFound):
+    with pytest.raises(NotFound):
         made.find("two")
 
 
@@ -217,3 +219,63 @@ def test_files_that_are_gone_leave_the_cache(tmp_path: Path) -> None:
     library(tmp_path).entries()
     known = json.loads((tmp_path / "cache" / FILE).read_bytes())["files"]
     assert {path.rpartition("/")[2] for path in known} == {"two.yaml", "three.yaml"}
+
+
+@pytest.fixture
+def walked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tiers whose files were looked at."""
+    kinds: list[str] = []
+
+    def counted(tier: Any) -> Any:
+        kinds.append(tier.kind)
+        return Walk(tier)
+
+    monkeypatch.setattr(looking, "Walk", counted)
+    return kinds
+
+
+def test_what_an_ensemble_runs_again_and_again_is_found_without_looking_at_all_files(
+    tmp_path: Path, walked: list[str]
+) -> None:
+    base = of_project(tmp_path, "app")
+    one, two, _ = _settled(base, "one", "two", "three")
+    made = library(tmp_path, "app")
+    whose = made.find("one").origin
+    walked.clear()
+    for name in ("two", "three", "app/two") * 10:
+        assert made.find(name, whose).ensemble.name == name.rpartition("/")[2]
+    assert walked == []
+    two.write_text(ensemble("two", "another"))
+    assert made.find("two", whose).ensemble.description == "another"
+    assert walked
+    one.write_text(ensemble("four"))
+    two.unlink()
+    with pytest.raises(NotFound):
+        made.find("two", whose)
+    assert made.find("four", whose).origin.file == one
+
+
+@pytest.mark.parametrize("look", ["find", "entries", "state", "refresh"])
+def test_what_a_name_means_to_an_ensemble_is_found_out_anew_by_each_look_at_all_files(
+    tmp_path: Path, look: str
+) -> None:
+    base = of_project(tmp_path, "app")
+    first, second, _ = _settled(base, "a", "b", "caller")
+    made = library(tmp_path, "app")
+    whose = made.find("caller").origin
+    assert made.find("b", whose).origin.file == second
+    first.write_text(ensemble("b"))
+    made.find("caller") if look == "find" else getattr(made, look)()
+    assert made.find("b", whose).origin.file == first
+
+
+def test_a_symlink_in_the_place_of_what_was_found_is_not_followed(tmp_path: Path) -> None:
+    base = of_project(tmp_path, "app")
+    one, two = _settled(base, "one", "two")
+    made = library(tmp_path, "app")
+    whose = made.find("one").origin
+    two.rename(tmp_path / "private.yaml")
+    two.symlink_to(tmp_path / "private.yaml")
+    with pytest.raises(InvalidConfig, match="not followed"):
+        made.find("two", whose)
+    assert made.find("one", whose).origin.file == one

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import InvalidConfig, NotFound
+from mcpd.servers.ensembles.library import profiles
 from tests.unit.ensembles.library_parts import ensemble, library, of_project, put, put_ensemble
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ def test_l6_a_profile_is_the_projects_then_the_users_then_the_packages(tmp_path:
     _config(tmp_path / "shipped", fast="the-packages", slow="the-packages", spare="the-packages")
     made, origins = _all(tmp_path)
     means = {
-        (whose, name): (made.profile(name, origins[whose]).model, made.profile_origin(name, origins[whose]))
+        (whose, name): (found[0].model, found[1])
         for whose in origins
         for name in ("fast", "slow", "spare")
+        for found in (made.profile_of(name, origins[whose]),)
     }
     assert means == {
         ("of-one", "fast"): ("of-one", "project"),
@@ -180,7 +182,26 @@ def test_profiles_of_a_project_stay_in_it(tmp_path: Path) -> None:
     (base / "profiles").rmdir()
     put(tmp_path / "home/profiles/y.yaml", "{name: y, provider: mock, model: m}")
     (base / "profiles").symlink_to(tmp_path / "home/profiles")
-    assert [each.name for each in library(tmp_path, "one").profiles()] == ["config.yaml"]
+    listed = library(tmp_path, "one").profiles()
+    assert [(each.name, each.profile) for each in listed] == [("config.yaml", None), ("profiles", None)]
+    assert "leads out of the project" in (listed[1].problem or "")
+
+
+@pytest.mark.parametrize("limit", ["MOST_FILES", "MOST_NAMES"])
+def test_profiles_beyond_the_limit_are_said_to_be_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(profiles, limit, 3)
+    _config(tmp_path / "user", fast="the-users")
+    for number in range(3):
+        put(of_project(tmp_path, "one") / f"profiles/p{number}.yaml", f"{{name: p{number}, provider: mock, model: m}}")
+    made, origins = _all(tmp_path)
+    assert made.profile("fast", origins["of-one"]).model == "the-users"
+    put(of_project(tmp_path, "one") / "profiles/p3.yaml", "{name: p3, provider: mock, model: m}")
+    (problem,) = [each.problem for each in made.profiles() if each.problem]
+    assert "more than" in problem
+    with pytest.raises(InvalidConfig, match="more than"):
+        made.profile("fast", origins["of-one"])
 
 
 def test_a_configuration_of_a_project_is_no_symlink_wherever_that_leads(tmp_path: Path) -> None:
@@ -198,3 +219,11 @@ def test_a_profile_changes_when_its_file_does(tmp_path: Path) -> None:
     (tmp_path / "user/config.yaml").unlink()
     with pytest.raises(NotFound):
         made.profile("fast", origins["mine"])
+
+
+def test_names_that_several_tiers_have_are_suggested_once_and_counted_once(tmp_path: Path) -> None:
+    for base in (of_project(tmp_path, "one"), tmp_path / "user", tmp_path / "shipped"):
+        _config(base, fake="m")
+    made, origins = _all(tmp_path)
+    with pytest.raises(NotFound, match=r'^there is no profile "fak" among 1; there is fake; profiles are in'):
+        made.profile("fak", origins["of-one"])

@@ -280,3 +280,12 @@ def test_any_document_is_valid_or_refused_by_line(
             assert 1 <= each["line"] <= text.count("\n") + 1
             assert "pydantic" not in each["message"]
             assert "Input" not in each["message"]
+
+
+def test_a_condition_of_a_dependency_is_refused_and_not_passed_over() -> None:
+    text = (
+        "name: x\nagents:\n  - {name: a, script: s.py}\n  - name: b\n    script: s.py\n    depends_on:\n"
+        "      - {agent_name: a, condition: '${a.ok}'}\n"
+    )
+    with pytest.raises(InvalidConfig, match=r'^f\.yaml:7: agents\[1\] "b": .*under when$'):
+        load(text, "f.yaml")

@@ -51,10 +51,9 @@ class Shelf:
             raise NotFound(f'there is no profile "{name}" for {whose.tier}')
         return Profile(model="m", provider="mock")
 
-    def profile_origin(self, name: str, whose: Origin) -> Tier:
+    def profile_of(self, name: str, whose: Origin) -> tuple[Profile, Tier]:
         """As a library does."""
-        self.profile(name, whose)
-        return whose.tier
+        return self.profile(name, whose), whose.tier
 
     def script(self, origin: Origin, script: str) -> str | None:
         """What is wrong with *script*."""
@@ -195,6 +194,19 @@ def test_not_more_ensembles_are_looked_at_than_the_limit() -> None:
     (finding,) = Shelf(root=runs(*names), **others, **leaves).findings()
     assert finding.severity == "warning"
     assert str(MAX_ENSEMBLES) in finding.message
+
+
+def test_ensembles_are_looked_at_for_a_limited_time() -> None:
+    shelf = Shelf(root=runs(*(f"n{number}" for number in range(50))), **{f"n{number}": LEAF for number in range(50)})
+    found = shelf.find("root")
+
+    def clock() -> float:
+        return 3.0 * len(shelf.found)
+
+    (finding,) = validate(found, shelf, shelf.loaded("root"), script_exists=shelf.script, servers=None, clock=clock)
+    assert finding.severity == "warning"
+    assert "take too long to read" in finding.message
+    assert len(shelf.found) == 1 + 4
 
 
 def test_a_file_full_of_faults_has_a_limited_number_of_findings() -> None:

@@ -18,7 +18,7 @@ from mcpd.servers.ensembles.editing.comparing import difference
 from mcpd.servers.ensembles.editing.layout import Layout, Splice, UnclearLayoutError, is_flow, spliced
 from mcpd.servers.ensembles.editing.lists import list_changed
 from mcpd.servers.ensembles.editing.planning import planned, refuse
-from mcpd.servers.ensembles.editing.rendering import Style
+from mcpd.servers.ensembles.editing.rendering import Style, reads_as
 from mcpd.servers.ensembles.format.graph import problems
 from mcpd.servers.ensembles.format.loading import load
 
@@ -56,9 +56,12 @@ def edited(text: str, changes: Changes, file: str) -> str:
         new = spliced(layout.text, list(_splices(layout, plan, loaded.document)))
     except UnclearLayoutError:
         raise InvalidArgument(f"{file}: {_UNCLEAR}") from None
-    new = new if ended else new.removesuffix("\n").removesuffix("\r")
+    meant = plan.applied(loaded.document)
+    # The end of the last line stays if it belongs to a text that was added.
+    if not ended and reads_as(bare := new.removesuffix("\n").removesuffix("\r"), meant):
+        new = bare
     changed = _loaded(new, file)
-    if changed.document != plan.applied(loaded.document):
+    if changed.document != meant:
         raise InvalidArgument(f"{file}: {_UNCLEAR}")
     refuse([(each.agent, each.message) for each in problems(changed.ensemble)])
     return new

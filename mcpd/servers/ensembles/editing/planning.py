@@ -61,11 +61,17 @@ def planned(loaded: Loaded, changes: Changes) -> Plan:
     agents = loaded.ensemble.agents
     names = [agent.name for agent in agents]
     _check_names(names, changes)
-    faults = [*_contradictions(changes), *_duplicates(names, changes), *_left(loaded, changes)]
+    faults: list[tuple[str | None, str]] = [
+        *_contradictions(changes),
+        *_duplicates(names, changes),
+        *_left(loaded, changes),
+    ]
     for name in changes.update_model_profiles:
         agent = agents[names.index(name)]
         if not isinstance(agent, ModelAgent):
             faults.append((name, f"it has no model profile: it is of the kind {kind_of(agent)}"))
+    if not changes.add_agents and set(names) <= set(changes.remove_agents):
+        faults.append((None, "no agent would be left, and an ensemble has at least one; add one by the same change"))
     refuse(faults)
     return Plan(
         removed=frozenset(names.index(name) for name in changes.remove_agents),

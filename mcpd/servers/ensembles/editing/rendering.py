@@ -37,7 +37,7 @@ class Style:
         """
         for write in (_literal, _plain, _quoted):
             text = self._dumped(self._styled(value, write))
-            if _reads_as(text, value):
+            if reads_as(text, value):
                 first, *rest = text.removesuffix("\n").split("\n")
                 return "\n".join([first, *(" " * column + line if line else line for line in rest)])
         raise _unwritable()
@@ -47,7 +47,7 @@ class Style:
         for write in (_plain, _quoted):
             # A scalar alone is written otherwise than one in a list.
             text = self._dumped(_flow([value], write)).removesuffix("\n").removeprefix("[").removesuffix("]")
-            if "\n" not in text and _reads_as(f"[{text}]", [value]):
+            if "\n" not in text and reads_as(f"[{text}]", [value]):
                 return text
         raise _unwritable()
 
@@ -106,7 +106,8 @@ def _long(value: Any) -> bool:
     return isinstance(value, str) and "\n" in value
 
 
-def _reads_as(text: str, value: Any) -> bool:
+def reads_as(text: str, value: Any) -> bool:
+    """Whether *text* is YAML for *value*."""
     try:
         return bool(read(text, "agent")[0] == value)
     except InvalidConfig:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidArgument, InvalidConfig
 from mcpd.model.base import printable
+from mcpd.servers.ensembles.format.loading import MAX_PROBLEMS, Fault, invalid
 from mcpd.servers.ensembles.format.models import DispatchAgent, LoopAgent, McpAgent
 from mcpd.servers.ensembles.format.references import check, check_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from mcpd.servers.ensembles.format.loading import Loaded
     from mcpd.servers.ensembles.format.models import Agent, AgentBase, Ensemble
 
 INPUT: Final = "input"
@@ -85,17 +87,35 @@ def problems(ensemble: Ensemble) -> list[Problem]:
     return sorted(found, key=lambda problem: problem.path[1])
 
 
-def require_sound(ensemble: Ensemble) -> None:
-    """Raises :class:`~mcpd.errors.InvalidConfig` for an ensemble that cannot be run as it is."""
+def fault(ensemble: Ensemble, loaded: Loaded | None = None, file: str = "") -> InvalidConfig | None:
+    """The error for *ensemble* if it cannot be run as it is, None if it can.
+
+    With *loaded*, what *file* holds, it is like those of :func:`.loading.load`, and names the line. Without, the lines
+    are not known, and *file* may be empty.
+    """
     found = problems(ensemble)
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        fault = InvalidConfig(f'ensemble {ensemble.name}: agent "{found[0].agent}": {found[0].message}{more}')
-        fault.data = {
-            "ensemble": ensemble.name,
-            "problems": [{"agent": each.agent, "message": each.message} for each in found[:_MAX_CYCLES]],
-        }
-        raise fault
+    if not found:
+        return None
+    first, shown = found[0], found[:MAX_PROBLEMS]
+    if loaded is not None:
+        faults = [Fault.of(int(at.path[1]), at.agent, at.message, loaded.positions.line(at.path)) for at in shown]
+        return invalid(file, faults, len(found))
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    where = file or f"ensemble {ensemble.name}"
+    error = InvalidConfig(f'{where}: agent "{first.agent}": {first.message}{more}')
+    error.data = {
+        "ensemble": ensemble.name,
+        **({"file": file} if file else {}),
+        "agent": first.agent,
+        "problems": [{"agent": each.agent, "message": each.message} for each in shown],
+    }
+    return error
+
+
+def require_sound(ensemble: Ensemble, loaded: Loaded | None = None, file: str = "") -> None:
+    """Raises :class:`~mcpd.errors.InvalidConfig` for an ensemble that cannot be run as it is, see :func:`fault`."""
+    if (error := fault(ensemble, loaded, file)) is not None:
+        raise error
 
 
 def _dependencies(agents: Iterable[AgentBase]) -> dict[str, set[str]]:

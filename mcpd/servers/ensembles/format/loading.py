@@ -93,11 +93,11 @@ def _read(text: str, file: str) -> tuple[Any, Positions]:
 def _a_mapping(document: Any, positions: Positions, file: str, what: str) -> dict[str, Any]:
     if isinstance(document, dict):
         return document
-    raise _invalid(file, [_Problem(positions.line(()), None, f"{what} has to be a mapping of keys to values")], 1)
+    raise invalid(file, [Fault(positions.line(()), None, f"{what} has to be a mapping of keys to values")], 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Problem:
+class Fault:
     """A fault of a file."""
 
     line: int
@@ -105,6 +105,11 @@ class _Problem:
     message: str
     where: str = ""
     """What the message of an error says before it, where that does not name the agent in another way."""
+
+    @classmethod
+    def of(cls, index: int, name: str, message: str, line: int) -> Fault:
+        """One of the agent *name*, which is number *index*."""
+        return cls(line, name, message, f'agents[{index}] "{printable(name)}": ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ def _validated(model: type[_Model], content: dict[str, Any], positions: Position
     document = _Document(model, content, positions)
     ordered = sorted(found.items(), key=lambda item: positions.line(item[0][0]))
     problems = [_problem(document, path, fault) for (path, _), fault in ordered[:MAX_PROBLEMS]]
-    raise _invalid(file, problems, len(ordered)) from None
+    raise invalid(file, problems, len(ordered)) from None
 
 
 def _follows(fault: ErrorDetails, content: dict[str, Any]) -> bool:
@@ -137,7 +142,8 @@ def _follows(fault: ErrorDetails, content: dict[str, Any]) -> bool:
     return fault["type"] == "too_short" and bool(content.get(str(fault["loc"][0])))
 
 
-def _invalid(file: str, problems: Sequence[_Problem], count: int) -> InvalidConfig:
+def invalid(file: str, problems: Sequence[Fault], count: int) -> InvalidConfig:
+    """The error for *file* that has *count* faults, of which *problems* are the first."""
     first = problems[0]
     others = f" (and {count - 1} more)" if count > 1 else ""
     error = InvalidConfig(f"{file}:{first.line}: {first.where}{first.message}{others}")
@@ -178,17 +184,17 @@ def _agent(content: dict[str, Any], path: _Path) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _problem(document: _Document, path: _Path, fault: ErrorDetails) -> _Problem:
+def _problem(document: _Document, path: _Path, fault: ErrorDetails) -> Fault:
     line = document.positions.line(path)
     match path:
         case ("agents", int(number), *inner):
             words = _words(document, path, inner, fault)
             name = _agent(document.content, path)
             if name:
-                return _Problem(line, name, words, f'agents[{number}] "{printable(name)}": ')
-            return _Problem(line, None, f"agents[{number}]: {words}")
+                return Fault.of(number, name, words, line)
+            return Fault(line, None, f"agents[{number}]: {words}")
         case _:
-            return _Problem(line, None, _words(document, path, path, fault))
+            return Fault(line, None, _words(document, path, path, fault))
 
 
 def _words(document: _Document, path: _Path, inner: Sequence[str | int], fault: ErrorDetails) -> str:

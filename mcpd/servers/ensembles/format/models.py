@@ -35,12 +35,18 @@ Provider = Literal[
 ]  # fmt: skip
 
 
-def _dependencies(value: Any) -> Any:
-    """One name, or several, each on its own or as ``{agent_name: …}``."""
-    listed = [value] if isinstance(value, (str, dict)) else value
-    if not isinstance(listed, (list, tuple)):
-        return listed
-    return [each.get("agent_name", each) if isinstance(each, dict) else each for each in listed]
+def _listed(value: Any) -> Any:
+    """*value*, of which there may be several."""
+    return [value] if isinstance(value, (str, dict)) else value
+
+
+def _dependency(value: Any) -> Any:
+    """The name, on its own or as ``{agent_name: …}``."""
+    if not isinstance(value, dict) or "agent_name" not in value:
+        return value
+    if len(value) > 1:
+        raise ValueError("a dependency has no key but agent_name; a condition is the agent's own, under when")
+    return value["agent_name"]
 
 
 class Part(BaseModel):
@@ -53,7 +59,7 @@ class AgentBase(Part):
     """What every agent may have."""
 
     name: AgentName
-    depends_on: Annotated[tuple[AgentName, ...], BeforeValidator(_dependencies)] = ()
+    depends_on: Annotated[tuple[Annotated[AgentName, BeforeValidator(_dependency)], ...], BeforeValidator(_listed)] = ()
     fan_out: bool = False
     """Run once for each element of what it depends on, which has to be a list; needs ``depends_on``."""
     input_key: str | None = None

@@ -35,11 +35,13 @@ if TYPE_CHECKING:
 MAX_SIZE: Final = 256 * 1024
 """Characters of a file, and of all its text where aliases stand for what they repeat.
 
-The parser is written in Python: this much of the worst takes it a second.
+The parser is written in Python: this much of the worst, with :data:`MAX_NODES`, takes it a second or two.
 """
 MAX_DEPTH: Final = 64
-MAX_NODES: Final = 40_000
-"""Values and keys where aliases stand for what they repeat: a thousand agents with forty each."""
+MAX_NODES: Final = 20_000
+"""Values and keys where aliases stand for what they repeat: a thousand agents with twenty each, more than of their
+usual keys there is room for in :data:`MAX_SIZE`.
+"""
 
 _TAGS: Final = "tag:yaml.org,2002:"
 _TEXT: Final = frozenset({f"{_TAGS}str", f"{_TAGS}timestamp", f"{_TAGS}value", f"{_TAGS}merge", "!"})

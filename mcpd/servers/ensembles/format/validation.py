@@ -6,9 +6,11 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Final, Literal
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mcpd.errors import InvalidConfig, NotFound
+from mcpd.model.base import printable
 from mcpd.servers.ensembles.engine.types import MAX_DEPTH
 from mcpd.servers.ensembles.format import graph
 from mcpd.servers.ensembles.format.models import (
@@ -21,7 +23,7 @@ from mcpd.servers.ensembles.format.models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from mcpd.servers.ensembles.engine.types import Found, Origin, Source
     from mcpd.servers.ensembles.format.loading import Loaded
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_ENSEMBLES: Final = 1000
 """How many ensembles are looked at for those that one runs."""
+MAX_TIME: Final = 10.0
+"""Seconds that finding them may take: their files may be anybody's, and slow to read."""
 MAX_FINDINGS: Final = 500
 """How many are named; one more says how many others there are."""
 
@@ -54,18 +58,22 @@ def validate(
     *,
     script_exists: Callable[[Origin, str], str | None],
     servers: Collection[str] | None,
+    options_fault: Callable[[str, Mapping[str, Any]], str | None] = lambda provider, options: None,
+    clock: Callable[[], float] = thread_time,
 ) -> list[Finding]:
     """What is wrong with the ensemble *found*, by line: in its graph, with what it names, and with what that runs.
 
     *loaded* is its file, *source* knows profiles and other ensembles, *script_exists* says what is wrong with a script
-    of an origin, and *servers* are the installed ones, or None where that is not known. A run is possible if nothing of
-    it is an error. What was read already is not a finding: :func:`.loading.load` raises for it.
+    of an origin, *servers* are the installed ones, or None where that is not known, and *options_fault* says what is
+    wrong with options for a provider; *clock* tells seconds. A run is possible if nothing of it is an error. What was
+    read already is not a finding: :func:`.loading.load` raises for it.
     """
     notes = [
         *(_Note("error", problem.message, problem.path) for problem in graph.problems(found.ensemble)),
         *_names(found, source, script_exists, servers),
+        *_options(found, source, options_fault),
         *_oddities(found.ensemble),
-        *_Runs(source, found).notes(),
+        *_Runs(source, found, clock).notes(),
     ]
     agents = found.ensemble.agents
     findings = [
@@ -117,6 +125,28 @@ def _names(
                 yield _Note(
                     "error", f'the server "{agent.mcp.server}" is not installed{guess}', (*path, "mcp", "server")
                 )
+
+
+def _options(
+    found: Found, source: Source, options_fault: Callable[[str, Mapping[str, Any]], str | None]
+) -> Iterator[_Note]:
+    """Options that the provider refuses: those of profiles with those of the agent over them."""
+    for index, agent in enumerate(found.ensemble.agents):
+        if not isinstance(agent, ModelAgent):
+            continue
+        own = agent.options or {}
+        if agent.provider is not None and (fault := options_fault(agent.provider, own)):
+            yield _Note("error", fault, ("agents", index, "options"))
+        for key in ("model_profile", "fallback_model_profile"):
+            if (name := getattr(agent, key)) is None:
+                continue
+            try:
+                profile = source.profile(name, found.origin)
+            except (NotFound, InvalidConfig):  # A finding of its own.
+                continue
+            if fault := options_fault(profile.provider, {**(profile.options or {}), **own}):
+                path = ("agents", index, "options" if own else key)
+                yield _Note("error", f'with the profile "{printable(name)}", {fault}', path)
 
 
 def _profile_fault(found: Found, source: Source, name: str | None) -> str | None:
@@ -174,8 +204,10 @@ class _Call:
 class _Runs:
     """Which ensembles run which, from one of them on; what an agent names only when it runs is not known here."""
 
-    def __init__(self, source: Source, root: Found) -> None:
+    def __init__(self, source: Source, root: Found, clock: Callable[[], float]) -> None:
         self._source = source
+        self._clock = clock
+        self._end = clock() + MAX_TIME
         self._root = str(root.origin.file)
         self._names = {self._root: root.ensemble.name}
         """Of ensembles, by file."""
@@ -198,7 +230,8 @@ class _Runs:
     def notes(self) -> Iterator[_Note]:
         """What is wrong with them."""
         if self._cut:
-            yield _Note("warning", f"only {MAX_ENSEMBLES} of the ensembles that it runs were looked at", ())
+            many = f"there are more than {MAX_ENSEMBLES}, or their files take too long to read"
+            yield _Note("warning", f"not all ensembles that it runs were looked at: {many}", ())
         yield from (_Note("error", call.fault, call.path) for call in self._calls[self._root] if call.fault)
         for target, path in self._targets.items():
             for file in sorted(self._reached(target) - {self._root}):
@@ -214,6 +247,9 @@ class _Runs:
             named = _run_by(agent)
             if named is None:
                 continue
+            if self._clock() >= self._end:
+                self._cut = True
+                break
             path: _Path = ("agents", index, *named[1])
             try:
                 callee = self._source.find(named[0], caller.origin)

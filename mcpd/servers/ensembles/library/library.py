@@ -4,36 +4,33 @@
 from __future__ import annotations
 
 import difflib
-import logging
 from dataclasses import dataclass, replace
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import InvalidConfig, McpdError, NotFound
+from mcpd.errors import InvalidConfig, NotFound
 from mcpd.model import printable
 from mcpd.servers.ensembles.engine.types import Found
 from mcpd.servers.ensembles.format.loading import Loaded, load
 from mcpd.servers.ensembles.library import scripts
+from mcpd.servers.ensembles.library.looking import LEFT_OUT, Known, Look, Looking
 from mcpd.servers.ensembles.library.memory import Memory
-from mcpd.servers.ensembles.library.profiles import MOST_NAMED, ProfileEntry, Profiles
-from mcpd.servers.ensembles.library.summaries import Summaries, Summary, faulty, summary_of
-from mcpd.servers.ensembles.library.tiers import Kind, Signature, Tier, shown, tiers, unreadable, unusable
-from mcpd.servers.ensembles.library.walking import File, Walk
+from mcpd.servers.ensembles.library.profiles import MOST_COMPARED, MOST_NAMED, ProfileEntry, Profiles
+from mcpd.servers.ensembles.library.summaries import Summaries
+from mcpd.servers.ensembles.library.tiers import Kind, Signature, Tier, shown, signature, tiers, unreadable, unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from mcpd.servers.ensembles.engine.types import Origin
     from mcpd.servers.ensembles.format.models import Profile
+    from mcpd.servers.ensembles.library.walking import File
     from mcpd.servers.ensembles.settings import Settings
 
 ARTIFACTS: Final = "artifacts"
 _MOST_LOADED: Final = 64
-"""Ensembles that are kept whole."""
-_MOST_COMPARED: Final = 2000
-"""Names among which those like an unknown one are looked for."""
-
-log = logging.getLogger("llm-orc")
+"""Files whose ensembles, or faults, are kept whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +38,7 @@ class Entry:
     """An ensemble, or a file that is to be one."""
 
     name: str
-    """The file's, without suffix, if something is wrong with it."""
+    """The file's, without suffix, if what is in it is not known."""
     description: str
     origin: Origin
     qualified: str
@@ -53,7 +50,7 @@ class Entry:
     shadowed: bool
     """Whether its name alone means another one."""
     problem: str | None
-    """Why it cannot be used, with file and, where there is one, line."""
+    """Why it cannot be run, with file and, where there is one, line."""
     modified: float
     """Seconds since the epoch."""
 
@@ -71,43 +68,44 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A file, and what is known of it."""
+class _Refused:
+    """What a file cannot be loaded for."""
 
-    tier: Tier
-    file: File
-    summary: Summary
-
-    @property
-    def name(self) -> str:
-        return self.summary.name or printable(self.file.path.stem)
+    message: str
+    data: dict[str, object] | None
 
 
 class Library:
     """The ensembles and profiles of *settings*, as they are at each call; any thread may use it.
 
     What a call finds changed it reads, which takes milliseconds for each file; :meth:`refresh` in a thread does that
-    beforehand.
+    beforehand. Only which file a name means to an ensemble is remembered: from the latest call that looked at all
+    files, as one does at the beginning of each run.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, clock: Callable[[], float] = thread_time) -> None:
+        """*clock* tells the seconds that reading files has taken, which are limited."""
         self.settings = settings
         self.tiers = tiers(settings)
-        self._summaries = Summaries(settings.cache)
-        self._loaded: Memory[tuple[Loaded, str]] = Memory(_MOST_LOADED)
+        self._loaded: Memory[tuple[Loaded, str] | _Refused] = Memory(_MOST_LOADED)
         self._profiles = Profiles()
+        self._looking = Looking(self.tiers, Summaries(settings.cache), clock)
 
     def refresh(self) -> None:
         """Read what has changed, so that other calls need not."""
-        self._known()
+        self._looking.look()
         self._profiles.entries(self.tiers)
 
     def entries(self) -> list[Entry]:
         """All ensembles: by projects, user and package, and by path in each. Broken files are among them."""
-        return self._entries(self._known())
+        return self._entries(self._looking.look())
 
     def find(self, name: str, whose: Origin | None = None) -> Found:
-        """The ensemble *name*: that of *whose*, if given, comes first, and one of another project's only by ``X/name``.
+        """The ensemble *name*: that of *whose*, if given, comes first, and one of another project's only by ``X/name``,
+        unless *whose* is a project's or the package's, which run none of another project.
+
+        For *whose*, a name goes on meaning the same file until that changes or a call without *whose* is made, so that
+        what a run asks again and again costs next to nothing. What is in the file is always what it holds now.
 
         Raises :class:`~mcpd.errors.NotFound` with names that are alike, and :class:`~mcpd.errors.InvalidConfig` that
         names file and line if it cannot be used.
@@ -122,6 +120,8 @@ class Library:
             if loaded.ensemble.name == known.name:
                 break
         else:
+            if known.summary.name is None:
+                raise unusable(known.file.path, f'{LEFT_OUT}; its ensemble is "{loaded.ensemble.name}"')
             raise NotFound(f"{shown(known.file.path)} changes all the time; try again")
         origin = known.tier.origin(known.file.path)
         return Found(loaded.ensemble, origin, self._profiles.plexus(known.tier)), loaded, text
@@ -131,11 +131,12 @@ class Library:
 
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` if it cannot be used.
         """
-        return self._profiles.find(name, self._with_profiles(whose))[0]
+        return self.profile_of(name, whose)[0]
 
-    def profile_origin(self, name: str, whose: Origin) -> Kind:
-        """Whose word that profile is. Raises the same."""
-        return self._profiles.find(name, self._with_profiles(whose))[1].kind
+    def profile_of(self, name: str, whose: Origin) -> tuple[Profile, Kind]:
+        """The same, and whose word it is."""
+        profile, tier = self._profiles.find(name, self._with_profiles(whose))
+        return profile, tier.kind
 
     def profiles(self) -> list[ProfileEntry]:
         """All profiles, and what is wrong with any."""
@@ -159,55 +160,41 @@ class Library:
 
     def state(self) -> State:
         """What there is now."""
-        known = self._known()
+        look = self._looking.look()
         by_name: dict[str, set[tuple[Path, Signature | None]]] = {}
-        for each in known:
+        for each in look.known:
             by_name.setdefault(each.name, set()).add((each.file.path, each.file.signature))
         return State(
             {name: frozenset(files) for name, files in by_name.items()},
-            tuple(replace(entry, modified=0.0) for entry in self._entries(known)),
+            tuple(replace(entry, modified=0.0) for entry in self._entries(look)),
             self._profiles.state(self.tiers),
         )
 
-    def _entries(self, known: list[_Known]) -> list[Entry]:
-        in_tier: dict[tuple[str, str], _Known] = {}
-        first: dict[str, _Known] = {}
-        for each in _by_rank(known):
-            in_tier.setdefault((each.tier.label, each.name), each)
-        for each in known:
-            first.setdefault(each.name, in_tier[each.tier.label, each.name])
-        return [_entry(each, in_tier[each.tier.label, each.name], first[each.name]) for each in known]
-
-    def _known(self) -> list[_Known]:
-        found = [(tier, file) for tier in self.tiers for file in Walk(tier).files]
-        known = [_Known(tier, file, self._summary(tier, file)) for tier, file in found]
-        self._summaries.save({file.path for _, file in found}, {tier.base for tier in self.tiers})
-        return known
-
-    def _summary(self, tier: Tier, file: File) -> Summary:
-        if file.signature is None:
-            return faulty(unusable(file.path, file.problem or "").message)
-        known = self._summaries.get(file.path, file.signature)
-        if known is not None:
-            return known
-        try:
-            text, settled = _read(tier, file)
-        except InvalidConfig as error:
-            return faulty(error.message)
-        summary = _summarized(text, file.path)
-        if settled is not None:
-            self._summaries.put(file.path, settled, summary)
-        return summary
+    def _entries(self, look: Look) -> list[Entry]:
+        first: dict[str, Known] = {}
+        for each in look.known:
+            first.setdefault(each.name, look.by_name[each.tier][each.name])
+        return [_entry(each, look.by_name[each.tier][each.name], first[each.name]) for each in look.known]
 
     def _load(self, tier: Tier, file: File) -> tuple[Loaded, str]:
         if file.signature is None:
             raise unusable(file.path, file.problem or "")
-        if (made := self._loaded.get(file.path, file.signature)) is not None:
-            return made
-        text, settled = _read(tier, file)
-        made = load(text, shown(file.path)), text
-        if settled is not None:
-            self._loaded.put(file.path, settled, made)
+        made = self._loaded.get(file.path, file.signature)
+        if made is None:
+            try:
+                text, settled = tier.read(file.relative)
+            except OSError as error:
+                raise unreadable(file.path, error) from error
+            try:
+                made = load(text, shown(file.path)), text
+            except InvalidConfig as error:
+                made = _Refused(error.message, error.data)
+            if settled is not None:
+                self._loaded.put(file.path, settled, made)
+        if isinstance(made, _Refused):
+            refusal = InvalidConfig(made.message)
+            refusal.data = made.data
+            raise refusal
         return made
 
     def _tiers_of(self, whose: Origin | None) -> list[Tier]:
@@ -221,50 +208,69 @@ class Library:
         """Where a profile is looked for: the user can say what the package's ensembles mean by a name."""
         return [tier for tier in self.tiers if tier.project is None or tier.holds(whose)]
 
-    def _named(self, name: str, whose: Origin | None) -> _Known:
+    def _named(self, name: str, whose: Origin | None) -> Known:
         """What *name* means. Raises :class:`~mcpd.errors.NotFound`."""
         label, _, bare = name.rpartition("/")
-        tiers_ = self._labelled(label) if label else self._tiers_of(whose)
-        if not tiers_:
-            labels = ", ".join(tier.label for tier in self.tiers)
-            raise NotFound(f'there is no "{printable(label)}" that could have ensembles; there is {labels}')
-        known = self._known()
-        by_tier: dict[Tier, list[_Known]] = {}
-        for each in _by_rank(known):
-            by_tier.setdefault(each.tier, []).append(each)
-        for tier in tiers_:
-            for each in by_tier.get(tier, []):
-                if each.name == bare:
-                    return each
-        raise self._unknown(name, [each for tier in tiers_ for each in by_tier.get(tier, [])])
+        tiers_ = self._labelled(label, whose) if label else self._tiers_of(whose)
+        if whose is not None and (known := _meant(self._looking.latest, tiers_, bare)) is not None and _is_same(known):
+            return known
+        look = self._looking.look()
+        if (known := _meant(look, tiers_, bare)) is not None:
+            return known
+        raise _unknown(name, [each for each in look.known if each.tier in tiers_], tiers_)
 
-    def _labelled(self, label: str) -> list[Tier]:
-        """The one that *label* names, or several projects whose directories are called so."""
+    def _labelled(self, label: str, whose: Origin | None) -> list[Tier]:
+        """The one that *label* names to *whose*, or several projects whose directories are called so.
+
+        Raises :class:`~mcpd.errors.NotFound` if there is none.
+        """
         exact = [tier for tier in self.tiers if tier.label == label]
-        return exact or [tier for tier in self.tiers if tier.project is not None and tier.project.name == label]
-
-    def _unknown(self, name: str, known: list[_Known]) -> NotFound:
-        usable = [each.name for each in known if each.summary.name is not None]
-        broken = [each.summary.problem or "" for each in known if each.summary.name is None]
-        near = difflib.get_close_matches(name.rpartition("/")[2][:200], usable[:_MOST_COMPARED], MOST_NAMED)
-        parts = [f'there is no ensemble "{printable(name)}" among {len(set(usable))}']
-        if near:
-            parts.append(f"there is {', '.join(near)}")
-        if broken:
-            parts.append(f"{len(broken)} cannot be read: {broken[0]}")
-        if not known:
-            parts.append(f"they are looked for in {', '.join(str(tier.path(tier.ensembles)) for tier in self.tiers)}")
-        error = NotFound("; ".join(parts))
-        error.data = {"near": near, "count": len(set(usable))}
-        return error
+        named = exact or [tier for tier in self.tiers if tier.project is not None and tier.project.name == label]
+        # What the user writes is the user's own word; what a project brings along reaches nobody else's work by it.
+        free = whose is None or whose.tier == "user"
+        allowed = [tier for tier in self.tiers if free or tier.project is None or (whose and tier.holds(whose))]
+        if found := [tier for tier in named if tier in allowed]:
+            return found
+        if named:
+            raise NotFound(
+                f'"{printable(label)}" is another project, and ensembles of other projects are not run from a project;'
+                " copy what it needs into its own, or into ~/.config/llm-orc/ensembles"
+            )
+        labels = ", ".join(tier.label for tier in allowed)
+        raise NotFound(f'there is no "{printable(label)}" that could have ensembles; there is {labels}')
 
 
-def _by_rank(known: list[_Known]) -> list[_Known]:
-    """*known*, those that can be used first; so a broken file takes the name of none beside it."""
-    return sorted(known, key=lambda each: each.summary.name is None)
+def _unknown(name: str, known: Sequence[Known], among: Sequence[Tier]) -> NotFound:
+    """The error for *name*, which nothing *known* of the tiers *among* has."""
+    usable = list(dict.fromkeys(each.name for each in known if each.summary.name is not None))
+    broken = [each.summary.problem or "" for each in known if each.summary.name is None]
+    near = difflib.get_close_matches(name.rpartition("/")[2][:200], usable[:MOST_COMPARED], MOST_NAMED)
+    parts = [f'there is no ensemble "{printable(name)}" among {len(usable)}']
+    if near:
+        parts.append(f"there is {', '.join(near)}")
+    if broken:
+        parts.append(f"{len(broken)} cannot be read: {broken[0]}")
+    if not known:
+        parts.append(f"they are looked for in {', '.join(str(tier.path(tier.ensembles)) for tier in among)}")
+    error = NotFound("; ".join(parts))
+    error.data = {"near": near, "count": len(usable)}
+    return error
 
 
-def _entry(known: _Known, beside: _Known, first: _Known) -> Entry:
+def _meant(look: Look, among: Iterable[Tier], name: str) -> Known | None:
+    """What *name* means in the first of the tiers *among* that has it."""
+    return next((each for tier in among if (each := look.by_name.get(tier, {}).get(name)) is not None), None)
+
+
+def _is_same(known: Known) -> bool:
+    """Whether the file of *known* is still what it was."""
+    try:
+        return signature(known.tier.status(known.file.relative)) == known.file.signature
+    except OSError:
+        return False
+
+
+def _entry(known: Known, beside: Known, first: Known) -> Entry:
     """The entry of *known*, where *beside* has its name in its tier, and *first* of all."""
     summary, file = known.summary, known.file
     problem = summary.problem
@@ -282,20 +288,3 @@ def _entry(known: _Known, beside: _Known, first: _Known) -> Entry:
         problem=problem,
         modified=file.modified,
     )
-
-
-def _summarized(text: str, path: Path) -> Summary:
-    try:
-        return summary_of(load(text, shown(path)).ensemble)
-    except McpdError as error:
-        return faulty(error.message)
-    except Exception as error:  # What somebody else wrote hides nothing, whatever the parser makes of it.
-        log.exception("%s cannot be read", path)
-        return faulty(f"{shown(path)}: cannot be read ({type(error).__name__})")
-
-
-def _read(tier: Tier, file: File) -> tuple[str, Signature | None]:
-    try:
-        return tier.read(file.relative)
-    except OSError as error:
-        raise unreadable(file.path, error) from error

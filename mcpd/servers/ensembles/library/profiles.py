@@ -10,7 +10,8 @@ import difflib
 import errno
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -19,7 +20,7 @@ from mcpd.errors import InvalidConfig, NotFound
 from mcpd.model import printable
 from mcpd.servers.ensembles.format.loading import load_profile, load_profiles
 from mcpd.servers.ensembles.format.models import Plexus, Profile
-from mcpd.servers.ensembles.format.reading import read
+from mcpd.servers.ensembles.format.reading import MAX_SIZE, read
 from mcpd.servers.ensembles.library.memory import Memory
 from mcpd.servers.ensembles.library.tiers import (
     CONFIG,
@@ -27,13 +28,16 @@ from mcpd.servers.ensembles.library.tiers import (
     SUFFIXES,
     Signature,
     Tier,
+    refusal,
     shown,
     signature,
     unreadable,
+    unusable,
 )
+from mcpd.servers.ensembles.library.walking import MOST_NAMES, File
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mcpd.servers.ensembles.engine.types import Origin
@@ -42,6 +46,8 @@ MOST_FILES: Final = 500
 """Of profiles in a tier."""
 MOST_NAMED: Final = 5
 """Of what a message says to be alike."""
+MOST_COMPARED: Final = 2000
+"""Names among which those like an unknown one are looked for."""
 CONFIG_PROFILES: Final = "model_profiles"
 
 log = logging.getLogger("llm-orc")
@@ -53,7 +59,7 @@ class ProfileEntry:
     """A profile, or a part of a configuration that cannot be used."""
 
     name: str
-    """For a configuration that cannot be used that of its file."""
+    """For what cannot be used as a whole that of its file or directory."""
     profile: Profile | None
     origin: Origin
     shadowed: bool = False
@@ -65,7 +71,7 @@ class ProfileEntry:
 class _Contents:
     """What a file says."""
 
-    profiles: tuple[tuple[str, Profile | str], ...] = ()
+    profiles: Mapping[str, Profile | str] = field(default_factory=dict)
     """By name; what is wrong with it for one that cannot be used."""
     plexus: Plexus | str | None = None
     fault: str | None = None
@@ -85,7 +91,7 @@ class Profiles:
         for tier in tiers:
             for path, contents in self._contents(tier):
                 origin = tier.origin(path)
-                for name, profile in contents.profiles:
+                for name, profile in contents.profiles.items():
                     usable = profile if isinstance(profile, Profile) else None
                     problem = profile if isinstance(profile, str) else None
                     found.append(ProfileEntry(name, usable, origin, name in taken, problem))
@@ -105,46 +111,46 @@ class Profiles:
         for tier in tiers:
             faults = []
             for path, contents in self._contents(tier):
-                if (found := dict(reversed(contents.profiles)).get(name)) is not None:
+                if (found := contents.profiles.get(name)) is not None:
                     if isinstance(found, Profile):
                         return found, tier
                     raise _unusable(path, found)
-                names += [each for each, _ in contents.profiles]
+                names += contents.profiles
                 if contents.fault is not None:
                     faults.append(_unusable(path, contents.fault))
             if faults:
                 raise faults[0]
-        near = difflib.get_close_matches(name, names, MOST_NAMED)
+        names = list(dict.fromkeys(names))
+        near = difflib.get_close_matches(name[:200], names[:MOST_COMPARED], MOST_NAMED)
         alike = f"; there is {', '.join(map(printable, near))}" if near else ""
         raise NotFound(
-            f'there is no profile "{printable(name)}" among {len(set(names))}{alike}; profiles are in {CONFIG}, under'
+            f'there is no profile "{printable(name)}" among {len(names)}{alike}; profiles are in {CONFIG}, under'
             f" model_profiles, and in {PROFILES}/ of {', '.join(str(tier.base) for tier in tiers)}"
         )
 
     def plexus(self, tier: Tier) -> Plexus | None:
         """What the configuration of *tier* says of the knowledge graph; None also if that cannot be used."""
-        plexus = self._read(tier, CONFIG).plexus
+        plexus = self._read(tier, _config(tier)).plexus
         return plexus if isinstance(plexus, Plexus) else None
 
     def state(self, tiers: Sequence[Tier]) -> frozenset[tuple[Path, Signature | None]]:
         """What is different when any file has changed."""
-        return frozenset(
-            (tier.path(relative), _signature(tier, relative)) for tier in tiers for relative in [CONFIG, *_files(tier)]
-        )
+        return frozenset((file.path, file.signature) for tier in tiers for file in _files(tier))
 
     def _contents(self, tier: Tier) -> Iterator[tuple[Path, _Contents]]:
-        for relative in [CONFIG, *_files(tier)]:
-            yield tier.path(relative), self._read(tier, relative)
+        for file in _files(tier):
+            yield file.path, self._read(tier, file)
 
-    def _read(self, tier: Tier, relative: str) -> _Contents:
-        path = tier.path(relative)
-        known = _signature(tier, relative)
-        if known is not None and (contents := self._memory.get(path, known)) is not None:
+    def _read(self, tier: Tier, file: File) -> _Contents:
+        path, relative = file.path, file.relative
+        if file.problem is not None:
+            return _Contents(fault=unusable(path, file.problem).message)
+        if file.signature is not None and (contents := self._memory.get(path, file.signature)) is not None:
             return contents
         try:
             text, settled = tier.read(relative)
             contents = (
-                _configuration(text, path) if relative == CONFIG else _Contents((load_profile(text, shown(path)),))
+                _configuration(text, path) if relative == CONFIG else _Contents(dict([load_profile(text, shown(path))]))
             )
         except InvalidConfig as error:
             return _Contents(fault=error.message)
@@ -157,23 +163,52 @@ class Profiles:
         return contents
 
 
-def _files(tier: Tier) -> list[str]:
-    """The files of profiles, from the base, in the order of their names."""
+def _files(tier: Tier) -> Iterator[File]:
+    """The configuration, and the files of profiles in the order of their names."""
+    yield _config(tier)
     try:
         with tier.directory(PROFILES) as descriptor, os.scandir(descriptor) as entries:
-            names = sorted(each.name for each in entries if each.name.endswith(SUFFIXES) and each.name[0] != ".")
-    except OSError:
-        return []
-    if len(names) > MOST_FILES:
-        log.warning("%s has %d files; only %d are read", tier.path(PROFILES), len(names), MOST_FILES)
-    return [f"{PROFILES}/{name}" for name in names[:MOST_FILES]]
+            looked = list(islice(entries, MOST_NAMES + 1))
+            found = [each for each in looked if each.name.endswith(SUFFIXES) and each.name[0] != "."]
+            found.sort(key=lambda each: each.name)
+            files = _affordable([_file(tier, each) for each in found[:MOST_FILES]])
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+            yield File(tier.path(PROFILES), PROFILES, problem=refusal(error))
+        return
+    yield from files
+    if len(found) > MOST_FILES or len(looked) > MOST_NAMES:
+        fault = f"there are more than {MOST_FILES} profiles or {MOST_NAMES} names; the rest is left out"
+        yield File(tier.path(PROFILES), PROFILES, problem=fault)
 
 
-def _signature(tier: Tier, relative: str) -> Signature | None:
+def _affordable(files: list[File]) -> list[File]:
+    """*files*, of which the smallest are opened: parsing takes time, and an agent waits for it."""
+    total = 0
+    opened = set()
+    for file in sorted(files, key=lambda file: file.size):
+        total += file.size
+        if total <= MAX_SIZE:
+            opened.add(file.path)
+    fault = f"not looked at: with the smaller ones beside it there are more than {MAX_SIZE // 1024} KiB of profiles"
+    return [file if file.path in opened else File(file.path, file.relative, problem=fault) for file in files]
+
+
+def _config(tier: Tier) -> File:
     try:
-        return signature(tier.status(relative))
+        known = signature(tier.status(CONFIG))
     except OSError:
-        return None
+        known = None
+    return File(tier.path(CONFIG), CONFIG, known)
+
+
+def _file(tier: Tier, entry: os.DirEntry[str]) -> File:
+    relative = f"{PROFILES}/{entry.name}"
+    try:
+        known = signature(entry.stat(follow_symlinks=tier.follows))
+    except OSError:
+        known = None
+    return File(tier.path(relative), relative, known)
 
 
 def _configuration(text: str, path: Path) -> _Contents:
@@ -181,7 +216,7 @@ def _configuration(text: str, path: Path) -> _Contents:
         settings = load_profiles(text, shown(path))
     except InvalidConfig as error:
         return _sound_parts(text, path, error)
-    return _Contents(tuple(settings.model_profiles.items()), settings.plexus)
+    return _Contents(settings.model_profiles, settings.plexus)
 
 
 def _sound_parts(text: str, path: Path, error: InvalidConfig) -> _Contents:
@@ -191,10 +226,10 @@ def _sound_parts(text: str, path: Path, error: InvalidConfig) -> _Contents:
     if not isinstance(listed, dict):
         raise error
     faults = _Faults(error, [positions.line([CONFIG_PROFILES, name]) for name in listed])
-    profiles = tuple(
-        (name, _sound(Profile, each) or faults.of(positions.line([CONFIG_PROFILES, name])))
+    profiles = {
+        name: _sound(Profile, each) or faults.of(positions.line([CONFIG_PROFILES, name]))
         for name, each in listed.items()
-    )
+    }
     plexus = _sound(Plexus, document.get("plexus", {})) or faults.of(positions.line(["plexus"]))
     if isinstance(plexus, str):
         log.warning("%s", plexus)

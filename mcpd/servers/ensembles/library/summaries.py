@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from mcpd import __version__
 from mcpd.errors import McpdError
+from mcpd.servers.ensembles.format import graph
 from mcpd.servers.ensembles.format.models import EnsembleName, kind_of
 from mcpd.servers.ensembles.library.tiers import Signature  # noqa: TC001 - pydantic reads the annotations
 from mcpd.store.files import make_directory, read_file, write_atomic
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from mcpd.servers.ensembles.format.models import Ensemble
+    from mcpd.servers.ensembles.format.loading import Loaded
 
 FILE: Final = "ensembles.json"
-VERSION: Final = f"1 {__version__}"
+VERSION: Final = f"2 {__version__}"
 """Of what a record says; another version of the program may find other faults."""
 MOST: Final = 20_000
 """Records, of all that use the cache."""
@@ -43,12 +44,13 @@ class Summary:
     """What a listing says of a file."""
 
     name: EnsembleName | None
-    """None if something is wrong."""
+    """None if it is not known."""
     description: _Text = ""
     agents: Annotated[int, Field(ge=0)] = 0
     kinds: Annotated[tuple[Annotated[str, Field(max_length=20)], ...], Field(max_length=10)] = ()
     """Those of its agents, each once, in the order of the alphabet."""
     problem: _Text | None = None
+    """Why it cannot be run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,17 @@ class _Cache:
 _ADAPTER: Final = TypeAdapter(_Cache)
 
 
-def summary_of(ensemble: Ensemble) -> Summary:
-    """What a listing says of *ensemble*."""
+def summary_of(loaded: Loaded, file: str) -> Summary:
+    """What a listing says of *loaded*, what *file* holds."""
+    ensemble = loaded.ensemble
     kinds = tuple(sorted({kind_of(agent) for agent in ensemble.agents}))
-    return Summary(ensemble.name, _shown(ensemble.description), len(ensemble.agents), kinds)
+    fault = graph.fault(ensemble, loaded, file)
+    problem = None if fault is None else _shown(fault.message)
+    return Summary(ensemble.name, _shown(ensemble.description), len(ensemble.agents), kinds, problem)
 
 
 def faulty(problem: str) -> Summary:
-    """What a listing says of a file with which something is wrong."""
+    """What a listing says of a file that is no ensemble."""
     return Summary(None, problem=_shown(problem))
 
 

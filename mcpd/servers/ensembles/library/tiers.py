@@ -102,28 +102,44 @@ class Tier:
         with _closing(self.open(relative, os.O_PATH | self._last)) as descriptor:
             return os.fstat(descriptor)
 
+    def data(self, relative: str) -> tuple[bytes, Signature | None]:
+        """What is in *relative*, one byte more than :data:`~.format.reading.MAX_SIZE` at most, and its signature if
+        that tells it from the next edit.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` that names the file if it is not a regular one, and OSError.
+        """
+        with _closing(self.open(relative, os.O_RDONLY | self._last)) as descriptor:
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                raise unusable(self.path(relative), "not a regular file")
+            with open(descriptor, "rb", closefd=False) as file:
+                data = file.read(MAX_SIZE + 1) or b""
+            after = os.fstat(descriptor)
+        same = signature(before) == signature(after)
+        return data, signature(after) if same and files.settled(after) else None
+
     def read(self, relative: str) -> tuple[str, Signature | None]:
         """The text of *relative*, and its signature if that tells it from the next edit.
 
         Raises :class:`~mcpd.errors.InvalidConfig` that names the file for what is no text, not a regular file or
         larger than :data:`~.format.reading.MAX_SIZE`, and OSError.
         """
-        path = self.path(relative)
-        with _closing(self.open(relative, os.O_RDONLY | self._last)) as descriptor:
-            before = os.fstat(descriptor)
-            if not stat.S_ISREG(before.st_mode):
-                raise unusable(path, "not a regular file")
-            with open(descriptor, "rb", closefd=False) as file:
-                data = file.read(MAX_SIZE + 1) or b""
-            after = os.fstat(descriptor)
-        if len(data) > MAX_SIZE:
-            raise unusable(path, f"larger than {MAX_SIZE} bytes")
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            raise unusable(path, f"not UTF-8 text (byte {error.start})") from error
-        same = signature(before) == signature(after)
-        return text, signature(after) if same and files.settled(after) else None
+        data, settled = self.data(relative)
+        return decoded(data, self.path(relative)), settled
+
+
+def decoded(data: bytes, path: Path) -> str:
+    """The text that *data* of the file *path* is.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` that names the file for what is no text, or larger than
+    :data:`~.format.reading.MAX_SIZE`.
+    """
+    if len(data) > MAX_SIZE:
+        raise unusable(path, f"larger than {MAX_SIZE // 1024} KiB")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise unusable(path, f"not UTF-8 text (byte {error.start})") from error
 
 
 def tiers(settings: Settings) -> list[Tier]:

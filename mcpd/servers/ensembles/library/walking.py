@@ -35,6 +35,11 @@ class File:
     problem: str | None = None
     """Why it is not even opened, without its path."""
 
+    @property
+    def size(self) -> int:
+        """In bytes; of what is not opened nothing."""
+        return 0 if self.signature is None else self.signature[2]
+
 
 @dataclass(slots=True)
 class Walk:
