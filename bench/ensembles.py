@@ -8,9 +8,8 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +19,8 @@ from mcpd.bus.client import connect
 from tests.rig import Rig
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from bench.figures import Report
 
 SERVER: Final = "llm-orc"
@@ -58,8 +59,8 @@ def measure(report: Report) -> None:
 def _project(root: Path, ensembles: int, artifacts: int) -> None:
     """A project with so many ensembles, and runs of them."""
     base = root / ".llm-orc"
-    for directory in ("ensembles", "scripts", "artifacts"):
-        (base / directory).mkdir(parents=True)
+    for name in ("ensembles", "scripts", "artifacts"):
+        (base / name).mkdir(parents=True)
     (base / "scripts/split.py").write_text(SPLIT)
     (base / "ensembles/fan-out.yaml").write_text(FAN_OUT)
     for number in range(1, ensembles):
@@ -81,10 +82,11 @@ def _project(root: Path, ensembles: int, artifacts: int) -> None:
 async def _measure(rig: Rig, report: Report) -> None:
     async with connect(system=False) as bus:
         await bus.manager.call("SetConfig", "sa{sv}a{sv}", [SERVER, {"projects": [str(rig.home / "few")]}, {}])
-        _, ends = await bus.spawn(SERVER)
+        session, ends = await bus.spawn(SERVER)
+        process = (await bus.session(session).properties())["Pid"]
         with closing(Pipe(ends[0], ends[1])) as pipe:
             pipe.open()
-            _runs(pipe, report)
+            _runs(pipe, process, report)
         await bus.manager.call("SetConfig", "sa{sv}a{sv}", [SERVER, {"projects": [str(rig.home / "many")]}, {}])
         for what in ("the first process that sees them", "the next"):
             _, ends = await bus.spawn(SERVER)
@@ -99,8 +101,8 @@ async def _measure(rig: Rig, report: Report) -> None:
                     report.add("resources/list of llm-orc, the first of a process", first, 50, "ms", how)
 
 
-def _runs(pipe: Pipe, report: Report) -> None:
-    """Fan out over a thousand agents, again and again."""
+def _runs(pipe: Pipe, process: int, report: Report) -> None:
+    """Fan out over a thousand agents, again and again, in what the session's *process* has started."""
     arguments = {"ensemble_name": "fan-out", "input": "go"}
     spent, sizes = [], []
     for _ in range(RUNS):
@@ -109,7 +111,7 @@ def _runs(pipe: Pipe, report: Report) -> None:
         spent.append(time.perf_counter() - began)
         if result.get("isError"):
             raise Wrong(str(result)[:2000])
-        sizes.append(_memory())
+        sizes.append(_memory(process))
     how = f"{RUNS} runs of a script and {AGENTS} instances of a mock model, confined, artifacts and all"
     report.add(f"a fan-out over {AGENTS} agents, the slowest", max(spent), 5, "s", how)
     report.add("the engine, per agent", statistics.median(spent) / AGENTS * 1e3, 2, "ms", how)
@@ -117,13 +119,27 @@ def _runs(pipe: Pipe, report: Report) -> None:
     report.add("what its memory grows by in the last runs", grown, 16, "MiB", f"{how}; {sizes[-1]:.0f} MiB in all")
 
 
-def _memory() -> float:
-    """MiB of the newest process of the server."""
-    found = subprocess.run(
-        ("pgrep", "-n", "-f", "mcpd.servers.ensembles mcp serve"), check=True, capture_output=True, text=True
-    )
-    status = Path(f"/proc/{found.stdout.split()[0]}/status").read_text()
-    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) / 1024
+def _memory(process: int) -> float:
+    """MiB of the server: of *process* and what it has started, a sandbox and keepers among that, the largest."""
+    return max(map(_resident, _started(process))) / 1024
+
+
+def _started(process: int) -> Iterator[int]:
+    """*process* and all below it."""
+    yield process
+    for task in Path(f"/proc/{process}/task").iterdir():
+        with suppress(OSError):
+            for child in (task / "children").read_text().split():
+                yield from _started(int(child))
+
+
+def _resident(process: int) -> int:
+    """KiB of *process* in memory, none if it has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1])
+    return 0
 
 
 def _taken(call: Any) -> float:

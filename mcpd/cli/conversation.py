@@ -49,4 +49,6 @@ async def conversation(
                     async with asyncio.timeout(_END_GRACE):
                         await server.wait()
     except TimeoutError:
+        if seconds is None:
+            raise
         raise TimedOut(f"{server_id} did not answer in {seconds:g} s; --timeout gives it more") from None

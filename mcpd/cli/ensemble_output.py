@@ -4,34 +4,47 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.output import clean, counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_LEAST: Final = 0.000001
+"""Dollars that are shown."""
+
 
 def summary(execution: Mapping[str, Any]) -> str:
-    """One line on a run, whose members come from outside: how it ended, what it took, and its id."""
-    about = _members(execution, "metadata")
-    totals = _members(_members(about, "usage"), "totals")
-    agents = execution.get("results")
+    """One line on a run, as the tools say it: how it ended, what it took, and its id."""
+    agents, took = execution.get("results"), duration(execution.get("seconds"))
+    again = len(reused(execution))
     said = [
-        str(execution.get("status")).replace("_", " ") + (f" in {about['duration']}" if about.get("duration") else ""),
-        counted(len(agents) if isinstance(agents, dict) else 0, "agent"),
-        _tokens(totals.get("total_tokens")),
-        cost(totals.get("total_cost_usd")),
+        str(execution.get("status")).replace("_", " ") + (f" in {took}" if took else ""),
+        counted(len(agents) if isinstance(agents, dict) else 0, "agent") + (f" ({again} reused)" if again else ""),
+        _tokens(execution.get("tokens")),
+        cost(execution.get("cost_usd")),
         str(execution.get("artifact_id") or ""),
     ]
     return clean(f"{execution.get('ensemble')}: {', '.join(each for each in said if each)}")
 
 
-def cost(dollars: object) -> str:
-    """*dollars* to read, with as many places as it takes to see them; nothing if they are not known or none."""
-    if not isinstance(dollars, int | float) or dollars <= 0:
+def reused(execution: Mapping[str, Any]) -> list[str]:
+    """The agents whose response is an earlier run's."""
+    agents = execution.get("results")
+    found = agents.items() if isinstance(agents, dict) else ()
+    return [str(name) for name, each in found if isinstance(each, dict) and each.get("reused")]
+
+
+def cost(dollars: object, none: str = "") -> str:
+    """*dollars* to read, with as many places as it takes to see them; *none* for 0, nothing if they are not known."""
+    if not isinstance(dollars, int | float) or dollars < 0:
         return ""
-    return f"${dollars:.2f}" if dollars >= 1 else f"${dollars:.6f}".rstrip("0")
+    if dollars == 0:
+        return none
+    if dollars < _LEAST:
+        return f"< ${_LEAST:.6f}"
+    return f"${dollars:.2f}" if dollars >= 1 else f"${dollars:.6f}".rstrip("0").rstrip(".")
 
 
 def duration(seconds: object) -> str:
@@ -53,8 +66,3 @@ def when(seconds: float | None) -> str:
 
 def _tokens(number: object) -> str:
     return counted(number, "token") if isinstance(number, int) and number else ""
-
-
-def _members(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = value.get(key)
-    return found if isinstance(found, dict) else {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from mcpd.cli.home import require_own, tilde
 from mcpd.cli.libraries import provide
 from mcpd.cli.output import warn
-from mcpd.errors import ConfigMissing, McpdError, NotFound
+from mcpd.errors import ConfigMissing, InvalidConfig, McpdError, NotFound
 from mcpd.paths import Scope, from_environment
 from mcpd.servers.ensembles.directories import SERVER, nearest_project, settings
 from mcpd.servers.ensembles.settings import DIRECTORY
@@ -45,6 +45,8 @@ class Projects:
     """The one that was named, or that the caller stands in."""
     configured: tuple[Path, ...]
     """Those that the server may use."""
+    system: bool
+    """Whether that is the server of the system."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -75,10 +77,10 @@ def projects_of(args: argparse.Namespace) -> Projects:
         if not (own / DIRECTORY).is_dir():
             raise NotFound(f"there is no directory {DIRECTORY} in {args.project}, so it is no project with ensembles")
     try:
-        return Projects(own, configured(paths, Scope.SYSTEM if args.system else Scope.USER))
+        return Projects(own, configured(paths, Scope.SYSTEM if args.system else Scope.USER), args.system)
     except McpdError as fault:
         warn(f"which projects {SERVER} may use is not known: {fault.message}")
-        return Projects(own, ())
+        return Projects(own, (), args.system)
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
@@ -89,14 +91,32 @@ def settings_of(args: argparse.Namespace) -> Settings:
 def not_configured(what: str, project: Path, projects: Projects) -> ConfigMissing:
     """Says that the server may not use *project*, where *what* is, and which command lets it."""
     import json  # noqa: PLC0415 - what is right needs none of it
+    import os  # noqa: PLC0415
     import shlex  # noqa: PLC0415
 
     paths = from_environment()
     wanted = json.dumps([tilde(each, paths) for each in (*projects.configured, project)], ensure_ascii=False)
+    whose = f"the system's {SERVER} ('mcpctl --user ensemble' asks your own)" if projects.system else SERVER
+    # Without a word of it root means the system's, and everybody else their own.
+    instance = "--system " if projects.system else "--user " if os.geteuid() == 0 else ""
     return ConfigMissing(
-        f"{what} is in {tilde(project, paths)}, which {SERVER} may not use yet; if you trust what is in it: mcpctl"
-        f" config set {SERVER} {shlex.quote(f'projects={wanted}')}"
+        f"{what} is in {tilde(project, paths)}, which {whose} may not use yet; if you trust what is in it: mcpctl"
+        f" {instance}config set {SERVER} {shlex.quote(f'projects={wanted}')}"
     )
+
+
+def not_found(fault: NotFound) -> NotFound:
+    """*fault* of an ensemble that there is not, with the command that shows those that there are."""
+    return NotFound(f"{fault.message}; 'mcpctl ensemble list' shows those that are there")
+
+
+def invalid(fault: InvalidConfig, name: str) -> InvalidConfig:
+    """*fault* of the ensemble *name*, with the command that says all that is wrong with it."""
+    import shlex  # noqa: PLC0415 - what is right needs none of it
+
+    said = InvalidConfig(f"{fault.message}; all that is wrong: mcpctl ensemble validate {shlex.quote(name)}")
+    said.data = fault.data
+    return said
 
 
 def configured(paths: Paths, scope: Scope) -> tuple[Path, ...]:

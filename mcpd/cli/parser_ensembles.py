@@ -65,7 +65,12 @@ def _running(ensemble: _Adder) -> None:
     resume = ensemble("resume", "ensemble_run:resume", "go on with a run that failed or was interrupted")
     resume.add_argument("run_id", metavar="ID", help="the run, as 'mcpctl ensemble runs' shows it")
     for command in (run, resume):
-        command.add_argument("--timeout", type=seconds, metavar="SECONDS", help="cancel the run after SECONDS")
+        command.add_argument(
+            "--timeout",
+            type=seconds,
+            metavar="SECONDS",
+            help="cancel the run after SECONDS, with as many for the server to start",
+        )
         told = command.add_mutually_exclusive_group()
         told.add_argument("-q", "--quiet", action="store_true", help="print what it delivers and errors, nothing else")
         told.add_argument("-v", "--verbose", action="store_true", help="print each agent's response as it comes, too")

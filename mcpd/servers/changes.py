@@ -27,6 +27,7 @@ LONGEST: Final = 4096
 """Characters of a URI."""
 PATIENCE: Final = 5.0
 """Seconds that who subscribes waits for the first look at what there is."""
+_GREETINGS: Final = frozenset({"initialize", "server/discover", "ping"})
 _LISTENER: Final = "org.mcpd/changes"
 
 
@@ -39,6 +40,8 @@ class Changes:
         self._listen = ListenHandler(self._bus)
         self.ready = asyncio.Event()
         """To be set when changes are noticed from then on: whoever subscribes is to hear of all that come after."""
+        self.wanted = asyncio.Event()
+        """Is set once a client subscribes or listens, or was answered anything but who the server is."""
 
     async def publish(self, uris: Iterable[str], *, listing: bool = False) -> None:
         """Say that the resources *uris* have changed, and with *listing* that there are others than before."""
@@ -72,13 +75,16 @@ class Changes:
         return types.EmptyResult()
 
     async def notice(self, ctx: Context, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
-        """A middleware that gets to know the clients of the handshake era, which hear of lists unasked."""
+        """A middleware that sees the first answer, and clients of the handshake era, which hear of lists unasked."""
         result = await call_next(ctx)
+        if ctx.request_id is not None and ctx.method not in _GREETINGS:
+            self.wanted.set()
         if ctx.method == "notifications/initialized" and ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             self._listener(ctx)
         return result
 
     async def _until_ready(self) -> None:
+        self.wanted.set()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self.ready.wait()

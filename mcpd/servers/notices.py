@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args
 
 import mcp_types as types
@@ -40,10 +39,10 @@ class _Notices(Generic[_Notice]):
             # What was reported last comes before the result.
             self._ended = True
             self._news.set()
+            await self._task
         else:
             self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+            await asyncio.wait([self._task])
 
     def _begin(self) -> None:
         self._task = asyncio.create_task(self._send_all())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from mcpd.errors import InvalidArgument
 
@@ -20,17 +20,20 @@ _MARK: Final = 12
 _PLACE: Final = 4
 
 
-class Pages:
-    """The list of *items*, which are of *kind*, in pages of *size*."""
+_Item = TypeVar("_Item")
 
-    def __init__(self, kind: str, items: Sequence[dict[str, Any]], size: int = PAGE) -> None:
+
+class Pages(Generic[_Item]):
+    """The list of *items*, which are JSON and of *kind*, in pages of *size*."""
+
+    def __init__(self, kind: str, items: Sequence[_Item], size: int = PAGE) -> None:
         self._kind = kind
         self._items = items
         self._size = size
         text = json.dumps([kind, items], sort_keys=True) if len(items) > size else ""
         self._mark = hashlib.sha256(text.encode()).digest()[:_MARK]
 
-    def page(self, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
+    def page(self, cursor: str | None) -> tuple[list[_Item], str | None]:
         """The page that begins at *cursor*, and the cursor of the rest, if there is any.
 
         Raises :class:`~mcpd.errors.InvalidArgument` for a cursor that was not given for this list.

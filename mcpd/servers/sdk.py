@@ -22,7 +22,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from mcpd.errors import McpdError
+from mcpd.errors import McpdError, NotFound
 from mcpd.model.base import first_fault
 from mcpd.servers.draining import Incoming, Outgoing, Pending
 from mcpd.servers.notices import Progress as Progress  # noqa: PLC0414 -- for the servers
@@ -176,7 +176,7 @@ class _Guard:
             data: Mapping[str, object] | None = fault.data
             code = fault.jsonrpc_code
             older = ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS
-            if ctx.method == "resources/read" and data is not None and older:
+            if ctx.method == "resources/read" and isinstance(fault, NotFound) and data is not None and older:
                 code = RESOURCE_NOT_FOUND
             raise MCPError(code, fault.message, data) from fault
         except ValidationError as error:
@@ -283,6 +283,8 @@ class _Readable:
                 return found
             for refusal in refused:
                 await self._refuse(refusal)
+            if len(refused) == 1 and (answer := _unread(refused[0])) is not None:
+                return answer
 
     async def _refuse(self, refusal: Refusal) -> None:
         kind = "a message was refused" if refusal.answered else "a message was not read"
@@ -292,6 +294,14 @@ class _Readable:
             # A client that has gone is noticed by whoever writes to it.
             with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self._outgoing.send(SessionMessage(JSONRPCError(jsonrpc="2.0", id=refusal.identity, error=error)))
+
+
+def _unread(refusal: Refusal) -> SessionMessage | None:
+    """For an answer that cannot be read one that says so: whoever asked waits for it."""
+    if refusal.answered or refusal.identity is None:
+        return None
+    error = ErrorData(code=refusal.code, message=f"the answer cannot be read: {refusal.message}")
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=refusal.identity, error=error))
 
 
 def _is_doubtful(message: object) -> bool:

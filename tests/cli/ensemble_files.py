@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ agents:
   - name: only
     script: scripts/check.sh
 """
+INSTANCE = "--user " if os.geteuid() == 0 else ""
+"""What root has to say of mcpctl to mean its own instance."""
 
 
 def ensemble(base: Path, text: str, name: str = "review") -> Path:

@@ -12,7 +12,7 @@ import pytest
 
 from mcpd.servers.ensembles.directories import nearest_project
 from tests.cli.client_machine import REPOSITORY, Ended, Machine
-from tests.cli.ensemble_files import REVIEW, SCRIPTS, artifact, ensemble
+from tests.cli.ensemble_files import INSTANCE, REVIEW, SCRIPTS, agent, artifact, ensemble, used
 from tests.cli.test_cli_client_runtime import WITHOUT
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_all_tiers_are_listed_and_the_nearest_project_comes_first(machine: Orche
         ["review", "hidden", "3", "user"],
         ["other", "ok", "1", "shipped"],
     ]
-    assert 'mcpctl config set llm-orc \'projects=["~/work", "~"]\'' in listed.err
+    assert f'mcpctl {INSTANCE}config set llm-orc \'projects=["~/work", "~"]\'' in listed.err
     found = {each["qualified"]: each for each in machine.json("list")["ensembles"]}
     assert found["work/review"]["project"] == str(machine.work)
     assert [each["state"] for each in found.values()] == ["disabled", "hidden", "hidden", "ok"]
@@ -153,6 +153,7 @@ def test_L10_faults_are_said_as_compilers_say_them(machine: Orchestra) -> None:
     found = machine.json_of("validate", "review", code=1)
     assert (found["valid"], found["checked"]) == (False, 1)
     assert {each["line"] for each in found["findings"]} >= {9}
+    assert "'mcpctl ensemble list' shows those that are there" in machine.refused("validate", "nope", code=4)
 
 
 def test_L10_a_file_that_cannot_be_loaded_has_all_its_faults(machine: Orchestra) -> None:
@@ -175,7 +176,8 @@ def test_runs_are_listed_newest_first(machine: Orchestra) -> None:
     assert machine("runs", "review").err == "review has not been run yet.\n"
     assert "'mcpctl ensemble list' shows" in machine.refused("runs", "nope", code=4)
     data = machine.home / ".local/share/llm-orc/artifacts"
-    old = artifact(data, "20260131-120000-000", "failed")
+    ensemble(machine.work / ".llm-orc", REVIEW)
+    old = f"user/{artifact(data, '20260131-120000-000', 'failed')}"
     new = artifact(machine.work / ".llm-orc/artifacts", "20260201-120000-000")
     other = artifact(data, "20260131-130000-000", name="other")
     listed = machine("runs", environ={"TZ": "UTC"})
@@ -183,7 +185,12 @@ def test_runs_are_listed_newest_first(machine: Orchestra) -> None:
     assert [row[0] for row in rows] == ["RUN", new, other, old]
     assert rows[1][1:] == ["completed", "1970-01-01", "00:01:40", "2.5", "s", "3", "1010", "$0.0021"]
     assert "3 (1 failed)" in listed.out
-    assert [each["id"] for each in machine.json("runs", "review")["runs"]] == [new, old]
+    assert [each["id"] for each in machine.json("runs", "review")["runs"]] == [new]
+    assert [each["id"] for each in machine.json("runs", "user/review")["runs"]] == [old]
+    assert f"run:           {old}\n" in machine("runs", old).out
+    statuses = {each: machine.json("graph", f"{each}/review", "--run", "latest")["agents"] for each in ("work", "user")}
+    assert {each: agents[1]["status"] for each, agents in statuses.items()} == {"work": "success", "user": "failed"}
+    assert machine.json("graph", "user/review", "--run", old)["agents"] == statuses["user"]
     assert [each["id"] for each in machine.json("runs", "--limit", "1")["runs"]] == [new]
 
 
@@ -196,7 +203,11 @@ def test_L9_one_run_is_taken_apart(machine: Orchestra) -> None:
     found = machine.json("runs", run)
     assert (found["artifact_id"], found["status"]) == (run, "completed_with_errors")
     assert [each["agent"] for each in found["analysis"]["cost"]["agents"]] == ["reader", "summary"]
-    machine.refused("runs", "review/20260131-120000-001", code=4)
+    way_out = "'mcpctl ensemble runs review' shows those that there are"
+    assert way_out in machine.refused("runs", "review/20260131-120000-001", code=4)
+    ensemble(machine.own, REVIEW)
+    assert way_out in machine.refused("graph", "review", "--run", "20260131-120000-001", code=4)
+    assert machine("runs", "user/review").out == machine("runs", "review").out
     machine.refused("runs", "nope/latest", code=4)
 
 
@@ -209,7 +220,21 @@ def test_L5_metrics_are_those_of_all_runs(machine: Orchestra) -> None:
     assert ["checker", "2", "1"] in [line.split()[:3] for line in shown.out.splitlines()]
     found = machine.json("runs", "--metrics", "review")
     assert (found["ensemble"], found["success_rate"]) == ("review", 0.5)
+    assert "costs:         $0.0021 on average, half at most $0.0021, 95 % at most $0.0021" in shown.out
     assert "needs the name" in machine.refused("runs", "--metrics", code=2)
+
+
+def test_L5_no_figure_of_a_spread_is_blank(machine: Orchestra) -> None:
+    data = machine.home / ".local/share/llm-orc/artifacts"
+    for number, dollars in enumerate((0.0, 0.0, 0.0, 1e-7, 0.02)):
+        agents = {"reader": agent("r", 100.0, 101.0, usage=used(1, dollars), model="m")}
+        totals = {"total_tokens": 1, "total_cost_usd": dollars}
+        about = {"started_at": 100.0, "completed_at": 101.0, "usage": {"agents": {}, "totals": totals}}
+        artifact(data, f"20260131-120000-00{number}", results=agents, metadata=about)
+    shown = machine("runs", "review", "--metrics").out
+    (costs,) = [line for line in shown.splitlines() if line.startswith("costs:")]
+    assert costs.split(":")[1].strip() == "$0.004 on average, half at most $0, 95 % at most $0.016"
+    assert "< $0.000001" in machine("runs", "review").out
 
 
 def test_nothing_from_files_steers_the_terminal(machine: Orchestra) -> None:

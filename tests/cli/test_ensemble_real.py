@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cli.ensemble_files import REVIEW, SCRIPTS, ensemble
+from tests.cli.ensemble_files import INSTANCE, REVIEW, SCRIPTS, ensemble
 from tests.rig import BIN, PATIENCE, Rig
 
 if TYPE_CHECKING:
@@ -68,19 +68,20 @@ def rig() -> Iterator[Orchestra]:
 
 def test_L7_a_run_is_kept_shown_and_continued(rig: Orchestra) -> None:
     found = rig.json("run", "review", stdin="some text")
-    assert (found["status"], found["input"], found["results"]["checker"]["response"]) == (
-        "completed", "some text", "checked"
-    )  # fmt: skip
+    assert (found["status"], found["results"]["checker"]["response"]) == ("completed", "checked")
     assert rig.done("ensemble", "run", "work/review", "some text") == found["deliverable"] + "\n"
     listed = rig.json("runs", "review")["runs"]
     assert [each["status"] for each in listed] == ["completed"] * 2
     run = listed[1]["id"]
     assert run == found["artifact_id"]
     assert "critical path:" in rig.done("ensemble", "runs", run)
+    resumed = rig.mcpctl("ensemble", "resume", run)
+    assert "There was nothing left to do: all responses are those of the earlier run.\n" in resumed.stderr
+    assert "3 agents (3 reused)" in resumed.stderr
     again = rig.json("resume", run)
     assert (again["deliverable"], again["artifact_id"] != run) == (found["deliverable"], True)
     assert again["results"]["reader"]["reused"]
-    assert rig.json("runs", "review", "--metrics")["runs"] == 3
+    assert rig.json("runs", "review", "--metrics")["runs"] == 4
 
 
 def test_L7_what_fails_is_said(rig: Orchestra) -> None:
@@ -110,12 +111,22 @@ def test_an_interrupted_run_is_recorded_with_what_it_has_reached(rig: Orchestra)
     assert (agents["reader"], agents["checker"] in {"cancelled", "failed"}) == ("success", True)
 
 
+def test_a_run_that_takes_too_long_is_cancelled_and_recorded(rig: Orchestra) -> None:
+    rig.slow()
+    before = len(rig.json("runs", "slow")["runs"])
+    ended = rig.mcpctl("ensemble", "run", "slow", "it", "--timeout", "8")
+    assert ended.returncode == 1
+    assert "slow was cancelled after 8 s; --timeout gives it more" in ended.stderr
+    runs = rig.json("runs", "slow")["runs"]
+    assert (len(runs), runs[0]["status"]) == (before + 1, "cancelled")
+
+
 def test_only_configured_projects_are_run(rig: Orchestra) -> None:
     other = rig.home / "other"
     ensemble(other / ".llm-orc", REVIEW)
     ended = rig.mcpctl("ensemble", "run", "review", "x", "--project", str(other))
     assert ended.returncode == 1
-    assert 'mcpctl config set llm-orc \'projects=["~/work", "~/other"]\'' in ended.stderr
+    assert f'mcpctl {INSTANCE}config set llm-orc \'projects=["~/work", "~/other"]\'' in ended.stderr
 
 
 def test_the_ensembles_that_come_along_are_right(rig: Orchestra) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cli.ensemble_files import REVIEW, SCRIPTS, artifact, ensemble
+from mcpd.servers.ensembles.schemas import Execution
+from tests.cli.ensemble_files import INSTANCE, REVIEW, SCRIPTS, artifact, ensemble
 from tests.cli.test_cli_client_runtime import WITHOUT
 
 if TYPE_CHECKING:
@@ -56,19 +57,28 @@ for line in sys.stdin:
         if text == "hang":
             continue
         result = {"ensemble": "review", "status": "completed", "artifact_id": "review/20260131-120000-000",
-                  "artifact": "llm-orc://artifact/x", "input": text, "deliverable": f"did {text}\x1b[0m\n",
-                  "results": {"reader": {"status": "success", "response": "r"}},
-                  "metadata": {"duration": "2.32s",
-                               "usage": {"totals": {"total_tokens": 12, "total_cost_usd": 0.0015}}}}
+                  "artifact": "llm-orc://artifact/x", "deliverable": f"did {text}\x1b[0m\n",
+                  "results": {"reader": {"status": "success", "response": "r", "seconds": 2.3}},
+                  "seconds": 2.32, "tokens": 12, "cost_usd": 0.0015}
         if text == "partly":
             result["status"] = "completed_with_errors"
-            result["results"]["checker"] = {"status": "failed", "error": "no\x1b[31m such script"}
+            result["results"]["checker"] = {"status": "failed", "seconds": 0.1, "error": "no\x1b[31m such script"}
         if text == "failed":
-            fault = {"error": "LimitExceeded", "message": "too dear"}
-            result |= {"status": "failed", "deliverable": None, "fault": fault}
+            result |= {"status": "failed", "error": "too dear", "fault": {"error": "LimitExceeded"}}
+            del result["deliverable"]
+        if given.get("artifact_id", "")[-1:] in {"6", "7"}:
+            result["results"]["reader"]["reused"] = True
+        if given.get("artifact_id", "").endswith("6"):
+            result["results"]["checker"] = {"status": "success", "seconds": 0.1, "response": "c"}
+        if text == "long":
+            result |= {"cut": True, "not_kept": "the disk is\x1b[31m full",
+                       "plexus": {"sent": False, "error": "it has\x1b[31m not answered"}}
         if text == "refused" or given.get("artifact_id") == "review/20260131-120000-009":
             data = {"error": "NotFound"}
             say({"id": number, "error": {"code": -32602, "message": "there is no such thing", "data": data}})
+        elif given.get("artifact_id") == "review/20260131-120000-008":
+            data = {"error": "InvalidConfig"}
+            say({"id": number, "error": {"code": -32602, "message": "it is wrong", "data": data}})
         elif text == "odd":
             say({"id": number, "result": {"content": [{"type": "text", "text": "it is \x1b[2Jodd"}], "isError": True}})
         else:
@@ -118,7 +128,7 @@ async def test_L7_a_run_prints_what_it_delivers_and_nothing_else(mcpctl: Mcpctl,
     ended = await mcpctl("ensemble", "run", "review", "this")
     assert (ended.code, ended.out) == (0, "did this\x1b[0m\n")
     assert ended.err == (
-        f"review: reader: success\ufffd[31m (0.1 s)\nreview: completed in 2.32s, 1 agent, 12 tokens, $0.0015, {RUN}\n"
+        f"review: reader: success\ufffd[31m (0.1 s)\nreview: completed in 2.3 s, 1 agent, 12 tokens, $0.0015, {RUN}\n"
     )
     assert asked.call["name"] == "invoke"
     assert asked.call["arguments"] == {
@@ -191,6 +201,22 @@ async def test_json_is_the_whole_result(mcpctl: Mcpctl, asked: Asked) -> None:
     assert (ended.code, found["artifact_id"], found["results"]["reader"]["response"]) == (0, RUN, "r")
 
 
+@pytest.mark.parametrize("text", ["this", "partly", "failed", "long"])
+async def test_the_server_of_these_tests_says_what_the_real_one_does(mcpctl: Mcpctl, asked: Asked, text: str) -> None:
+    ended = await mcpctl("ensemble", "run", "review", text, "--json")
+    assert Execution.model_validate_json(ended.out).ensemble == "review"
+
+
+async def test_what_is_not_there_of_a_result_is_said_also_to_the_quiet(mcpctl: Mcpctl, asked: Asked) -> None:
+    ended = await mcpctl("ensemble", "run", "review", "long", "-q")
+    assert ended.code == 0
+    assert ended.err == (
+        f"warning: responses are cut short here; execution.json of {RUN} has all of them\n"
+        "warning: the run is not kept as a whole: the disk is\ufffd[31m full\n"
+        "warning: Plexus has not heard of the run: it has\ufffd[31m not answered\n"
+    )
+
+
 async def test_what_failed_is_an_exit_status(mcpctl: Mcpctl, asked: Asked) -> None:
     partly = await mcpctl("ensemble", "run", "review", "partly", "-q")
     assert (partly.code, partly.out) == (1, "did partly\x1b[0m\n")
@@ -200,7 +226,7 @@ async def test_what_failed_is_an_exit_status(mcpctl: Mcpctl, asked: Asked) -> No
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
-        ("failed", 1, "error: too dear\nreview: failed in 2.32s"),
+        ("failed", 1, "error: too dear\nreview: failed in 2.3 s"),
         ("refused", 4, "there is no such thing"),
         ("odd", 1, "mcpctl: llm-orc: it is \ufffd[2Jodd\n"),
     ],
@@ -226,8 +252,18 @@ async def test_an_interrupted_run_is_cancelled_and_can_be_recorded(mcpctl: Mcpct
 
 async def test_a_run_that_takes_too_long_is_cancelled(mcpctl: Mcpctl, asked: Asked) -> None:
     ended = await mcpctl("ensemble", "run", "review", "hang", "--timeout", "3")
-    assert (ended.code, "llm-orc did not answer in 3 s; --timeout gives it more" in ended.err) == (1, True)
+    assert (ended.code, "review was cancelled after 3 s; --timeout gives it more" in ended.err) == (1, True)
     assert "notifications/cancelled" in asked.lines[-2]
+
+
+async def test_the_time_of_a_run_begins_when_the_server_is_there(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, asked: Asked, tmp_path: Path
+) -> None:
+    late = "import time; time.sleep(3)\n" + SERVER
+    mcpd.program = [sys.executable, "-c", late, str(asked.file)]
+    ended = await mcpctl("ensemble", "run", "review", "this", "--timeout", "0.01")
+    assert (ended.code, "llm-orc did not start in 0.01 s; --timeout gives it more" in ended.err) == (1, True)
+    assert not any("tools/call" in line for line in asked.lines)
 
 
 async def test_L7_only_configured_projects_are_run(mcpctl: Mcpctl, asked: Asked) -> None:
@@ -235,12 +271,48 @@ async def test_L7_only_configured_projects_are_run(mcpctl: Mcpctl, asked: Asked)
     ensemble(work / ".llm-orc", REVIEW)
     ended = await mcpctl("ensemble", "run", "review", "this", "--project", str(work))
     assert (ended.code, ended.out) == (1, "")
-    command = ended.err.partition(": mcpctl ")[2]
+    command = ended.err.partition(f": mcpctl {INSTANCE}")[2]
     assert command == """config set llm-orc 'projects=["~/it'"'"'s work"]'\n"""
     run = artifact(work / ".llm-orc/artifacts", "20260131-120000-000")
     ended = await mcpctl("ensemble", "resume", run, "--project", str(work))
     assert (ended.code, f"the run {run} is in ~/it's work" in ended.err) == (1, True)
+    ended = await mcpctl("ensemble", "resume", f"it's work/{run}", "--project", str(work))
+    assert (ended.code, f"the run it's work/{run} is in ~/it's work" in ended.err) == (1, True)
     assert asked.lines == []
+
+
+async def test_the_instance_that_may_not_use_a_project_is_named(mcpctl: Mcpctl, asked: Asked) -> None:
+    work = Path(mcpctl.environ["HOME"]) / "work"
+    ensemble(work / ".llm-orc", REVIEW)
+    argv = ("--system", "ensemble", "run", "review", "this", "--project", str(work))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "mcpd.cli.main", *argv,
+        stdin=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE, env=mcpctl.environ,
+    )  # fmt: skip
+    _, err = await asyncio.wait_for(process.communicate(), 60)
+    assert b"the system's llm-orc ('mcpctl --user ensemble' asks your own) may not use yet" in err
+    assert err.endswith(b""": mcpctl --system config set llm-orc 'projects=["~/work"]'\n""")
+    assert asked.lines == []
+
+
+async def test_L10_an_ensemble_that_cannot_be_run_has_a_way_out(mcpctl: Mcpctl, asked: Asked) -> None:
+    ensemble(
+        Path(mcpctl.environ["HOME"]) / ".config/llm-orc",
+        REVIEW.replace("name: mock", "nmae: mock").replace("model:", "modle:"),
+    )
+    ended = await mcpctl("ensemble", "run", "review", "this")
+    assert (ended.code, ended.out, asked.lines) == (1, "", [])
+    assert ended.err.endswith("; all that is wrong: mcpctl ensemble validate review\n")
+    ended = await mcpctl("ensemble", "resume", "review/20260131-120000-008")
+    assert (ended.code, ended.err.endswith("; all that is wrong: mcpctl ensemble validate review\n")) == (1, True)
+
+
+async def test_what_has_not_run_again_is_said(mcpctl: Mcpctl, asked: Asked) -> None:
+    ended = await mcpctl("ensemble", "resume", "review/20260131-120000-007")
+    assert "There was nothing left to do: all responses are those of the earlier run.\n" in ended.err
+    assert "review: completed in 2.3 s, 1 agent (1 reused), " in ended.err
+    ended = await mcpctl("ensemble", "resume", "review/20260131-120000-006")
+    assert "\nreused: reader\nreview: completed in 2.3 s, 2 agents (1 reused), " in ended.err
 
 
 async def test_a_run_is_continued(mcpctl: Mcpctl, asked: Asked) -> None:
@@ -248,8 +320,23 @@ async def test_a_run_is_continued(mcpctl: Mcpctl, asked: Asked) -> None:
     assert (ended.code, ended.out) == (0, "did \x1b[0m\n")
     assert (asked.call["name"], asked.call["arguments"]["artifact_id"]) == ("resume_execution", RUN)
     assert (await mcpctl("ensemble", "resume", "review/20260131-120000-009")).code == 4
-    for wrong in ("review", "../x/20260131-120000-000", "review/../../etc"):
+    wrong_ids = (
+        "review",
+        "../x/20260131-120000-000",
+        "review/../../etc",
+        f"{RUN}-1",
+        f"a/../{RUN}",
+        f"/{RUN}",
+        RUN[6:],
+    )
+    for wrong in wrong_ids:
         assert (await mcpctl("ensemble", "resume", wrong)).code == 2
+
+
+@pytest.mark.parametrize("run", ["review/latest", f"user/{RUN}", f"my project/{RUN}", "src/wörk/review/latest"])
+async def test_every_form_of_an_id_is_passed_on(mcpctl: Mcpctl, asked: Asked, run: str) -> None:
+    assert (await mcpctl("ensemble", "resume", run)).code == 0
+    assert asked.call["arguments"]["artifact_id"] == run
 
 
 async def test_without_the_server_it_is_said_where_it_comes_from(mcpctl: Mcpctl, mcpd: FakeMcpd, asked: Asked) -> None:

@@ -4,23 +4,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conformance.inspector_parts import WAYS, inspector
 from tests.e2e.ensembles_parts import SERVER, EnsemblesRig
-from tests.rig import BIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.conformance.conftest import Tools
-
-INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
-ERAS = ("legacy", "modern")
-WAYS = [(way, era) for way in ("alone", "confined", "http") for era in ERAS]
 
 
 @pytest.fixture(scope="module")
@@ -37,26 +32,9 @@ def inspect(
     request: pytest.FixtureRequest, tools: Tools, machine: EnsemblesRig, tmp_path: Path
 ) -> Callable[..., tuple[int, Any, str]]:
     """Runs one method; returns the exit status, what the Inspector printed, as JSON, and its messages."""
-    way, era = request.param
     alone = ["-I", "-m", "mcpd.servers.ensembles", "mcp", "serve", "--project", str(machine.project)]
-    servers = {
-        "alone": {"command": sys.executable, "args": [*alone, "--state", str(tmp_path / "state")]},
-        "confined": {"command": str(BIN / "mcpctl"), "args": ["--user", "run", SERVER], "env": machine.environ},
-        "http": {
-            "type": "streamable-http",
-            "url": f"{machine.url}/mcp/{SERVER}",
-            "headers": {"Authorization": f"Bearer {machine.token}"},
-        },
-    }
-    config = tmp_path / "mcp.json"
-    config.write_text(json.dumps({"mcpServers": {SERVER: servers[way]}}))
-
-    def run(method: str, *arguments: str) -> tuple[int, Any, str]:
-        argv = ["--cli", "--config", str(config), "--server", SERVER, "--protocol-era", era]
-        done = tools.run(INSPECTOR, *argv, "--method", method, *arguments, cwd=tmp_path)
-        return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
-
-    return run
+    alone += ["--state", str(tmp_path / "state")]
+    return inspector(tools, machine, SERVER, alone, request.param, tmp_path)
 
 
 def test_l17_it_lists_tools_whose_schemas_any_client_takes(inspect: Callable[..., tuple[int, Any, str]]) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conformance.inspector_parts import INSPECTOR
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
     from tests.bridge.bridge_harness import Bridge
 
-INSPECTOR = "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 WAYS = {
     "handshake": ("/mcp/both", "--transport", "http", "--protocol-era", "legacy"),
     "modern": ("/mcp/both", "--transport", "http", "--protocol-era", "modern"),

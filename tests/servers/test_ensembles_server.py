@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from mcp import Client
 
 NAMES = ["invoke", "update_ensemble", "analyze_execution", "validate_ensemble", "resume_execution"]
+SEED = {
+    "invoke": "Execute an ensemble",
+    "update_ensemble": "Modify ensemble configuration",
+    "analyze_execution": "Analyze execution results",
+    "validate_ensemble": "Validate ensemble configuration",
+}
 HALF = """\
 name: half
 agents:
@@ -61,6 +67,9 @@ async def test_l7_l8_l9_l10_l17_tools_have_the_arguments_and_defaults_of_the_see
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(tools) == NAMES
     schemas = {name: tool.input_schema for name, tool in tools.items()}
+    said = {name: tool.description or "" for name, tool in tools.items()}
+    for name, words in SEED.items():
+        assert said[name].startswith(words)
     for tool in tools.values():
         assert tool.description
         for schema in (tool.input_schema, tool.output_schema or {}):
@@ -102,7 +111,7 @@ async def test_l7_invoke_runs_an_ensemble_and_returns_what_each_agent_said(room:
     assert answer["results"]["first"]["response"] == "<moon>"
     assert answer["deliverable"] == answer["results"]["sum"]["response"]
     assert "<moon>" in answer["deliverable"]
-    assert answer["metadata"]["usage"]["totals"]["total_tokens"] == 12
+    assert (answer["tokens"], answer["cost_usd"]) == (12, 6.0)
     kept = room.base / "artifacts" / answer["artifact_id"] / "execution.json"
     assert json.loads(kept.read_text())["deliverable"] == answer["deliverable"]
 
@@ -122,7 +131,7 @@ async def test_c33_input_data_is_another_name_of_input(room: Room) -> None:
     async with room.started() as client:
         result = await client.call_tool("invoke", {"ensemble_name": "pair", "input_data": "moon"})
         both = await refused(client, "invoke", ensemble_name="pair", input_data="moon", input="sun")
-    assert (result.structured_content or {})["input"] == "moon"
+    assert (result.structured_content or {})["results"]["first"]["response"] == "<moon>"
     assert both.code == -32602
     assert "input_data" in both.message
 
@@ -130,7 +139,6 @@ async def test_c33_input_data_is_another_name_of_input(room: Room) -> None:
 async def test_an_empty_input_is_the_default_task(room: Room) -> None:
     async with room.started() as client:
         answer = await invoked(client, "pair")
-    assert answer["input"] == "What is there?"
     assert answer["results"]["first"]["response"] == "<What is there?>"
 
 
@@ -144,6 +152,7 @@ async def test_what_fails_in_a_run_is_in_its_result(room: Room, mode: str) -> No
     assert statuses == {"good": "success", "bad": "failed", "after": "skipped", "last": "success"}
     assert answer["status"] == "completed_with_errors"
     assert answer["results"]["bad"]["error"] == "the mock model is told to refuse"
+    assert set(answer["results"]["after"]) == {"status", "error", "fault", "seconds"}
     assert failed.is_error
     assert (failed.structured_content or {})["status"] == "failed"
     assert (failed.structured_content or {})["results"]["bad"]["fault"]["data"]["provider"] == "mock"
@@ -276,9 +285,16 @@ async def test_a_result_that_is_too_long_is_cut_and_its_artifact_is_not(room: Ro
     async with room.started() as client:
         answer = await invoked(client, "wide", "x" * 500_000)
         kept = json.loads((room.base / "artifacts" / answer["artifact_id"] / "execution.json").read_text())
+        text = await client.call_tool(
+            "invoke", {"ensemble_name": "wide", "input": "x" * 500_000, "output_format": "text"}
+        )
     assert answer["cut"] is True
-    assert sum(len(each["response"]) for each in answer["results"].values()) <= 4 * 1024 * 1024
+    assert sum(len(each["response"]) for each in answer["results"].values()) <= 1024 * 1024
     assert all(each["cut"] for each in answer["results"].values())
+    assert len(answer["deliverable"]) == 1024 * 1024 < len(kept["deliverable"])
+    told = text.content[0].text  # type: ignore[union-attr]
+    assert len(told) < 1024 * 1024 + 200
+    assert told.endswith(f"are in {(text.structured_content or {})['artifact']}.")
     assert len(kept["results"]["leaf0"]["response"]) > 500_000
 
 
@@ -295,3 +311,27 @@ async def test_no_more_runs_than_there_may_be(room: Room) -> None:
         await asyncio.wait(runs)
     assert error.code == -32005
     assert "32 runs" in error.message
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_result_has_what_a_client_needs_and_its_artifact_the_rest(room: Room, mode: str) -> None:
+    async with room.started(mode=mode) as client:
+        answer = await invoked(client, "pair", "moon")
+    kept = json.loads((room.base / "artifacts" / answer["artifact_id"] / "execution.json").read_text())
+    assert set(answer) == {
+        "ensemble", "status", "artifact_id", "artifact", "results", "deliverable", "seconds", "tokens", "cost_usd"
+    }  # fmt: skip
+    assert set(answer["results"]["first"]) == {"status", "response", "seconds", "model", "tokens", "cost_usd"}
+    assert {"definition", "started_at", "completed_at", "kind"} <= set(kept["results"]["first"])
+
+
+async def test_a_run_that_goes_on_is_not_continued(room: Room) -> None:
+    room.put("name: slow\nagents:\n  - {name: sleepy, model_profile: slow}\n")
+    async with room.started() as client:
+        run = asyncio.create_task(client.call_tool("invoke", {"ensemble_name": "slow", "input": "x"}))
+        await happens(lambda: [*room.base.glob("artifacts/slow/2*/execution.json")])
+        error = await refused(client, "resume_execution", artifact_id="slow/latest")
+        run.cancel()
+        await asyncio.wait([run])
+    assert error.data["error"] == "Busy"
+    assert "still goes on" in error.message

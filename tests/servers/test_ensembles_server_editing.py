@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +67,21 @@ async def test_l8_a_change_is_made_with_a_backup(room: Room, mode: str) -> None:
     assert found["backup"] == str(backup)
     assert backup.read_text() == PAIR
     assert names.count("pair") == 1
+
+
+async def test_l8_two_changes_at_once_are_made_one_after_the_other(room: Room) -> None:
+    async with room.started() as client:
+        await asyncio.gather(*(
+            updated(
+                client,
+                changes={"add_agents": [{"name": f"more{number}", "model_profile": "fast"}]},
+                dry_run=False,
+                backup=False,
+            )
+            for number in range(4)
+        ))  # fmt: skip
+        resource = await read(client, "llm-orc://ensemble/pair")
+    assert {each["name"] for each in resource["agents"]} >= {f"more{number}" for number in range(4)}
 
 
 async def test_l8_without_a_backup_there_is_none(room: Room) -> None:

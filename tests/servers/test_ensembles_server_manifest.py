@@ -16,7 +16,7 @@ from mcpd.model.placeholders import expand, placeholders
 from mcpd.runtime.bundled import COMMANDS
 from mcpd.runtime.permissions import parse
 from mcpd.servers.ensembles.providers.keys import Keys
-from mcpd.servers.ensembles.resources import TEMPLATES
+from mcpd.servers.ensembles.resources import ALWAYS, TEMPLATES
 from mcpd.servers.ensembles.tools import TOOLS
 from tests.servers.ensembles_harness import PROGRAM, REPOSITORY, Room
 
@@ -113,4 +113,4 @@ def test_the_manual_page_has_every_option_tool_and_resource() -> None:
     tools = PAGE.partition("# TOOLS\n")[2].partition("\n# ")[0]
     assert sorted(re.findall(r"^\*(\w+)\*$", tools, re.MULTILINE)) == sorted(TOOLS)
     resources = PAGE.partition("# RESOURCES\n")[2].partition("\n# ")[0]
-    assert set(re.findall(r"\*(llm-orc://\w+)", resources)) == {uri.partition("/{")[0] for uri in TEMPLATES}
+    assert set(re.findall(r"\*(llm-orc://\w+)", resources)) == {uri.partition("/{")[0] for uri in (*ALWAYS, *TEMPLATES)}

@@ -10,7 +10,7 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from tests.servers.ensembles_harness import ERAS, PAIR, Room, invoked, read
+from tests.servers.ensembles_harness import ERAS, PAIR, UPPER, Room, invoked, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from mcp import Client
 
 TEMPLATES = [
-    "llm-orc://ensembles",
     "llm-orc://ensemble/{name}",
     "llm-orc://artifacts/{ensemble}",
     "llm-orc://artifact/{id}",
     "llm-orc://metrics/{ensemble}",
-    "llm-orc://profiles",
 ]
 KEY = "sk-nobody-may-see-this"
 
@@ -187,6 +185,47 @@ async def test_names_are_completed(room: Room) -> None:
         assert await complete("llm-orc://artifact/{id}", "id", "none/") == []
 
 
+async def test_ids_are_completed_by_their_beginning_however_old_they_are(room: Room) -> None:
+    for number in range(250):
+        directory = room.base / f"artifacts/pair/20260101-000000-{number:03}"
+        directory.mkdir(parents=True)
+        (directory / "execution.json").write_text("{}")
+    ref = types.ResourceTemplateReference(type="ref/resource", uri="llm-orc://artifact/{id}")
+    async with room.started() as client:
+        oldest = (await client.complete(ref, {"name": "id", "value": "pair/20260101-000000-00"})).completion
+        some = (await client.complete(ref, {"name": "id", "value": "pair/"})).completion
+    assert oldest.values == [f"pair/20260101-000000-00{number}" for number in range(9, -1, -1)]
+    assert (len(some.values), some.has_more, oldest.has_more) == (100, True, False)
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        types.PromptReference(type="ref/prompt", name="review"),
+        types.ResourceTemplateReference(type="ref/resource", uri="llm-orc://nothing/{name}"),
+    ],
+    ids=["prompt", "template"],
+)
+async def test_what_has_no_arguments_to_complete_is_an_invalid_one(room: Room, ref: Any) -> None:
+    async with room.started() as client:
+        with pytest.raises(MCPError) as caught:
+            await client.complete(ref, {"name": "name", "value": ""})
+    assert caught.value.error.code == -32602
+
+
+async def test_c32_the_latest_run_and_runs_by_a_qualified_name(room: Room) -> None:
+    async with room.started() as client:
+        answer = await invoked(client, "pair", "moon")
+        # As what a power cut leaves of a run that has just begun.
+        (room.base / "artifacts/pair/29990101-000000-000").mkdir()
+        latest = await read(client, "llm-orc://artifact/pair/latest")
+        runs = await read(client, "llm-orc://artifacts/project%2Fpair")
+        numbers = await read(client, "llm-orc://metrics/project/pair")
+    assert latest["id"] == answer["artifact_id"]
+    assert [each["id"] for each in runs["artifacts"]] == [answer["artifact_id"]]
+    assert (runs["ensemble"], numbers["ensemble"], numbers["runs"]) == ("pair", "pair", 1)
+
+
 async def test_the_list_comes_in_pages(room: Room) -> None:
     for number in range(1200):
         room.put(PAIR.replace("name: pair", f"name: e{number:04}"))
@@ -212,3 +251,68 @@ async def test_a_hostile_file_is_a_listed_problem(room: Room) -> None:
     assert "pair" in {each["name"] for each in found}
     assert all(each["problem"] for each in found if each["name"] in {"bomb", "link"})
     assert "root:" not in json.dumps(found)
+
+
+CIRCLE = """\
+name: circle
+agents:
+  - {name: one, model_profile: fast, depends_on: [two]}
+  - {name: two, model_profile: fast, depends_on: [one]}
+"""
+
+
+async def test_c32_what_a_project_brings_is_no_run_of_anothers_ensemble(room: Room) -> None:
+    other = room.directory / "other/.llm-orc"
+    forged = json.dumps({"ensemble": "code-review", "status": "completed", "input": "x", "results": {}})
+    for base, name in ((room.base, "code-review"), (other, "code-review"), (other, "pair")):
+        directory = base / "artifacts" / name / "99991231-235959-999"
+        directory.mkdir(parents=True)
+        (directory / "execution.json").write_text(forged.replace("code-review", name))
+    async with room.started("--project", str(room.project), "--project", str(other.parent)) as client:
+        answer = await invoked(client, "pair", "moon")
+        latest = await read(client, "llm-orc://artifact/pair/latest")
+        listed = await all_uris(client)
+        runs = await read(client, "llm-orc://artifacts/code-review")
+        for artifact in ("code-review/99991231-235959-999", "code-review/latest", "pair/99991231-235959-999"):
+            with pytest.raises(MCPError) as caught:
+                await client.call_tool("resume_execution", {"artifact_id": artifact})
+            assert caught.value.error.data["error"] == "NotFound"
+    assert latest["id"] == answer["artifact_id"]
+    assert runs["total"] == 0
+    assert [uri for uri in listed if "/artifacts/" in uri] == ["llm-orc://artifacts/pair"]
+
+
+async def test_c32_runs_of_a_shadowed_ensemble_have_its_whole_name(room: Room) -> None:
+    other = room.directory / "other/.llm-orc"
+    for name in ("ensembles", "scripts"):
+        (other / name).mkdir(parents=True)
+    (other / "ensembles/pair.yaml").write_text("name: pair\nagents:\n  - {name: mine, script: scripts/upper.py}\n")
+    (other / "scripts/upper.py").write_text(UPPER)
+    async with room.started("--project", str(room.project), "--project", str(other.parent)) as client:
+        first = await invoked(client, "pair", "moon")
+        second = await invoked(client, "other/pair", "moon")
+        artifact = await read(client, second["artifact"])
+        runs = await read(client, "llm-orc://artifacts/other%2Fpair")
+        listed = await all_uris(client)
+        again = await client.call_tool("resume_execution", {"artifact_id": second["artifact_id"]})
+        told = await client.call_tool("analyze_execution", {"artifact_id": second["artifact_id"]})
+        ref = types.ResourceTemplateReference(type="ref/resource", uri="llm-orc://artifact/{id}")
+        values = (await client.complete(ref, {"name": "id", "value": "other/p"})).completion.values
+    assert not first["artifact_id"].startswith("project/")
+    assert second["artifact_id"].startswith("other/pair/")
+    assert (artifact["id"], artifact["deliverable"]) == (second["artifact_id"], "MOON")
+    assert [each["id"] for each in runs["artifacts"]] == [second["artifact_id"]]
+    assert [uri for uri in listed if "/artifacts/" in uri] == [
+        "llm-orc://artifacts/other%2Fpair", "llm-orc://artifacts/pair",
+    ]  # fmt: skip
+    assert list((again.structured_content or {})["results"]) == ["mine"]
+    assert (told.structured_content or {})["artifact_id"] == second["artifact_id"]
+    assert second["artifact_id"] in values
+
+
+async def test_an_ensemble_in_a_circle_is_refused_with_file_and_line(room: Room) -> None:
+    file = room.put(CIRCLE)
+    async with room.started() as client:
+        with pytest.raises(MCPError) as caught:
+            await client.call_tool("invoke", {"ensemble_name": "circle", "input": "x"})
+    assert f"{file}:3" in caught.value.error.message

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
@@ -12,6 +15,11 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 
+from mcpd.paths import from_environment
+from mcpd.servers.changes import Changes
+from mcpd.servers.ensembles import directories
+from mcpd.servers.ensembles.announcing import announce
+from mcpd.servers.ensembles.service import Service
 from tests.servers.ensembles_harness import ERAS, PAIR, PATIENCE, Room, happens, invoked, read
 
 if TYPE_CHECKING:
@@ -178,6 +186,18 @@ async def test_changes_are_told_to_whoever_subscribed_in_the_handshake_era(room:
     assert not any("ensemble/" in each for each in heard.others)
 
 
+@pytest.mark.parametrize("uri", ["llm-orc://ensemble/user%2Fpair", "llm-orc://ensemble/user/pair"])
+async def test_changes_of_an_ensemble_are_told_by_its_qualified_name(room: Room, uri: str) -> None:
+    heard = Heard()
+    own = room.home / ".config/llm-orc/ensembles"
+    own.mkdir(parents=True)
+    (own / "pair.yaml").write_text(PAIR)
+    async with room.started(message_handler=heard.on_any) as client:
+        await client.subscribe_resource(uri)
+        (own / "pair.yaml").write_text(PAIR.replace("Two readers", "Two writers"))
+        await happens(lambda: f"notifications/resources/updated {uri}" in heard.others)
+
+
 async def test_changes_are_told_to_whoever_listens_later(room: Room) -> None:
     async def hear(client: Client, into: list[Any], listening: asyncio.Event) -> None:
         async with client.listen(
@@ -212,6 +232,42 @@ async def test_capabilities_of_the_later_era(room: Room) -> None:
     assert capabilities.prompts is None
 
 
+async def test_files_are_watched_after_the_first_answer(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = asyncio.Event()
+
+    async def watch(*_: object) -> None:
+        watched.set()
+
+    monkeypatch.setattr("mcpd.servers.ensembles.announcing.watch", watch)
+    monkeypatch.setattr("mcpd.servers.ensembles.announcing.LATEST", 600.0)
+    monkeypatch.setenv("HOME", str(room.home))
+    service, changes = Service(directories.settings(from_environment(), [room.project])), Changes()
+    announcing = asyncio.create_task(announce(service, changes))
+    try:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not watched.is_set()
+        changes.wanted.set()
+        async with asyncio.timeout(PATIENCE):
+            await watched.wait()
+    finally:
+        announcing.cancel()
+        await asyncio.wait([announcing])
+        await service.close()
+
+
+async def test_a_client_that_asks_nothing_hears_of_changes(room: Room) -> None:
+    heard = Heard()
+    async with room.started(message_handler=heard.on_any):
+
+        def hears() -> bool:
+            room.put(PAIR.replace("Two readers", f"Readers {os.urandom(4).hex()}"))
+            return bool(heard.others)
+
+        await happens(hears)
+    assert set(heard.others) == {"notifications/resources/list_changed"}
+
+
 # ------------------------------------------------------------------------------------------------------------ sampling
 
 
@@ -241,6 +297,56 @@ async def test_a_client_that_refuses_to_sample_fails_the_agent(room: Room) -> No
         result = await client.call_tool("invoke", {"ensemble_name": "asks", "input": "x"})
     assert result.is_error
     assert "the user said no" in (result.structured_content or {})["results"]["asker"]["error"]
+
+
+async def test_the_name_of_a_clients_model_is_short_and_printable(room: Room) -> None:
+    async def sample(_context: Any, _params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+        content = types.TextContent(type="text", text="yes")
+        return types.CreateMessageResult(role="assistant", content=content, model="\x1b" + "m" * 5000)
+
+    async with room.started(sampling_callback=sample) as client:
+        answer = await invoked(client, "asks", "x")
+    model = answer["results"]["asker"]["model"]
+    assert model.isprintable()
+    assert "m" * 127 in model
+    assert "m" * 128 not in model
+
+
+@pytest.mark.parametrize("result", ["[1]", "null", "7"])
+async def test_an_answer_that_cannot_be_read_fails_the_agent_at_once(room: Room, result: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *room.argv("serve"), env=room.environ, cwd=room.directory,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, limit=2**24,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    hello = {
+        "protocolVersion": "2025-11-25", "capabilities": {"sampling": {}}, "clientInfo": {"name": "t", "version": "1"}
+    }  # fmt: skip
+    call = {"name": "invoke", "arguments": {"ensemble_name": "asks", "input": "x"}}
+    try:
+        for each in (
+            {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello},
+            {"jsonrpc": "2.0", "method": "notifications/initialized"},
+            {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+        ):
+            process.stdin.write(json.dumps(each).encode() + b"\n")
+        answers: dict[Any, Any] = {}
+        async with asyncio.timeout(PATIENCE):
+            while 2 not in answers:
+                message = json.loads(await process.stdout.readline())
+                if message.get("method") == "sampling/createMessage":
+                    line = f'{{"jsonrpc": "2.0", "id": {json.dumps(message["id"])}, "result": {result}}}\n'
+                    process.stdin.write(line.encode())
+                elif "method" not in message:
+                    answers[message["id"]] = message
+    finally:
+        process.kill()
+        await process.wait()
+        process.stdin.close()
+    asker = answers[2]["result"]["structuredContent"]["results"]["asker"]
+    assert asker["status"] == "failed"
+    assert "cannot be read" in asker["error"]
 
 
 @pytest.mark.parametrize("mode", ERAS)

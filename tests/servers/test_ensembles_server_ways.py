@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -23,13 +24,18 @@ from tests.servers.ensembles_harness import ERAS, PAIR, PROGRAM, Room, happens, 
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+CALL = {"name": "invoke", "arguments": {"ensemble_name": "pair", "input": "moon"}}
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
 }
 ACCEPTED = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 
@@ -126,6 +132,57 @@ async def test_l21_http_is_for_the_same_user_only(room: Room) -> None:
             assert done.stdout.strip() == status
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+async def test_l21_nobody_gets_in_by_going_at_once(room: Room) -> None:
+    # Once both ends know of it, a socket that was closed is root's to the kernel.
+    said = (
+        "import socket, sys\n"
+        "with socket.create_connection(('127.0.0.1', int(sys.argv[1]))) as there:\n"
+        "    there.sendall(sys.argv[2].encode())\n"
+    )
+    async with served(room) as (url, process):
+        port = url.rpartition(":")[2].partition("/")[0]
+        for user, runs in ((65534, 0), (0, 1)):
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": CALL | {"_meta": META}})
+            head = {
+                "Host": f"127.0.0.1:{port}", "Content-Length": str(len(body)), "MCP-Protocol-Version": "2026-07-28",
+                "Mcp-Method": "tools/call", "Mcp-Name": "invoke", **ACCEPTED,
+            }  # fmt: skip
+            lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
+            request = f"POST /mcp HTTP/1.1\r\n{lines}\r\n{body}"
+            if user:
+                process.send_signal(signal.SIGSTOP)
+                await asyncio.to_thread(
+                    subprocess.run, ["/usr/bin/python3", "-I", "-c", said, port, request],
+                    user=user, env={}, check=True, timeout=60, cwd="/",
+                )  # fmt: skip
+                process.send_signal(signal.SIGCONT)
+                await happens(lambda: "a request was refused" in room.log or "ClientDisconnect" in room.log)
+                assert "a request was refused" in room.log
+            else:
+                async with httpx2.AsyncClient(trust_env=False) as http:
+                    answer = await http.post(url, content=body, headers=head)
+                assert answer.status_code == 200, answer.text
+            assert len([*room.base.glob("artifacts/pair/2*")]) == runs
+
+
+async def test_l21_sigterm_in_a_run_over_http_keeps_it_as_cancelled(room: Room) -> None:
+    room.put("name: slow\nagents:\n  - {name: sleepy, model_profile: slow}\n")
+    async with served(room) as (url, process):
+        async with (
+            httpx2.AsyncClient(timeout=60, trust_env=False) as http,
+            Client(streamable_http_client(url, http_client=http), mode="2026-07-28") as client,
+        ):
+            call = asyncio.create_task(client.call_tool("invoke", {"ensemble_name": "slow", "input": "x"}))
+            await happens(lambda: [*room.base.glob("artifacts/slow/2*/execution.json")])
+            process.send_signal(signal.SIGTERM)
+            await asyncio.wait([call])
+            assert call.exception() is not None
+        assert await asyncio.to_thread(process.wait, 30) == 0
+    (kept,) = room.base.glob("artifacts/slow/2*/execution.json")
+    assert json.loads(kept.read_text())["status"] == "cancelled"
+
+
 async def test_l21_a_port_that_is_taken_is_a_fault_with_its_name(room: Room) -> None:
     async with served(room) as (url, _):
         port = url.rpartition(":")[2].partition("/")[0]
@@ -146,8 +203,10 @@ def test_l22_status_says_what_there_is(room: Room) -> None:
     assert found["ensembles"]["total"] > 1
     assert found["providers"]["openai-compatible"] == {"base_url": "http://localhost:1234/v1", "has_key": True}
     assert found["providers"]["anthropic"]["has_key"] is False
+    assert found["providers"]["ollama"] == {"base_url": "http://localhost:11434/v1", "has_key": False}
     assert found["tools_of_other_servers"].startswith("no: ")
     text = room.status().stdout
+    assert "note: run by hand" in text
     assert text.startswith(f"llm-orc {version('mcpd-system')}: ok\n")
     assert "sk-secret" not in done.stdout + text
 
@@ -155,8 +214,8 @@ def test_l22_status_says_what_there_is(room: Room) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--project", "/nonexistent/project"], "/nonexistent/project"),
-        (["--project", "relative"], "relative"),
+        (["--project", "/nonexistent/project"], "projects: /nonexistent/project"),
+        (["--project", "relative"], "projects: relative"),
     ],
 )
 def test_l22_status_fails_for_what_is_wrong(room: Room, arguments: list[str], says: str) -> None:
@@ -174,6 +233,7 @@ def test_l22_status_fails_for_a_broken_ensemble_and_a_key_in_the_clear(room: Roo
     room.environ |= {"OPENAI_API_KEY": "sk-secret", "OPENAI_BASE_URL": "http://example.com/v1"}
     done = room.status()
     assert "over the network in the clear" in done.stdout
+    assert done.returncode == 1
     assert "sk-secret" not in done.stdout + done.stderr
 
 
@@ -194,12 +254,39 @@ def test_wrong_usage_is_status_2(room: Room, argv: list[str]) -> None:
     assert "usage: llm-orc" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["serve"], "'llm-orc mcp serve' is meant"),
+        (["mcp", "serve", "--port", "8080"], "--port is that of --http"),
+        (["mcp", "serve", "--http", "--port", "65536"], "'65536' is no port"),
+        (["mcp", "serve", "--http", "--port=-1"], "'-1' is no port"),
+        (["mcp", "serve", "--http", "--port", "http"], "'http' is no port"),
+    ],
+)
+def test_l21_wrong_usage_is_named(room: Room, argv: list[str], says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *PROGRAM[:-1], *argv], env=room.environ, capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+async def test_a_wrong_key_stops_nothing_that_needs_none(room: Room) -> None:
+    room.environ["LLM_ORC_KEYS"] = "no-url"
+    async with room.started() as client:
+        answer = await invoked(client, "pair", "moon")
+    assert answer["status"] == "completed"
+    assert "LLM_ORC_KEYS, entry 1" in room.log
+    assert "LLM_ORC_KEYS, entry 1" in room.status().stdout
+
+
 def test_l20_requests_from_a_file_are_all_answered(room: Room) -> None:
-    call = {"name": "invoke", "arguments": {"ensemble_name": "pair", "input": "moon"}}
     requests = [
         HELLO,
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": CALL},
     ]
     done = subprocess.run(
         [sys.executable, *room.argv("serve")], input="".join(json.dumps(each) + "\n" for each in requests),
@@ -210,15 +297,27 @@ def test_l20_requests_from_a_file_are_all_answered(room: Room) -> None:
     assert answers[2]["result"]["structuredContent"]["status"] == "completed"
 
 
-async def test_sigterm_in_a_run_keeps_it_as_cancelled(room: Room) -> None:
-    room.put("name: slow\nagents:\n  - {name: sleepy, model_profile: slow}\n")
-    call = {"name": "invoke", "arguments": {"ensemble_name": "slow", "input": "x"}}
+SLEEPS = """\
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open("pids.new", "w") as file:
+    file.write(f"{os.getpid()} {child.pid}")
+os.rename("pids.new", "pids")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("way", ["SIGTERM", "end of stdin"])
+async def test_the_end_in_a_run_keeps_it_as_cancelled_and_ends_its_children(room: Room, way: str) -> None:
+    room.put_script("sleeps.py", SLEEPS)
+    room.put("name: slow\nagents:\n  - {name: sleepy, model_profile: slow}\n  - {name: s, script: scripts/sleeps.py}\n")
     process = subprocess.Popen(
         [sys.executable, *room.argv("serve")], env=room.environ, cwd=room.directory,
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert process.stdin is not None
     try:
+        call = {"name": "invoke", "arguments": {"ensemble_name": "slow", "input": "x"}}
         for each in (
             HELLO,
             {"jsonrpc": "2.0", "method": "notifications/initialized"},
@@ -226,13 +325,20 @@ async def test_sigterm_in_a_run_keeps_it_as_cancelled(room: Room) -> None:
         ):
             process.stdin.write(json.dumps(each).encode() + b"\n")
         process.stdin.flush()
-        runs = room.base / "artifacts/slow"
-        await happens(lambda: [*runs.glob("2*/execution.json")])
-        process.send_signal(signal.SIGTERM)
+        await happens(lambda: [*room.project.rglob("pids")])
+        (file,) = room.project.rglob("pids")
+        children = [Path("/proc") / each for each in file.read_text().split()]
+        assert all(each.exists() for each in children)
+        if way == "SIGTERM":
+            process.send_signal(signal.SIGTERM)
+        else:
+            process.stdin.close()
         assert await asyncio.to_thread(process.wait, 30) == 0
     finally:
         process.kill()
         process.wait()
         process.stdin.close()
-    (kept,) = runs.glob("2*/execution.json")
+    (kept,) = room.base.glob("artifacts/slow/2*/execution.json")
     assert json.loads(kept.read_text())["status"] == "cancelled"
+    assert sorted(each.name for each in kept.parent.iterdir()) == ["execution.json", "execution.md"]
+    await happens(lambda: not any(each.exists() for each in children))

@@ -7,10 +7,10 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mcpd.cli.ensemble_runtime import not_configured, projects_of
+from mcpd.cli.ensemble_runtime import invalid, not_configured, not_found, projects_of
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, details, encodes_unicode, note, table, warn, write, write_json
-from mcpd.errors import InvalidArgument, McpdError, NotFound
+from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NotFound
 from mcpd.paths import from_environment
 from mcpd.servers.ensembles import drawing
 from mcpd.servers.ensembles.directories import settings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import argparse
 
     from mcpd.cli.ensemble_runtime import Projects
+    from mcpd.servers.ensembles.artifacts.store import Artifacts
     from mcpd.servers.ensembles.engine.types import Found, Origin
     from mcpd.servers.ensembles.format.models import Agent, Ensemble
     from mcpd.servers.ensembles.library.library import Entry
@@ -101,8 +102,9 @@ def about(args: argparse.Namespace) -> dict[str, Any]:
 def graph(args: argparse.Namespace) -> int:
     """``mcpctl ensemble graph``. JSON: ``{"ensemble", "agents": [{name, kind, depends_on, status}], "mermaid"}``."""
     _, library = opened(args)
-    ensemble = find(library, args.ensemble).ensemble
-    statuses = _statuses(args, library, ensemble) if args.run_id is not None else None
+    found = find(library, args.ensemble)
+    ensemble = found.ensemble
+    statuses = _statuses(args, library, found) if args.run_id is not None else None
     if args.json:
         agents = [
             {"name": each.name, "kind": kind_of(each), "depends_on": list(each.depends_on)}
@@ -134,7 +136,22 @@ def find(library: Library, name: str) -> Found:
     try:
         return library.find(name)
     except NotFound as fault:
-        raise NotFound(f"{fault.message}; 'mcpctl ensemble list' shows those that are there") from fault
+        raise not_found(fault) from fault
+    except InvalidConfig as fault:
+        raise invalid(fault, name) from fault
+
+
+def kept(artifacts: Artifacts, run_id: str) -> tuple[str, dict[str, Any]]:
+    """The id of the run *run_id*, which may be the latest, and what it has left.
+
+    Raises :class:`~mcpd.errors.NotFound`, and what else reading it raises.
+    """
+    try:
+        resolved = artifacts.resolved(run_id)
+        return resolved, artifacts.read(resolved)
+    except NotFound as fault:
+        listing = f"mcpctl ensemble runs {run_id.rpartition('/')[0]}"
+        raise NotFound(f"there is no run {run_id}; '{listing}' shows those that there are") from fault
 
 
 def state(entry: Entry, projects: Projects) -> str:
@@ -213,16 +230,19 @@ def _needs_input(ensemble: Ensemble) -> bool:
     )
 
 
-def _statuses(args: argparse.Namespace, library: Library, ensemble: Ensemble) -> dict[str, str]:
+def _statuses(args: argparse.Namespace, library: Library, found: Found) -> dict[str, str]:
     """What became of each agent in the run ``args.run_id``."""
     from mcpd.servers.ensembles.artifacts.store import Artifacts  # noqa: PLC0415 - seldom asked for
 
-    run_id = args.run_id if "/" in args.run_id else f"{ensemble.name}/{args.run_id}"
-    if run_id.partition("/")[0] != ensemble.name:
-        raise InvalidArgument(f"the run {args.run_id} is none of {ensemble.name}")
-    results = Artifacts(library.artifact_roots).read(run_id).get("results")
-    found = results.items() if isinstance(results, dict) else ()
-    return {str(name): str(each.get("status")) for name, each in found if isinstance(each, dict)}
+    artifacts, name = Artifacts.of(library), found.ensemble.name
+    run_id = args.run_id
+    if "/" not in run_id:
+        run_id = f"{artifacts.name(name, library.artifact_root(found.origin))}/{run_id}"
+    if run_id.split("/")[-2] != name:
+        raise InvalidArgument(f"the run {args.run_id} is none of {name}")
+    results = kept(artifacts, run_id)[1].get("results")
+    agents = results.items() if isinstance(results, dict) else ()
+    return {str(agent): str(each.get("status")) for agent, each in agents if isinstance(each, dict)}
 
 
 def _text(path: object) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcpd.cli.commands.ensemble import kept
 from mcpd.cli.ensemble_output import cost, duration, when
 from mcpd.cli.output import clean, details, paint, table, write, write_json
 from mcpd.servers.ensembles.artifacts.analysis import analyze
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def one(args: argparse.Namespace, artifacts: Artifacts, artifact: str) -> int:
     """Show the run *artifact*. JSON: what the tool ``analyze_execution`` gives."""
-    document = artifacts.read(artifact)
+    artifact, document = kept(artifacts, artifact)
     run, analysis = parse(document), analyze(document)
     if args.json:
         write_json({"artifact_id": artifact, "ensemble": run.ensemble, "status": run.status, "analysis": analysis})

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import progress
 from mcpd.cli.conversation import conversation
-from mcpd.cli.ensemble_output import summary
-from mcpd.cli.ensemble_runtime import LIBRARIES, WHOM, not_configured, projects_of
+from mcpd.cli.ensemble_output import reused, summary
+from mcpd.cli.ensemble_runtime import LIBRARIES, WHOM, invalid, not_configured, projects_of
 from mcpd.cli.given import STDIN, origin, read_input
 from mcpd.cli.home import require_own
 from mcpd.cli.libraries import GUARD, MAIN, interpreter
-from mcpd.cli.output import clean, note, paint, write, write_json
-from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, NotFound
+from mcpd.cli.output import clean, note, paint, warn, write, write_json
+from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidConfig, McpdError, NotFound, TimedOut
 from mcpd.servers.ensembles.directories import SERVER
 from mcpd.servers.ensembles.settings import DIRECTORY
 
@@ -36,7 +36,14 @@ _GRACE: Final = 10.0
 """Seconds that a cancelled run may take to be recorded."""
 _SHOWN: Final = 200
 """Characters of what an agent's progress says."""
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}/(latest|\d{8}-\d{6}-\d{3}[A-Za-z0-9-]{0,16})", re.ASCII)
+_NAMED: Final = 20
+"""Agents that one line names."""
+_ID: Final = re.compile(
+    r"(?:(?P<where>(?!(?:.*/)?\.{1,2}/)[^\0]{1,255})/)?"
+    r"(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,127}/(?:latest|\d{8}-\d{6}-\d{3}))",
+    re.ASCII,
+)
+"""The id of a run, perhaps with the project or tier of its ensemble."""
 
 
 def run(args: argparse.Namespace) -> int | Coroutine[object, object, int]:
@@ -48,21 +55,26 @@ def run(args: argparse.Namespace) -> int | Coroutine[object, object, int]:
     if not found["configured"]:
         raise not_configured(f"the ensemble {found['name']}", Path(found["project"]), projects_of(args))
     arguments = {"ensemble_name": found["qualified"], "input": _input(args, found)}
-    return _run(args, found["name"], "invoke", arguments)
+    return _run(args, args.ensemble, "invoke", arguments)
 
 
 def resume(args: argparse.Namespace) -> Coroutine[object, object, int]:
     """``mcpctl ensemble resume``; 1 unless all agents did what they should. JSON: what ``resume_execution`` gives."""
-    if not _ID.fullmatch(args.run_id):
+    found = _ID.fullmatch(args.run_id)
+    if found is None:
         raise InvalidArgument(
             f"{args.run_id!r} is no run; 'mcpctl ensemble runs' lists them, such as review/20260131-120000-000"
         )
     projects = projects_of(args)
     own = projects.own
-    if own is not None and not projects.has(own) and (own / DIRECTORY / "artifacts" / args.run_id).is_dir():
+    if (
+        own is not None
+        and not projects.has(own)
+        and str(own).endswith("" if found["where"] is None else f"/{found['where'].lstrip('/')}")
+        and (own / DIRECTORY / "artifacts" / found["run"]).is_dir()
+    ):
         raise not_configured(f"the run {args.run_id}", own, projects)
-    name = args.run_id.partition("/")[0]
-    return _run(args, name, "resume_execution", {"artifact_id": args.run_id})
+    return _run(args, args.run_id.rpartition("/")[0], "resume_execution", {"artifact_id": args.run_id})
 
 
 def _about(args: argparse.Namespace) -> dict[str, Any] | int:
@@ -119,15 +131,15 @@ async def _run(args: argparse.Namespace, name: str, tool: str, arguments: Mappin
     """Call *tool*, which runs the ensemble *name*, show how far it is, and print its result."""
     hearer = _Hearer(args, name)
     try:
-        async with conversation(args, SERVER, args.timeout, hearer.heard) as client:
-            if args.verbose:
-                await client.request("logging/setLevel", {"level": "info"})
-            execution = _execution(await _called(client, hearer, tool, arguments))
+        execution = await _within(args, hearer, tool, arguments)
     except NotFound as fault:
         raise NotFound(f"{fault.message}; {SERVER} comes with the package mcpd-servers") from fault
     except McpdError as fault:
-        if (fault.data or {}).get("error") == NotFound.__name__:
+        error = (fault.data or {}).get("error")
+        if error == NotFound.__name__:
             raise NotFound(fault.message) from fault
+        if error == InvalidConfig.__name__:
+            raise invalid(InvalidConfig(fault.message), name) from fault
         raise
     finally:
         hearer.view.close()
@@ -137,8 +149,32 @@ async def _run(args: argparse.Namespace, name: str, tool: str, arguments: Mappin
         _print_deliverable(execution.get("deliverable"))
     _say_errors(execution)
     if not args.quiet:
+        _say_reused(execution)
         note(summary(execution))
     return 0 if execution.get("status") == "completed" else EXIT_FAILED
+
+
+async def _within(
+    args: argparse.Namespace, hearer: _Hearer, tool: str, arguments: Mapping[str, object]
+) -> dict[str, Any]:
+    """What *tool* says of the run, for which there are ``args.timeout`` seconds, and as many for the server's start.
+
+    Raises :class:`~mcpd.errors.TimedOut`, and what else starting the server and calling it raises.
+    """
+    said = f"{SERVER} did not start in"
+    try:
+        async with asyncio.timeout(args.timeout) as limit, conversation(args, SERVER, None, hearer.heard) as client:
+            if args.verbose:
+                await client.request("logging/setLevel", {"level": "info"})
+            if args.timeout is not None:
+                limit.reschedule(asyncio.get_running_loop().time() + args.timeout)
+            said = f"{hearer.name} was cancelled after"
+            found = _execution(await _called(client, hearer, tool, arguments))
+            # Only the server's end is left, which has a limit of its own.
+            limit.reschedule(None)
+            return found
+    except TimeoutError:
+        raise TimedOut(f"{said} {args.timeout:g} s; --timeout gives it more") from None
 
 
 async def _called(client: McpClient, hearer: _Hearer, tool: str, arguments: Mapping[str, object]) -> dict[str, Any]:
@@ -219,15 +255,31 @@ def _print_deliverable(text: object) -> None:
     write(clean(shown, lines=True) if sys.stdout.isatty() else shown)
 
 
+def _say_reused(execution: Mapping[str, Any]) -> None:
+    """One line on the agents that have not run, as an earlier run has their responses."""
+    found = reused(execution)
+    if found and len(found) == len(execution["results"]):
+        note("There was nothing left to do: all responses are those of the earlier run.")
+    elif found:
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        note(clean(f"reused: {', '.join(found[:_NAMED])}{more}"))
+
+
 def _say_errors(execution: Mapping[str, Any]) -> None:
-    """One line for each agent that failed, and for what ended the run."""
+    """One line for each agent that failed, for what ended the run, and for what there is more, or less, of."""
     results = execution.get("results")
     for agent, each in results.items() if isinstance(results, dict) else ():
         if isinstance(each, dict) and each.get("status") == "failed":
             _say_error(f"{agent}: {each.get('error') or 'failed'}")
-    fault = execution.get("fault")
-    if isinstance(fault, dict):
-        _say_error(fault.get("message"))
+    if execution.get("error"):
+        _say_error(execution["error"])
+    if execution.get("cut"):
+        warn(f"responses are cut short here; execution.json of {execution.get('artifact_id')} has all of them")
+    if execution.get("not_kept"):
+        warn(f"the run is not kept as a whole: {execution['not_kept']}")
+    plexus = execution.get("plexus")
+    if isinstance(plexus, dict) and plexus.get("error"):
+        warn(f"Plexus has not heard of the run: {plexus['error']}")
 
 
 def _say_error(text: object) -> None:

@@ -9,7 +9,7 @@ from mcpd.cli.commands.ensemble import find, opened
 from mcpd.cli.commands.ensemble_analysis import one
 from mcpd.cli.ensemble_output import cost, duration, when
 from mcpd.cli.output import clean, details, note, table, warn, write, write_json
-from mcpd.errors import InvalidArgument, NotFound
+from mcpd.errors import InvalidArgument, InvalidConfig, NotFound
 from mcpd.servers.ensembles.artifacts.metrics import metrics
 from mcpd.servers.ensembles.artifacts.places import LATEST, is_stamp
 from mcpd.servers.ensembles.artifacts.store import MAX_LISTED, Artifacts
@@ -31,10 +31,10 @@ def runs(args: argparse.Namespace) -> int:
     of one run what the tool ``analyze_execution`` gives, and with ``--metrics`` what ``llm-orc://metrics/NAME`` holds.
     """
     _, library = opened(args)
-    artifacts = Artifacts(library.artifact_roots)
+    artifacts = Artifacts.of(library)
     name, _, stamp = (args.runs or "").rpartition("/")
     if name and (is_stamp(stamp) or stamp == LATEST):
-        return one(args, artifacts, f"{name}/{_newest(name, artifacts) if stamp == LATEST else stamp}")
+        return one(args, artifacts, args.runs)
     if args.metrics:
         return _metrics(args, artifacts, library)
     return _list(args, artifacts, library)
@@ -88,7 +88,7 @@ def _metrics(args: argparse.Namespace, artifacts: Artifacts, library: Library) -
             ("last", window["until"] or ""),
             ("success rate", "" if rate is None else f"{100 * rate:.1f} %"),
             ("takes", _spread({key: duration(value) for key, value in took.items() if key != "count"})),
-            ("costs", _spread({key: cost(value) for key, value in costs.items() if key != "count"})),
+            ("costs", _spread({key: cost(value, "$0") for key, value in costs.items() if key != "count"})),
             ("cost of all", cost(found["total_cost_usd"])),
             ("tokens of all", str(found["total_tokens"] or "")),
         ]
@@ -111,15 +111,14 @@ def _spread(values: Mapping[str, str]) -> str:
 
 
 def _known(name: str, artifacts: Artifacts, library: Library) -> str:
-    """The name of the ensemble *name*, which has runs or is there. Raises :class:`~mcpd.errors.NotFound`."""
-    if artifacts.count(name):
-        return name
-    return find(library, name).ensemble.name
+    """The name that the runs of the ensemble *name* go by, which has some or is there.
 
-
-def _newest(name: str, artifacts: Artifacts) -> str:
-    """The timestamp of the newest run of *name*. Raises :class:`~mcpd.errors.NotFound` if there is none."""
-    found = artifacts.listing(name, 1)
-    if not found:
-        raise NotFound(f"{name} has not been run yet")
-    return found[0].timestamp
+    Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` for one that cannot be used.
+    """
+    try:
+        found = find(library, name)
+    except (InvalidConfig, NotFound):
+        if artifacts.count(name):
+            return name
+        raise
+    return artifacts.name(found.ensemble.name, library.artifact_root(found.origin))

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcpd.cli.ensemble_runtime import is_same, projects_of
+from mcpd.cli.ensemble_runtime import is_same, not_found, projects_of
 from mcpd.cli.given import read_input
 from mcpd.cli.output import clean, counted, note, paint, write, write_json
-from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidConfig, McpdError
+from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidConfig, McpdError, NotFound
 from mcpd.paths import Scope, from_environment
 from mcpd.servers.ensembles.checking import check, faults
 from mcpd.servers.ensembles.directories import nearest_project, settings
@@ -74,6 +74,8 @@ def _named(library: Library, name: str, servers: set[str] | None) -> list[Findin
         found, loaded, _ = library.loaded(name)
     except InvalidConfig as fault:
         return faults(fault)
+    except NotFound as fault:
+        raise not_found(fault) from fault
     return check(library, found, loaded, servers)
 
 

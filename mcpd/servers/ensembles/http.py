@@ -54,10 +54,12 @@ async def serve(app: Any, port: int, close: Callable[[], Awaitable[None]]) -> No
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, web.end)
-    with listening:
-        log.info("http://%s:%d/mcp", *listening.getsockname())
-        await web.serve([listening])
-    await close()
+    try:
+        with listening:
+            log.info("http://%s:%d/mcp", *listening.getsockname())
+            await web.serve([listening])
+    finally:
+        await close()
 
 
 class _Server(uvicorn.Server):
@@ -82,17 +84,21 @@ class _SameUser:
         if scope["type"] != "http" or await asyncio.to_thread(_owner, scope) in {os.geteuid(), 0}:
             await self._app(scope, receive, send)
             return
+        log.warning("a request was refused: it is not certain that it is from this user")
         await send({"type": "http.response.start", "status": 403, "headers": [(b"content-type", b"text/plain")]})
         await send({"type": "http.response.body", "body": b"another user's server\n"})
 
 
 def _owner(scope: Any) -> int | None:
-    """The uid of whoever is at the other end of the connection of *scope*; None if that is not to be found."""
+    """The uid of whoever is at the other end of the connection of *scope*; None if that is not to be found.
+
+    A socket that its process has closed has no inode any more, and is root's for the kernel, whoever it was.
+    """
     peer, own = (_as_kernel_says(*scope[each]) for each in ("client", "server"))
     for line in _CONNECTIONS.read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()
         if fields[1:3] == [peer, own]:
-            return int(fields[7])
+            return int(fields[7]) if fields[9] != "0" else None
     return None
 
 

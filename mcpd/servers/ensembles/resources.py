@@ -3,20 +3,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidArgument, InvalidConfig, NotFound
 from mcpd.model import dump_json, printable
 from mcpd.servers.ensembles import drawing, uris
-from mcpd.servers.ensembles.artifacts import places
 from mcpd.servers.ensembles.artifacts.entries import moment
+from mcpd.servers.ensembles.artifacts.homes import homes
 from mcpd.servers.ensembles.artifacts.metrics import metrics
 from mcpd.servers.ensembles.artifacts.store import MAX_LISTED
 from mcpd.servers.pagination import Pages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mcpd.servers.ensembles.artifacts.entries import ArtifactEntry
     from mcpd.servers.ensembles.artifacts.store import Artifacts
@@ -34,15 +33,18 @@ PAGE: Final = 500
 MOST_VALUES: Final = 100
 """Of a completion."""
 
-TEMPLATES: Final = {
+ALWAYS: Final = {
     uris.ENSEMBLES: ("All ensembles", "The ensembles with their descriptions, and where they are"),
+    uris.PROFILES: ("Model profiles", "The models that ensembles name, with their settings"),
+}
+"""The resources that there are wherever it runs: titles and descriptions by URI."""
+TEMPLATES: Final = {
     f"{uris.SCHEME}ensemble/{{name}}": ("An ensemble", "The whole configuration of an ensemble"),
     f"{uris.SCHEME}artifacts/{{ensemble}}": ("Runs of an ensemble", "The runs that are kept, the newest first"),
     f"{uris.SCHEME}artifact/{{id}}": ("A run", "Everything that went into a run and came out of it"),
     f"{uris.SCHEME}metrics/{{ensemble}}": ("Metrics of an ensemble", "Success rate, costs and durations of its runs"),
-    uris.PROFILES: ("Model profiles", "The models that ensembles name, with their settings"),
 }
-"""What ``resources/templates/list`` shows: titles and descriptions by URI."""
+"""What ``resources/templates/list`` shows: the same by URI templates."""
 
 
 class Resources:
@@ -54,15 +56,15 @@ class Resources:
 
     def list_resources(self, cursor: str | None) -> dict[str, Any]:
         """The page of ``resources/list`` at *cursor*. Raises :class:`~mcpd.errors.InvalidArgument` for a wrong one."""
-        listed = [_listed(uri, *TEMPLATES[uri]) for uri in (uris.ENSEMBLES, uris.PROFILES)]
-        for entry in self._library.entries():
-            name = entry.qualified if entry.shadowed else entry.name
-            listed.append(_listed(uris.uri(uris.ENSEMBLE, name), name, entry.problem or entry.description))
-        for name in self._run():
-            listed.append(_listed(uris.uri(uris.ARTIFACTS, name), f"Runs of {name}", ""))
-            listed.append(_listed(uris.uri(uris.METRICS, name), f"Metrics of {name}", ""))
-        page, following = Pages("resources", listed, PAGE).page(cursor)
-        return {"resources": page, **({"nextCursor": following} if following else {})}
+        entries = self._library.entries()
+        known = {_name(entry): entry for entry in entries}
+        ran = self._artifacts.names(homes(self._library, entries))
+        names = [(uri, "") for uri in ALWAYS]
+        names += [(uris.ENSEMBLE, name) for name in known]
+        names += [(kind, name) for name in ran for kind in (uris.ARTIFACTS, uris.METRICS)]
+        page, following = Pages("resources", names, PAGE).page(cursor)
+        listed = [_listed(kind, name, known) for kind, name in page]
+        return {"resources": listed, **({"nextCursor": following} if following else {})}
 
     @staticmethod
     def list_resource_templates() -> dict[str, Any]:
@@ -95,19 +97,18 @@ class Resources:
         if f"{{{argument}}}" not in template:
             return []
         if argument == "name":
-            names = [entry.qualified if entry.shadowed else entry.name for entry in self._library.entries()]
+            names = [_name(entry) for entry in self._library.entries()]
         elif argument == "ensemble":
-            names = self._run()
+            names = self._artifacts.names()
         else:
             return self._artifact_ids(value)
         return [name for name in names if name.startswith(value)][: MOST_VALUES + 1]
 
     def _artifact_ids(self, value: str) -> list[str]:
-        ensemble, slash, _ = value.partition("/")
         found: list[str] = []
-        for name in self._run():
-            if name == ensemble if slash else name.startswith(ensemble):
-                found += [entry.id for entry in self._artifacts.listing(name) if entry.id.startswith(value)]
+        for name in self._artifacts.names():
+            if f"{name}/".startswith(value) or value.startswith(f"{name}/"):
+                found += [each for each in self._artifacts.ids(name) if each.startswith(value)]
             if len(found) > MOST_VALUES:
                 break
         return found[: MOST_VALUES + 1]
@@ -126,23 +127,16 @@ class Resources:
         if kind == uris.ENSEMBLE:
             return self._ensemble(name)
         if kind == uris.ARTIFACT:
-            return {"id": name, **self._artifacts.read(name)}
-        entries = self._artifacts.listing(name, MAX_LISTED)
-        if not entries and name not in self._run():
+            artifact = self._artifacts.resolved(name)
+            return {**self._artifacts.read(artifact), "id": artifact}
+        name = self._artifacts.called(name)
+        entries, total = self._artifacts.listing(name, MAX_LISTED), self._artifacts.count(name)
+        if not total:
             # An ensemble that has not run has no runs, which is no fault.
             self._known(name)
         if kind == uris.METRICS:
             return {"ensemble": name, **metrics(entries)}
-        return artifacts_to_resource(name, entries, self._artifacts.count(name))
-
-    def _run(self) -> list[str]:
-        """The ensembles that have been run. It looks at their directories only: there may be thousands of runs."""
-        found: set[str] = set()
-        for root in self._library.artifact_roots():
-            # What cannot be read says so where its runs are listed.
-            with suppress(OSError), places.opened(root) as top:
-                found |= set(filter(places.is_ensemble, places.names(top)))
-        return sorted(found)
+        return artifacts_to_resource(name, entries, total)
 
     def _known(self, name: str) -> Entry:
         """The ensemble *name*. Raises :class:`~mcpd.errors.NotFound`."""
@@ -169,7 +163,7 @@ def ensemble_entry(entry: Entry) -> dict[str, Any]:
         "kinds": list(entry.kinds),
         "qualified": entry.qualified,
         "shadowed": entry.shadowed,
-        "uri": uris.uri(uris.ENSEMBLE, entry.qualified if entry.shadowed else entry.name),
+        "uri": uris.uri(uris.ENSEMBLE, _name(entry)),
         "modified": moment(entry.modified),
         **_source(entry.origin),
     }
@@ -223,6 +217,19 @@ def _source(origin: Origin) -> dict[str, Any]:
     return {"tier": origin.tier, **project, "file": str(origin.file)}
 
 
-def _listed(uri: str, title: str, text: str) -> dict[str, Any]:
+def _name(entry: Entry) -> str:
+    """What names *entry* and no other one."""
+    return entry.qualified if entry.shadowed else entry.name
+
+
+def _listed(kind: str, name: str, known: Mapping[str, Entry]) -> dict[str, Any]:
+    """A resource as a list has it: what *name* is of *kind*, or one of :data:`ALWAYS`."""
+    if kind in ALWAYS:
+        uri, (title, text) = kind, ALWAYS[kind]
+    elif kind == uris.ENSEMBLE:
+        uri, title, text = uris.uri(kind, name), name, known[name].problem or known[name].description
+    else:
+        title = f"Runs of {name}" if kind == uris.ARTIFACTS else f"Metrics of {name}"
+        uri, text = uris.uri(kind, name), ""
     described = {"description": text} if text else {}
     return {"uri": uri, "name": uri.removeprefix(uris.SCHEME), "title": title, **described, "mimeType": JSON}

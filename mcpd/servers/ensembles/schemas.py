@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcpd.servers.ensembles.editing.changes import Changes  # noqa: TC001 -- for pydantic
-from mcpd.servers.ensembles.engine.types import MAX_RESPONSE
+from mcpd.servers.ensembles.engine.types import MAX_RESPONSE, AgentStatus, RunStatus
 
 Name = Annotated[
     str,
@@ -24,7 +24,8 @@ ArtifactId = Annotated[
     Field(
         min_length=1,
         max_length=400,
-        description="ENSEMBLE/TIMESTAMP, as invoke and llm-orc://artifacts/ENSEMBLE say it.",
+        description="ENSEMBLE/TIMESTAMP, as invoke and llm-orc://artifacts/ENSEMBLE say it; ENSEMBLE/latest is the"
+        " newest run.",
     ),
 ]
 Format = Annotated[
@@ -102,27 +103,51 @@ class Feedback(Result):
     answer: dict[str, Any] | None = None
 
 
-class Execution(Result):
-    """What became of a run: what its artifact holds, and how to find that."""
+class Refusal(Result):
+    """What stands behind an ``error``, for programs."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    error: Annotated[str, Field(description="The kind of fault, such as Timeout.")]
+    data: Annotated[
+        dict[str, Any] | None, Field(description="file, line, output, provider and what else there is to say.")
+    ] = None
+
+
+class Share(Result):
+    """What became of an agent; its artifact has when it ran, its instances and what it ran."""
+
+    status: AgentStatus
+    response: str | None = None
+    error: Annotated[str | None, Field(description="Why there is no response, in words.")] = None
+    fault: Refusal | None = None
+    seconds: float
+    model: str | None = None
+    tokens: int | None = None
+    cost_usd: float | None = None
+    attempts: Annotated[int | None, Field(description="How often it was tried, if more than once.")] = None
+    fallback: Annotated[bool | None, Field(description="True if its fallback profile has responded.")] = None
+    reused: Annotated[bool | None, Field(description="True if the response is an earlier run's.")] = None
+    cut: Annotated[bool | None, Field(description="True if there is more of the response in the artifact.")] = None
+
+
+class Execution(Result):
+    """What became of a run, and how to find its artifact, which holds more."""
 
     ensemble: str
-    status: Literal["completed", "completed_with_errors", "failed", "cancelled"]
+    status: RunStatus
+    error: Annotated[str | None, Field(description="Why the run as a whole ended early.")] = None
+    fault: Refusal | None = None
     artifact_id: str | None = None
     artifact: Annotated[str | None, Field(description="The URI of the resource that has all of it.")] = None
     not_kept: Annotated[str | None, Field(description="Why the run could not be kept, or not as a whole.")] = None
-    input: str
-    results: Annotated[
-        dict[str, dict[str, Any]],
-        Field(description="By agent: status, response, error, usage and times."),
-    ]
+    results: Annotated[dict[str, Share], Field(description="What became of each agent, by its name.")]
     deliverable: Annotated[
         str | None, Field(description="The response of the last agent; of several, an object of theirs as JSON.")
     ] = None
-    metadata: dict[str, Any]
+    seconds: float
+    tokens: int
+    cost_usd: float
     cut: Annotated[
-        bool | None, Field(description="Whether responses are cut here, as all of them are too long together.")
+        bool | None, Field(description="True if the deliverable, or a response, is longer than what is here.")
     ] = None
     plexus: Feedback | None = None
 

@@ -21,7 +21,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from mcpd import __version__
-from mcpd.errors import InvalidConfig, McpdError, UnknownMethod
+from mcpd.errors import InvalidArgument, InvalidConfig, McpdError
 from mcpd.model import printable
 from mcpd.model.base import first_fault
 from mcpd.paths import CONFINED_VARIABLE, from_environment
@@ -56,13 +56,18 @@ _INSTRUCTIONS: Final = (
 )
 _TRUTH: Final = ("true", "false")
 _PORT: Final = 8080
+_LAST_PORT: Final = 65535
+_DIGITS: Final = 5
+_COMMANDS: Final = ("serve", "status")
+_MODEL: Final = 128
+"""Characters of the name of a client's model."""
 
 log = logging.getLogger(NAME)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mcp serve`` until the end of stdin or SIGTERM, or ``mcp status``; the exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = _arguments(sys.argv[1:] if argv is None else argv)
     lines = Log(NAME)
     logging.basicConfig(handlers=[lines], level=logging.INFO, format=f"{NAME}: %(message)s")
     try:
@@ -74,6 +79,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fault.exit_code
     finally:
         lines.end()
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """What *argv* says; ends the process with status 2 for what it cannot say."""
+    parser = _parser()
+    if argv and argv[0] in _COMMANDS:
+        parser.error(f"'{NAME} mcp {argv[0]}' is meant")
+    arguments = parser.parse_args(argv)
+    if getattr(arguments, "port", None) is not None and not arguments.http:
+        parser.error("--port is that of --http: give both")
+    return arguments
+
+
+def _port(text: str) -> int:
+    # 65535 is the largest that TCP has, and 0 is any that is free.
+    if not text.isascii() or not text.isdecimal() or len(text) > _DIGITS or int(text) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{printable(text)!r} is no port: it is a number from 1 to {_LAST_PORT}")
+    return int(text)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     serving.add_argument("--script-network", **switch, help="let scripts use the network")
     serving.add_argument("--http", action="store_true", help="serve over HTTP on 127.0.0.1 instead, for debugging")
     serving.add_argument(
-        "--port", type=int, default=_PORT, metavar="PORT", help=f"the port of that; {_PORT} if not given"
+        "--port", type=_port, metavar="PORT", help=f"the port of that; {_PORT} if not given, and 0 for a free one"
     )
     asking.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -117,11 +140,15 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     """
     paths = from_environment()
     confined = os.environ.get(CONFINED_VARIABLE) == "1"
-    made = directories.settings(paths, (), confined=confined)
+    keys = Keys.from_environment(os.environ)
+    for each in keys.faults:
+        log.error("%s", each.message)
+    # Also if it holds no key it knows which were left out.
+    made = replace(directories.settings(paths, (), confined=confined), keys=keys)
     try:
         if arguments.state is not None:
-            made = replace(made, state=expanded([arguments.state], paths.home)[0])
-        projects = expanded(arguments.project, paths.home)
+            made = replace(made, state=_directories("state", [arguments.state], paths.home)[0])
+        projects = _directories("projects", arguments.project, paths.home)
         if not projects and not confined:
             nearest = directories.nearest_project(Path.cwd())
             projects = (nearest,) if nearest is not None else ()
@@ -129,11 +156,18 @@ def _settings(arguments: argparse.Namespace) -> Settings:
             made,
             projects=projects,
             script_network=_is_true(getattr(arguments, "script_network", "false")),
-            keys=Keys.from_environment(os.environ),
         )
     except InvalidConfig as fault:
         log.error("%s", fault.message)  # noqa: TRY400 - it is no fault of the program's
         return replace(made, problem=fault.message)
+
+
+def _directories(key: str, given: Sequence[str], home: Path) -> tuple[Path, ...]:
+    """What *given* says for the setting *key*. Raises :class:`~mcpd.errors.InvalidConfig`."""
+    try:
+        return expanded(given, home)
+    except InvalidConfig as fault:
+        raise InvalidConfig(f"{key}: {fault.message}") from fault
 
 
 def _is_true(given: str) -> bool:
@@ -169,7 +203,9 @@ async def _serve(arguments: argparse.Namespace, lines: Log) -> int:
         from mcpd.servers.ensembles import http  # noqa: PLC0415 -- few serve over HTTP
 
         sdk.hush()
-        await http.serve(server.streamable_http_app(host=http.HOST), arguments.port, close)
+        await http.serve(
+            server.streamable_http_app(host=http.HOST), _PORT if arguments.port is None else arguments.port, close
+        )
         return 0
     return await sdk.serve(server, list_changed=False, lines=lines, log=log, close=close)
 
@@ -233,7 +269,7 @@ class Handlers:
         """``completion/complete``: values of arguments of resource templates."""
         template, argument = getattr(params.ref, "uri", None), params.argument
         if template is None:
-            raise UnknownMethod("completion/complete: there are no prompts, only resource templates")
+            raise InvalidArgument("completion/complete: there are no prompts, only resource templates")
         found = await asyncio.to_thread(self._resources.complete, str(template), argument.name, argument.value)
         shown = {"values": found[:MOST_VALUES], "hasMore": len(found) > MOST_VALUES}
         return sdk.complete({"completion": shown})
@@ -280,7 +316,7 @@ class ClientsSampling:
             raise McpdError(f"the client's model has not answered: {printable(reason)}") from error
         if not isinstance(found.content, types.TextContent):
             raise McpdError(f"the client's model has answered with {found.content.type}, not with text")
-        return Completion(text=found.content.text, model=found.model)
+        return Completion(text=found.content.text, model=printable(found.model[:_MODEL]))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakValueDictionary
 
-from mcpd.errors import InvalidConfig, LimitExceeded, McpdError
+from mcpd.errors import Cancelled, InvalidConfig, LimitExceeded, McpdError, NotFound
 from mcpd.model import printable
 from mcpd.paths import from_environment
 from mcpd.servers.ensembles import checking, feedback
@@ -17,6 +18,7 @@ from mcpd.servers.ensembles.agents.scripts import ScriptAgents
 from mcpd.servers.ensembles.agents.tool_calls import ServerTools
 from mcpd.servers.ensembles.artifacts import execution
 from mcpd.servers.ensembles.artifacts.analysis import analyze
+from mcpd.servers.ensembles.artifacts.places import bare
 from mcpd.servers.ensembles.artifacts.store import Artifacts
 from mcpd.servers.ensembles.directories import SERVER
 from mcpd.servers.ensembles.editing import edit, writing
@@ -30,7 +32,8 @@ from mcpd.servers.ensembles.schemas import Analysis, Edit, Feedback, Finding, Va
 from mcpd.servers.others import Others
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from pathlib import Path
 
     from mcpd.servers.ensembles.editing.changes import Changes
     from mcpd.servers.ensembles.engine.types import AgentResult, Found, Observer, RunResult
@@ -55,8 +58,6 @@ class Outcome:
     problem: str | None
     """Why it could not be kept, or not as a whole."""
     result: RunResult
-    document: dict[str, Any] = field(repr=False)
-    """The same as its artifact has it."""
     plexus: Feedback | None
 
 
@@ -66,16 +67,20 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.library = Library(settings)
-        self.artifacts = Artifacts(self.library.artifact_roots)
+        self.artifacts = Artifacts.of(self.library)
         self._models = HttpModels(settings.keys, ClientsModel(), self._allowed)
         self._scripts = ScriptAgents(settings, self.library.script)
-        self._others = Others(SERVER, _CALL)
-        # A sandbox shows nothing of what is installed.
+        # A sandbox shows nothing of what is installed, and what mcpd has started is given a socket if it may call others.
         self._paths = None if settings.confined else from_environment()
+        bridge = None if self._paths is None else self._paths.user.runtime / "bridge.sock"
+        self._others = Others(SERVER, _CALL, grant='"permissions" of its manifest', bridge=bridge)
         self._runs: set[asyncio.Task[Any]] = set()
+        self._closing = False
+        self._editing: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def close(self) -> None:
-        """Cancel what runs, and wait until it is recorded."""
+        """Cancel what runs, and wait until it is recorded. Nothing runs after that."""
+        self._closing = True
         for task in self._runs:
             task.cancel()
         if self._runs:
@@ -94,17 +99,23 @@ class Service:
         :class:`~mcpd.errors.InvalidConfig` and, if too many run, :class:`~mcpd.errors.LimitExceeded`.
         """
         found, loaded, _ = await asyncio.to_thread(self.library.loaded, name)
-        return await self._owned(self._run(found, loaded.document, text, observer, {}, plexus_context))
+        return await self._owned(self._run(found, loaded, text, observer, {}, plexus_context))
 
     async def resume_execution(self, artifact: str, observer: Observer) -> Outcome:
-        """Run the ensemble of *artifact* again with the same input, without the agents that have a response there."""
+        """Run the ensemble of *artifact* again with the same input, without the agents that have a response there.
+
+        Raises :class:`~mcpd.errors.Busy` for a run that goes on, and what :meth:`invoke_ensemble` does.
+        """
         artifact = await asyncio.to_thread(self.artifacts.resolved, artifact)
         earlier = await asyncio.to_thread(self.artifacts.earlier, artifact)
         found, loaded, _ = await asyncio.to_thread(self._ran, artifact, earlier.ensemble)
-        return await self._owned(self._run(found, loaded.document, earlier.input, observer, earlier.results, None))
+        return await self._owned(self._run(found, loaded, earlier.input, observer, earlier.results, None))
 
     async def _owned(self, run: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Wait for *run* in a task of its own: what ends the request does not end the recording."""
+        if self._closing:
+            run.close()
+            raise Cancelled("the server ends; nothing runs any more")
         if len(self._runs) >= MOST_RUNS:
             run.close()
             raise LimitExceeded(f"{MOST_RUNS} runs go on at the same time; wait for one of them")
@@ -126,37 +137,54 @@ class Service:
     async def _run(
         self,
         found: Found,
-        document: dict[str, Any],
+        loaded: Loaded,
         text: str,
         observer: Observer,
         earlier: Mapping[str, AgentResult],
         plexus_context: str | None,
     ) -> Outcome:
-        require_sound(found.ensemble)
+        require_sound(found.ensemble, loaded, str(found.origin.file))
+        document = loaded.document
         root = self.library.artifact_root(found.origin)
         name = found.ensemble.name
         engine = Engine(self.library, self._models, self._scripts, self._tools())
         async with self.artifacts.recording(root, name, text or found.ensemble.default_task or "", document) as kept:
             result = await engine.run(found, text, observer=observer, journal=kept, earlier=earlier)
-        answer = await asyncio.to_thread(execution.ended, result)
-        told = await self._tell(found, document, {**answer, "artifact_id": kept.id}, plexus_context)
-        return Outcome(kept.id, kept.problem, result, answer, told)
+        artifact = await asyncio.to_thread(self._id, kept.id, root)
+        told = await self._tell(
+            found, document, lambda: {**execution.ended(result), "artifact_id": artifact}, plexus_context
+        )
+        return Outcome(artifact, kept.problem, result, told)
+
+    def _id(self, kept: str | None, root: Path) -> str | None:
+        """The id by which the run *kept* below *root* is found: others may mean another ensemble by its name."""
+        if kept is None:
+            return None
+        name, _, timestamp = kept.rpartition("/")
+        return f"{self.artifacts.name(name, root)}/{timestamp}"
 
     async def _tell(
-        self, found: Found, document: dict[str, Any], run: dict[str, Any], context: str | None
+        self, found: Found, document: dict[str, Any], run: Callable[[], dict[str, Any]], context: str | None
     ) -> Feedback | None:
-        """Tell Plexus of *run*; None if nobody wants that."""
+        """Tell Plexus of what *run* makes, in a thread; None if nobody wants that."""
         client, where = feedback.client(found, self._scripts.confinement, context)
         if client is None or not where:
             return feedback.unwanted(context)
-        return await feedback.send(client, where, document, run)
+        return await feedback.send(client, where, document, await asyncio.to_thread(run))
 
     def _ran(self, artifact: str, name: str) -> tuple[Found, Loaded, str]:
-        """The ensemble *name* that left *artifact* behind: of several of that name the one kept there."""
-        for each in self.library.entries():
-            if each.name == name and (self.library.artifact_root(each.origin) / artifact).is_dir():
-                return self.library.loaded(each.qualified)
-        return self.library.loaded(name)
+        """The ensemble that left *artifact* behind, which says that it is of *name*.
+
+        Raises :class:`~mcpd.errors.NotFound` if there is none any more: another one of that name has not run there.
+        """
+        known = artifact.rpartition("/")[0]
+        found, loaded, text = self.library.loaded(known)
+        if name != found.ensemble.name or not self.artifacts.is_in(artifact, self.library.artifact_root(found.origin)):
+            raise NotFound(
+                f"{printable(artifact)} is a run of another {printable(name)} than the ensemble {printable(known)},"
+                f" which is in {printable(str(found.origin.file))}; invoke that"
+            )
+        return found, loaded, text
 
     def _tools(self) -> ServerTools:
         return ServerTools(self._others, hops=hops(), paths=self._paths)
@@ -173,14 +201,14 @@ class Service:
         artifact = await asyncio.to_thread(self.artifacts.resolved, artifact)
         document = await asyncio.to_thread(self.artifacts.read, artifact)
         analysis = await asyncio.to_thread(analyze, document)
-        name = str(document.get("ensemble") or artifact.partition("/")[0])
+        name = str(document.get("ensemble") or bare(artifact.rpartition("/")[0]))
         told = None
         if plexus_feedback:
             # The ensemble may be there no more, or be wrong by now.
             with suppress(McpdError):
                 found, loaded, _ = await asyncio.to_thread(self._ran, artifact, name)
                 about = {**document, "analysis": analysis, "artifact_id": artifact}
-                told = await self._tell(found, loaded.document, about, None)
+                told = await self._tell(found, loaded.document, lambda: about, None)
         return Analysis(
             artifact_id=artifact, ensemble=name, status=str(document.get("status")), analysis=analysis, plexus=told
         )
@@ -208,6 +236,12 @@ class Service:
         :class:`~mcpd.errors.InvalidConfig` for such as would leave an ensemble with new faults, and
         :class:`~mcpd.errors.ReadOnly`.
         """
+        found, _, _ = await asyncio.to_thread(self.library.loaded, name)
+        # What another call has changed meanwhile is read again.
+        async with self._editing.setdefault(found.origin.file, asyncio.Lock()):
+            return await self._update(name, changes, dry_run=dry_run, backup=backup)
+
+    async def _update(self, name: str, changes: Changes, *, dry_run: bool, backup: bool) -> Edit:
         found, loaded, old = await asyncio.to_thread(self.library.loaded, name)
         file = str(found.origin.file)
         if not dry_run:

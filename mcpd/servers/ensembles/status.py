@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcpd import __version__
 from mcpd.errors import InvalidConfig
+from mcpd.paths import CONFINED_VARIABLE
 from mcpd.servers.ensembles.directories import SERVER
 from mcpd.servers.ensembles.format.models import PROVIDERS
 from mcpd.servers.ensembles.library.library import Library
@@ -25,13 +26,17 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.settings import Settings
 
 _PATIENCE = 2.0
+_BY_HAND = (
+    "run by hand, this is what llm-orc finds with the arguments and the environment given here; projects, keys and"
+    " permissions that mcpctl has configured count where mcpd runs it"
+)
 
 
 def has_key(keys: Mapping[str, str], profile: Profile) -> bool:
     """Whether there is a key for the API of *profile*; the client's model and the mock need none."""
     if profile.provider not in DEFAULTS:
         return False
-    known = keys if isinstance(keys, Keys) else Keys(keys)
+    known = _keys(keys)
     # What is wrong with a base URL is said where the profile is used.
     with suppress(InvalidConfig):
         base = Base.parse(profile.base_url, "base_url") if profile.base_url else known.base(DEFAULTS[profile.provider])
@@ -44,6 +49,7 @@ def health(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[
     library = Library(settings)
     entries, profiles = library.entries(), library.profiles()
     problems = [settings.problem] if settings.problem else []
+    problems += [each.message for each in _keys(settings.keys).faults]
     problems += [each.problem for each in entries if each.problem]
     problems += [each.problem for each in profiles if each.problem]
     directories = {
@@ -52,7 +58,9 @@ def health(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[
         "data": _directory(settings.data),
         "shipped": _directory(settings.shipped),
     }
-    problems += [f"{each['path']} is no directory" for name, each in directories.items() if _is_missing(name, each)]
+    problems += [
+        f"projects: {each['path']} is no directory" for name, each in directories.items() if _is_missing(name, each)
+    ]
     return {
         "server": SERVER,
         "version": __version__,
@@ -66,6 +74,7 @@ def health(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[
         "profiles": {"total": len(profiles), "with_problems": sum(each.problem is not None for each in profiles)},
         "providers": _providers(settings),
         "tools_of_other_servers": _bridge(environ),
+        "notes": [] if environ.get(CONFINED_VARIABLE) == "1" else [_BY_HAND],
         "problems": problems,
     }
 
@@ -88,6 +97,7 @@ def as_text(found: Mapping[str, Any]) -> str:
             "providers:",
             *providers,
             f"tools of other servers: {found['tools_of_other_servers']}",
+            *(f"note: {each}" for each in found["notes"]),
             *(["problems:", *(f"  {each}" for each in found["problems"])] if found["problems"] else []),
         ]
     )
@@ -108,10 +118,15 @@ def _is_missing(name: str, directory: Mapping[str, Any]) -> bool:
     return name.startswith("project ") and not directory["exists"]
 
 
+def _keys(given: Mapping[str, str]) -> Keys:
+    return given if isinstance(given, Keys) else Keys(given)
+
+
 def _providers(settings: Settings) -> dict[str, Any]:
-    keys = settings.keys if isinstance(settings.keys, Keys) else Keys(settings.keys)
+    keys = _keys(settings.keys)
     found = {}
-    for name in dict.fromkeys(PROVIDERS.values()):
+    # Other names than these are of the same API at the same place.
+    for name in dict.fromkeys([*PROVIDERS.values(), "ollama"]):
         base = keys.base(DEFAULTS[name]) if name in DEFAULTS else None
         found[name] = {
             "base_url": str(base) if base else None,
@@ -124,7 +139,7 @@ def _bridge(environ: Mapping[str, str]) -> str:
     """Whether the bridge, which passes calls on to other servers, can be reached: ``yes``, or why not."""
     path = environ.get(SOCKET)
     if not path:
-        return "no: it is no server of mcpd that was permitted to call others"
+        return "no: agents can use them only where mcpd runs llm-orc, and permits it to call other servers"
     with closing(socket.socket(socket.AF_UNIX)) as connection:
         connection.settimeout(_PATIENCE)
         try:

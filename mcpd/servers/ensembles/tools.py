@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from mcpd.errors import InvalidArgument
 from mcpd.model import printable
 from mcpd.servers.checking import checked, validator_of
+from mcpd.servers.ensembles.artifacts.entries import rounded
+from mcpd.servers.ensembles.artifacts.execution import plain
 from mcpd.servers.ensembles.engine.types import Silent
 from mcpd.servers.ensembles.schemas import (
     Analysis,
@@ -20,8 +22,10 @@ from mcpd.servers.ensembles.schemas import (
     Edit,
     Execution,
     Invoke,
+    Refusal,
     Result,
     Resume,
+    Share,
     Update,
     Validate,
     Validation,
@@ -35,12 +39,12 @@ if TYPE_CHECKING:
 
     from jsonschema import Draft202012Validator
 
-    from mcpd.servers.ensembles.engine.types import Observer
+    from mcpd.servers.ensembles.engine.types import AgentResult, Fault, Observer, RunResult
     from mcpd.servers.ensembles.service import Outcome, Service
     from mcpd.servers.ensembles.streaming import Report, Say
 
-MOST_CHARACTERS: Final = 4 * 1024 * 1024
-"""Of all responses in a result together; the artifact has all of them."""
+MOST_CHARACTERS: Final = 1024 * 1024
+"""Of all responses in a result together, and of the deliverable; the artifact has all of them."""
 _ALIASES: Final = {"input_data": "input"}
 """What ``invoke`` understands, too (C-33)."""
 
@@ -160,7 +164,7 @@ async def _invoke(call: Call, given: Invoke) -> Answer:
 
 
 async def _resume(call: Call, given: Resume) -> Answer:
-    observer = call.observer(given.artifact_id.partition("/")[0], streaming=given.streaming)
+    observer = call.observer(given.artifact_id.rpartition("/")[0], streaming=given.streaming)
     return _ran(await call.service.resume_execution(given.artifact_id, observer), given.output_format)
 
 
@@ -180,37 +184,58 @@ async def _validate(call: Call, given: Validate) -> Answer:
 
 
 def _ran(outcome: Outcome, output_format: str) -> Answer:
-    document = outcome.document
-    size = sum(len(each.get("response") or "") for each in document["results"].values())
-    cut = size > MOST_CHARACTERS
-    if cut:
-        document = {**document, "results": _cut(document["results"])}
+    result = outcome.result
+    size = sum(len(each.response or "") for each in result.results.values())
+    most = MOST_CHARACTERS if size <= MOST_CHARACTERS else MOST_CHARACTERS // len(result.results)
+    shares = {name: _share(each, most) for name, each in result.results.items()}
+    long = len(result.deliverable or "") > MOST_CHARACTERS
     execution = Execution(
-        **document,
+        ensemble=result.ensemble,
+        status=result.status,
+        error=result.fault.message if result.fault else None,
+        fault=_refusal(result.fault),
         artifact_id=outcome.artifact,
         artifact=artifact_uri(outcome.artifact) if outcome.artifact is not None else None,
         not_kept=outcome.problem,
-        cut=cut or None,
+        results=shares,
+        deliverable=result.deliverable[:MOST_CHARACTERS] if result.deliverable is not None else None,
+        seconds=rounded(result.completed_at - result.started_at),
+        tokens=result.usage.total_tokens,
+        cost_usd=result.usage.cost_usd,
+        cut=long or any(each.cut for each in shares.values()) or None,
         plexus=outcome.plexus,
     )
-    text = _as_text(outcome) if output_format == "text" else None
-    return Answer(execution, text, is_error=outcome.result.status == "failed")
+    text = _as_text(result, execution) if output_format == "text" else None
+    return Answer(execution, text, is_error=result.status == "failed")
 
 
-def _cut(results: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """*results* with as much of each response as there is room for, and nothing of what they ran."""
-    most = MOST_CHARACTERS // len(results)
-    return {
-        name: {key: value for key, value in each.items() if key not in {"instances", "child"}}
-        | ({"response": each["response"][:most], "cut": True} if len(each.get("response") or "") > most else {})
-        for name, each in results.items()
-    }
+def _share(result: AgentResult, most: int) -> Share:
+    """*result* in short, with at most so many characters of the response."""
+    return Share(
+        status=result.status,
+        response=result.response[:most] if result.response is not None else None,
+        error=result.fault.message if result.fault else None,
+        fault=_refusal(result.fault),
+        seconds=rounded(result.seconds),
+        model=result.model,
+        tokens=result.usage.total_tokens or None,
+        cost_usd=result.usage.cost_usd or None,
+        attempts=result.attempts if result.attempts > 1 else None,
+        fallback=result.fallback or None,
+        reused=result.reused or None,
+        cut=len(result.response or "") > most or None,
+    )
 
 
-def _as_text(outcome: Outcome) -> str:
+def _refusal(fault: Fault | None) -> Refusal | None:
+    return None if fault is None else Refusal(error=fault.error, data=plain(fault.data) or None)
+
+
+def _as_text(result: RunResult, execution: Execution) -> str:
     """The deliverable, and what went wrong."""
-    result = outcome.result
-    parts = [result.deliverable] if result.deliverable is not None else []
+    parts = [execution.deliverable] if execution.deliverable is not None else []
+    if len(result.deliverable or "") > MOST_CHARACTERS:
+        parts.append(f"All {len(result.deliverable or '')} characters of it are in {execution.artifact or 'no file'}.")
     if result.fault is not None:
         parts.append(f"{result.ensemble}: {result.fault.message}")
     parts += [
@@ -227,9 +252,9 @@ TOOLS: Final = {
         Tool(
             "invoke",
             "Run an ensemble",
-            "Run an ensemble: models, scripts and tools that work on the input together. The result has each agent's"
-            " response, the deliverable, and the id of the artifact that keeps it. llm-orc://ensembles lists what there"
-            " is.",
+            "Execute an ensemble: models, scripts and tools that work on the input together. The result has each"
+            " agent's response, the deliverable, and the id of the artifact that keeps it. llm-orc://ensembles lists"
+            " what there is.",
             Invoke,
             Execution,
             _invoke,
@@ -239,9 +264,9 @@ TOOLS: Final = {
         Tool(
             "update_ensemble",
             "Change an ensemble",
-            "Add and remove agents of an ensemble, change what they depend on and which model profile they use. Says"
-            " only what would change unless dry_run is false; then the file is changed, with its comments kept, and"
-            " what was there before is kept beside it. What would leave a fault is refused.",
+            "Modify ensemble configuration: add and remove agents, change what they depend on and which model profile"
+            " they use. Says only what would change unless dry_run is false; then the file is changed, with its"
+            " comments kept, and what was there before is kept beside it. What would leave a fault is refused.",
             Update,
             Edit,
             _update,
@@ -250,8 +275,8 @@ TOOLS: Final = {
         Tool(
             "analyze_execution",
             "Look into a run",
-            "Say what took the time and the money in a run that was kept, what failed and why, and what that kept from"
-            " running.",
+            "Analyze execution results: what took the time and the money in a run that was kept, what failed and why,"
+            " and what that kept from running.",
             Analyze,
             Analysis,
             _analyze,
@@ -260,8 +285,8 @@ TOOLS: Final = {
         Tool(
             "validate_ensemble",
             "Check an ensemble",
-            "Say what is wrong with an ensemble, by file and line: cycles, agents, profiles, scripts, ensembles and"
-            " servers that there are not.",
+            "Validate ensemble configuration: what is wrong with it, by file and line, such as cycles, and agents,"
+            " profiles, scripts, ensembles and servers that there are not.",
             Validate,
             Validation,
             _validate,

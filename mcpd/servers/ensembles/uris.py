@@ -22,9 +22,14 @@ def uri(kind: str, name: str) -> str:
     return f"{SCHEME}{kind}/{quote(name, safe='')}"
 
 
+def plain_uri(kind: str, name: str) -> str:
+    """The same in the form that has the slashes of *name* in it (C-32)."""
+    return f"{SCHEME}{kind}/{quote(name)}"
+
+
 def artifact_uri(artifact: str) -> str:
-    """The URI of the artifact with the id *artifact*, in the form that has a slash in it (C-32)."""
-    return f"{SCHEME}{ARTIFACT}/{quote(artifact)}"
+    """The URI of the artifact with the id *artifact*."""
+    return plain_uri(ARTIFACT, artifact)
 
 
 def parsed(text: str) -> tuple[str, str] | None:

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcpd.errors import InvalidConfig, McpdError, NotFound
+from mcpd.errors import Busy, InvalidConfig, McpdError, NotFound
+from mcpd.servers.ensembles.artifacts import execution
 from mcpd.servers.ensembles.artifacts.analysis import analyze
 from mcpd.servers.ensembles.artifacts.metrics import metrics
 from mcpd.servers.ensembles.artifacts.report import markdown
+from mcpd.servers.ensembles.artifacts.store import Artifacts
 from tests.unit.ensembles.artifact_parts import BEGAN, ORIGINAL, STAMP, agent, artifacts, failed, keep, put, run
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def test_artifacts_of_the_original_program_are_listed_and_measured(tmp_path: Pat
     assert "Agent execution timed out" in markdown(ORIGINAL)
 
 
-def test_the_count_of_artifacts_is_by_ensemble_over_all_roots(tmp_path: Path) -> None:
+def test_the_count_of_artifacts_is_by_ensemble_in_the_first_root_that_has_any(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     put(here, "review", ORIGINAL, STAMPS[0])
     put(there, "review", ORIGINAL, STAMPS[1])
@@ -79,10 +81,120 @@ def test_the_count_of_artifacts_is_by_ensemble_over_all_roots(tmp_path: Path) ->
     (there / "empty").mkdir()
     (here / "review" / "not a run").mkdir()
     store = artifacts(here, there, tmp_path / "missing")
-    assert store.ensembles() == {"mixed": 1, "review": 2}
-    assert (store.count("review"), store.count("empty"), store.count("../here/review")) == (2, 0, 0)
-    assert [each.path.parents[1] for each in store.listing("review")] == [there, here]
-    assert store.ids("review") == [f"review/{STAMPS[1]}", f"review/{STAMPS[0]}"]
+    assert store.ensembles() == {"mixed": 1, "review": 1}
+    assert (store.count("review"), store.count("empty"), store.count("../here/review")) == (1, 0, 0)
+    assert [each.path.parents[1] for each in store.listing("review")] == [here]
+    assert store.ids("review") == [f"review/{STAMPS[0]}"]
+
+
+def test_c32_runs_of_an_ensemble_are_those_in_its_own_root(tmp_path: Path) -> None:
+    own, cloned = tmp_path / "own", tmp_path / "cloned"
+    put(own, "review", ORIGINAL, STAMPS[0])
+    put(cloned, "review", {"ensemble": "review", "status": "forged"}, "99991231-000000-000")
+    put(cloned, "deploy", ORIGINAL)
+    put(cloned, "gone", ORIGINAL)
+    homes = {"review": own, "deploy": own, "shipped/review": own, "app/deploy": cloned}
+    store = Artifacts(lambda: [own, cloned], lambda: BEGAN, lambda: homes)
+    assert store.names() == ["app/deploy", "gone", "review"]
+    assert store.resolved("review/latest") == store.resolved("shipped/review/latest") == f"review/{STAMPS[0]}"
+    with pytest.raises(NotFound):
+        store.read("review/99991231-000000-000")
+    with pytest.raises(NotFound, match="has not run"):
+        store.resolved("deploy/latest")
+    assert store.resolved("app/deploy/latest") == f"app/deploy/{STAMP}"
+    assert [each.id for each in store.listing("app/deploy")] == [f"app/deploy/{STAMP}"]
+    assert store.earlier(f"app/deploy/{STAMP}").ensemble == "mixed"
+    assert store.read(f"gone/{STAMP}") == ORIGINAL
+    assert (store.name("deploy", cloned), store.name("review", own)) == ("app/deploy", "review")
+    assert (store.is_in(f"app/deploy/{STAMP}", cloned), store.is_in(f"app/deploy/{STAMP}", own)) == (True, False)
+
+
+def test_what_is_left_of_an_ensemble_that_has_gone_is_the_users_before_a_projects(tmp_path: Path) -> None:
+    own, cloned = tmp_path / "own", tmp_path / "cloned"
+    put(own, "gone", ORIGINAL, STAMPS[0])
+    put(cloned, "gone", ORIGINAL, STAMPS[1])
+    assert artifacts(own, cloned).ids("gone") == [f"gone/{STAMPS[0]}"]
+    assert artifacts(own, cloned).ids("app/gone") == []
+
+
+def test_a_listing_does_not_look_into_directories_without_runs_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "review", ORIGINAL, STAMPS[0])
+    for stamp in STAMPS[1:]:
+        (tmp_path / "review" / stamp).mkdir()
+    store = artifacts(tmp_path)
+    assert [each.timestamp for each in store.listing("review")] == [STAMPS[0]]
+    monkeypatch.setattr("mcpd.servers.ensembles.artifacts.store.MAX_EMPTY", 2)
+    assert store.listing("review") == []
+    with pytest.raises(NotFound):
+        store.resolved("review/latest")
+
+
+def test_what_holds_too_many_values_is_not_parsed_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "review", b'{"a": [' + b"[]," * 600_000 + b"1]}")
+    put(tmp_path, "long", b'{"input": "' + b'a, [\\" ' * 200_000 + b'"}')
+    monkeypatch.setattr("mcpd.servers.ensembles.artifacts.stored.load_json", lambda *_: {"parsed": True})
+    store = artifacts(tmp_path)
+    with pytest.raises(InvalidConfig, match="values"):
+        store.read(f"review/{STAMP}")
+    # What looks like values in a text is none.
+    assert store.read(f"long/{STAMP}") == {"parsed": True}
+
+
+def test_what_cannot_be_read_is_looked_into_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = put(tmp_path, "review", b"{" * 10)
+    os.utime(directory / "execution.json", (BEGAN, BEGAN))
+    store = artifacts(tmp_path)
+    [first] = store.listing("review")
+    assert first.status == "unreadable"
+    monkeypatch.setattr("mcpd.servers.ensembles.artifacts.stored.load_json", lambda *_: pytest.fail("read again"))
+    assert store.listing("review") == [first]
+
+
+def test_a_listing_counts_values_that_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for stamp in STAMPS[:2]:
+        put(tmp_path, "review", b'{"a": [' + b"0," * 10_000 + b"0]}", stamp)
+    put(tmp_path, "dense", b'{"a": [' + b"0," * 60_000 + b"0]}")
+    store = artifacts(tmp_path)
+    assert [each.status for each in store.listing("review")] == ["unknown", "unknown"]
+    [dense] = store.listing("dense")
+    assert dense.problem is not None
+    assert "values" in dense.problem
+    assert store.read(dense.id)["a"][0] == 0
+    monkeypatch.setattr("mcpd.servers.ensembles.artifacts.store.MAX_LISTING", 100_000)
+    assert [each.status for each in artifacts(tmp_path).listing("review")] == ["unknown", "unreadable"]
+
+
+def test_a_run_whose_input_was_cut_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    document = execution.ended(run(agent("reader"), input="x" * 100_000))
+    data = execution.encoded(document, 90_000)
+    put(tmp_path, "review", data)
+    kept = artifacts(tmp_path).read(f"review/{STAMP}")
+    assert (kept["input_cut"], len(kept["input"]) < 100_000) == (True, True)
+    with pytest.raises(InvalidConfig, match="beginning of its input"):
+        artifacts(tmp_path).earlier(f"review/{STAMP}")
+
+
+def test_the_latest_is_the_newest_of_which_there_is_anything(tmp_path: Path) -> None:
+    put(tmp_path, "review", ORIGINAL, STAMPS[0])
+    (tmp_path / "review" / STAMPS[1]).mkdir()
+    (tmp_path / "empty" / STAMPS[0]).mkdir(parents=True)
+    store = artifacts(tmp_path)
+    assert store.names() == ["empty", "review"]
+    assert store.resolved("review/latest") == f"review/{STAMPS[0]}"
+    for name in ("empty", "none", ".."):
+        with pytest.raises(NotFound, match="has not run"):
+            store.resolved(f"{name}/latest")
+
+
+async def test_what_goes_on_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    store = artifacts(tmp_path)
+    async with store.recording(tmp_path, "review", "", {}) as recording:
+        assert recording.id is not None
+        with pytest.raises(Busy, match="still goes on"):
+            store.earlier(recording.id)
+    assert store.earlier(recording.id).results == {}
 
 
 def test_an_artifact_that_has_changed_is_read_again(tmp_path: Path) -> None:
@@ -101,10 +213,9 @@ def test_an_artifact_that_has_changed_is_read_again(tmp_path: Path) -> None:
         "",
         "review",
         "review/",
-        "review/latest",
         "/etc/passwd",
-        f"../review/{STAMP}",
         f"review/{STAMP}/x",
+        f"review//{STAMP}",
         f"re/{STAMP}\n",
     ],
 )
@@ -114,9 +225,13 @@ def test_c32_ids_are_an_ensemble_and_a_timestamp(tmp_path: Path, name: str) -> N
         artifacts(tmp_path).read(name)
 
 
-def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["review", "../review", "app/review"])
+def test_what_is_not_there_is_not_found(tmp_path: Path, name: str) -> None:
+    keep(tmp_path / "review", run(agent("reader")))
     with pytest.raises(NotFound, match="no such artifact"):
-        artifacts(tmp_path).read(f"review/{STAMP}")
+        artifacts(tmp_path / "review").read(f"{name}/20010101-000000-000")
+    with pytest.raises(NotFound, match="has not run"):
+        artifacts(tmp_path / "review").resolved(f"x/{name}/latest")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +241,7 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
         (b"[]", "not a JSON object"),
         (b'{"status": NaN}', "not a JSON number"),
         (b'{"a":' * 200 + b"1" + b"}" * 200, "nested deeper"),
-        (b"[" * 200_000, "nested too deeply"),
+        (b"[" * 40_000, "nested too deeply"),
         (b'{"a": [' + b"1," * 600_000 + b"1]}", "values"),
         (b"\xff", "not UTF-8"),
     ],
@@ -169,7 +284,8 @@ def test_one_listing_does_not_read_without_end(
         directory = put(tmp_path, "review", document, stamp)
         (directory / "agents.jsonl").write_bytes(b" " * 1000)
     size = (directory / "execution.json").stat().st_size + 1000
-    monkeypatch.setattr("mcpd.servers.ensembles.artifacts.store.MAX_LISTING", 2 * size + 1)
+    monkeypatch.setattr("mcpd.servers.ensembles.artifacts.store.MAX_LISTING", 2 * size - 1000)
+    monkeypatch.setattr("mcpd.servers.ensembles.artifacts.store.VALUE", 0)
     listed = artifacts(tmp_path).listing("review")
     assert [each.status for each in listed] == [status] * 2 + ["unreadable"] * 3
     assert [bool(each.problem and "too many for a list" in each.problem) for each in listed] == [False] * 2 + [True] * 3

@@ -205,9 +205,27 @@ def test_further_keys_by_base_url() -> None:
     ],
 )
 def test_faulty_variables_are_named_without_their_secret(variable: str, value: str) -> None:
-    with pytest.raises(InvalidConfig, match=variable) as caught:
-        Keys.from_environment({variable: value})
-    assert "secret" not in caught.value.message
+    [fault] = Keys.from_environment({variable: value}).faults
+    assert variable in fault.message
+    assert "secret" not in fault.message
+
+
+async def test_a_faulty_key_stops_only_what_needs_it(apis: ModelApis) -> None:
+    keys = Keys.from_environment({
+        "LLM_ORC_KEYS": f"https://a.example/v1=\x07 no-url {apis.url}={KEY} https://a.example=other",
+        "ANTHROPIC_API_KEY": "key-a", "ANTHROPIC_BASE_URL": "a.example",
+    })  # fmt: skip
+    assert len(keys.faults) == 3
+    assert await outcome(prompt(f"{apis.url}/v1"), keys) == "heard hello"
+    # The broader key is not the one that was meant.
+    with pytest.raises(InvalidConfig, match="LLM_ORC_KEYS, entry 1"):
+        await outcome(prompt("https://a.example/v1", trusted=True), keys)
+    assert key_for(keys, "https://a.example/v2") == "other"
+    with pytest.raises(InvalidConfig, match="ANTHROPIC_BASE_URL"):
+        await outcome(prompt(None, "anthropic"), keys)
+    assert ANTHROPIC not in keys
+    with pytest.raises(ConfigMissing, match="LLM_ORC_KEYS, entry 2"):
+        await outcome(prompt(None), keys)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,13 @@ from mcpd.servers.ensembles.editing.changes import Changes
 from mcpd.servers.ensembles.engine import types
 from mcpd.servers.ensembles.engine.inputs import MAX_GATHERED, MAX_INSTANCES
 from mcpd.servers.ensembles.format import models
-from mcpd.servers.ensembles.format.graph import problems
+from mcpd.servers.ensembles.format.graph import INPUT, ITEM, problems
 from mcpd.servers.ensembles.format.loading import load, load_profiles
-from mcpd.servers.ensembles.format.reading import MAX_DEPTH, MAX_SIZE, read
+from mcpd.servers.ensembles.format.reading import MAX_DEPTH, MAX_NODES, MAX_SIZE, read
 from mcpd.servers.ensembles.library import walking
 from mcpd.servers.ensembles.library.walking import MOST_FILES
-from mcpd.servers.ensembles.resources import TEMPLATES
+from mcpd.servers.ensembles.providers import mock
+from mcpd.servers.ensembles.resources import ALWAYS, TEMPLATES
 from mcpd.servers.ensembles.schemas import Update
 from mcpd.servers.ensembles.service import MOST_RUNS
 
@@ -44,6 +45,7 @@ PARTS: tuple[type[BaseModel], ...] = (
     models.Budget,
     models.Profile,
     models.Plexus,
+    mock.Options,
     Changes,
 )
 
@@ -102,7 +104,7 @@ def test_everything_that_there_is_has_a_row() -> None:
     assert rows >= models.PROVIDERS.keys()
     assert rows >= tools.TOOLS.keys()
     assert {re.sub(r"/.*", "", uri.removeprefix("llm-orc://")) for uri in rows if uri.startswith("llm-orc://")} == {
-        re.sub(r"/.*", "", uri.removeprefix("llm-orc://")) for uri in TEMPLATES
+        re.sub(r"/.*", "", uri.removeprefix("llm-orc://")) for uri in (*ALWAYS, *TEMPLATES)
     }
     manifest = json.loads((ROOT / "data/share/servers/llm-orc/manifest.json").read_text())
     assert rows >= {each["key"] for each in manifest["configurableProperties"]}
@@ -110,14 +112,23 @@ def test_everything_that_there_is_has_a_row() -> None:
     assert rows >= shipped
 
 
+def test_the_names_that_no_agent_has_are_documented() -> None:
+    (row,) = [line for line in TEXT.splitlines() if line.startswith("| `name` | required |") and "neither" in line]
+    assert set(re.findall(r"`([a-z]+)`", row.partition("neither")[2])) == {INPUT, ITEM}
+    assert all(f"`${{{name}}}`" in TEXT for name in (INPUT, ITEM))
+
+
 def test_the_documented_limits_are_the_limits() -> None:
     limits = TEXT.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    in_result = tools.MOST_CHARACTERS >> 20
     shown = [
-        f"{MAX_SIZE // 1024} KiB, {MAX_DEPTH} levels",
+        f"{MAX_SIZE // 1024} KiB, {MAX_NODES:,}, {MAX_DEPTH} levels",
         f"{models.MAX_AGENTS}",
         f"{MAX_INSTANCES:,}",
         f"{types.MAX_DEPTH}",
         f"{types.MAX_RESPONSE >> 20} MiB; of all instances together {MAX_GATHERED >> 20} MiB",
+        f"{types.MAX_KEPT >> 20} MiB; in the result of a call {in_result} MiB, and the artifact has the rest",
+        f"{types.MAX_BEGUN:,}",
         f"{MAX_BYTES >> 20} MiB",
         f"{models.MAX_SECONDS:g} s",
         f"{MOST_RUNS}",

@@ -94,7 +94,8 @@ def line(result: AgentResult) -> bytes:
 def encoded(document: dict[str, Any], most: int = MAX_BYTES) -> bytes:
     """*document* as a file of at most *most* bytes; long responses are cut where it would be larger.
 
-    An agent whose response is cut says ``"cut": true``. Raises :class:`~mcpd.errors.LimitExceeded` if that does not do.
+    An agent whose response is cut says ``"cut": true``, and a run whose input is ``"input_cut": true``. Raises
+    :class:`~mcpd.errors.LimitExceeded` if that does not do.
     """
     for kept in CUTS:
         data = _within(document if kept is None else _cut(document, kept), most)
@@ -135,7 +136,11 @@ def _cut(value: Any, kept: int) -> Any:
         key: f"{each[:kept]}…" if key in long else each if key == "definition" else _cut(each, kept)
         for key, each in value.items()
     }
-    return {**made, "cut": True} if "response" in long else made
+    if "response" in long:
+        made["cut"] = True
+    if "input" in long:
+        made["input_cut"] = True
+    return made
 
 
 def _fault(fault: Fault) -> dict[str, Any]:

@@ -55,10 +55,15 @@ def is_stamp(name: str) -> bool:
     return _STAMP.fullmatch(name) is not None
 
 
+def bare(name: str) -> str:
+    """The name of the ensemble that ``NAME`` or ``X/NAME`` is; its directory is called so."""
+    return name.rpartition("/")[2]
+
+
 def parts(artifact: str) -> tuple[str, str]:
     """The ensemble and the timestamp of the id *artifact* (C-32). Raises :class:`~mcpd.errors.NotFound` for others."""
-    ensemble, _, stamp = artifact.partition("/")
-    if not is_ensemble(ensemble) or not is_stamp(stamp):
+    ensemble, _, stamp = artifact.rpartition("/")
+    if not is_ensemble(bare(ensemble)) or not is_stamp(stamp):
         raise NotFound(f"{printable(artifact)}: no artifact; ids are like ensemble/20260131-120000-000")
     return ensemble, stamp
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any, Final, TypeAlias
@@ -24,6 +25,8 @@ MAX_DEPTH: Final = 100
 MAX_VALUES: Final = 500_000
 """Members and elements of a document. What an agent did takes about fifteen."""
 Container: TypeAlias = dict[Any, Any] | list[Any]
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A text, also one that does not end."""
 _STATUSES: Final = frozenset({"success", "failed", "skipped", "cancelled"})
 _ENDS: Final = frozenset({"completed", "completed_with_errors", "failed", "cancelled"})
 
@@ -31,8 +34,9 @@ _ENDS: Final = frozenset({"completed", "completed_with_errors", "failed", "cance
 def load(data: bytes, origin: str) -> dict[str, Any]:
     """The document that *data*, read from *origin*, is; whatever it holds can be written as JSON again.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` if it is none.
+    Raises :class:`~mcpd.errors.InvalidConfig` if it is none, or holds more than :data:`MAX_VALUES`.
     """
+    check_values(data, origin)
     try:
         document = load_json(data, origin)
     except InvalidManifest as fault:
@@ -41,6 +45,25 @@ def load(data: bytes, origin: str) -> dict[str, Any]:
         raise InvalidConfig(f"{origin}: not a JSON object")
     _tidy(document, origin)
     return document
+
+
+def check_values(data: bytes, origin: str, most: int = MAX_VALUES) -> int:
+    """How many values *data* holds at most, without parsing: each takes many times the memory of its text.
+
+    Raises :class:`~mcpd.errors.InvalidConfig` for more than *most*.
+    """
+    count = _marks(data)
+    if count > most:
+        # What is in texts is none.
+        count = _marks(_STRING.sub(b"", data))
+    if count > most:
+        raise InvalidConfig(f"{origin}: holds more than {most} values")
+    return count
+
+
+def _marks(data: bytes) -> int:
+    """What stands before all values but the first of each array and object, and those before these."""
+    return sum(map(data.count, (b",", b"[", b"{")))
 
 
 def parse(document: dict[str, Any]) -> StoredRun:
@@ -275,6 +298,7 @@ class StoredRun(Stored):
     ensemble: Word = None
     status: Annotated[str, Field(strict=True), _or("unknown")] = "unknown"
     input: Text = None
+    input_cut: Flag = False
     results: Annotated[dict[str, Annotated[StoredAgent, _or(StoredAgent)]], BeforeValidator(_few), _or(dict)] = Field(
         default_factory=dict
     )

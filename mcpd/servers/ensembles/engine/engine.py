@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mcpd.model import printable
 from mcpd.servers.ensembles.engine.budget import Meter, Slots
 from mcpd.servers.ensembles.engine.definitions import definitions
 from mcpd.servers.ensembles.engine.progress import Course, Stretch
@@ -56,7 +57,7 @@ class Engine:
         Raises :class:`~mcpd.errors.InvalidConfig` for an ensemble that cannot be run at all.
         """
         ensemble = found.ensemble
-        require_sound(ensemble)
+        require_sound(ensemble, file=printable(str(found.origin.file)))
         whole = Whole(
             source=self.source,
             models=self.models,

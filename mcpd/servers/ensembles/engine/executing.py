@@ -309,7 +309,7 @@ class Executor:
         known, key = self.whole.others, (self.found.origin, name)
         if key not in known:
             found = self.whole.source.find(name, self.found.origin)
-            require_sound(found.ensemble)
+            require_sound(found.ensemble, file=printable(str(found.origin.file)))
             known[key] = found
         return known[key]
 

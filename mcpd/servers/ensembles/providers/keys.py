@@ -14,7 +14,7 @@ from mcpd.errors import InvalidConfig
 from mcpd.model import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 OPENAI: Final = "https://api.openai.com/v1"
 ANTHROPIC: Final = "https://api.anthropic.com"
@@ -92,11 +92,26 @@ def _host(text: str, whose: str) -> str:
         raise InvalidConfig(f"{whose} has the host {printable(text)!r}, which is no IPv6 address") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a key that was left out."""
+
+    base: Base | None
+    """Where it was to go; None if nothing says so."""
+    message: str
+
+
 class Keys(Mapping[str, str]):
     """Keys by base URL. What it says of itself holds none."""
 
-    def __init__(self, given: Mapping[str, str], bases: Mapping[str, str] = MappingProxyType({})) -> None:
-        """*bases* replaces some of the built-in base URLs, such as :data:`OPENAI`.
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        bases: Mapping[str, str] = MappingProxyType({}),
+        faults: Sequence[Fault] = (),
+    ) -> None:
+        """*bases* replaces some of the built-in base URLs, such as :data:`OPENAI`. Of *faults* hears who asks for one
+        of these keys.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for what is no base URL or no key, and for a key that would go over
         a network in the clear.
@@ -105,6 +120,7 @@ class Keys(Mapping[str, str]):
         for url, key in given.items():
             base = Base.parse(url, "the base URL of a key")
             self._keys[base] = _checked(base, key)
+        self.faults = tuple(faults)
         self._bases = {old: str(Base.parse(new, "a base URL of the environment")) for old, new in bases.items()}
 
     @classmethod
@@ -112,24 +128,30 @@ class Keys(Mapping[str, str]):
         """Keys of ``OPENAI_API_KEY``, ``ANTHROPIC_API_KEY``, ``GEMINI_API_KEY`` or ``GOOGLE_API_KEY``, and of
         ``LLM_ORC_KEYS``: pairs ``BASE_URL=KEY`` with white space between them.
 
-        ``OPENAI_BASE_URL`` and ``ANTHROPIC_BASE_URL`` say where these APIs are, and their keys go there alone. Raises
-        :class:`~mcpd.errors.InvalidConfig` that names the variable.
+        ``OPENAI_BASE_URL`` and ``ANTHROPIC_BASE_URL`` say where these APIs are, and their keys go there alone. What is
+        wrong is left out, and is one of the ``faults``, which name the variable.
         """
         keys: dict[str, str] = {}
         bases: dict[str, str] = {}
+        faults: list[Fault] = []
         for name, where, default in _WORDS:
-            if url := environ.get(where, "").strip():
-                bases[default] = str(Base.parse(url, where))
-            if key := environ.get(name, "").strip():
-                keys.setdefault(place := bases.get(default, default), _checked(Base.parse(place, name), key, name))
+            place = Base.parse(default, name)
+            try:
+                if url := environ.get(where, "").strip():
+                    # The key may be one of that place, and goes nowhere else.
+                    place = Base.parse(url, where)
+                    bases[default] = str(place)
+                if key := environ.get(name, "").strip():
+                    keys.setdefault(str(place), _checked(place, key, name))
+            except InvalidConfig as fault:
+                faults.append(Fault(place, fault.message))
         for at, pair in enumerate(environ.get("LLM_ORC_KEYS", "").split(), start=1):
-            url, equals, key = pair.partition("=")
-            whose = f"LLM_ORC_KEYS, entry {at}"
-            if not equals or "://" not in url:
-                raise InvalidConfig(f"{whose}: not BASE_URL=KEY, such as https://models.example.com/v1=KEY")
-            base = Base.parse(url, f"{whose}: the base URL")
-            keys[str(base)] = _checked(base, key, whose)
-        return cls(keys, bases)
+            found = _pair(pair, f"LLM_ORC_KEYS, entry {at}")
+            if isinstance(found, Fault):
+                faults.append(found)
+            else:
+                keys[str(found[0])] = found[1]
+        return cls(keys, bases, [each for each in faults if each.base is None or str(each.base) not in keys])
 
     def __getitem__(self, url: str) -> str:
         try:
@@ -151,9 +173,34 @@ class Keys(Mapping[str, str]):
         return Base.parse(self._bases.get(default, default), "the base URL")
 
     def key(self, base: Base) -> str | None:
-        """The key that goes to *base*: that of the nearest base URL that covers it."""
-        covering = [each for each in self._keys if each.covers(base)]
-        return self._keys[max(covering, key=lambda each: len(each.path))] if covering else None
+        """The key that goes to *base*: that of the nearest base URL that covers it; None if that was left out."""
+        nearest = self._nearest(base)
+        return None if nearest is None or self.fault(base) is not None else self._keys[nearest]
+
+    def fault(self, base: Base) -> str | None:
+        """What is wrong with the key that would go to *base*; None if it is all right, or nobody gave one."""
+        nearest = self._nearest(base)
+        covering = [each for each in self.faults if each.base is not None and each.base.covers(base)]
+        found = max(covering, key=lambda each: len(each.base.path) if each.base else 0, default=None)
+        if found is None or found.base is None or (nearest is not None and len(nearest.path) > len(found.base.path)):
+            return None
+        return found.message
+
+    def _nearest(self, base: Base) -> Base | None:
+        return max((each for each in self._keys if each.covers(base)), key=lambda each: len(each.path), default=None)
+
+
+def _pair(text: str, whose: str) -> tuple[Base, str] | Fault:
+    """The base URL and the key that *text* is, or what is wrong with it."""
+    url, equals, key = text.partition("=")
+    if not equals or "://" not in url:
+        return Fault(None, f"{whose}: not BASE_URL=KEY, such as https://models.example.com/v1=KEY")
+    base = None
+    try:
+        base = Base.parse(url, f"{whose}: the base URL")
+        return base, _checked(base, key, whose)
+    except InvalidConfig as fault:
+        return Fault(base, fault.message)
 
 
 def _checked(base: Base, key: str, whose: str = "") -> str:

@@ -116,11 +116,15 @@ class HttpModels:
         return known
 
     def _key(self, base: Base) -> str | None:
+        if (fault := self._keys.fault(base)) is not None:
+            raise InvalidConfig(fault)
         key = self._keys.key(base)
         variable = next((name for url, name in VARIABLES.items() if Base.parse(url, url).covers(base)), None)
         if key is None and variable is not None:
+            # What does not say where it belongs may be this one.
+            unclear = "".join(f"; {each.message}" for each in self._keys.faults if each.base is None)
             raise ConfigMissing(
                 f"there is no key for {base}: set one with 'mcpctl secret set llm-orc {variable}', or {variable} in"
-                " the environment where llm-orc runs on its own"
+                f" the environment where llm-orc runs on its own{unclear}"
             )
         return key
