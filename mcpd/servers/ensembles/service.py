@@ -70,7 +70,7 @@ class Service:
         self.artifacts = Artifacts.of(self.library)
         self._models = HttpModels(settings.keys, ClientsModel(), self._allowed)
         self._scripts = ScriptAgents(settings, self.library.script)
-        # A sandbox shows nothing of what is installed, and what mcpd has started is given a socket if it may call others.
+        # A sandbox shows nothing of what is installed; and what mcpd starts is given a socket if it may call others.
         self._paths = None if settings.confined else from_environment()
         bridge = None if self._paths is None else self._paths.user.runtime / "bridge.sock"
         self._others = Others(SERVER, _CALL, grant='"permissions" of its manifest', bridge=bridge)
