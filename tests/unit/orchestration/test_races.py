@@ -56,6 +56,8 @@ def test_a_directory_that_is_exchanged_all_the_time_leads_nowhere(work: Path) ->
     drafts = Drafts(tree, Clock())
     drafts.put("cursor", "default", payload_of("one"), None)
     place, link = tree.draft("cursor", "default").parent, tree.drafts / "link"
+    # As long as no write has got through, the first draft is what there is.
+    own = (None, b"from the tree", tree.read(tree.draft("cursor", "default")))
     outside = work / "outside"
     before = precious(outside, place)
     link.symlink_to(outside)
@@ -76,7 +78,7 @@ def test_a_directory_that_is_exchanged_all_the_time_leads_nowhere(work: Path) ->
             with suppress(McpdError):
                 tree.write(tree.draft("cursor", "default"), b"from the tree")
             with suppress(McpdError):
-                assert tree.read(tree.draft("cursor", "default")) in (None, b"from the tree"), number
+                assert tree.read(tree.draft("cursor", "default")) in own, number
             with suppress(McpdError):
                 tree.remove(tree.draft("cursor", "default"))
             if number % 10 == 0:
