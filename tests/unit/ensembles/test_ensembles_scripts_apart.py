@@ -8,7 +8,6 @@ import json
 import os
 import resource
 import socket
-import struct
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from mcpd.errors import NotSupported
 from mcpd.servers import seccomp
 from mcpd.servers.workstation.processes import Command
 from tests.unit.ensembles.confined_parts import Den
+from tests.unit.seccomp_verdicts import verdict
 from tests.unit.workstation.bench import Workbench
 
 if TYPE_CHECKING:
@@ -232,24 +232,6 @@ async def test_a_command_of_the_workstation_changes_no_limits_of_others(
         done = await call.run(Command(("python3", "-c", program), call.jail.place(".")))
     assert json.loads(done.stdout) == ["EPERM"] * 3 + ["done"] * (len(codes) - 3)
     assert state(other) == before
-
-
-def verdict(program: bytes, architecture: int, number: int, *arguments: int) -> int:
-    """What the kernel would do with a system call by *program*: 0 for letting it pass, else the error that it gives."""
-    data = struct.pack("IIQ6Q", number, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
-    at = word = 0
-    while True:
-        code, true, false, value = struct.unpack_from("HBBI", program, at * 8)
-        at += 1
-        if code == 0x20:
-            [word] = struct.unpack_from("I", data, value)
-        elif code == 0x54:
-            word &= value
-        elif code == 0x06:
-            return 0 if value == 0x7FFF0000 else int(value & 0xFFFF)
-        else:
-            holds = {0x15: word == value, 0x35: word >= value, 0x45: bool(word & value)}[code]
-            at += true if holds else false
 
 
 NATIVE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

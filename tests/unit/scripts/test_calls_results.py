@@ -19,6 +19,7 @@ from mcpd.servers.scripts.calls import Limits, frames, results
 from mcpd.servers.scripts.calls.lines import LONGEST, MORE, MOST, Lines
 from mcpd.servers.scripts.calls.outcome import Report, outcome
 from mcpd.servers.scripts.calls.shell import interpreter
+from tests.unit import seccomp_verdicts as verdicts
 
 LIMITS = Limits(30, 1 << 30, 256, 10 << 20)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=()))
@@ -176,22 +177,8 @@ def test_the_filter_jumps_to_where_something_is(machine: str, read_only: bool) -
 
 
 def verdict(machine: str, number: int, *arguments: int, read_only: bool) -> int:
-    """What the kernel would do with a system call: 0 for letting it pass, else the error that it gives."""
-    data = struct.pack("IIQ6Q", number, ARCHITECTURES[machine], 0, *arguments, *[0] * (6 - len(arguments)))
     program = seccomp.program(machine, read_only=read_only)
-    at = word = 0
-    while True:
-        code, true, false, value = struct.unpack_from("HBBI", program, at * 8)
-        at += 1
-        if code == 0x20:
-            [word] = struct.unpack_from("I", data, value)
-        elif code == 0x54:
-            word &= value
-        elif code == 0x06:
-            return 0 if value == 0x7FFF0000 else int(value & 0xFFFF)
-        else:
-            holds = {0x15: word == value, 0x35: word >= value, 0x45: bool(word & value)}[code]
-            at += true if holds else false
+    return verdicts.verdict(program, ARCHITECTURES[machine], number, *arguments)
 
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
