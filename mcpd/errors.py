@@ -101,6 +101,12 @@ class IntegrityMismatch(McpdError):
     http_status = 502
 
 
+class SignatureInvalid(IntegrityMismatch):
+    """A signature is missing where one is required, or is by no key that is trusted."""
+
+    dbus_name = ERROR_PREFIX + "SignatureInvalid"
+
+
 class SourceUnavailable(McpdError):
     """A registry or package source did not deliver."""
 
@@ -120,6 +126,13 @@ class Unhealthy(McpdError):
 
     dbus_name = ERROR_PREFIX + "Unhealthy"
     http_status = 502
+
+
+class NeedsApproval(McpdError):
+    """An update changes what the server tells clients of its tools, and waits for somebody to approve of that."""
+
+    dbus_name = ERROR_PREFIX + "NeedsApproval"
+    http_status = 409
 
 
 class ReadOnly(McpdError):

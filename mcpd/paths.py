@@ -71,6 +71,11 @@ class Layout:
         return self.sources_list.with_name(self.sources_list.name + ".d")
 
     @property
+    def trusted_keys(self) -> Path:
+        """``keys.d``: the public keys, in PEM, whose signatures are trusted."""
+        return self.settings.with_name("keys.d")
+
+    @property
     def clients(self) -> Path:
         """Holds descriptions of MCP clients."""
         return self.settings.with_name("clients")

@@ -69,7 +69,7 @@ class CatalogSettings(_Section):
 
     timeout: Seconds = 30
     """Seconds that reading one registry may take."""
-    max_bytes: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024
+    max_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     """Bytes up to which a registry is read."""
 
 

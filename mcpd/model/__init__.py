@@ -17,7 +17,6 @@ from mcpd.model.entry import Entry
 from mcpd.model.index import Index, Pointer, parse_index
 from mcpd.model.manifest import Manifest, Runtime
 from mcpd.model.property import ConfigProperty, Target, ValueType
-from mcpd.model.registry import Registry, parse_registry
 from mcpd.model.source import Source, SourceType, check_git_url
 from mcpd.model.transport import Transport, TransportType
 
@@ -30,7 +29,6 @@ __all__ = [
     "Manifest",
     "Pointer",
     "Problem",
-    "Registry",
     "Runtime",
     "Source",
     "SourceType",
@@ -45,6 +43,5 @@ __all__ = [
     "id_from_name",
     "load_json",
     "parse_index",
-    "parse_registry",
     "printable",
 ]

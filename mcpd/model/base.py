@@ -56,13 +56,14 @@ class Document(BaseModel):
     )
 
     @classmethod
-    def parse(cls, data: object, origin: str) -> Self:
-        """Validate *data*, read from *origin*.
+    def parse(cls, data: object, origin: str, *, is_plain: bool = False) -> Self:
+        """Validate *data*, read from *origin*; *is_plain*: :func:`is_plain_json` said so of what it was decoded from.
 
         Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*, the field and the fault.
         """
         try:
-            check_json(data)
+            if not is_plain:
+                check_json(data)
             return cls.model_validate(data, context=_FROM_OUTSIDE)
         except ValidationError as error:
             raise InvalidManifest(f"{origin}: {first_fault(error)}") from error
@@ -74,10 +75,9 @@ class Document(BaseModel):
     def _by_alias(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         """A field somebody else calls ``bug_url`` is not ours and stays as it is; our code uses the Python names."""
         foreign: dict[str, Any] = {}
-        if info.context is _FROM_OUTSIDE and isinstance(data, dict):
+        if info.context is _FROM_OUTSIDE and isinstance(data, dict) and not cls._python_names().isdisjoint(data):
             foreign = {name: data[name] for name in cls._python_names() & data.keys()}
-            if foreign:
-                data = {key: value for key, value in data.items() if key not in foreign}
+            data = {key: value for key, value in data.items() if key not in foreign}
         model = handler(data)
         if foreign and model.model_extra is not None:
             model.model_extra.update(foreign)
@@ -159,6 +159,14 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def is_plain_json(data: bytes) -> bool:
+    """Whether :func:`check_json` finds no fault in what a strict parser makes of *data*, told at a glance.
+
+    Without escapes JSON holds neither NUL nor half of a pair, and with few brackets it is not deep.
+    """
+    return data.isascii() and b"\\u" not in data and data.count(b"{") + data.count(b"[") <= MAX_DEPTH
+
+
 def check_json(value: object) -> None:
     """Raise ValueError if *value* holds text or numbers that no D-Bus message, file name or JSON file can carry.
 
@@ -168,14 +176,15 @@ def check_json(value: object) -> None:
     for _ in range(MAX_DEPTH):
         below: list[object] = []
         for item in level:
-            if isinstance(item, dict):
-                for key in item:
-                    _check_text(key)
-                below.extend(item.values())
+            # Entries are texts for the most part.
+            if isinstance(item, str):
+                if "\0" in item or not item.isascii():
+                    _check_text(item)
+            elif isinstance(item, dict):
+                below += item  # its keys
+                below += item.values()
             elif isinstance(item, list):
-                below.extend(item)
-            elif isinstance(item, str):
-                _check_text(item)
+                below += item
             elif isinstance(item, float) and not math.isfinite(item):
                 raise ValueError("a number is not finite")
         if not below:
@@ -185,10 +194,6 @@ def check_json(value: object) -> None:
 
 
 def _check_text(text: str) -> None:
-    if text.isascii():
-        if "\0" in text:
-            raise ValueError(f"{text[:40]!r} holds a NUL character")
-        return
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError(f"{text[:40]!a} holds a character that cannot be written (NUL or half a surrogate pair)")
 

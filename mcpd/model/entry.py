@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
 
 from mcpd.errors import InvalidManifest
-from mcpd.model.base import Document, Strings, Text, as_list, check_id
+from mcpd.model.base import Document, Strings, Text, as_list, check_id, printable
 from mcpd.model.legacy import modernise
 from mcpd.model.property import ConfigProperty  # noqa: TC001 - pydantic reads the annotations
 from mcpd.model.source import Source  # noqa: TC001 - pydantic reads the annotations
 from mcpd.model.transport import Transport, TransportType, covers_linux
 
 NETWORK: Final = "network"
+MAX_PROPERTIES: Final = 512
+"""Configurable properties of one entry."""
 
 
 def _checked_id(value: str) -> str:
@@ -22,6 +25,21 @@ def _checked_id(value: str) -> str:
         return check_id(value)
     except InvalidManifest as error:
         raise ValueError(error.message) from error
+
+
+def _few(value: object) -> object:
+    # Counted before they are made: each takes a hundred times the bytes it is written with.
+    if isinstance(value, list) and len(value) > MAX_PROPERTIES:
+        raise ValueError(f"more than {MAX_PROPERTIES}")
+    return value
+
+
+def _unreachable(transport: Transport) -> str:
+    try:
+        transport.check_remote()
+    except InvalidManifest as error:
+        return error.message
+    return ""
 
 
 class Entry(Document):
@@ -51,11 +69,15 @@ class Entry(Document):
     """The scope the registry proposes; in a manifest, the one the server is installed in (S-23)."""
     platforms: JsonValue = None
     permissions: Strings = Field(default_factory=list)
-    configurable_properties: Annotated[list[ConfigProperty], BeforeValidator(as_list)] = Field(default_factory=list)
+    configurable_properties: Annotated[list[ConfigProperty], BeforeValidator(_few), BeforeValidator(as_list)] = Field(
+        default_factory=list
+    )
     manifest: Text = ""
     """URL of the whole manifest, where the registry holds a summary only."""
     integrity: JsonValue = None
     """Hashes of what ``manifest`` names."""
+    unsupported_reason: Text = ""
+    """Why whoever read the entry from another format says that it cannot be installed."""
 
     @model_validator(mode="before")
     @classmethod
@@ -63,19 +85,28 @@ class Entry(Document):
         return modernise(data) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
-    def _unique_keys(self) -> Self:
-        keys = [p.key for p in self.configurable_properties]
-        if len(keys) != len(set(keys)):
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(f"configurableProperties: {twice!r} is there twice")
+    def _complete(self) -> Self:
+        if not self.name:
+            # It is shown by its id; that it has no name stays known by its set fields (S-12).
+            self.__dict__["name"] = self.id
+            self.__pydantic_fields_set__.discard("name")
+        seen: set[str] = set()
+        for item in self.configurable_properties:
+            if item.key in seen:
+                raise ValueError(f"configurableProperties: {item.key!r} is there twice")
+            seen.add(item.key)
         return self
 
-    @property
+    def to_json(self) -> dict[str, Any]:
+        """The object as it is written; it always has a name."""
+        return {**super().to_json(), "name": self.name}
+
+    @cached_property
     def stdio(self) -> Transport | None:
         """The primary transport: the first of type ``stdio`` that is meant for Linux (S-32)."""
         return next((t for t in self.transports if t.type is TransportType.STDIO and t.runs_here), None)
 
-    @property
+    @cached_property
     def remote(self) -> Transport | None:
         """How a server that runs elsewhere is reached; None for one that has a :attr:`stdio` transport."""
         if self.stdio is not None:
@@ -92,6 +123,24 @@ class Entry(Document):
     def runs_here(self) -> bool:
         """Whether the server is meant for Linux."""
         return covers_linux(self.platforms)
+
+    @property
+    def unsupported(self) -> str:
+        """Why mcpd cannot install it, for people; empty if nothing in the entry speaks against it."""
+        if not self.runs_here:
+            return f"it does not run on Linux (platforms: {printable(str(self.platforms))})"
+        if self.unsupported_reason:
+            return printable(self.unsupported_reason)
+        return "" if self.manifest else self._without_way()
+
+    def _without_way(self) -> str:
+        if self.remote is not None:
+            return _unreachable(self.remote)
+        if self.transports and self.stdio is None:
+            return "none of its transports is of a kind that mcpd knows and meant for Linux"
+        if self.source is None:
+            return "" if self.transports else "it has neither a source nor a transport"
+        return self.source.unsupported
 
     def property(self, key: str) -> ConfigProperty | None:
         """The configurable property *key*, if there is one."""

@@ -39,8 +39,6 @@ def modernise(data: dict[str, Any]) -> dict[str, Any]:
         new["configurableProperties"] = properties
     if not new.get("version") and new.get("installedVersion"):
         new["version"] = new["installedVersion"]
-    if not new.get("name") and isinstance(new.get("id"), str):
-        new["name"] = new["id"]
     return new
 
 

@@ -1,35 +1,53 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``{config.KEY}`` in arguments, variables, permissions, URLs and headers."""
+"""``{config.KEY}`` and ``{config.KEY?TEXT}`` in arguments, variables, permissions, URLs and headers."""
 
 from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import InvalidManifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic import JsonValue
 
-_CONFIG: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)\}")
+_CONFIG: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)(?:\?([^{}]*))?\}")
+MAX_ELEMENTS: Final = 10_000
+"""What one text may stand for: several lists in it multiply."""
 
 
 def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:
-    """*text* with each ``{config.KEY}`` filled in; one per element if KEY is a list, none if it is not set."""
-    found = _CONFIG.search(text)
-    if not found:
-        return [text]
-    value = values.get(found[1])
-    elements = value if isinstance(value, list) else [value]
-    rest = expand(text[found.end() :], values)
-    head, given = text[: found.start()], [as_text(element) for element in elements if element not in (None, "")]
-    return [head + filled + tail for filled in given for tail in rest]
+    """*text* with its placeholders filled in; one per element if KEY is a list, none if it is not set.
+
+    ``{config.KEY?TEXT}`` stands for TEXT if KEY is set to anything but an empty value or ``false``; else there is
+    nothing of *text*. Raises :class:`~mcpd.errors.InvalidManifest` if it stands for more than :data:`MAX_ELEMENTS`.
+    """
+    parts: list[list[str]] = []
+    end, total = 0, 1
+    for found in _CONFIG.finditer(text):
+        value = values.get(found[1])
+        given = _elements(value)
+        if found[2] is not None:
+            given = [found[2]] if given and value is not False else []
+        total *= len(given)
+        if total > MAX_ELEMENTS:
+            raise InvalidManifest(f"{text[:200]!r} stands for more than {MAX_ELEMENTS} texts")
+        parts += ([text[end : found.start()]], given)
+        end = found.end()
+    return ["".join(filled) for filled in product(*parts, [text[end:]])]
+
+
+def _elements(value: JsonValue) -> list[str]:
+    return [as_text(item) for item in (value if isinstance(value, list) else [value]) if item not in (None, "")]
 
 
 def placeholders(text: str) -> list[str]:
-    """The keys that *text* names as ``{config.KEY}``."""
-    return _CONFIG.findall(text)
+    """The keys that *text* names as ``{config.KEY}`` or ``{config.KEY?TEXT}``."""
+    return [found[1] for found in _CONFIG.finditer(text)]
 
 
 def as_text(value: JsonValue) -> str:

@@ -18,6 +18,8 @@ from mcpd.model.legacy import modern_source_type
 _GIT_SCHEMES: Final = frozenset({"https", "ssh", "git", "file"})
 _SCP_LIKE: Final = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?![/:])?[^:].*", re.ASCII)
 
+_CONTAINERS: Final = frozenset({"oci", "docker"})
+
 
 class SourceType(StrEnum):
     """Kinds of source."""
@@ -45,6 +47,15 @@ class Source(Document):
     version: Text = ""
     rev: Text = ""
     sha256: Annotated[Text, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+    @property
+    def unsupported(self) -> str:
+        """Why mcpd cannot install from it, for people; empty if it is of a type that mcpd knows."""
+        if isinstance(self.type, SourceType):
+            return ""
+        if self.type in _CONTAINERS:
+            return "it is a container image, and mcpd runs no containers"
+        return f"mcpd cannot install from a source of type {printable(self.type)!r}"
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
-from mcpd.model import parse_index, parse_registry
+from mcpd.model import parse_index
 
 
 def entry(server_id: str = "a", **more: Any) -> dict[str, Any]:
@@ -23,78 +23,10 @@ def entry(server_id: str = "a", **more: Any) -> dict[str, Any]:
     }
 
 
-def test_S11_a_registry_with_a_list() -> None:
-    data = {"version": "1.0", "updated": "2025-02-03T00:00:00Z", "servers": [entry("a"), entry("b")]}
-    registry = parse_registry(data, "test")
-    assert (registry.version, registry.updated) == ("1.0", "2025-02-03T00:00:00Z")
-    assert [e.id for e in registry.servers] == ["a", "b"]
-    assert registry.problems == []
-
-
-def test_C19_a_registry_with_a_map() -> None:
-    short = {"name": "B", "manifest": "https://example.com/b/manifest.json", "integrity": {"manifestSha256": "0" * 64}}
-    registry = parse_registry({"servers": {"a": entry("a"), "b": short}}, "test")
-    assert [e.id for e in registry.servers] == ["a", "b"]
-    assert registry.servers[1].manifest == short["manifest"]
-    assert registry.servers[1].to_json() == {"id": "b", **short}
-    assert registry.problems == []
-
-
-def test_S12_missing_required_fields_are_problems_of_a_usable_entry() -> None:
-    bare = {"id": "a", "transports": [{"type": "stdio", "command": "x"}]}
-    registry = parse_registry({"servers": [bare]}, "test")
-    assert [e.id for e in registry.servers] == ["a"]
-    assert [p.message for p in registry.problems] == [
-        "a: has no name, summary, version",
-        "a: has a stdio transport but no source",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("raw", "named"),
-    [
-        (3, "not an object"),
-        ({}, "id"),
-        (entry("../../etc"), "server id"),
-        (entry("sse"), "reserved"),
-        (entry("a\nb"), "server id"),
-        (entry("good"), "another entry"),
-        (entry("x", transports=[]), "no transports"),
-        (entry("x", source={"type": "git", "url": "ext::sh -c x"}), "git URL"),
-        (entry("x", source={"type": "git", "url": "--upload-pack=x"}), "git URL"),
-        (entry("x", source={"type": "git", "url": "https://a/b", "path": "../.."}), "climbs"),
-        (entry("x", transports=[{"type": "stdio"}]), "command"),
-        (entry("x", name="a\0"), "NUL"),
-    ],
-)
-def test_S36_a_faulty_entry_is_a_problem_and_the_others_stay(raw: object, named: str) -> None:
-    registry = parse_registry({"servers": [entry("good"), raw, entry("last")]}, "https://example.com/r.json")
-    assert [e.id for e in registry.servers] == ["good", "last"]
-    (problem,) = registry.problems
-    assert named in problem.message
-    assert problem.origin == "https://example.com/r.json"
-    assert problem.server_id.isprintable()
-
-
-def test_names_with_a_slash_become_ids_and_are_kept() -> None:
-    data = {"servers": [entry("io.github.user/server", origin={"x": 1}), entry("io.github.user.server")]}
-    registry = parse_registry(data, "test")
-    (found,) = registry.servers
-    assert found.id == "io.github.user.server"
-    assert found.to_json()["origin"] == {"x": 1, "name": "io.github.user/server"}
-    assert "another entry" in registry.problems[0].message
-
-
-def test_a_registry_cannot_set_a_users_configuration() -> None:
-    registry = parse_registry({"servers": [entry(config={"endpoint": "evil"}, installDir="/etc")]}, "test")
-    assert {"config", "installDir"} & registry.servers[0].to_json().keys() == set()
-
-
 @pytest.mark.parametrize("data", [None, [], {}, {"servers": 3}, {"servers": None}, "x"])
-def test_what_is_no_registry_or_index_is_refused(data: object) -> None:
-    for parse in (parse_registry, parse_index):
-        with pytest.raises(InvalidManifest, match="test: not a"):
-            parse(data, "test")
+def test_what_is_no_index_is_refused(data: object) -> None:
+    with pytest.raises(InvalidManifest, match="test: not an index"):
+        parse_index(data, "test")
 
 
 def test_S15_the_index_of_the_seed() -> None:
@@ -136,13 +68,12 @@ json_values = st.recursive(
 
 
 @given(json_values, json_values)
-def test_any_json_is_read_or_refused(servers: Any, other: Any) -> None:
-    data = {"servers": servers, "version": other, "updated": other}
+def test_any_index_is_read_or_refused(servers: Any, other: Any) -> None:
+    data = {"servers": servers, "version": other}
     total = len(servers) if isinstance(servers, (list, dict)) else 0
-    for parse in (parse_registry, parse_index):
-        try:
-            found = parse(data, "test")
-        except InvalidManifest:
-            continue
-        assert len(found.servers) <= total
-        assert len(found.servers) + len({p.server_id for p in found.problems}) >= bool(total)
+    try:
+        found = parse_index(data, "test")
+    except InvalidManifest:
+        return
+    assert len(found.servers) <= total
+    assert len(found.servers) + len({p.server_id for p in found.problems}) >= bool(total)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A registry file (seed 001 §4): a list or an id-keyed map of entries, or a page of the official registry."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from mcpd.errors import InvalidManifest
+from mcpd.formats import server_json
+from mcpd.formats.seed import seed_entry
+from mcpd.model import Problem, printable
+from mcpd.model.base import is_plain_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mcpd.model import Entry
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+MAX_ENTRY: Final = 256 * 1024
+"""Bytes of one entry."""
+_REQUIRED: Final = ("name", "summary", "version")
+_OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
+
+
+class Item(NamedTuple):
+    """One entry of a registry, not parsed yet: what :func:`parse_item` takes."""
+
+    label: str
+    """For messages: ``entry 3``, ``entry 'com.example.x'``."""
+    data: memoryview | bytes
+    """The entry's JSON; a view into the registry where that was bytes."""
+    key: str = ""
+    """The id, where the registry is a map of ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A registry split into its entries."""
+
+    version: str
+    updated: str
+    items: Iterator[Item]
+    """To be gone through once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The usable entries of a registry, and what is wrong with it."""
+
+    version: str
+    updated: str
+    servers: list[Entry] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    """Entries left out, and faults of entries that are used all the same (a missing ``summary``)."""
+
+
+class _File(msgspec.Struct):
+    """The outermost object; what it holds is looked at piece by piece."""
+
+    servers: list[msgspec.Raw] | dict[str, msgspec.Raw]
+    version: msgspec.Raw = msgspec.Raw(b"null")
+    updated: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_FILE: Final = msgspec.json.Decoder(_File)
+
+
+def split(data: bytes, origin: str) -> Body:
+    """Split the registry *data*, read from *origin* (a URL or path, for messages), without parsing its entries.
+
+    Of a page of the official registry, what is deleted or not the latest version is left out. Raises
+    :class:`~mcpd.errors.InvalidManifest` if *data* is no registry at all.
+    """
+    try:
+        file = _FILE.decode(data)
+    except msgspec.ValidationError:
+        raise _no_registry(origin) from None
+    except RecursionError:
+        raise InvalidManifest(f"{origin}: nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidManifest(f"{origin}: not JSON: {error}") from error
+    return Body(_line(_scalar(file.version)), _line(_scalar(file.updated)), _items(file.servers))
+
+
+def parse_item(label: str, data: memoryview | bytes, origin: str, key: str = "") -> Entry:
+    """The entry whose JSON is *data*, of any shape that is known.
+
+    *label*, *data* and *key* are an :class:`Item`'s. Raises :class:`~mcpd.errors.InvalidManifest` that names
+    *origin*, *label*, the field and the fault.
+    """
+    where = f"{origin}: {label}"
+    return _parse_entry(decoded(data, where), where, key, is_plain=is_plain_json(bytes(data)))
+
+
+def decoded(data: memoryview | bytes, where: str) -> Any:
+    """The JSON of one entry. Raises :class:`~mcpd.errors.InvalidManifest`, which begins with *where*."""
+    if len(data) > MAX_ENTRY:
+        raise InvalidManifest(f"{where}: {len(data)} bytes long; an entry may have {MAX_ENTRY}")
+    try:
+        return msgspec.json.decode(data)
+    except RecursionError:
+        raise InvalidManifest(f"{where}: nested too deeply") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidManifest(f"{where}: not JSON: {error}") from error
+
+
+def shortcomings(entry: Entry) -> Iterator[str]:
+    """What the format requires (S-12) and mcpd can do without, in *entry*."""
+    if entry.manifest:
+        return
+    missing = [name for name in _REQUIRED if name not in entry.model_fields_set or not getattr(entry, name)]
+    if missing:
+        yield f"{entry.id}: has no {', '.join(missing)}"
+    if entry.stdio is not None and entry.source is None:
+        yield f"{entry.id}: has a stdio transport but no source"
+
+
+def parse_registry(document: object, origin: str) -> Registry:
+    """Read the registry *document*, decoded already, which came from *origin* (a URL or path, for messages).
+
+    A faulty entry becomes a problem and the others stay (S-36). Raises :class:`~mcpd.errors.InvalidManifest` if
+    *document* is no registry at all.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("servers"), (list, dict)):
+        raise _no_registry(origin)
+    registry = Registry(_line(document.get("version")), _line(document.get("updated")))
+    seen: set[str] = set()
+    for label, raw, key in _labelled(document["servers"]):
+        if _superseded(raw):
+            continue
+        try:
+            entry = _parse_entry(raw, f"{origin}: {label}", key)
+        except InvalidManifest as error:
+            registry.problems.append(Problem(origin, printable(key or _name(raw)) or label, error.message))
+            continue
+        if entry.id in seen:
+            taken = f"{origin}: {label}: another entry of this registry has the id {entry.id!r}"
+            registry.problems.append(Problem(origin, entry.id, taken))
+            continue
+        seen.add(entry.id)
+        registry.servers.append(entry)
+        registry.problems.extend(Problem(origin, entry.id, message) for message in shortcomings(entry))
+    if registry.problems:
+        _log.warning("%s: %d faults, first: %s", origin, len(registry.problems), registry.problems[0].message)
+    return registry
+
+
+def _no_registry(origin: str) -> InvalidManifest:
+    return InvalidManifest(f"{origin}: not a registry: needs an object with 'servers', a list or a map of entries")
+
+
+def _scalar(raw: msgspec.Raw) -> object:
+    try:
+        return msgspec.json.decode(raw, type=str | int | float | None)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _line(value: object) -> str:
+    return printable(str(value)) if isinstance(value, (str, int, float)) else ""
+
+
+def _labelled(servers: list[_T] | dict[str, _T]) -> Iterator[tuple[str, _T, str]]:
+    if isinstance(servers, list):
+        for number, raw in enumerate(servers):
+            yield f"entry {number}", raw, ""
+        return
+    for key, raw in servers.items():
+        yield f"entry {printable(key)!r}", raw, key
+
+
+class _Marked(msgspec.Struct):
+    """What the official registry says of a version beside, or in former times in, its document."""
+
+    meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b"{}"))
+    status: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Marks(_Marked):
+    server: _Marked | None = None
+
+
+_MARKS: Final = msgspec.json.Decoder(_Marks)
+
+
+def _items(servers: list[msgspec.Raw] | dict[str, msgspec.Raw]) -> Iterator[Item]:
+    for label, raw, key in _labelled(servers):
+        data = memoryview(raw)
+        if not key and _superseded(_marks(data)):
+            continue
+        yield Item(label, data, key)
+
+
+def _marks(data: memoryview) -> object:
+    try:
+        marks = _MARKS.decode(data)
+        return _decoded_marks(marks) | ({"server": _decoded_marks(marks.server)} if marks.server is not None else {})
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def _decoded_marks(marks: _Marked) -> dict[str, Any]:
+    return {"_meta": msgspec.json.decode(marks.meta), "status": msgspec.json.decode(marks.status)}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the official registry says of one version of a server."""
+
+    deleted: bool = False
+    is_latest: bool = True
+    updated_at: str = ""
+    """ISO 8601, as the registry has it."""
+
+
+def standing_of(item: dict[str, Any]) -> Standing | None:
+    """What the official registry says of *item*, today's or the older form; None if it says nothing."""
+    document = item.get("server", item)
+    for held in (item, document):
+        meta = held.get("_meta") if isinstance(held, dict) else None
+        official = meta.get(_OFFICIAL) if isinstance(meta, dict) else None
+        if isinstance(official, dict) and official:
+            break
+    else:
+        return None
+    status = official.get("status", document.get("status") if isinstance(document, dict) else None)
+    is_latest = official.get("isLatest", official.get("is_latest"))
+    updated_at = official.get("updatedAt", official.get("updated_at"))
+    return Standing(status == "deleted", is_latest is not False, updated_at if isinstance(updated_at, str) else "")
+
+
+def _superseded(raw: object) -> bool:
+    """Whether *raw* is an item of the official registry that is deleted or not the latest of its versions."""
+    standing = standing_of(raw) if isinstance(raw, dict) else None
+    return standing is not None and (standing.deleted or not standing.is_latest)
+
+
+def _name(raw: object) -> str:
+    name = raw.get("id", raw.get("name")) if isinstance(raw, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _parse_entry(raw: object, where: str, key: str, *, is_plain: bool = False) -> Entry:
+    published = isinstance(raw, dict) and isinstance(raw.get("server"), dict)
+    if isinstance(raw, dict) and published:
+        raw = raw["server"]
+    if not isinstance(raw, dict):
+        raise InvalidManifest(f"{where}: not an object")
+    try:
+        if server_json.is_server_json(raw):
+            return server_json.entry_of(raw, where, published=published)
+        return seed_entry(raw, where, key, is_plain=is_plain)
+    except InvalidManifest as error:
+        name = printable(_name(raw))
+        if not name or not error.message.startswith(where):
+            raise
+        raise InvalidManifest(f"{where} ({name}){error.message.removeprefix(where)}") from error

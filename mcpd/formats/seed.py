@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One entry of a registry in the form of seed 001 §4.1, and how the names of other registries become ids."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from mcpd.errors import InvalidManifest
+from mcpd.model import ID_PATTERN, Entry, SourceType, check_git_url, id_from_name
+
+_NAME_PATTERN: Final = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9@._/+~: -]*", re.ASCII)
+_NOT_A_REGISTRYS: Final = frozenset({"config", "installDir"})
+"""Fields of an installed server: a registry cannot set a user's configuration, and none is given away."""
+_NOT_ITS_ORIGIN: Final = frozenset({"registry", "pinned", "verified", "content"})
+"""What mcpd notes of an installation: no registry says who vouches for a server, or where it came from before."""
+
+
+def registrys(document: dict[str, Any]) -> dict[str, Any]:
+    """What a registry may say of the server in *document*, without what belongs to an installed one."""
+    found = {name: value for name, value in document.items() if name not in _NOT_A_REGISTRYS}
+    if isinstance(origin := found.get("origin"), dict) and not origin.keys().isdisjoint(_NOT_ITS_ORIGIN):
+        found["origin"] = {name: value for name, value in origin.items() if name not in _NOT_ITS_ORIGIN}
+        if not found["origin"]:
+            del found["origin"]
+    return found
+
+
+def id_of(name: str, where: str) -> str:
+    """The id for *name* as a registry has it.
+
+    Raises :class:`~mcpd.errors.InvalidManifest`, which begins with *where*, for a name that cannot become one.
+    """
+    if not _NAME_PATTERN.fullmatch(name) or ".." in name:
+        raise InvalidManifest(f"{where}: {name[:140]!a} cannot become a server id")
+    try:
+        return id_from_name(name)
+    except InvalidManifest as error:
+        raise InvalidManifest(f"{where}: {error.message}") from error
+
+
+def seed_entry(raw: dict[str, Any], where: str, key: str = "", *, is_plain: bool = False) -> Entry:
+    """The entry *raw*, whose id is *key* if it has none of its own; *where* begins every message.
+
+    *is_plain* as of :meth:`~mcpd.model.base.Document.parse`. Raises :class:`~mcpd.errors.InvalidManifest` that names
+    the field and the fault.
+    """
+    known: dict[str, Any] = {"id": key} if key else {}
+    known.update(registrys(raw))
+    name = known.get("id")
+    if isinstance(name, str) and name and not ID_PATTERN.fullmatch(name):
+        known["id"] = id_of(name, where)
+        known["origin"] = {**(o if isinstance(o := known.get("origin"), dict) else {}), "name": name}
+    entry = Entry.parse(known, where, is_plain=is_plain and not key)
+    if not entry.transports and not _does_without_transports(entry):
+        raise InvalidManifest(f"{where}: {entry.id}: has no transports")
+    if entry.source is not None and entry.source.type is SourceType.GIT:
+        try:
+            check_git_url(entry.source.url)
+        except InvalidManifest as error:
+            raise InvalidManifest(f"{where}: source.url: {error.message}") from error
+    return entry
+
+
+def _does_without_transports(entry: Entry) -> bool:
+    """Whether they come with something else, or nobody is to start it."""
+    if entry.manifest or entry.unsupported_reason:
+        return True
+    kind = entry.source.type if entry.source is not None else SourceType.LOCAL
+    return kind is SourceType.MCPB or not isinstance(kind, SourceType)
