@@ -29,19 +29,24 @@ class ToolFiles:
 
     def read(self, found: Found) -> Tools | None:
         """The catalogue of *found*, None if there is none."""
-        if found.kind is Kind.MANAGED and (kept := self._load(beside(found), found)) is not None:
+        if found.kind is Kind.MANAGED and (kept := _load(beside(found.generation), _origin(found))) is not None:
             return kept
-        return self._load(self._cached(found), found) if ID_PATTERN.fullmatch(found.id) else None
+        return _load(self._cached(found), _origin(found)) if ID_PATTERN.fullmatch(found.id) else None
 
     def write(self, found: Found, tools: Tools, *, own: bool) -> None:
         """Keep *tools*; *own* if the generation may be written to."""
-        path = beside(found) if own and found.kind is Kind.MANAGED else self._cached(found)
+        managed = own and found.kind is Kind.MANAGED
+        path = beside(found.generation) if managed else self._cached(found)
         make_directory(path.parent)
-        # Compact: indentation can make a large catalogue several times the size that is read again.
-        data = json.dumps(
-            {**_origin(found), "tools": tools}, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-        )
-        write_atomic(path, data.encode())
+        _write(path, tools, _origin(found))
+
+    def read_generation(self, generation: Path, version: str) -> Tools | None:
+        """The catalogue of the *version* in the directory *generation*, active or not; None if there is none."""
+        return _load(beside(generation), _identity(generation, version))
+
+    def write_generation(self, generation: Path, version: str, tools: Tools) -> None:
+        """Keep *tools* for the *version* in the directory *generation* of ours."""
+        _write(beside(generation), tools, _identity(generation, version))
 
     def remove(self, server_id: str) -> None:
         """Forget what the cache holds for *server_id*."""
@@ -50,26 +55,37 @@ class ToolFiles:
     def _cached(self, found: Found) -> Path:
         return self._cache / f"{found.id}.json"
 
-    def _load(self, path: Path, found: Found) -> Tools | None:
-        try:
-            data = load_json(read_file(path), str(path))
-        except InvalidManifest as error:
-            _log.warning("%s; asking the server again", error.message)
-            return None
-        except OSError as error:
-            if not is_missing(error):
-                _log.warning("%s: %s", path, error.strerror)
-            return None
-        if not isinstance(data, dict) or any(data.get(key) != value for key, value in _origin(found).items()):
-            return None
-        tools = data.get("tools")
-        return tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
+
+def beside(generation: Path) -> Path:
+    """The catalogue beside the directory *generation*."""
+    return generation.with_name(f"{generation.name}.tools.json")
 
 
-def beside(found: Found) -> Path:
-    """The catalogue beside a generation."""
-    return found.generation.with_name(f"{found.generation.name}.tools.json")
+def _write(path: Path, tools: Tools, origin: dict[str, str]) -> None:
+    # Compact: indentation can make a large catalogue several times the size that is read again.
+    data = json.dumps({**origin, "tools": tools}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    write_atomic(path, data.encode())
+
+
+def _load(path: Path, origin: dict[str, str]) -> Tools | None:
+    try:
+        data = load_json(read_file(path), str(path))
+    except InvalidManifest as error:
+        _log.warning("%s; asking the server again", error.message)
+        return None
+    except OSError as error:
+        if not is_missing(error):
+            _log.warning("%s: %s", path, error.strerror)
+        return None
+    if not isinstance(data, dict) or any(data.get(key) != value for key, value in origin.items()):
+        return None
+    tools = data.get("tools")
+    return tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
 
 
 def _origin(found: Found) -> dict[str, str]:
-    return {"generation": str(found.generation), "version": found.manifest.version if found.manifest else ""}
+    return _identity(found.generation, found.manifest.version if found.manifest else "")
+
+
+def _identity(generation: Path, version: str) -> dict[str, str]:
+    return {"generation": str(generation), "version": version}

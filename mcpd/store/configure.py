@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from mcpd.errors import InvalidArgument, NotFound
+from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, ReadOnly
 from mcpd.model import check_id
 from mcpd.store import configuration, documents
 from mcpd.store.files import Staged
@@ -47,6 +47,22 @@ def set_secret(view: View, server_id: str, key: str, value: str | None) -> None:
         view.secrets.write(found.id, secrets)
 
 
+def set_pinned(view: View, server_id: str, *, pinned: bool) -> None:
+    """Say in the manifest whether updates pass the server over. The caller holds the lock.
+
+    Raises :class:`~mcpd.errors.ReadOnly` for a server of another layer, and for one that is elsewhere.
+    """
+    layer, found = view.find(server_id)
+    if not view.is_own(layer, found):
+        raise ReadOnly(f"{server_id} is not updated by this instance, so it cannot be pinned here")
+    manifest = usable(found)
+    origin = documents.origin_of(manifest)
+    if not origin and (manifest.model_extra or {}).get("origin"):
+        raise InvalidManifest(f"{found.manifest_path}: origin is not an object; reinstall {server_id} to pin it")
+    kept = view.secrets.read(found.id)
+    _write_own(view, found.id, {}, kept, kept, fields={"origin": {**origin, "pinned": pinned}})
+
+
 def forget(view: View, server_id: str) -> None:
     """Drop all values and secrets of a script server, even if it is broken or gone. The caller holds the lock.
 
@@ -74,10 +90,12 @@ def _write_own(
     kept: dict[str, JsonValue],
     *,
     chosen: str = "",
+    fields: Mapping[str, JsonValue] | None = None,
 ) -> None:
     """Write the manifest with *changes*, and *secrets*, to which sensitive values in the manifest move.
 
-    *chosen* is the key whose value in *secrets* counts, whatever the manifest holds.
+    *chosen* is the key whose value in *secrets* counts, whatever the manifest holds; *fields* replace whole fields of
+    the manifest.
     """
     migrate_index(view)
     _, found = view.find(server_id)
@@ -85,7 +103,7 @@ def _write_own(
     values = _changed({**documents.config_of(document), **view.overlay.read(server_id)}, changes)
     shown, exposed = configuration.split(usable(found), values)
     exposed.pop(chosen, None)
-    _commit(view, found, {**document, "config": shown}, {**secrets, **exposed}, kept)
+    _commit(view, found, {**document, **(fields or {}), "config": shown}, {**secrets, **exposed}, kept)
 
 
 def _commit(

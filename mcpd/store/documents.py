@@ -34,6 +34,12 @@ def config_of(document: dict[str, Any]) -> dict[str, Any]:
     return dict(config) if isinstance(config, dict) else {}
 
 
+def origin_of(manifest: Manifest) -> dict[str, Any]:
+    """What *manifest* says of where it came from; empty where another tool wrote something else."""
+    origin = (manifest.model_extra or {}).get("origin")
+    return origin if isinstance(origin, dict) else {}
+
+
 def dump(document: dict[str, Any]) -> bytes:
     """The file for *document*."""
     return dump_json(document)

@@ -15,6 +15,7 @@ from mcpd.model import ID_PATTERN, Index, Manifest, Pointer, check_id, printable
 from mcpd.store import documents
 from mcpd.store.files import Signature, is_missing, settled, signature
 from mcpd.store.index import IndexFile
+from mcpd.store.marks import Mark, marked
 
 if TYPE_CHECKING:
     from mcpd.paths import Scope
@@ -85,6 +86,7 @@ class Layer:
         self._generations = generations
         self._cache: dict[str, tuple[Signature, str, Found]] = {}
         self._embedded_cache: dict[str, Found] = {}
+        self._held_cache: dict[str, tuple[Signature, int, str]] = {}
         self._warned: dict[str, str] = {}
 
     def scan(self) -> dict[str, Found]:
@@ -118,6 +120,24 @@ class Layer:
             problem = next((p for p in index.problems if p.server_id == server_id), None)
             return self._broken(server_id, problem.message) if problem else None
         return found
+
+    def held(self, found: Found) -> tuple[int, str]:
+        """Number and version of the update of *found* that waits for approval; 0 and empty if none does."""
+        if self._generations is None or not ID_PATTERN.fullmatch(found.id):
+            return 0, ""
+        home = self._generations / found.id
+        try:
+            status = os.stat(f"{home}/{Mark.HELD}/{MANIFEST}")  # noqa: PTH116 - for every server of a listing
+        except OSError:
+            self._held_cache.pop(found.id, None)
+            return 0, ""
+        cached = self._held_cache.get(found.id)
+        if cached is None or cached[0] != signature(status):
+            cached = signature(status), *_waiting(home)
+            if settled(status):
+                self._held_cache[found.id] = cached
+        active = int(found.generation.name) if found.kind is Kind.MANAGED else 0
+        return cached[1:] if cached[1] > active else (0, "")
 
     def present(self) -> set[str]:
         """Ids of what is in the tree itself, read or not."""
@@ -243,3 +263,16 @@ class Layer:
         directory = self.root / shown if ID_PATTERN.fullmatch(shown) else self.root
         kind = Kind.LINKED if directory != self.root and directory.is_symlink() else Kind.NOTHING
         return Found(shown, kind, directory, directory, directory / MANIFEST, problem=problem)
+
+
+def _waiting(home: Path) -> tuple[int, str]:
+    """What of the generations in *home* waits for approval."""
+    number = marked(home, Mark.HELD)
+    if number is None:
+        return 0, ""
+    try:
+        version = documents.load(home / str(number) / MANIFEST).get("version")
+    except InvalidManifest as error:
+        _log.warning("%s", error.message)
+        return 0, ""
+    return number, version if isinstance(version, str) and version else f"generation {number}"

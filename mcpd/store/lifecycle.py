@@ -6,25 +6,29 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.errors import InvalidManifest, McpdError, NoSpace, NotFound, ReadOnly, from_oserror
+from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, NoSpace, NotFound, ReadOnly, from_oserror
 from mcpd.model import ID_PATTERN, JsonValue, Manifest, check_id
 from mcpd.store import configuration, documents
+from mcpd.store.contained import contained
 from mcpd.store.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
 from mcpd.store.layers import MANIFEST, Found, Kind
 from mcpd.store.migrate import migrate_index
-from mcpd.store.tree import contained
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from mcpd.store.catalogue import ToolFiles
+    from mcpd.store.catalogue import ToolFiles, Tools
     from mcpd.store.records import Generation
     from mcpd.store.tree import Tree
     from mcpd.store.view import Place, View
 
 _log = logging.getLogger(__name__)
+
+_NOTHING: Final[Mapping[str, JsonValue]] = MappingProxyType({})
 
 
 class Lifecycle:
@@ -35,34 +39,105 @@ class Lifecycle:
         self._tree = tree
         self._tools = tools
 
-    def activate(self, generation: Generation, manifest: Manifest) -> None:
+    def activate(self, generation: Generation, manifest: Manifest, *, on_trial: bool) -> None:
         """Make *generation* the active one, with *manifest*; ``manifest.config`` wins over what was set before."""
-        if manifest.id != generation.server_id:
-            raise InvalidManifest(f"the manifest of {generation.server_id!r} names {manifest.id!r}")
+        _check_manifest(generation, manifest)
         replaced = self._tree.active(generation.server_id)
         self._tree.publish(generation.server_id, generation.number)
-        self._switch(generation.server_id, generation.number, manifest.to_json(), manifest, manifest.config)
-        self._tree.finish(generation.server_id, generation.number)
+        if on_trial:
+            self._tree.try_out(generation.server_id)
+        self._switch(generation.server_id, generation.number, manifest.to_json(), manifest, given=manifest.config)
+        if not on_trial:
+            self._tree.finish(generation.server_id, generation.number)
         self._tree.prune(generation.server_id, replaced)
 
-    def rollback(self, server_id: str, number: int | None) -> None:
-        """Make an earlier generation the active one, with today's configuration."""
-        number = self._tree.previous(check_id(server_id), number)
+    def hold(self, generation: Generation, manifest: Manifest, tools: Tools | None) -> None:
+        """Keep *generation* aside until it is approved of."""
+        _check_manifest(generation, manifest)
+        server_id, number = generation.server_id, generation.number
+        if self._tree.active(server_id) == number:
+            raise InvalidArgument(f"{server_id}: generation {number} is in use, so it cannot wait for approval")
+        if not os.path.lexists(self._tree.installed / server_id):
+            raise NotFound(f"{server_id} is not installed here, so no update of it can wait for approval")
+        shown, exposed = configuration.split(manifest, manifest.config)
+        kept = self._view.secrets.read(server_id)
+        if new := exposed.keys() - kept.keys():
+            self._view.secrets.write(server_id, {**kept, **{key: exposed[key] for key in new}})
+        document = {**manifest.to_json(), **self._place(server_id), "config": shown}
+        directory = self._tree.directory(server_id, number)
+        write_atomic(directory / MANIFEST, documents.dump(document))
+        if tools is not None:
+            self._tools.write_generation(directory, manifest.version, tools)
+        self._tree.publish(server_id, number)
+        sync_tree(directory)
+        self._tree.hold(server_id, number)
+
+    def approve(self, server_id: str, number: int) -> None:
+        """Make the held generation *number* the active one, on trial, with today's configuration."""
+        held = self._tree.held(check_id(server_id))
+        if held is None:
+            raise NotFound(f"{server_id}: no update waits for approval")
+        if number != held:
+            raise InvalidArgument(f"{server_id}: generation {held} waits for approval, not {number}; look at it first")
+        document, manifest = self.read(server_id, held)
+        replaced = self._tree.active(server_id)
+        unset = documents.config_of(document)
+        try:
+            self._tree.try_held(server_id, held)
+            self._switch(server_id, held, self._with_pin(server_id, document), manifest, unset=unset)
+        except BaseException:
+            if self._tree.active(server_id) != held:
+                self._tree.finish(server_id, held)  # it waits on
+            raise
+        self._tree.prune(server_id, replaced)
+
+    def read(self, server_id: str, number: int) -> tuple[dict[str, Any], Manifest]:
+        """The manifest of generation *number*, as it is in the file and as it is understood."""
         path = self._tree.directory(server_id, number) / MANIFEST
         document = documents.load(path)
         document.setdefault("id", server_id)
-        self._switch(server_id, number, document, Manifest.parse(document, str(path)), {})
+        return document, Manifest.parse(document, str(path))
+
+    def rollback(self, server_id: str, number: int | None, *, keep_pin: bool = False) -> None:
+        """Make an earlier generation the active one, with today's configuration; pinned also if today's is."""
+        number = self._tree.previous(check_id(server_id), number)
+        document, manifest = self.read(server_id, number)
+        if keep_pin:
+            document = self._with_pin(server_id, document)
+        self._switch(server_id, number, document, manifest)
+        self._tree.end_trial(server_id)
+
+    def _with_pin(self, server_id: str, document: dict[str, Any]) -> dict[str, Any]:
+        """*document*, pinned if the active generation is: that was said of the server, not of a version of it."""
+        found = self._view.own.find(server_id)
+        if found is None or found.manifest is None or documents.origin_of(found.manifest).get("pinned") is not True:
+            return document
+        origin = document.get("origin")
+        return {**document, "origin": {**(origin if isinstance(origin, dict) else {}), "pinned": True}}
+
+    def _place(self, server_id: str) -> dict[str, str]:
+        """What a manifest says of where it is."""
+        return {"scope": str(self._view.scope), "installDir": str(self._view.layout.installed / server_id)}
 
     def _switch(
-        self, server_id: str, number: int, document: dict[str, Any], manifest: Manifest, given: dict[str, JsonValue]
+        self,
+        server_id: str,
+        number: int,
+        document: dict[str, Any],
+        manifest: Manifest,
+        *,
+        given: Mapping[str, JsonValue] = _NOTHING,
+        unset: Mapping[str, JsonValue] = _NOTHING,
     ) -> None:
-        """Everything is written beside its place first, so that a full disk stops the change before its first step."""
+        """Make *number* the active generation; *given* values win over those set before, *unset* ones fill gaps.
+
+        Everything is written beside its place first, so that a full disk stops the change before its first step.
+        """
         view = self._view
         migrate_index(view)
         carried = self._carried(server_id, documents.config_of(document))
-        shown, exposed = configuration.split(manifest, {**carried, **given})
-        home = view.layout.installed / server_id
-        document = {**document, "scope": str(view.scope), "installDir": str(home), "config": shown}
+        shown, exposed = configuration.split(manifest, {**unset, **carried, **given})
+        document = {**document, **self._place(server_id), "config": shown}
         kept = view.secrets.read(server_id)
         secrets = {**kept, **exposed}
         directory = self._tree.directory(server_id, number)
@@ -157,6 +232,10 @@ class Lifecycle:
             _log.info("%s: finishing its removal", server_id)
             with contained(aside):
                 self._finish_removal(server_id, aside, keep_config=keep_config)
+        for server_id, before in list(self._tree.unproved()):
+            _log.info("%s: going back to generation %d, for the next one has not proved itself", server_id, before)
+            with contained(self._view.layout.installed / server_id):
+                self.rollback(server_id, before)
         cut_off = self._tree.recover()
         for directory in (self._view.secrets.directory, self._view.overlay.directory):
             _remove_temporary(directory)
@@ -177,6 +256,11 @@ class Lifecycle:
         except NotFound:
             if not self._view.overlay.path(server_id).exists():
                 self._view.secrets.remove(server_id)
+
+
+def _check_manifest(generation: Generation, manifest: Manifest) -> None:
+    if manifest.id != generation.server_id:
+        raise InvalidManifest(f"the manifest of {generation.server_id!r} names {manifest.id!r}")
 
 
 def _remove_temporary(directory: Path) -> None:

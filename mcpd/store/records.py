@@ -58,6 +58,10 @@ class InstalledServer:
     """Of a script server, whose manifest is in no file."""
     clash: str = ""
     """What has the same id and is not used because of that."""
+    pending: str = ""
+    """The version of an update that waits for approval, empty if none does."""
+    pending_generation: int = 0
+    """The number of that update."""
 
 
 @dataclass(frozen=True, slots=True)

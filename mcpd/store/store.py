@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mcpd.errors import ConfigMissing, NotSupported
+from mcpd.errors import ConfigMissing, NotFound, NotSupported
 from mcpd.model import ConfigProperty, check_id
 from mcpd.store import configuration, configure, documents
 from mcpd.store.catalogue import ToolFiles, Tools
+from mcpd.store.contained import contained
 from mcpd.store.lifecycle import Lifecycle
 from mcpd.store.lock import WriteLock
 from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest
-from mcpd.store.tree import Tree, contained
+from mcpd.store.tree import Tree
 from mcpd.store.view import View, usable
 
 if TYPE_CHECKING:
@@ -139,6 +140,15 @@ class Store:
         with self.lock():
             configure.set_secret(self._view, server_id, key, value)
 
+    def set_pinned(self, server_id: str, pinned: bool) -> None:
+        """Have updates pass the server over, or no longer.
+
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` for a server that this scope does not
+        write, :class:`~mcpd.errors.InvalidManifest` for a broken one, and what writing raises.
+        """
+        with self.lock():
+            configure.set_pinned(self._view, server_id, pinned=pinned)
+
     def forget(self, server_id: str) -> None:
         """Drop all values and secrets kept for a script server, be it broken or gone.
 
@@ -153,39 +163,96 @@ class Store:
         with self.lock():
             return self._tree.create(check_id(server_id))
 
-    def activate(self, generation: Generation, manifest: Manifest) -> InstalledServer:
+    def activate(self, generation: Generation, manifest: Manifest, *, on_trial: bool = False) -> InstalledServer:
         """Make *generation*, which is complete, the server; the one it replaces stays until :meth:`prune`.
 
         ``manifest.config`` holds values given for this install, sensitive ones too; all others are carried over. A
-        failure, and a power cut, leave the previous generation active.
+        failure, and a power cut, leave the previous generation active. *on_trial*: should this process end before
+        :meth:`prune`, :meth:`hold` or :meth:`discard`, :meth:`recover` brings the previous generation back, too.
         """
         with self.lock():
-            self._lifecycle.activate(generation, manifest)
+            self._lifecycle.activate(generation, manifest, on_trial=on_trial)
             return self.get(generation.server_id)
 
     def prune(self, server_id: str) -> None:
-        """Remove the oldest generations over the number to keep, once the active one has proved itself."""
+        """The active generation has proved itself: remove the oldest over the number to keep, and what it supersedes.
+
+        That is an older update that waits for approval.
+        """
+        # Before anything that may fail, or what is good would be taken back at the next start.
+        self._tree.prove(check_id(server_id))
         with self.lock():
-            self._tree.prune(check_id(server_id))
+            self._tree.drop_superseded(server_id)
+            self._tree.prune(server_id)
 
     def discard(self, generation: Generation) -> None:
-        """Remove a generation that was not activated."""
+        """Remove a generation that is not active and does not wait for approval."""
+        server_id, number = generation.server_id, generation.number
         with self.lock():
-            if self._tree.active(generation.server_id) != generation.number:
-                self._tree.discard(generation.server_id, generation.number)
+            if number not in (self._tree.active(server_id), self._tree.held(server_id)):
+                self._tree.discard(server_id, number)
 
-    def rollback(self, server_id: str, number: int | None = None) -> InstalledServer:
-        """Go back to generation *number*, or the one before; the configuration stays as it is now.
+    def hold(self, generation: Generation, manifest: Manifest, tools: Tools | None = None) -> None:
+        """Keep *generation*, which is complete and not active, until :meth:`approve` or :meth:`drop_held`.
 
-        Raises :class:`~mcpd.errors.NotFound` if there is none.
+        Nothing goes back to it, and it replaces an older one that waits. *tools* is what it listed, if that is not kept
+        yet. Of the values in ``manifest.config`` those will count that are not set by then; sensitive ones are set now.
+
+        Raises :class:`~mcpd.errors.NotFound` if the server is not installed in this scope, and what writing raises.
         """
         with self.lock():
-            self._lifecycle.rollback(server_id, number)
+            self._lifecycle.hold(generation, manifest, tools)
+
+    def held(self, server_id: str) -> int | None:
+        """The number of the generation that waits for approval, None if none does."""
+        return self._tree.held(check_id(server_id))
+
+    def approve(self, server_id: str, number: int) -> InstalledServer:
+        """Make the generation that waits the server, with the configuration as it is now, on trial until :meth:`prune`.
+
+        Raises :class:`~mcpd.errors.NotFound` if none waits, :class:`~mcpd.errors.InvalidArgument` if it is another one
+        than *number*.
+        """
+        with self.lock():
+            self._lifecycle.approve(server_id, number)
+            return self.get(server_id)
+
+    def drop_held(self, server_id: str) -> None:
+        """Remove the generation that waits for approval, if one does. Its number is not given again."""
+        with self.lock():
+            number = self._tree.held(check_id(server_id))
+            if number is not None:
+                self._tree.discard(server_id, number)
+
+    def rollback(self, server_id: str, number: int | None = None, *, keep_pin: bool = False) -> InstalledServer:
+        """Go back to generation *number*, or the one before; the configuration stays as it is now.
+
+        With *keep_pin* a server that is pinned stays so, else it is as it was then. Raises
+        :class:`~mcpd.errors.NotFound` if there is none.
+        """
+        with self.lock():
+            self._lifecycle.rollback(server_id, number, keep_pin=keep_pin)
             return self.get(server_id)
 
     def generations(self, server_id: str) -> _Numbers:
-        """The numbers of the finished generations, oldest first."""
+        """The numbers of the finished generations, oldest first; without the one that waits for approval."""
         return self._tree.numbers(check_id(server_id))
+
+    def generation_path(self, server_id: str, number: int) -> Path:
+        """The directory of a generation. Raises :class:`~mcpd.errors.NotFound`."""
+        path = self._tree.directory(check_id(server_id), number)
+        if not path.is_dir():
+            raise NotFound(f"{server_id}: there is no generation {number}")
+        return path
+
+    def generation_manifest(self, server_id: str, number: int) -> Manifest:
+        """The manifest of a generation, with the configuration it had when it was last active, secrets apart.
+
+        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidManifest` where it has none or a broken
+        one.
+        """
+        self.generation_path(server_id, number)
+        return self._lifecycle.read(server_id, number)[1]
 
     def active_generation(self, server_id: str) -> int | None:
         """The number of the generation in use, None for a server that has none."""
@@ -217,6 +284,14 @@ class Store:
             layer, found = self._view.find(server_id)
             usable(found)
             self._tools.write(found, tools, own=layer is self._view.own)
+
+    def generation_tools(self, server_id: str, number: int) -> Tools | None:
+        """The tools that a generation listed when it was last asked, None if it was not.
+
+        Raises as :meth:`generation_manifest` does.
+        """
+        version = self.generation_manifest(server_id, number).version
+        return self._tools.read_generation(self.generation_path(server_id, number), version)
 
     def lock(self) -> AbstractContextManager[None]:
         """Keep all other writers of this scope out; what the holder calls may lock again.

@@ -8,25 +8,30 @@ Names that are not an id say what a process was doing when it was killed; :meth:
 ``installed/.<keep or drop>.<id>.<random>~removed``
     a server that is being removed, with or without its configuration
 ``generations/<id>/.<n>~building``
-    generation *n* is not finished; locked by the process that builds it
+    generation *n* is not finished (:mod:`mcpd.store.unfinished`)
+
+What the links beside the generations say is in :mod:`mcpd.store.marks`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 import secrets
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError, NotFound, from_oserror
 from mcpd.model import ID_PATTERN
+from mcpd.store import marks
+from mcpd.store.contained import contained
 from mcpd.store.documents import conceal
 from mcpd.store.files import TEMP_MARK, TEMP_NAME, Staged, make_directory, remove_tree, sync_directory
 from mcpd.store.layers import MANIFEST
+from mcpd.store.marks import Mark
 from mcpd.store.records import Generation
+from mcpd.store.unfinished import Unfinished, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _REMOVED: Final = re.compile(r"\.(keep|drop)\.(.+)\.[0-9a-f]+~removed", re.DOTALL)
-_BUILDING: Final = re.compile(r"\.([0-9]+)~building", re.ASCII)
 _TOOLS: Final = re.compile(r"([0-9]+)\.tools\.json", re.ASCII)
 
 
@@ -48,7 +52,7 @@ class Tree:
         """*keep* generations of a server stay, the active one among them."""
         self._layout = layout
         self._keep = max(1, keep)
-        self._building: dict[tuple[str, int], int] = {}
+        self._unfinished = Unfinished(layout.generations)
 
     @property
     def installed(self) -> Path:
@@ -60,9 +64,17 @@ class Tree:
         return self._layout.generations / server_id / str(number)
 
     def numbers(self, server_id: str) -> list[int]:
-        """The finished generations, oldest first."""
-        unfinished = {n for n in self._numbers(server_id) if self._marker(server_id, n).exists()}
-        return [n for n in self._numbers(server_id) if n not in unfinished]
+        """The finished generations that may be used, oldest first."""
+        active, held = self.active(server_id), marks.marked(self._home(server_id), Mark.HELD)
+        numbers = [n for n in self._numbers(server_id) if n != held or n == active]
+        return [n for n in numbers if not self._unfinished.is_marked(server_id, n)]
+
+    def held(self, server_id: str) -> int | None:
+        """The finished generation that waits for approval."""
+        number = marks.marked(self._home(server_id), Mark.HELD)
+        if number is None or number <= (self.active(server_id) or 0):
+            return None
+        return number if self.directory(server_id, number).is_dir() else None
 
     def active(self, server_id: str) -> int | None:
         """The generation that ``installed/<id>`` points at."""
@@ -77,16 +89,12 @@ class Tree:
         """An empty directory for a new generation, marked as unfinished and locked; nobody else sees it be filled."""
         for directory in (self.installed.resolve(), self._layout.generations, self._layout.generations / server_id):
             make_directory(directory)
-        taken = self._numbers(server_id)
+        taken = [*self._numbers(server_id), marks.marked(self._home(server_id), Mark.HELD) or 0]
         replaced = self.installed / server_id
         # A plain directory of another tool becomes the generation before this one.
         number = max(taken, default=0) + (2 if replaced.is_dir() and not replaced.is_symlink() else 1)
         try:
-            descriptor = os.open(
-                self._marker(server_id, number), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._building[server_id, number] = descriptor
+            self._unfinished.begin(server_id, number)
             path = self.directory(server_id, number)
             path.mkdir(mode=0o700)
             path.chmod(0o700)
@@ -106,11 +114,75 @@ class Tree:
 
     def finish(self, server_id: str, number: int) -> None:
         """The generation is complete, or gone: its mark goes."""
-        with suppress(FileNotFoundError):
-            self._marker(server_id, number).unlink()
-        descriptor = self._building.pop((server_id, number), None)
-        if descriptor is not None:
-            os.close(descriptor)
+        self._unfinished.end(server_id, number)
+
+    def hold(self, server_id: str, number: int) -> None:
+        """Let the generation, which is complete and not active, wait for approval instead of any other."""
+        older = self.held(server_id)
+        if older is not None and older != number:
+            # Its mark gone it must not look like one to go back to.
+            self._disown(server_id, older)
+        marks.put(self._home(server_id), Mark.HELD, number)
+        self.finish(server_id, number)
+        if older is not None and older != number:
+            self.discard(server_id, older)
+
+    def release(self, server_id: str) -> None:
+        """What waited for approval is active now."""
+        marks.take(self._home(server_id), Mark.HELD)
+
+    def try_out(self, server_id: str) -> None:
+        """Go back to the active generation by :meth:`recover` unless the next one is finished."""
+        before = self.active(server_id)
+        if before is not None:
+            marks.put(self._home(server_id), Mark.BEFORE, before)
+
+    def try_held(self, server_id: str, number: int) -> None:
+        """The same of the generation that waits for approval: it is unfinished until it is proved again."""
+        try:
+            self._unfinished.begin(server_id, number)
+        except OSError as error:
+            raise from_oserror(error, f"trying generation {number} of {server_id}") from error
+        self.try_out(server_id)
+
+    def prove(self, server_id: str) -> None:
+        """The active generation, if this process has it on trial, is the right one; needs no lock."""
+        active = self.active(server_id)
+        if active is not None and self._unfinished.is_own(server_id, active):
+            self.finish(server_id, active)
+            self.end_trial(server_id)
+
+    def end_trial(self, server_id: str) -> None:
+        """The active generation is finished: there is nothing to go back to by itself."""
+        marks.take(self._home(server_id), Mark.BEFORE)
+
+    def unproved(self) -> Iterator[tuple[str, int]]:
+        """Ids of servers whose active generation is unfinished, and the number of the one before."""
+        for server_id in _names(self._layout.generations):
+            before = marks.marked(self._home(server_id), Mark.BEFORE) if ID_PATTERN.fullmatch(server_id) else None
+            active = self.active(server_id) if before is not None else None
+            if before is None or active is None:
+                continue
+            tried = active != before and self._unfinished.is_marked(server_id, active)
+            if tried and not self._unfinished.is_alive(server_id, active):
+                yield server_id, before
+
+    def drop_superseded(self, server_id: str) -> None:
+        """Remove what waits for approval and is older than the active generation."""
+        waiting, active = marks.marked(self._home(server_id), Mark.HELD), self.active(server_id)
+        if waiting is None or active is None or waiting > active:
+            return
+        if waiting < active:
+            self.discard(server_id, waiting)
+        self.release(server_id)
+
+    def _disown(self, server_id: str, number: int) -> None:
+        """Mark a finished generation as unfinished."""
+        try:
+            self._unfinished.mark(server_id, number)
+            sync_directory(self._home(server_id))
+        except OSError as error:
+            raise from_oserror(error, f"removing generation {number} of {server_id}") from error
 
     def discard(self, server_id: str, number: int) -> None:
         """Remove a generation that is not active."""
@@ -184,6 +256,8 @@ class Tree:
                 raise NotFound(f"{server_id}: no earlier generation is kept")
             return older[-1]
         if number not in kept:
+            if number == self.held(server_id):
+                raise NotFound(f"{server_id}: generation {number} waits for approval; use 'mcpctl approve {server_id}'")
             listed = ", ".join(map(str, kept)) or "none"
             raise NotFound(f"{server_id}: no generation {number} to go back to; kept are: {listed}")
         return number
@@ -208,7 +282,7 @@ class Tree:
     def erase(self, server_id: str) -> None:
         """Remove all generations of *server_id* that nobody is building."""
         for number in self._numbers(server_id):
-            if (server_id, number) not in self._building and not self._is_locked(server_id, number):
+            if not self._unfinished.is_alive(server_id, number):
                 self.discard(server_id, number)
         self._tidy(server_id)
 
@@ -247,8 +321,10 @@ class Tree:
             with contained(directory / name):
                 if TEMP_NAME.fullmatch(name):
                     remove_tree(directory / name)
-                elif match := _BUILDING.fullmatch(name):
-                    dropped |= self._recover_unfinished(server_id, int(match[1]))
+                elif (number := number_of(name)) is not None:
+                    dropped |= self._recover_unfinished(server_id, number)
+        self.drop_superseded(server_id)
+        self._recover_trial(server_id)
         self._drop_tools(server_id)
         for number in self._numbers(server_id):
             for name in _names(self.directory(server_id, number)):
@@ -261,14 +337,20 @@ class Tree:
 
     def _recover_unfinished(self, server_id: str, number: int) -> bool:
         """Remove a generation marked as unfinished, unless a living process builds it; says whether it is gone."""
-        if (server_id, number) in self._building or self._is_locked(server_id, number):
+        if self._unfinished.is_alive(server_id, number):
             return False
-        unused = number != self.active(server_id)
+        unused = number not in (self.active(server_id), self.held(server_id))
         if unused:
             _log.info("%s: removing generation %d, which was never finished", server_id, number)
             remove_tree(self.directory(server_id, number))
         self.finish(server_id, number)
         return unused
+
+    def _recover_trial(self, server_id: str) -> None:
+        """No process of before is left to end the trial, unless it lives."""
+        active = self.active(server_id)
+        if active is None or not self._unfinished.is_alive(server_id, active):
+            self.end_trial(server_id)
 
     def _drop_tools(self, server_id: str) -> None:
         """Remove the tool catalogues of generations that are gone."""
@@ -290,22 +372,9 @@ class Tree:
             with self.link(server_id, kept[-1]) as staged:
                 staged.commit()
 
-    def _is_locked(self, server_id: str, number: int) -> bool:
-        """Whether a living process builds the generation."""
-        try:
-            descriptor = os.open(self._marker(server_id, number), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
-
-    def _marker(self, server_id: str, number: int) -> Path:
-        return self._layout.generations / server_id / f".{number}~building"
+    def _home(self, server_id: str) -> Path:
+        """What holds the generations of a server."""
+        return self._layout.generations / server_id
 
     def _numbers(self, server_id: str) -> list[int]:
         names = _names(self._layout.generations / server_id)
@@ -313,6 +382,9 @@ class Tree:
 
     def _tidy(self, server_id: str) -> None:
         """Remove the directory of a server that has no generation left."""
+        if not self._numbers(server_id) and not os.path.lexists(self.installed / server_id):
+            for mark in Mark:
+                marks.take(self._home(server_id), mark)
         with suppress(OSError):
             (self._layout.generations / server_id).rmdir()
 
@@ -322,14 +394,3 @@ def _names(directory: Path) -> list[str]:
         return sorted(os.listdir(directory))  # noqa: PTH208 - names are enough
     except OSError:
         return []
-
-
-@contextmanager
-def contained(path: Path) -> Iterator[None]:
-    """Log a fault while *path*, which a killed process left, is put in order: it must not keep mcpd from starting."""
-    try:
-        yield
-    except (McpdError, OSError) as error:
-        _log.warning("%s: could not be put in order, and stays: %s", path, error)
-    except Exception:  # noqa: BLE001 - one leftover must not keep mcpd from starting
-        _log.exception("%s: could not be put in order, and stays", path)

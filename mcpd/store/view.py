@@ -161,10 +161,11 @@ class View:
         is_script = found.kind is Kind.SCRIPT
         entry = self._mcps.definition(found.id, layer.scope).said if is_script else self._mcps.entry(found.id)
         clash = self._scripts.clash(found.id, installed=not is_script)
+        waiting = layer.held(found) if isinstance(layer, Layer) else (0, "")
         cached = self._shown.get(found.id)
         if cached is not None and cached[0] is found and cached[1] == signatures:
             known = cached[2]
-            if known.entry is entry and known.clash == clash:
+            if known.entry is entry and known.clash == clash and (known.pending_generation, known.pending) == waiting:
                 return known
         configured, problem = False, found.problem
         if found.manifest is not None:
@@ -186,6 +187,8 @@ class View:
             values=signatures,
             script=found.script,
             clash=clash,
+            pending=waiting[1],
+            pending_generation=waiting[0],
         )
         self._shown[found.id] = (found, signatures, shown)
         return shown

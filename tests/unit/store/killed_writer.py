@@ -17,7 +17,7 @@ from store_trees import document, foreign, install, layout
 
 from mcpd.model import Manifest, dump_json
 from mcpd.paths import Paths, Scope
-from mcpd.store import Store
+from mcpd.store import Generation, Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +69,12 @@ def _three(root: Path) -> Store:
     return store
 
 
+def _waiting(root: Path) -> Store:
+    store = _installed(root)
+    _hold(store, "2", {"endpoint": "given"})
+    return store
+
+
 def _empty(root: Path) -> Store:
     store = Store(paths_below(root), Scope.USER)
     install(store, "other")
@@ -89,6 +95,40 @@ def _update(store: Store, **config: Any) -> None:
     store.activate(generation, Manifest.parse(document(version="9", config=config), "test"))
 
 
+def _hold(store: Store, version: str = "9", config: dict[str, Any] | None = None) -> None:
+    generation = store.new_generation(ONE)
+    (generation.path / "server.py").write_text("# new\n")
+    store.hold(generation, Manifest.parse(document(version=version, config=config or {}), "test"), [{"name": "add"}])
+
+
+def _supersede(store: Store) -> None:
+    _update(store)
+    store.prune(ONE)
+
+
+def _try_out(store: Store) -> Generation:
+    generation = store.new_generation(ONE)
+    (generation.path / "server.py").write_text("# new\n")
+    store.activate(generation, Manifest.parse(document(version="9"), "test"), on_trial=True)
+    return generation
+
+
+def _prove(store: Store) -> None:
+    _try_out(store)
+    store.prune(ONE)
+
+
+def _approve(store: Store) -> None:
+    store.approve(ONE, store.held(ONE) or 0)
+    store.prune(ONE)
+
+
+def _hold_after_trial(store: Store) -> None:
+    generation = _try_out(store)
+    store.rollback(ONE)
+    store.hold(generation, Manifest.parse(document(version="9"), "test"))
+
+
 SCENARIOS: dict[str, tuple[Callable[[Path], Store], Callable[[Store], object]]] = {
     "install": (_empty, lambda store: _update(store, api_key="new-secret", endpoint="new")),
     "update": (_installed, _update),
@@ -102,6 +142,15 @@ SCENARIOS: dict[str, tuple[Callable[[Path], Store], Callable[[Store], object]]] 
     "set-secret": (_installed, lambda store: store.set_secret(ONE, "api_key", "new-secret")),
     "set-config-of-foreign": (_foreign, lambda store: store.set_config(ONE, {"endpoint": "new"})),
     "set-config-of-legacy": (_legacy, lambda store: store.set_config(ONE, {"endpoint": "new"})),
+    "hold": (_installed, _hold),
+    "hold-another": (_waiting, _hold),
+    "approve": (_waiting, _approve),
+    "drop-held": (_waiting, lambda store: store.drop_held(ONE)),
+    "supersede": (_waiting, _supersede),
+    "remove-with-held": (_waiting, lambda store: store.remove(ONE)),
+    "prove": (_three, _prove),
+    "hold-after-trial": (_installed, _hold_after_trial),
+    "pin": (_installed, lambda store: store.set_pinned(ONE, True)),
     "recover": (_installed, lambda store: (store.new_generation(ONE), store.recover())),
 }
 

@@ -23,20 +23,22 @@ from mcpd.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-State: TypeAlias = tuple[str, dict[str, object]] | None
+State: TypeAlias = tuple[str, dict[str, object], str, object] | None
 
 
 def state(store: Store) -> State:
-    """The version of the server and all its values, None if it is not installed."""
+    """Version, all values, what waits for approval and the origin of the server; None if it is not installed."""
     try:
         server = store.get(ONE)
         assert server.problem == ""
         assert server.manifest is not None
-        return server.manifest.version, store.launch_manifest(ONE).values
+        assert (store.held(ONE) or 0) == server.pending_generation
+        told = server.pending, (server.manifest.model_extra or {}).get("origin")
+        return server.manifest.version, store.launch_manifest(ONE).values, *told
     except NotFound:
         return None
     except ConfigMissing:
-        return server.manifest.version, store.config(ONE).values
+        return server.manifest.version, store.config(ONE).values, *told
 
 
 def check_order(root: Path) -> None:
@@ -54,7 +56,9 @@ def check_order(root: Path) -> None:
     for server_id in names_in(paths.user.generations):
         if server_id != ".lock":
             assert server_id in {server.id for server in servers}
-            for number in store.generations(server_id):
+            used = {*store.generations(server_id), store.held(server_id)} - {None}
+            assert {int(name) for name in names_in(paths.user.generations / server_id) if name.isdecimal()} == used
+            for number in used:
                 assert (paths.user.generations / server_id / str(number) / "server.py").is_file()
     secrets = set(names_in(paths.user.secrets))
     kept = set(names_in(paths.user.overlay))
