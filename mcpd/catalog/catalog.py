@@ -5,186 +5,312 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+import time
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from mcpd.catalog.cache import Cache, Copy
 from mcpd.catalog.fetch import Fetcher
-from mcpd.catalog.sources import SourceLine, Sources, check_source_url
+from mcpd.catalog.sources import SourceLine, Sources, key_of
+from mcpd.catalog.urls import check_source_url
 from mcpd.errors import InvalidManifest, McpdError, NotFound, SourceUnavailable
-from mcpd.model import printable
+from mcpd.model import Problem, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import sqlite3
+    from collections.abc import Callable, Collection
 
-    from mcpd.model import Entry, Problem
+    from mcpd.catalog.copies import Copy, Standing
+    from mcpd.catalog.database import Database
+    from mcpd.catalog.icons import Icons
+    from mcpd.catalog.refresh import Refresher
+    from mcpd.catalog.results import CatalogEntry, Icon, Listing, Query
+    from mcpd.catalog.sources import State
     from mcpd.paths import Paths, Scope
     from mcpd.settings import Settings
+    from mcpd.trust.keys import Keys
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
 """Registries fetched at the same time."""
-MAX_LIMIT: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """An entry and the URL of the registry it is from."""
-
-    entry: Entry
-    origin: str
 
 
 class Catalog:
     """What the sources of one instance offer; reading it needs no network.
 
-    It may parse copies of many megabytes, so :meth:`entries`, :meth:`offers`, :meth:`find` and :meth:`query` are for
-    threads beside an event loop.
+    All but the coroutines reads files, so it is for threads beside an event loop. Keys and lists of sources are asked
+    each time: what they say now counts.
     """
 
-    def __init__(self, paths: Paths, scope: Scope, settings: Settings) -> None:
+    def __init__(self, paths: Paths, scope: Scope, settings: Settings, keys: Keys) -> None:
         self._sources = Sources(paths, scope)
-        self._cache = Cache(paths.layout(scope).cache / "registries")
+        self._directory = paths.layout(scope).cache
         self._settings = settings
-        self._faults: dict[str, str] = {}
-        """Why the last fetch of a source failed, by its normal URL."""
+        self._keys = keys
+        self._faults: dict[str, McpdError] = {}
+        """Why the last refresh of a source failed, by its normal URL."""
+        self._empty: dict[str, float] = {}
+        """When directories were read that hold nothing, by their normal URL."""
+
+    @cached_property
+    def _database(self) -> Database:
+        # SQLite is not needed to start.
+        from mcpd.catalog.database import Database  # noqa: PLC0415
+
+        return Database(self._directory / "catalogue.sqlite")
+
+    @cached_property
+    def _icons(self) -> Icons:
+        from mcpd.catalog.icons import Icons  # noqa: PLC0415 - see _database
+
+        return Icons(self._directory / "icons")
 
     def sources(self) -> list[SourceLine]:
         """Every source once, in order of precedence, with how it is."""
-        return [self._with_state(line) for line in self._sources.lines()]
+        from mcpd.catalog.copies import standings  # noqa: PLC0415 - see _database
+        from mcpd.catalog.lookup import faults_of  # noqa: PLC0415
 
-    def add_source(self, url: str) -> None:
-        """List *url*; it is fetched at the next :meth:`refresh`.
+        lines = self._sources.lines()
+        order = standings(self._copies(), lines, self._keys)
+        faults: dict[str, list[tuple[str, str]]] = self._database.ask(faults_of, {})
+        return [self._with_state(line, order, faults) for line in lines]
 
-        Raises :class:`~mcpd.errors.InvalidArgument`.
-        """
-        self._sources.add(url)
+    def add_source(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - what the file calls it
+        """List *url*; it is fetched at the next :meth:`refresh`. Arguments and errors as of :meth:`Sources.add`."""
+        if all(key_of(line.url) != key_of(url) for line in self._sources.lines()):
+            # A line that somebody took out by hand may have left something behind.
+            self._forget_unlisted(key_of(url))
+        self._sources.add(url, name=name, type=type, signature=signature, key=key)
 
     def remove_source(self, url: str) -> None:
-        """List *url* no longer. Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`."""
-        self._sources.remove(url)
+        """List *url* no longer, and forget all that is known of it.
 
-    async def refresh(self, progress: Callable[[int, int], None] | None = None) -> list[SourceUnavailable]:
-        """Fetch all registries; *progress* is told how many of how many are done.
-
-        Returns the failures; those sources keep their last copy. Raises
-        :class:`~mcpd.errors.SourceUnavailable` if there are sources and all of them failed.
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`.
         """
-        lines = await asyncio.to_thread(self._sources.lines)
-        urls = [check_source_url(line.url) for line in lines if line.state != "invalid"]
-        failures: list[SourceUnavailable] = []
+        self._sources.remove(url)
+        try:
+            self._forget_unlisted(key_of(url))
+        except McpdError as error:
+            _log.warning("%s; what is known of the source is forgotten later", error.message)
+
+    async def refresh(
+        self, progress: Callable[[int, int], None] | None = None, *, only_new: bool = False
+    ) -> list[McpdError]:
+        """Fetch all registries, or *only_new*: those that nobody has tried yet.
+
+        *progress* is told how many of how many are done.
+
+        Returns the failures; those sources keep their last copy. If there are sources and all of them failed, raises
+        :class:`~mcpd.errors.SourceUnavailable`, or what they failed with if that is one kind.
+        """
+        from mcpd.catalog import refresh as refreshing  # noqa: PLC0415 - see _database
+
+        known = await asyncio.to_thread(self.sources if only_new else self._sources.lines)
+        lines = [line for line in known if line.state == "new" or (not only_new and line.state != "invalid")]
+        if not lines and only_new:
+            return []
+        failures: list[McpdError] = []
         done = 0
         slots = asyncio.Semaphore(_AT_ONCE)
         limits = self._settings.catalog
         async with Fetcher(seconds=limits.timeout, max_bytes=limits.max_bytes) as fetcher:
+            refresher = refreshing.Refresher(self._database, self._keys, fetcher, self._directory)
 
-            async def one(url: str) -> None:
+            async def one(line: SourceLine) -> None:
                 nonlocal done
                 async with slots:
-                    failure = await self._refresh_one(fetcher, url)
+                    failure = await self._refresh_one(refresher, line)
                 if failure is not None:
                     failures.append(failure)
                 done += 1
                 if progress is not None:
-                    progress(done, len(urls))
+                    progress(done, len(lines))
 
             async with asyncio.TaskGroup() as group:
-                for url in urls:
-                    group.create_task(one(url))
-        self._faults = {url: fault for url, fault in self._faults.items() if url in urls}
-        if failures and len(failures) == len(urls):
-            raise SourceUnavailable("; ".join(failure.message for failure in failures))
+                for line in lines:
+                    group.create_task(one(line))
+        await asyncio.to_thread(self._settle)
+        if failures and len(failures) == len(lines):
+            kinds = {type(failure) for failure in failures}
+            raise (kinds.pop() if len(kinds) == 1 else SourceUnavailable)(
+                "; ".join(failure.message for failure in failures)
+            )
         return failures
 
-    async def _refresh_one(self, fetcher: Fetcher, url: str) -> SourceUnavailable | None:
+    async def _refresh_one(self, refresher: Refresher, line: SourceLine) -> McpdError | None:
+        url = check_source_url(line.url)
+        failure: McpdError
         try:
-            kept = await asyncio.to_thread(self._cache.load, url)
-            fetched = await fetcher.fetch(url, kept.etag if kept is not None else "")
-            if fetched.data is None:
-                await asyncio.to_thread(self._cache.confirm, url)
-            else:
-                await asyncio.to_thread(self._cache.store, url, fetched.data, fetched.etag)
-        except SourceUnavailable as error:
-            failure = error
+            await refresher.refresh(line)
         except InvalidManifest as error:
             failure = SourceUnavailable(error.message)
         except McpdError as error:
-            failure = SourceUnavailable(f"{url}: {error.message}")
+            failure = error if url in error.message else type(error)(f"{url}: {error.message}")
         else:
             self._faults.pop(url, None)
+            self._empty.pop(url, None)
+            if line.type == "directory" and all(copy.source != url for copy in await asyncio.to_thread(self._copies)):
+                self._empty[url] = time.time()
             return None
         _log.warning("%s", failure.message)
-        self._faults[url] = failure.message
+        self._faults[url] = failure
         return failure
 
-    def entries(self) -> list[CatalogEntry]:
-        """All entries by id; of two with the same id the one of the earlier source (S-5)."""
-        return [found[0] for _, found in sorted(self.offers().items())]
+    def query(self, query: Query, cursor: str = "", limit: int = 100) -> tuple[list[Listing], str]:
+        """The entries that *query* wants, the best matches first if it has a text, else by id.
 
-    def offers(self) -> dict[str, list[CatalogEntry]]:
-        """By id, the entries of all registries that have it, in order of the sources."""
-        merged: dict[str, list[CatalogEntry]] = {}
-        for url, copy in self._copies():
-            for entry in copy.registry.servers:
-                merged.setdefault(entry.id, []).append(CatalogEntry(entry, url))
-        return merged
+        At most *limit* of them after *cursor*, and the cursor of the next page: empty when there is none. Raises
+        :class:`~mcpd.errors.InvalidArgument`.
+        """
+        from mcpd.catalog.search import search  # noqa: PLC0415 - see _database
+
+        if query.source:
+            query = replace(query, source=check_source_url(query.source))
+        nothing: tuple[list[Listing], str] = ([], "")
+        return self._look(lambda run, order: search(run, order, query, cursor, limit), nothing)
+
+    def find(self, server_id: str, source: str = "") -> CatalogEntry:
+        """The entry *server_id* of the first source that has it, or of *source* (a URL).
+
+        Raises :class:`~mcpd.errors.NotFound`.
+        """
+        url = check_source_url(source) if source else ""
+        for found in self.offers([server_id]).get(server_id, ()):
+            if url in ("", found.origin):
+                return found
+        whose = f"the source {printable(url)} does not offer" if url else "no source offers"
+        raise NotFound(f"{whose} a server {printable(server_id)!r}; 'mcpctl refresh' fetches the newest lists")
+
+    def offers(self, ids: Collection[str]) -> dict[str, list[CatalogEntry]]:
+        """By id, what the sources have of *ids*, in order of the sources."""
+        from mcpd.catalog.lookup import offers  # noqa: PLC0415 - see _database
+
+        return self._look(lambda run, order: offers(run, order, ids), {})
 
     def problems(self) -> list[Problem]:
-        """What is wrong with entries of the registries (S-36)."""
-        return [problem for _, copy in self._copies() for problem in copy.registry.problems]
-
-    def find(self, server_id: str) -> CatalogEntry:
-        """The entry *server_id* of the first source that has it. Raises :class:`~mcpd.errors.NotFound`."""
-        for url, copy in self._copies():
-            for entry in copy.registry.servers:
-                if entry.id == server_id:
-                    return CatalogEntry(entry, url)
-        raise NotFound(f"no source offers a server {printable(server_id)!r}; 'mcpctl refresh' fetches the newest lists")
-
-    def query(
-        self, text: str = "", *, category: str = "", cursor: str = "", limit: int = 100
-    ) -> tuple[list[CatalogEntry], str]:
-        """Entries that hold every word of *text* and have *category*, by id.
-
-        At most *limit* of them after *cursor*, and the cursor of the next page: empty when there is none.
-        """
-        words = text.casefold().split()
-        limit = min(max(limit, 1), MAX_LIMIT)
-        hits = [
-            found
-            for found in self.entries()
-            if found.entry.id > cursor and _has_category(found.entry, category) and _matches(found.entry, words)
+        """What is wrong with entries of the registries (S-36), the first hundred of each."""
+        return [
+            Problem(origin, server_id, message)
+            for origin, faults in self._found_faults().items()
+            for server_id, message in faults
         ]
-        page = hits[:limit]
-        return page, page[-1].entry.id if len(hits) > limit else ""
 
-    def _with_state(self, line: SourceLine) -> SourceLine:
+    def pins_sha256(self, sha256: str) -> str:
+        """The name of the trusted key that vouches for the file of that *sha256*, empty if none does."""
+        from mcpd.catalog.lookup import signer_of  # noqa: PLC0415 - see _database
+
+        return self._look(lambda run, order: signer_of(run, order, sha256), "")
+
+    async def icon(self, url: str, registry: str) -> Icon:
+        """The image at *url*, which an entry of *registry* (empty: of none) names; fetched once, and kept.
+
+        Raises :class:`~mcpd.errors.SourceUnavailable`.
+        """
+        return await self._icons.get(url, registry, self._settings.catalog.timeout)
+
+    def _look(self, question: Callable[[sqlite3.Connection, list[Standing]], T], otherwise: T) -> T:
+        """What *question* finds in a database that shows what is trusted now."""
+        from mcpd.catalog.copies import copies, is_placed, standings  # noqa: PLC0415 - see _database
+
+        lines = self._sources.lines()
+
+        def ask(connection: sqlite3.Connection) -> tuple[bool, T]:
+            order = standings(copies(connection), lines, self._keys)
+            return (True, question(connection, order)) if is_placed(connection, order) else (False, otherwise)
+
+        placed, found = self._database.ask(ask, (True, otherwise))
+        if placed:
+            return found
+        try:
+            self._place()
+        except McpdError as error:
+            _log.warning("%s; nothing of the registries is shown", error.message)
+            return otherwise
+        return self._database.ask(ask, (True, otherwise))[1]
+
+    def _place(self) -> None:
+        from mcpd.catalog.copies import copies, is_placed, place, standings  # noqa: PLC0415 - see _database
+
+        def work(connection: sqlite3.Connection) -> None:
+            order = standings(copies(connection), self._sources.lines(), self._keys)
+            if not is_placed(connection, order):
+                place(connection, order)
+
+        self._database.change(work)
+
+    def _settle(self) -> None:
+        """After a refresh: nothing is known of sources that are not listed, and what is there is in order."""
+        try:
+            self._forget_unlisted()
+            self._place()
+        except McpdError as error:
+            _log.warning("%s", error.message)
+
+    def _forget_unlisted(self, removed: str = "") -> None:
+        """Forget sources that nobody lists; while a list cannot be read *removed* alone, if that is one of them."""
+        from mcpd.catalog.copies import copies, show  # noqa: PLC0415 - see _database
+        from mcpd.catalog.refresh import forget_copy  # noqa: PLC0415
+
+        lines = self._sources.lines()
+        # With a wrong word in a description goes what it asks for, not what is known of its source.
+        listed = {key_of(line.url) for line in lines}
+        gone = {copy.source for copy in self._copies()} - listed
+        if not all(line.url for line in lines):
+            gone &= {removed}
+        for known in (self._faults, self._empty):
+            for url in known.keys() - listed:
+                known.pop(url, None)
+        if not gone:
+            return
+
+        def work(connection: sqlite3.Connection) -> None:
+            for copy in copies(connection):
+                if copy.source in gone:
+                    forget_copy(connection, copy.n)
+            show(connection)
+
+        self._database.change(work)
+
+    def _copies(self) -> list[Copy]:
+        from mcpd.catalog.copies import copies  # noqa: PLC0415 - see _database
+
+        none: list[Copy] = []
+        return self._database.ask(copies, none)
+
+    def _found_faults(self) -> dict[str, list[tuple[str, str]]]:
+        from mcpd.catalog.lookup import faults_of  # noqa: PLC0415 - see _database
+
+        listed = {check_source_url(line.url) for line in self._sources.lines() if line.state != "invalid"}
+        found: dict[str, list[tuple[str, str]]] = self._database.ask(faults_of, {})
+        return {url: faults for url, faults in found.items() if url in listed}
+
+    def _with_state(
+        self, line: SourceLine, order: list[Standing], faults: dict[str, list[tuple[str, str]]]
+    ) -> SourceLine:
         if line.state == "invalid":
             return line
         url = check_source_url(line.url)
-        fault = self._faults.get(url, "")
-        try:
-            updated = self._cache.path(url).stat().st_mtime
-        except OSError:
-            return replace(line, state="failed" if fault else "new", problem=fault)
-        return replace(line, state="offline" if fault else "ready", updated=updated, problem=fault)
-
-    def _copies(self) -> Iterator[tuple[str, Copy]]:
-        for line in self._sources.lines():
-            if line.state != "invalid":
-                url = check_source_url(line.url)
-                copy = self._cache.load(url)
-                if copy is not None:
-                    yield url, copy
-
-
-def _has_category(entry: Entry, category: str) -> bool:
-    return not category or category.casefold() in (name.casefold() for name in entry.categories)
-
-
-def _matches(entry: Entry, words: list[str]) -> bool:
-    if not words:
-        return True
-    text = "\n".join((entry.id, entry.name, entry.summary, entry.description, *entry.categories)).casefold()
-    return all(word in text for word in words)
+        fault = self._faults.get(url)
+        own = [each for each in order if each.line is line and each.copy.fetched]
+        problems = [fault.message] if fault else [each.problem for each in own if each.problem][:1]
+        if not own:
+            read = self._empty.get(url, 0.0) if line.type == "directory" else 0.0
+            state: State = "failed" if fault else "ready" if read else "new"
+            return replace(line, state=state, updated=read, problem="; ".join(problems))
+        usable = [each for each in own if each.usable]
+        signers = {each.signer for each in own}
+        messages = [message for _, message in faults.get(url, ())]
+        more = sum(each.copy.faults for each in own) - len(messages)
+        if more > 0:
+            messages.append(f"and {more} more faults")
+        return replace(
+            line,
+            state="untrusted" if not usable else "offline" if fault else "ready",
+            updated=min(each.copy.fetched for each in own),
+            problem="; ".join(problems),
+            entries=sum(each.copy.entries for each in usable),
+            faults=tuple(messages),
+            signed_by=signers.pop() if len(signers) == 1 else "",
+        )

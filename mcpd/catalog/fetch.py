@@ -1,26 +1,39 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Fetching one registry file, from a server that may be slow, broken or hostile."""
+"""Fetching one file, from a server that may be slow, broken or hostile."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
+import os
 import ssl
+import stat
+import threading
 import zlib
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
-from mcpd.catalog.sources import check_source_url
-from mcpd.errors import InvalidArgument, InvalidManifest, SourceUnavailable
-from mcpd.store.files import read_file
+from mcpd.catalog.reach import check_entry_url
+from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, SourceUnavailable, from_oserror
+from mcpd.model import printable
+from mcpd.store.files import is_missing, read_file, settled, signature
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
     import httpx2
 
 MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_ABSENT: Final = frozenset({404, 410})
 _GZIP: Final = 31
+_CHUNK: Final = 1 << 20
+_MAX_VALIDATOR: Final = 1024
+"""Characters of an ETag or a date that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +41,17 @@ class Fetched:
     """What a source sent."""
 
     data: bytes | None
-    """None if it is what *etag* named."""
+    """None if it is what *etag* or *modified* named, or if it was optional and is not there."""
     etag: str = ""
+    modified: str = ""
+    """As the server's ``Last-Modified`` says it."""
 
 
 class Fetcher:
     """Fetches files with one HTTP client, which lives as long as the ``async with`` block."""
 
     def __init__(self, *, seconds: float, max_bytes: int) -> None:
-        """*seconds* and *max_bytes* limit one file."""
+        """*seconds* and *max_bytes* limit one file of :meth:`fetch`."""
         self._seconds = seconds
         self._max_bytes = max_bytes
         self._client: httpx2.AsyncClient | None = None
@@ -49,18 +64,21 @@ class Fetcher:
         if self._client is not None:
             await self._client.aclose()
 
-    async def fetch(self, url: str, etag: str = "") -> Fetched:
-        """The file at *url*, a checked one, unless it is still what *etag* names.
+    async def fetch(
+        self, url: str, etag: str = "", modified: str = "", *, max_bytes: int = 0, optional: bool = False
+    ) -> Fetched:
+        """The file at *url*, a checked one, unless it is still what *etag* or else *modified* names.
 
+        *max_bytes*, if given, is its own limit. With *optional* a file that is not there has no data.
         Raises :class:`~mcpd.errors.SourceUnavailable` that names *url* and the fault.
         """
+        limit = max_bytes or self._max_bytes
         try:
-            if url.startswith("file:"):
-                path = Path(unquote(urlsplit(url).path))
-                return Fetched(await asyncio.to_thread(read_file, path, self._max_bytes))
-            client = await self._opened()
+            headers = {"If-None-Match": etag, "If-Modified-Since": modified}
             async with asyncio.timeout(self._seconds):
-                return await self._http(client, url, etag)
+                if url.startswith("file:"):
+                    return await asyncio.to_thread(_read, url, etag, limit, optional=optional)
+                return await self._http(url, {name: text for name, text in headers.items() if text}, limit, optional)
         except TimeoutError:
             raise SourceUnavailable(f"{url}: no complete answer within {self._seconds:g} s") from None
         except InvalidManifest as error:
@@ -68,16 +86,74 @@ class Fetcher:
         except OSError as error:
             raise SourceUnavailable(f"{url}: {error.strerror or error}") from error
 
+    async def download(
+        self,
+        url: str,
+        target: Path,
+        *,
+        max_bytes: int,
+        seconds: float,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> str:
+        """Write the file at *url*, a checked one, to the new file *target* (0600); returns its sha256 in hexadecimal.
+
+        *progress* is told how many bytes of how many have come, of 0 if the server does not say. When this fails,
+        *target* is not there. Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.LimitExceeded` for
+        more than *max_bytes*, and what writing may raise (:class:`~mcpd.errors.NoSpace`).
+        """
+        sink = await asyncio.to_thread(_Sink, url, target, max_bytes)
+        try:
+            async with asyncio.timeout(seconds), aclosing(self._chunks(url)) as chunks:
+                async for chunk, total in chunks:
+                    done = await asyncio.to_thread(sink.write, chunk, total)
+                    if progress is not None:
+                        progress(done, total)
+            return await asyncio.to_thread(sink.finish)
+        except TimeoutError:
+            raise SourceUnavailable(f"{url}: not complete within {seconds:g} s") from None
+        finally:
+            sink.close()
+
     async def _opened(self) -> httpx2.AsyncClient:
         async with self._opening:
             if self._client is None:
                 self._client = await asyncio.to_thread(_open, self._seconds)
             return self._client
 
-    async def _http(self, client: httpx2.AsyncClient, url: str, etag: str) -> Fetched:
+    async def _http(self, url: str, headers: dict[str, str], limit: int, optional: bool) -> Fetched:
+        async with self._response(url, headers) as response:
+            if response.status_code == 304 and headers:
+                return Fetched(None, headers.get("If-None-Match", ""), headers.get("If-Modified-Since", ""))
+            if response.status_code in _ABSENT and optional:
+                return Fetched(None)
+            if response.status_code != 200:
+                raise SourceUnavailable(f"{url}: the server answers {response.status_code}")
+            data = await _body(url, response, limit)
+            return Fetched(data, *(_validator(response.headers.get(name, "")) for name in ("ETag", "Last-Modified")))
+
+    async def _chunks(self, url: str) -> AsyncGenerator[tuple[bytes, int]]:
+        """The file at *url* piece by piece, each with the size of the whole."""
+        if url.startswith("file:"):
+            with await asyncio.to_thread(_open_file, url) as file:
+                total = os.fstat(file.fileno()).st_size
+                while data := await asyncio.to_thread(_read_chunk, url, file):
+                    yield data, total
+            return
+        # A file is wanted as it is, whatever a server says of how it came to be packed.
+        async with self._response(url, {"Accept": "*/*", "Accept-Encoding": "identity"}) as response:
+            if response.status_code != 200:
+                raise SourceUnavailable(f"{url}: the server answers {response.status_code}")
+            length = response.headers.get("Content-Length", "")
+            total = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else 0
+            async for chunk in response.aiter_raw(_CHUNK):
+                yield chunk, total
+
+    @asynccontextmanager
+    async def _response(self, url: str, headers: dict[str, str]) -> AsyncIterator[httpx2.Response]:
+        """What *url* answers, behind its redirects."""
         import httpx2  # noqa: PLC0415 - see _open
 
-        headers = {"If-None-Match": etag} if etag else {}
+        client = await self._opened()
         place = url
         try:
             for _ in range(MAX_REDIRECTS + 1):
@@ -85,30 +161,118 @@ class Fetcher:
                     if response.status_code in _REDIRECTS:
                         place = _redirected(url, place, response.headers.get("Location", ""))
                         continue
-                    if response.status_code == 304 and etag:
-                        return Fetched(None, etag)
-                    if response.status_code != 200:
-                        raise SourceUnavailable(f"{url}: the server answers {response.status_code}")
-                    return Fetched(await self._body(url, response), response.headers.get("ETag", "")[:1024])
+                    yield response
+                    return
         except (httpx2.HTTPError, httpx2.InvalidURL, zlib.error) as error:
             raise SourceUnavailable(f"{url}: {str(error) or type(error).__name__}") from error
         raise SourceUnavailable(f"{url}: redirects more than {MAX_REDIRECTS} times")
 
-    async def _body(self, url: str, response: httpx2.Response) -> bytes:
-        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
-        if encoding not in ("identity", "", "gzip"):
-            raise SourceUnavailable(f"{url}: answers in the encoding {encoding[:40]!r}, which was not asked for")
-        unpacker = zlib.decompressobj(_GZIP) if encoding == "gzip" else None
-        body = bytearray()
-        async for chunk in response.aiter_raw():
-            # A few bytes may unpack to gigabytes.
-            room = self._max_bytes + 1 - len(body)
-            body += unpacker.decompress(chunk, room) if unpacker is not None else chunk
-            if len(body) > self._max_bytes:
-                raise SourceUnavailable(f"{url}: larger than {self._max_bytes} bytes")
-        if unpacker is not None and not unpacker.eof:
-            raise SourceUnavailable(f"{url}: the answer ends in the middle")
-        return bytes(body)
+
+def _validator(text: str) -> str:
+    """*text* as it can be sent back later; empty for what cannot, or is cut short."""
+    return text if text.isascii() and text.isprintable() and len(text) <= _MAX_VALIDATOR else ""
+
+
+async def _body(url: str, response: httpx2.Response, limit: int) -> bytes:
+    encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("identity", "", "gzip"):
+        raise SourceUnavailable(f"{url}: answers in the encoding {encoding[:40]!r}, which was not asked for")
+    unpacker = zlib.decompressobj(_GZIP) if encoding == "gzip" else None
+    body = io.BytesIO()  # gives its bytes away without copying them
+    async for chunk in response.aiter_raw():
+        if unpacker is not None and unpacker.eof:
+            raise SourceUnavailable(f"{url}: the answer goes on after its end")
+        # A few bytes may unpack to gigabytes.
+        body.write(unpacker.decompress(chunk, limit + 1 - body.tell()) if unpacker is not None else chunk)
+        if body.tell() > limit:
+            raise SourceUnavailable(f"{url}: larger than {limit} bytes")
+    if unpacker is not None and not unpacker.eof:
+        raise SourceUnavailable(f"{url}: the answer ends in the middle")
+    return body.getvalue()
+
+
+def _read(url: str, etag: str, limit: int, *, optional: bool) -> Fetched:
+    path = Path(unquote(urlsplit(url).path))
+    try:
+        status = path.stat()
+        found = "-".join(format(part, "x") for part in signature(status)) if settled(status) else ""
+        return Fetched(None if found and found == etag else read_file(path, limit), found)
+    except OSError as error:
+        if optional and is_missing(error):
+            return Fetched(None)
+        raise
+
+
+def _open_file(url: str) -> BinaryIO:
+    try:
+        path = Path(unquote(urlsplit(url).path))
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        raise SourceUnavailable(f"{url}: {error.strerror or error}") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise SourceUnavailable(f"{url}: not a regular file")
+    return file
+
+
+def _read_chunk(url: str, file: BinaryIO) -> bytes:
+    try:
+        return file.read(_CHUNK)
+    except OSError as error:
+        raise SourceUnavailable(f"{url}: {error.strerror or error}") from error
+
+
+class _Sink:
+    """A new file that is written and hashed as its bytes come; removed at :meth:`close` unless it was finished."""
+
+    def __init__(self, url: str, target: Path, limit: int) -> None:
+        self._url = url
+        self._target = target
+        self._limit = limit
+        self._hash = hashlib.sha256()
+        self._done = 0
+        # Who is cancelled closes the file under a thread that may be writing still.
+        self._lock = threading.Lock()
+        self._finished = False
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._descriptor = os.open(target, flags, 0o600)
+        except OSError as error:
+            raise from_oserror(error, f"writing {target}") from error
+
+    def write(self, data: bytes, total: int) -> int:
+        """Append *data* of a file of *total* bytes; returns how many there are now."""
+        with self._lock:
+            self._done += len(data)
+            if max(self._done, total) > self._limit:
+                raise LimitExceeded(f"{self._url}: larger than {self._limit} bytes")
+            self._hash.update(data)
+            rest = memoryview(data)
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError as error:
+                raise from_oserror(error, f"writing {self._target}") from error
+            return self._done
+
+    def finish(self) -> str:
+        """Make what was written last; returns its sha256."""
+        with self._lock:
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise from_oserror(error, f"writing {self._target}") from error
+            self._finished = True
+            return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Nothing is written from here on."""
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if not self._finished:
+            with suppress(OSError):
+                self._target.unlink()
 
 
 def _open(seconds: float) -> httpx2.AsyncClient:
@@ -120,16 +284,23 @@ def _open(seconds: float) -> httpx2.AsyncClient:
         headers={"User-Agent": "mcpd", "Accept": "application/json", "Accept-Encoding": "gzip"},
         timeout=seconds,
         follow_redirects=False,
+        # What may go unencrypted because it stays here shall not go to the proxy of an environment.
+        mounts={f"all://{host}": None for host in ("localhost", "127.0.0.1", "[::1]")},
     )
 
 
 def _redirected(url: str, place: str, location: str) -> str:
-    """Where *place* sends us on the way from *url*: never to a file, never from https to http."""
-    target = urljoin(place, location)
+    """Where *place* sends us on the way from *url*: never to a file, from https to http, or back to this machine.
+
+    Nor from one service of this machine to another over http.
+    """
     try:
-        checked = check_source_url(target)
-    except InvalidArgument as error:
-        raise SourceUnavailable(f"{url}: redirects to an address that is not allowed: {error.message}") from error
-    if urlsplit(checked).scheme != urlsplit(place).scheme and not checked.startswith("https:"):
-        raise SourceUnavailable(f"{url}: redirects from {urlsplit(place).scheme} to {urlsplit(checked).scheme}")
+        there = urlsplit(urljoin(place, location))
+        if there.scheme not in (urlsplit(place).scheme, "https"):
+            raise SourceUnavailable(f"{url}: redirects from {urlsplit(place).scheme} to {printable(there.scheme)}")
+        checked = check_entry_url(there.geturl(), place)
+    except (InvalidArgument, ValueError) as error:
+        raise SourceUnavailable(f"{url}: redirects to an address that is not allowed: {error}") from error
+    if there.scheme == "http" and urlsplit(checked).netloc != urlsplit(place).netloc:
+        raise SourceUnavailable(f"{url}: redirects to another service of this machine, {printable(checked)}")
     return checked

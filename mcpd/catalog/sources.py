@@ -1,34 +1,46 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``sources.list`` and ``sources.list.d/*.list`` of both scopes (seed 001 §2.1, §3)."""
+"""``sources.list`` and ``sources.list.d/`` of both scopes (seed 001 §2.1, §3; design §3).
+
+A list ``*.list`` holds bare URLs; a file ``NAME.toml`` describes one source more closely.
+"""
 
 from __future__ import annotations
 
-import ipaddress
-import logging
-import posixpath
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
-from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
+import os
+import tomllib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
-from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, ReadOnly, from_oserror
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from mcpd.catalog.urls import check_source_url
+from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, NotFound, ReadOnly, from_oserror
 from mcpd.model import printable
+from mcpd.model.base import first_fault
 from mcpd.paths import Paths, Scope
-from mcpd.store.files import is_missing, make_directory, read_file, write_atomic
+from mcpd.store.files import is_missing, make_directory, read_file, sync_directory, write_atomic
 from mcpd.store.lock import WriteLock
+from mcpd.trust.keys import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_log = logging.getLogger(__name__)
-
 MAX_LIST: Final = 1024 * 1024
 """Bytes of one list."""
+MAX_DESCRIPTION: Final = 64 * 1024
+"""Bytes of a file that describes one."""
 MANAGED_NAME: Final = "50-mcpd.list"
 """The one file of the system's lists that mcpd writes (design §3)."""
 
-State: TypeAlias = Literal["new", "ready", "offline", "failed", "invalid"]
+_DESCRIBED: Final = ".toml"
+_OFFICIAL: Final = ("/v0.1/servers", "/v0/servers")
+"""Ends of the path of an API like the official one."""
+
+State: TypeAlias = Literal["new", "ready", "offline", "failed", "untrusted", "invalid"]
+SourceType: TypeAlias = Literal["registry", "official", "directory"]
+Policy: TypeAlias = Literal["required", "warn", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,67 +48,162 @@ class SourceLine:
     """One line of one list."""
 
     url: str
-    """As it is written."""
+    """As it is written; empty where that cannot be told."""
     origin: Path
     """The file it is in."""
     scope: Scope
     read_only: bool
     """Whether the line is somebody else's to remove."""
     state: State = "new"
-    """``ready``: fetched; ``offline``: an earlier copy is used; ``failed``: there is no copy; ``invalid``: refused."""
+    """``ready``: fetched; ``offline``: an earlier copy is used; ``failed``: there is no copy; ``untrusted``: there is
+    one, but not signed as it has to be; ``invalid``: refused."""
     updated: float = 0.0
     """Unix time of the copy in use, 0 if there is none."""
     problem: str = ""
+    name: str = ""
+    """Of the file ``NAME.toml`` that describes it, empty for a line of a list."""
+    type: SourceType = "registry"
+    """``registry``: one file; ``official``: the API of the official registry; ``directory``: a directory of files."""
+    signature: Policy = "warn"
+    """What is to become of it if it is not signed by a trusted key."""
+    key: str = ""
+    """Name of the only key that may sign it, empty for any."""
+    entries: int = 0
+    """How many entries of it can be used."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with its entries, the first hundred."""
+    signed_by: str = ""
+    """Name of the trusted key that signed the copy in use, empty if none did."""
+
+
+class _Description(BaseModel):
+    """What ``NAME.toml`` holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str
+    type: SourceType | None = None
+    signature: Policy = "warn"
+    key: Annotated[str, Field(pattern=rf"^{NAME.pattern}$")] = ""
 
 
 class Sources:
-    """The lists one instance reads, and the one it writes."""
+    """The lists one instance reads, and what of them it writes."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
         self._paths = paths
         layout = paths.layout(scope)
+        self._scope = scope
         self._scopes = (Scope.USER, Scope.SYSTEM) if scope is Scope.USER else (Scope.SYSTEM,)
         self.writable: Final = layout.sources_list if scope is Scope.USER else layout.sources_dir / MANAGED_NAME
+        self._directory = layout.sources_dir
         self._lock = WriteLock(layout.cache / ".sources.lock")
 
     def lines(self) -> list[SourceLine]:
-        """Every source once, the user's before the system's (S-5)."""
-        found: list[SourceLine] = []
-        seen: set[str] = set()
-        for line in self._all():
-            key = _key(line.url)
-            if key not in seen:
-                seen.add(key)
-                found.append(line)
-        return found
+        """Every source once, the user's before the system's (S-5).
 
-    def add(self, url: str) -> None:
-        """List *url* in the file this instance writes, unless it is there.
+        Of one that is listed twice in a scope, a file that describes it counts more than a line that only names it, and
+        most if it is not mcpd's. A user's line that only names it leaves what the system asks of it in force. So what
+        an administrator asks of a source is not undone by adding it.
+        """
+        found: dict[str, SourceLine] = {}
+        for scope in self._scopes:
+            for key, line in self._of(scope).items():
+                first = found.setdefault(key, line)
+                if first is not line and line.name and not first.name:
+                    found[key] = replace(
+                        first, type=line.type, signature=line.signature, key=line.key, state=line.state,
+                        problem=line.problem,
+                    )  # fmt: skip
+        return list(found.values())
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for a URL that cannot be a source.
+    def add(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - what the file calls it
+        """List *url*: in the list that this instance writes, or described in ``sources.list.d/NAME.toml``.
+
+        It is described if anything is said of it; *name* is needed then, unless it is described already. What is empty
+        stays as it was. The values are those of :class:`SourceLine`.
+
+        Raises :class:`~mcpd.errors.InvalidArgument` for what cannot be a source, and for a *name* that is taken;
+        :class:`~mcpd.errors.ReadOnly` for one that somebody else listed otherwise.
         """
         normal = check_source_url(url)
+        said = {field: value for field, value in (("type", type), ("signature", signature), ("key", key)) if value}
         with self._lock.hold():
-            text = _read(self.writable)
-            if normal not in {_key(line) for line in _urls(text)}:
-                self._write(f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{url.strip()}\n")
+            own = [line for line in self._all(self._scope) if key_of(line.url) == normal]
+            foreign = next((line for line in own if line.read_only), None)
+            described = next((line for line in own if line.name), None)
+            if not (name or said):
+                if any(line.state == "invalid" for line in own):
+                    raise InvalidArgument("; ".join(line.problem for line in own if line.problem))
+                if not own:
+                    text = _read(self.writable)
+                    self._write(f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{url.strip()}\n")
+            elif foreign is not None:
+                raise _foreign(foreign)
+            elif described is not None and name in ("", described.name):
+                self._describe(described.origin, described.url, said)
+            elif described is not None:
+                raise InvalidArgument(
+                    f"{printable(url)} is described in {described.origin}: call it {described.name!r}, or remove that"
+                )
+            else:
+                self._describe(self._new_file(url, name), url.strip(), said)
+                self._unlist(normal)
 
     def remove(self, url: str) -> None:
-        """Remove *url* from the file this instance writes; every other line stays as it is.
+        """Remove *url* from the files this instance writes; every other line stays as it is.
 
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.ReadOnly` if only other files list it.
         """
-        key = _key(url)
-        others = [line for line in self._all() if _key(line.url) == key]
-        if not others:
-            raise NotFound(f"{printable(url)} is not among the sources")
-        if all(line.read_only for line in others):
-            raise ReadOnly(
-                f"{printable(url)} is listed in {others[0].origin}, which is not mcpd's to change; edit that file"
-            )
+        key = key_of(url)
         with self._lock.hold():
-            kept = [line for line in _read(self.writable).splitlines(keepends=True) if _key(line.strip()) != key]
-            self._write("".join(kept))
+            lines = [line for scope in self._scopes for line in self._all(scope) if key_of(line.url) == key]
+            if not key or not lines:
+                raise NotFound(f"{printable(url)} is not among the sources")
+            if all(line.read_only for line in lines):
+                raise _foreign(lines[0])
+            for line in lines:
+                if line.name and not line.read_only:
+                    _delete(line.origin)
+            self._unlist(key)
+
+    def _new_file(self, url: str, name: str) -> Path:
+        """The file for the description of *url*, not there yet."""
+        if not name:
+            raise InvalidArgument(
+                f"{printable(url)}: a type, a signature or a key are kept in a file of its own; give it a name"
+            )
+        if not NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"{printable(name)!r} is no name for a source: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a "
+                "letter or digit"
+            )
+        file = self._directory / f"{name}{_DESCRIBED}"
+        if os.path.lexists(file):
+            raise InvalidArgument(f"{file} describes another source; choose another name than {name!r}, or remove it")
+        return file
+
+    def _describe(self, file: Path, url: str, said: dict[str, str]) -> None:
+        """Write to *file* what is *said* of *url*, beside what it says already."""
+        import tomlkit  # noqa: PLC0415 - needed for changes only
+
+        try:
+            document = tomlkit.parse(_read(file))
+            document.update({"url": url} | said)
+            data = document.as_string().encode()
+            _settled(_parse(_toml(data)))
+        except ValueError as error:
+            raise InvalidArgument(f"source {printable(url)}: {error}") from error
+        path = file.resolve()
+        make_directory(path.parent)
+        write_atomic(path, data)
+
+    def _unlist(self, key: str) -> None:
+        """Remove the lines with the source *key* from the list that this instance writes."""
+        text = _read(self.writable)
+        kept = "".join(line for line in text.splitlines(keepends=True) if key_of(line.strip()) != key)
+        if kept != text:
+            self._write(kept)
 
     def _write(self, text: str) -> None:
         # Many people keep their dot files elsewhere and link to them.
@@ -104,71 +211,165 @@ class Sources:
         make_directory(path.parent)
         write_atomic(path, text.encode("utf-8", "surrogateescape"))
 
-    def _all(self) -> Iterator[SourceLine]:
-        for scope in self._scopes:
-            layout = self._paths.layout(scope)
-            for path in (layout.sources_list, *_fragments(layout.sources_dir)):
-                for url in _urls(_read_or_log(path)):
-                    yield _line(url, path, scope, read_only=path != self.writable)
+    def _of(self, scope: Scope) -> dict[str, SourceLine]:
+        """The sources of *scope*, each once, by what they are compared by."""
+        found: dict[str, SourceLine] = {}
+        for line in self._all(scope):
+            key = key_of(line.url) or str(line.origin)
+            if _weight(line) > _weight(found.setdefault(key, line)):
+                found[key] = line
+        return found
+
+    def _all(self, scope: Scope) -> Iterator[SourceLine]:
+        layout = self._paths.layout(scope)
+        yield from self._listed(layout.sources_list, scope)
+        try:
+            fragments = _fragments(layout.sources_dir)
+        except OSError as error:
+            yield _unreadable(layout.sources_dir, scope, f"{layout.sources_dir}: {error.strerror or error}")
+            return
+        for path in fragments:
+            if path.suffix == _DESCRIBED:
+                yield _described(path, scope, read_only=scope is not self._scope or not _is_own(path))
+            else:
+                yield from self._listed(path, scope)
+
+    def _listed(self, path: Path, scope: Scope) -> Iterator[SourceLine]:
+        """The sources in the list *path*."""
+        try:
+            text = _read(path)
+        except McpdError as error:
+            yield _unreadable(path, scope, error.message)
+            return
+        for url in _urls(text):
+            yield _line(url, path, scope, read_only=path != self.writable)
 
 
-def check_source_url(url: str) -> str:
-    """*url* in the form by which sources are compared: https, file, or http on this machine only.
-
-    Raises :class:`~mcpd.errors.InvalidArgument`.
-    """
-    shown = printable(url)
-    text = url.strip()
-    if not text or not text.isprintable() or " " in text:
-        raise InvalidArgument(f"source {shown!r}: empty, or holds spaces or control characters")
-    try:
-        parts = urlsplit(text)
-        host, port = (parts.hostname or "").rstrip("."), parts.port
-    except ValueError as error:
-        raise InvalidArgument(f"source {shown!r}: {error}") from error
-    if parts.scheme == "file":
-        return _normal_file(parts, shown)
-    if parts.scheme not in ("https", "http") or not host:
-        raise InvalidArgument(f"source {shown!r}: use an https:// or file:// URL")
-    if parts.scheme == "http" and not is_loopback(host):
-        raise InvalidArgument(f"source {shown!r}: plain http can be changed on the way; use https")
-    if parts.username is not None or parts.password is not None:
-        raise InvalidArgument(f"source {parts.scheme}://…@{host}: lists are public and cannot hold a password")
-    default = 443 if parts.scheme == "https" else 80
-    where = f"[{host}]" if ":" in host else host
-    return urlunsplit(
-        (parts.scheme, where if port in (None, default) else f"{where}:{port}", parts.path or "/", parts.query, "")
-    )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether *host* is this machine by name or address."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
-def _normal_file(parts: SplitResult, shown: str) -> str:
-    path = unquote(parts.path)
-    if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
-        raise InvalidArgument(f"source {shown!r}: a file URL needs an absolute path on this machine, file:///…")
-    return f"file://{quote(posixpath.normpath(path).replace('//', '/'))}"
-
-
-def _key(url: str) -> str:
-    """What *url* is compared by; for one that cannot be a source, itself."""
+def key_of(url: str) -> str:
+    """What *url* is compared by: its normal form, or for one that cannot be a source itself."""
     try:
         return check_source_url(url)
     except InvalidArgument:
         return url.strip()
 
 
+def _weight(line: SourceLine) -> int:
+    return 0 if not line.name else 2 if line.read_only else 1
+
+
+def _foreign(line: SourceLine) -> ReadOnly:
+    return ReadOnly(f"{printable(line.url)} is listed in {line.origin}, which is not mcpd's to change; edit that file")
+
+
 def _line(url: str, path: Path, scope: Scope, *, read_only: bool) -> SourceLine:
     try:
-        check_source_url(url)
+        kind = _type_of(check_source_url(url))
     except InvalidArgument as error:
         return SourceLine(printable(url), path, scope, read_only, "invalid", problem=f"{path}: {error.message}")
-    return SourceLine(url, path, scope, read_only)
+    return SourceLine(url, path, scope, read_only, type=kind)
+
+
+def _unreadable(path: Path, scope: Scope, problem: str) -> SourceLine:
+    """What stands for the sources of a list or directory that nobody can tell."""
+    return SourceLine("", path, scope, read_only=True, state="invalid", problem=printable(problem))
+
+
+def _described(path: Path, scope: Scope, *, read_only: bool) -> SourceLine:
+    """The source that *path* describes; ``invalid`` if it does not do so rightly."""
+    name, url = printable(path.stem), ""
+    try:
+        content = _toml(read_file(path, MAX_DESCRIPTION))
+        url = str(content.get("url", ""))
+        description = _parse(content)
+        kind = _settled(description)
+    except (InvalidArgument, InvalidManifest) as error:
+        problem = error.message.removeprefix(f"{path}: ")
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except ValueError as error:
+        problem = str(error)
+    else:
+        return SourceLine(
+            description.url, path, scope, read_only,
+            name=name, type=kind, signature=description.signature, key=description.key,
+        )  # fmt: skip
+    problem = f"{path}: {problem}"
+    shown = problem if problem.isprintable() else printable(problem)
+    return SourceLine(printable(url), path, scope, read_only, "invalid", problem=shown, name=name)
+
+
+def _toml(data: bytes) -> dict[str, Any]:
+    """Raises ValueError."""
+    try:
+        return tomllib.loads(data.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _parse(content: dict[str, Any]) -> _Description:
+    """Raises ValueError, whose text names the key."""
+    try:
+        return _Description.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(_plain(error)) from error
+
+
+def _plain(error: ValidationError) -> str:
+    """The first fault of a description, in words for whoever wrote it."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    key = str(fault["loc"][0])
+    match fault["type"]:
+        case "extra_forbidden":
+            return f"there is no key {printable(key)!r}; there are {', '.join(_Description.model_fields)}"
+        case "missing":
+            return f"{key!r} is missing"
+        case "literal_error":
+            return f"{key}: use {fault['ctx']['expected']}"
+        case "string_type":
+            return f"{key}: not a text"
+        case "string_pattern_mismatch":
+            return f"{key}: no name of a key: 1 to 64 of A-Z a-z 0-9 . _ -, of which the first is a letter or digit"
+    return first_fault(error)
+
+
+def _settled(description: _Description) -> SourceType:
+    """The type of the source. Raises ValueError, whose text names the key, for what does not go together."""
+    try:
+        normal = check_source_url(description.url)
+    except InvalidArgument as error:
+        raise ValueError(f"url: {error.message}") from error
+    kind = description.type or _type_of(normal)
+    is_file = normal.startswith("file:")
+    if kind == "official" and is_file:
+        raise ValueError("type: an official API is reached over https")
+    if kind == "official" and description.signature == "required":
+        raise ValueError("signature: the answers of an official API are not signed; use warn or off")
+    if kind == "official" and description.key:
+        raise ValueError("key: the answers of an official API are not signed; leave it out")
+    if kind == "directory" and not is_file:
+        raise ValueError("type: a directory is one of this machine; use a file:/// URL")
+    return kind
+
+
+def _type_of(url: str) -> SourceType:
+    """What is at *url*, a checked one, unless something else is said."""
+    path = urlsplit(url).path.rstrip("/")
+    return "official" if url.startswith("http") and path.endswith(_OFFICIAL) else "registry"
+
+
+def _is_own(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _delete(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise from_oserror(error, f"removing {path}") from error
 
 
 def _urls(text: str) -> Iterator[str]:
@@ -180,10 +381,11 @@ def _urls(text: str) -> Iterator[str]:
 
 def _fragments(directory: Path) -> list[Path]:
     try:
-        return sorted(p for p in directory.iterdir() if p.suffix == ".list" and not p.name.startswith("."))
+        found = (path for path in directory.iterdir() if path.suffix in (".list", _DESCRIBED))
+        return sorted(path for path in found if not path.name.startswith("."))
     except OSError as error:
         if not is_missing(error):
-            _log.warning("%s: %s", directory, error.strerror)
+            raise
         return []
 
 
@@ -195,14 +397,3 @@ def _read(path: Path) -> str:
         if is_missing(error):
             return ""
         raise from_oserror(error, f"reading {path}") from error
-
-
-def _read_or_log(path: Path) -> str:
-    try:
-        return read_file(path, MAX_LIST).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-    except InvalidManifest as error:
-        _log.warning("%s; its sources are not read", error.message)
-    except OSError as error:
-        if not is_missing(error):
-            _log.warning("%s: %s; its sources are not read", path, error.strerror)
-    return ""

@@ -9,6 +9,7 @@ from catalog_paths import paths_below
 from mcpd.catalog import Catalog
 from mcpd.paths import Paths, Scope
 from mcpd.settings import CatalogSettings, Settings
+from mcpd.trust.keys import Keys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +24,9 @@ def paths(tmp_path: Path) -> Paths:
 
 @pytest.fixture
 def user(paths: Paths) -> Catalog:
-    return Catalog(paths, Scope.USER, SETTINGS)
+    return Catalog(paths, Scope.USER, SETTINGS, Keys(paths, Scope.USER))
 
 
 @pytest.fixture
 def system(paths: Paths) -> Catalog:
-    return Catalog(paths, Scope.SYSTEM, SETTINGS)
+    return Catalog(paths, Scope.SYSTEM, SETTINGS, Keys(paths, Scope.SYSTEM))

@@ -3,100 +3,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
+import os
 import shutil
+import sqlite3
 import ssl
 import subprocess
 import sys
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.catalog import Catalog, cache
-from mcpd.errors import NotFound, SourceUnavailable
-from mcpd.model import Registry, parse_registry
+from mcpd.catalog import Catalog, Query, ingest
+from mcpd.errors import McpdError, NotFound, SourceUnavailable
+from mcpd.formats.registry import parse_item
 from mcpd.paths import Paths, Scope
 from mcpd.settings import CatalogSettings, Settings
-from mcpd.store.files import write_atomic
+from mcpd.trust.keys import Keys
+from tests.unit.catalog.catalog_server import DATE, answer, ids, registry, serving, sources
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
-
-def registry(*ids: str, **more: Any) -> bytes:
-    entries = [
-        {
-            "id": server_id,
-            "name": server_id.title(),
-            "summary": f"About {server_id}",
-            "version": "1",
-            "transports": [{"type": "sse", "url": "https://example.com/"}],
-            **more,
-        }
-        for server_id in ids
-    ]
-    return json.dumps({"version": "1.0", "updated": "2026-01-01T00:00:00Z", "servers": entries}).encode()
-
-
-def answer(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
-
-
-class Server:
-    """Sends exactly the bytes it is told to."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, bytes] = {}
-        self.requests: list[tuple[str, dict[str, str]]] = []
-        self.hold = asyncio.Event()
-        self.base = ""
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-            path = head[0].split(" ")[1]
-            headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-            self.requests.append((path, headers))
-            data = self.answers.get(path, answer(b"", "404 Not Found"))
-            if headers.get("if-none-match") == '"same"':
-                data = answer(b"", "304 Not Modified")
-            writer.write(data)
-            if path == "/slow":
-                await self.hold.wait()
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def serving(context: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
-    server = Server()
-    listener = await asyncio.start_server(server._serve, "127.0.0.1", 0, ssl=context)
-    port = listener.sockets[0].getsockname()[1]
-    server.base = f"https://localhost:{port}" if context is not None else f"http://127.0.0.1:{port}"
-    try:
-        yield server
-    finally:
-        server.hold.set()
-        listener.close()
-        await listener.wait_closed()
-
-
-def sources(paths: Paths, *urls: str) -> None:
-    paths.user.sources_list.parent.mkdir(parents=True, exist_ok=True)
-    paths.user.sources_list.write_text("\n".join(urls))
-
-
-def ids(catalog: Catalog) -> list[str]:
-    return [found.entry.id for found in catalog.entries()]
+    from mcpd.model import Entry
 
 
 async def test_S11_registries_are_fetched_merged_and_kept(paths: Paths, user: Catalog) -> None:
@@ -108,7 +38,9 @@ async def test_S11_registries_are_fetched_merged_and_kept(paths: Paths, user: Ca
         assert steps == [(1, 2), (2, 2)]
     assert ids(user) == ["one", "three", "two"]
     assert user.find("two").origin == f"{server.base}/a"
-    assert [(line.state, line.problem, line.updated > 0) for line in user.sources()] == [("ready", "", True)] * 2
+    lines = user.sources()
+    assert [(line.state, line.entries, line.updated > 0) for line in lines] == [("ready", 2, True)] * 2
+    assert "not signed" in lines[0].problem
     with pytest.raises(NotFound, match="'four'"):
         user.find("four")
 
@@ -118,7 +50,7 @@ async def test_S9_the_cache_serves_without_a_network_and_after_a_restart(paths: 
         server.answers = {"/a": answer(registry("one"))}
         sources(paths, f"{server.base}/a")
         await user.refresh()
-    again = Catalog(paths, Scope.USER, Settings())
+    again = Catalog(paths, Scope.USER, Settings(), Keys(paths, Scope.USER))
     assert ids(again) == ["one"]
     with pytest.raises(SourceUnavailable, match=f"{server.base}/a"):
         await again.refresh()
@@ -133,9 +65,19 @@ async def test_an_unchanged_registry_is_not_sent_again(paths: Paths, user: Catal
         sources(paths, f"{server.base}/a")
         await user.refresh()
         await user.refresh()
-        assert [headers.get("if-none-match") for _, headers in server.requests] == [None, '"same"']
+        asked = [headers.get("if-none-match") for path, headers in server.requests if path == "/a"]
+        assert asked == [None, '"same"']
     assert ids(user) == ["one"]
     assert user.sources()[0].state == "ready"
+
+
+async def test_what_cannot_be_sent_back_is_not_kept(paths: Paths, user: Catalog) -> None:
+    async with serving() as server:
+        server.answers = {"/a": answer(registry("one"), ETag='"\u00e9"', Last_Modified="\u00e9")}
+        sources(paths, f"{server.base}/a")
+        assert await user.refresh() == []
+        assert await user.refresh() == []
+        assert not any("if-none-match" in headers for _, headers in server.requests)
 
 
 async def test_packed_answers_are_unpacked(paths: Paths, user: Catalog) -> None:
@@ -151,17 +93,22 @@ BAD = {
     "endless": (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 50_000_000, "larger than 100000 bytes"),
     "bomb": (answer(gzip.compress(b" " * 10_000_000), Content_Encoding="gzip"), "larger than 100000 bytes"),
     "cut-bomb": (answer(gzip.compress(registry("x"))[:-20], Content_Encoding="gzip"), "ends in the middle"),
+    "packed-and-more": (
+        answer(gzip.compress(registry("x")) + b" " * 500_000, Content_Encoding="gzip"),
+        "goes on after its end",
+    ),
     "half": (answer(registry("x")).replace(b"Content-Length: ", b"Content-Length: 1"), "/bad"),
     "half-unsized": (b"HTTP/1.1 200 OK\r\n\r\n" + registry("x")[:-10], "not JSON"),
     "not-json": (answer(b"<html>"), "not JSON"),
     "not-a-registry": (answer(b"[]"), "'servers'"),
     "nested": (answer(b"[" * 90_000), "/bad: n"),
-    "not-text": (answer(b"\xff\xfe\xfa"), "UTF-8"),
+    "not-text": (answer(b"\xff\xfe\xfa"), "not JSON"),
     "missing": (answer(b"", "404 Not Found"), "answers 404"),
     "broken": (answer(b"", "500 Oh"), "answers 500"),
     "to-a-file": (answer(b"", "302 Found", Location="file:///etc/passwd"), "redirects from http to file"),
     "to-http": (answer(b"", "302 Found", Location="http://example.com/"), "not allowed"),
     "nowhere": (answer(b"", "302 Found", Location="/bad"), "more than 5 times"),
+    "nonsense": (answer(b"", "302 Found", Location="http://["), "not allowed"),
     "odd": (answer(b"x", Content_Encoding="br"), "'br'"),
     "no-http": (b"SSH-2.0-OpenSSH\r\n\r\n", "/bad"),
     "closed": (b"", "/bad"),
@@ -184,7 +131,7 @@ async def test_a_bad_source_is_named_and_the_others_still_work(paths: Paths, use
 
 
 async def test_a_source_that_never_ends_is_given_up(paths: Paths) -> None:
-    catalog = Catalog(paths, Scope.USER, Settings(catalog=CatalogSettings(timeout=2)))
+    catalog = Catalog(paths, Scope.USER, Settings(catalog=CatalogSettings(timeout=2)), Keys(paths, Scope.USER))
     async with serving() as server:
         server.answers = {"/slow": b"HTTP/1.1 200 OK\r\n\r\n{", "/good": answer(registry("good"))}
         sources(paths, f"{server.base}/slow", f"{server.base}/good")
@@ -196,12 +143,26 @@ async def test_a_source_that_never_ends_is_given_up(paths: Paths) -> None:
 
 async def test_settings_that_are_read_again_count(paths: Paths, tmp_path: Path) -> None:
     settings = Settings().model_copy()
-    catalog = Catalog(paths, Scope.USER, settings)
+    catalog = Catalog(paths, Scope.USER, settings, Keys(paths, Scope.USER))
     (tmp_path / "r.json").write_bytes(registry("a", description="x" * 2000))
     catalog.add_source((tmp_path / "r.json").as_uri())
     object.__setattr__(settings, "catalog", CatalogSettings(max_bytes=1024))
     with pytest.raises(SourceUnavailable, match="larger than 1024 bytes"):
         await catalog.refresh()
+
+
+async def test_no_proxy_sees_what_stays_on_this_machine(
+    paths: Paths, user: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as server, serving() as proxy:
+        server.answers = {"/a": answer(registry("one"))}
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy.base)
+        monkeypatch.delenv("no_proxy", raising=False)
+        sources(paths, f"{server.base}/a", f"{server.base.replace('127.0.0.1', 'localhost')}/a")
+        assert await user.refresh() == []
+        assert proxy.requests == []
+    assert ids(user) == ["one"]
 
 
 async def test_redirects_are_followed(paths: Paths, user: Catalog) -> None:
@@ -262,7 +223,7 @@ async def test_tls_is_checked(paths: Paths, user: Catalog, tmp_path: Path, monke
         # Trust is all that was missing.
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert await user.refresh() == []
-        assert [path for path, _ in server.requests] == ["/a"]
+        assert [path for path, _ in server.requests] == ["/a", "/a.sig"]
     assert ids(user) == ["one"]
 
 
@@ -276,12 +237,36 @@ async def test_S36_faulty_entries_are_problems(paths: Paths, user: Catalog, tmp_
     assert len(user.problems()) == 3
 
 
-async def test_a_damaged_copy_counts_as_none(paths: Paths, user: Catalog, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"{", b"SQLite format 3\0" + b"x" * 5000, b""])
+async def test_a_damaged_database_counts_as_none(paths: Paths, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "r.json").write_bytes(registry("one"))
+    sources(paths, f"file://{tmp_path}/r.json")
+    paths.user.cache.mkdir(parents=True)
+    (paths.user.cache / "catalogue.sqlite").write_bytes(content)
+    user = Catalog(paths, Scope.USER, Settings(), Keys(paths, Scope.USER))
+    assert ids(user) == []
+    await user.refresh()
+    assert ids(user) == ["one"]
+
+
+async def test_a_foreign_database_is_replaced(paths: Paths, user: Catalog, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_bytes(registry("one"))
+    sources(paths, f"file://{tmp_path}/r.json")
+    paths.user.cache.mkdir(parents=True)
+    foreign = sqlite3.connect(paths.user.cache / "catalogue.sqlite")
+    foreign.executescript("CREATE TABLE entry (x); PRAGMA user_version = 99;")
+    foreign.close()
+    assert ids(user) == []
+    await user.refresh()
+    assert ids(user) == ["one"]
+
+
+async def test_a_cache_that_is_cleared_meanwhile_is_made_anew(paths: Paths, user: Catalog, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_bytes(registry("one"))
     sources(paths, f"file://{tmp_path}/r.json")
     await user.refresh()
-    (copy,) = (paths.user.cache / "registries").iterdir()
-    copy.write_text("{")
+    assert ids(user) == ["one"]
+    shutil.rmtree(paths.user.cache)
     assert ids(user) == []
     await user.refresh()
     assert ids(user) == ["one"]
@@ -296,60 +281,47 @@ async def test_a_removed_source_offers_nothing(paths: Paths, user: Catalog, tmp_
     assert ids(user) == []
 
 
-async def test_query_finds_words_and_pages(paths: Paths, user: Catalog, tmp_path: Path) -> None:
-    names = [f"s{number}" for number in range(25)]
-    (tmp_path / "r.json").write_bytes(registry(*names, description="Über alles", categories=["mcp", "Mcp-Web"]))
-    sources(paths, f"file://{tmp_path}/r.json")
-    await user.refresh()
-    assert [found.entry.id for found in user.query("ABOUT s7")[0]] == ["s7"]
-    assert len(user.query("über")[0]) == 25
-    assert len(user.query(category="mcp-web")[0]) == 25
-    assert user.query("nothing") == ([], "")
-    seen: list[str] = []
-    cursor = ""
-    while True:
-        page, cursor = user.query(cursor=cursor, limit=10)
-        assert len(page) <= 10
-        seen += [found.entry.id for found in page]
-        if not cursor:
-            break
-    assert seen == sorted(names)
-
-
 async def test_without_sources_there_is_nothing_to_do(user: Catalog) -> None:
     assert await user.refresh() == []
-    assert user.entries() == []
+    assert ids(user) == []
 
 
 def test_an_idle_catalog_loads_no_http_client() -> None:
-    code = "import sys, mcpd.catalog; sys.exit('httpx2' in sys.modules)"
+    code = "import sys, mcpd.catalog; sys.exit('httpx2' in sys.modules or 'sqlite3' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode
         == 0
     )
 
 
-async def test_what_was_fetched_is_parsed_once(paths: Paths, user: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_did_not_change_is_not_parsed_again(
+    paths: Paths, user: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parsed: list[str] = []
 
-    def parse(data: object, origin: str) -> Registry:
-        parsed.append(origin)
-        return parse_registry(data, origin)
+    def parse(label: str, data: memoryview | bytes, origin: str, key: str = "") -> Entry:
+        parsed.append(label)
+        return parse_item(label, data, origin, key)
 
-    monkeypatch.setattr(cache, "parse_registry", parse)
+    monkeypatch.setattr(ingest, "parse_item", parse)
+    sources(paths, f"file://{tmp_path}/r.json")
+    for names, expected in (("one two", 2), ("one two", 0), ("one three two", 1), ("three", 0), ("one", 1)):
+        parsed.clear()
+        (tmp_path / "r.json").write_bytes(registry(*names.split()))
+        assert await user.refresh() == []
+        assert ids(user) == sorted(names.split())
+        assert len(parsed) == expected
+        assert {hit.id for hit in user.query(Query(text="about"))[0]} == set(names.split())
+
+
+async def test_dates_do_where_there_is_no_etag(paths: Paths, user: Catalog) -> None:
     async with serving() as server:
-        server.answers = {"/a": answer(registry("one"), ETag='"same"')}
+        server.answers = {"/a": answer(registry("one"), Last_Modified=DATE)}
         sources(paths, f"{server.base}/a")
         await user.refresh()
-        assert ids(user) == ["one"]
-        first = user.sources()[0].updated
         await user.refresh()
-        assert ids(user) == ["one"]
-        assert user.sources()[0].updated >= first
-        assert len(parsed) == 1
-        copy = next((paths.user.cache / "registries").iterdir())
-        write_atomic(copy, copy.read_bytes().replace(b'"one"', b'"two"'))
-        assert ids(user) == ["two"]
+        assert [h.get("if-modified-since") for path, h in server.requests if path == "/a"] == [None, DATE.lower()]
+    assert ids(user) == ["one"]
 
 
 async def test_offers_are_all_entries_in_order_of_the_sources(paths: Paths, user: Catalog, tmp_path: Path) -> None:
@@ -357,5 +329,66 @@ async def test_offers_are_all_entries_in_order_of_the_sources(paths: Paths, user
         (tmp_path / name).write_bytes(entries)
     sources(paths, *((tmp_path / name).as_uri() for name in "ab"))
     await user.refresh()
-    origins = {key: [found.origin.rpartition("/")[2] for found in value] for key, value in user.offers().items()}
+    origins = {
+        key: [found.origin.rpartition("/")[2] for found in value]
+        for key, value in user.offers(["one", "two", "three"]).items()
+    }
     assert origins == {"one": ["a"], "two": ["a", "b"]}
+    assert user.find("two", (tmp_path / "b").as_uri()).origin.endswith("/b")
+    with pytest.raises(NotFound, match="does not offer"):
+        user.find("one", (tmp_path / "b").as_uri())
+    assert [hit.origin.rpartition("/")[2] for hit in user.query(Query())[0]] == ["a", "a"]
+    assert [hit.id for hit in user.query(Query(source=(tmp_path / "b").as_uri()))[0]] == ["two"]
+    user.remove_source((tmp_path / "a").as_uri())
+    assert [(hit.id, hit.origin.rpartition("/")[2]) for hit in user.query(Query())[0]] == [("two", "b")]
+
+
+async def test_an_entry_with_too_many_properties_is_a_fault(user: Catalog, tmp_path: Path) -> None:
+    many = [{"key": f"k{number}"} for number in range(513)]
+    data = json.loads(registry("good", configurableProperties=many[:512]))
+    data["servers"] += json.loads(registry("bad", configurableProperties=many))["servers"]
+    (tmp_path / "r.json").write_text(json.dumps(data))
+    user.add_source((tmp_path / "r.json").as_uri())
+    assert await user.refresh() == []
+    assert ids(user) == ["good"]
+    (fault,) = user.sources()[0].faults
+    assert "bad" in fault
+    assert "configurableProperties: more than 512" in fault
+
+
+async def test_an_unwritable_cache_is_an_error_of_the_refresh_alone(
+    paths: Paths, user: Catalog, tmp_path: Path
+) -> None:
+    (tmp_path / "r.json").write_bytes(registry("one"))
+    sources(paths, f"file://{tmp_path}/r.json")
+    paths.user.cache.parent.mkdir(parents=True, exist_ok=True)
+    paths.user.cache.write_text("in the way")
+    assert ids(user) == []
+    with pytest.raises(McpdError, match=r"r\.json"):
+        await user.refresh()
+    assert ids(user) == []
+
+
+async def test_a_fault_in_a_list_forgets_nothing(paths: Paths, user: Catalog, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(registry(name))
+    sources(paths, (tmp_path / "a").as_uri())
+    user.add_source((tmp_path / "b").as_uri(), name="b", signature="off")
+    await user.refresh()
+    before = [line.updated for line in user.sources()]
+    description = paths.user.sources_dir / "b.toml"
+    text = description.read_text()
+    description.write_text(text.replace("off", "of"))
+    paths.user.sources_list.rename(tmp_path / "list")
+    os.mkfifo(paths.user.sources_list)
+    other = tmp_path / "c"
+    other.write_bytes(registry("c"))
+    (paths.user.sources_dir / "c.list").write_text(other.as_uri())
+    await user.refresh()
+    assert ids(user) == ["c"]
+    assert [line.state for line in user.sources()] == ["invalid", "invalid", "ready"]
+    assert str(paths.user.sources_list) in user.sources()[0].problem
+    description.write_text(text)
+    (tmp_path / "list").rename(paths.user.sources_list)
+    assert ids(user) == ["a", "b", "c"]
+    assert [line.updated for line in user.sources()][:2] == before

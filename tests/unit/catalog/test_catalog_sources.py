@@ -9,13 +9,23 @@ from catalog_paths import paths_below
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.catalog import Catalog, check_source_url
+from mcpd.catalog.sources import Sources
+from mcpd.catalog.urls import check_source_url
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Paths, Scope
-from mcpd.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture
+def user(paths: Paths) -> Sources:
+    return Sources(paths, Scope.USER)
+
+
+@pytest.fixture
+def system(paths: Paths) -> Sources:
+    return Sources(paths, Scope.SYSTEM)
 
 
 def write(path: Path, text: str) -> None:
@@ -23,14 +33,14 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def urls(catalog: Catalog) -> list[str]:
-    return [line.url for line in catalog.sources()]
+def urls(sources: Sources) -> list[str]:
+    return [line.url for line in sources.lines()]
 
 
-def test_S3_S4_S5_user_sources_come_first_and_win(paths: Paths, user: Catalog) -> None:
+def test_S3_S4_S5_user_sources_come_first_and_win(paths: Paths, user: Sources) -> None:
     write(paths.user.sources_list, "https://a.example/r.json\nhttps://B.example:443/r.json\n")
     write(paths.system.sources_list, "https://b.example/r.json#x\nhttps://c.example/r.json\nhttps://A.EXAMPLE/r.json\n")
-    lines = user.sources()
+    lines = user.lines()
     assert [line.url for line in lines] == [
         "https://a.example/r.json",
         "https://B.example:443/r.json",
@@ -41,72 +51,72 @@ def test_S3_S4_S5_user_sources_come_first_and_win(paths: Paths, user: Catalog) -
     assert [line.state for line in lines] == ["new"] * 3
 
 
-def test_S10_comments_and_empty_lines_are_ignored(paths: Paths, user: Catalog) -> None:
+def test_S10_comments_and_empty_lines_are_ignored(paths: Paths, user: Sources) -> None:
     write(paths.user.sources_list, "\ufeff# MCP Registry Sources\r\n\r\n  https://a.example/r.json  \r\n\t# no\n   \n")
     assert urls(user) == ["https://a.example/r.json"]
 
 
-def test_fragments_are_read_in_order_of_their_names(paths: Paths, user: Catalog) -> None:
-    for name, url in (("20-b.list", "b"), ("10-a.list", "a"), ("x.toml", "no"), (".hidden.list", "no"), ("y", "no")):
+def test_fragments_are_read_in_order_of_their_names(paths: Paths, user: Sources) -> None:
+    for name, url in (("20-b.list", "b"), ("10-a.list", "a"), (".hidden.list", "no"), ("y", "no")):
         write(paths.user.sources_dir / name, f"https://{url}.example/\n")
     assert urls(user) == ["https://a.example/", "https://b.example/"]
 
 
-def test_the_system_instance_reads_and_writes_the_systems_lists_only(paths: Paths, system: Catalog) -> None:
+def test_the_system_instance_reads_and_writes_the_systems_lists_only(paths: Paths, system: Sources) -> None:
     write(paths.user.sources_list, "https://user.example/\n")
     write(paths.system.sources_list, "# admin\nhttps://admin.example/\n")
-    system.add_source("https://new.example/r.json")
+    system.add("https://new.example/r.json")
     assert urls(system) == ["https://admin.example/", "https://new.example/r.json"]
     assert (paths.system.sources_dir / "50-mcpd.list").read_text() == "https://new.example/r.json\n"
     assert paths.system.sources_list.read_text() == "# admin\nhttps://admin.example/\n"
     with pytest.raises(ReadOnly, match=r"sources\.list"):
-        system.remove_source("https://admin.example/")
-    system.remove_source("https://NEW.example/r.json")
+        system.remove("https://admin.example/")
+    system.remove("https://NEW.example/r.json")
     assert urls(system) == ["https://admin.example/"]
 
 
-def test_editing_preserves_every_other_line(paths: Paths, user: Catalog) -> None:
+def test_editing_preserves_every_other_line(paths: Paths, user: Sources) -> None:
     before = "# mine\r\nhttps://a.example/\n\n#https://b.example/\n  https://b.example/ \n\x8f bad"
     paths.user.sources_list.parent.mkdir(parents=True)
     paths.user.sources_list.write_bytes(before.encode("latin-1"))
-    user.add_source("https://c.example/")
-    user.add_source("https://C.example")
+    user.add("https://c.example/")
+    user.add("https://C.example")
     assert paths.user.sources_list.read_bytes() == (before + "\nhttps://c.example/\n").encode("latin-1")
-    user.remove_source("https://b.example")
-    user.remove_source("https://c.example/")
+    user.remove("https://b.example")
+    user.remove("https://c.example/")
     after = "# mine\r\nhttps://a.example/\n\n#https://b.example/\n\x8f bad\n"
     assert paths.user.sources_list.read_bytes() == after.encode("latin-1")
 
 
-def test_a_list_that_is_a_link_stays_one(paths: Paths, user: Catalog, tmp_path: Path) -> None:
+def test_a_list_that_is_a_link_stays_one(paths: Paths, user: Sources, tmp_path: Path) -> None:
     write(tmp_path / "dotfiles/sources.list", "https://a.example/\n")
     paths.user.sources_list.parent.mkdir(parents=True)
     paths.user.sources_list.symlink_to(tmp_path / "dotfiles/sources.list")
-    user.add_source("https://b.example/")
+    user.add("https://b.example/")
     assert paths.user.sources_list.is_symlink()
     assert (tmp_path / "dotfiles/sources.list").read_text() == "https://a.example/\nhttps://b.example/\n"
 
 
-def test_removing_what_is_not_listed(paths: Paths, user: Catalog) -> None:
+def test_removing_what_is_not_listed(paths: Paths, user: Sources) -> None:
     with pytest.raises(NotFound, match="nothing"):
-        user.remove_source("https://nothing.example/")
+        user.remove("https://nothing.example/")
     write(paths.system.sources_list, "https://system.example/\n")
     with pytest.raises(ReadOnly):
-        user.remove_source("https://system.example/")
-    user.add_source("https://system.example/")
-    assert [line.scope for line in user.sources()] == [Scope.USER]
-    user.remove_source("https://system.example/")
-    assert [line.scope for line in user.sources()] == [Scope.SYSTEM]
+        user.remove("https://system.example/")
+    user.add("https://system.example/")
+    assert [line.scope for line in user.lines()] == [Scope.USER]
+    user.remove("https://system.example/")
+    assert [line.scope for line in user.lines()] == [Scope.SYSTEM]
 
 
-def test_lines_that_cannot_be_sources_are_listed_with_their_problem(paths: Paths, user: Catalog) -> None:
+def test_lines_that_cannot_be_sources_are_listed_with_their_problem(paths: Paths, user: Sources) -> None:
     write(paths.user.sources_list, "http://a.example/\nfoo\nhttps://ok.example/\n")
-    assert [(line.state, bool(line.problem)) for line in user.sources()] == [
+    assert [(line.state, bool(line.problem)) for line in user.lines()] == [
         ("invalid", True),
         ("invalid", True),
         ("new", False),
     ]
-    user.remove_source("foo")
+    user.remove("foo")
     assert urls(user) == ["http://a.example/", "https://ok.example/"]
 
 
@@ -130,9 +140,9 @@ def test_lines_that_cannot_be_sources_are_listed_with_their_problem(paths: Paths
         "https://[::1/",
     ],
 )
-def test_urls_that_are_refused(user: Catalog, paths: Paths, url: str) -> None:
+def test_urls_that_are_refused(user: Sources, paths: Paths, url: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        user.add_source(url)
+        user.add(url)
     assert "pw" not in caught.value.message
     assert not paths.user.sources_list.exists()
 
@@ -170,11 +180,11 @@ def test_any_list_can_be_read(tmp_path_factory: pytest.TempPathFactory, lines: l
     paths = paths_below(root)
     paths.user.sources_list.parent.mkdir(parents=True)
     paths.user.sources_list.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
-    assert all(line.url.isprintable() for line in Catalog(paths, Scope.USER, Settings()).sources())
+    assert all(line.url.isprintable() for line in Sources(paths, Scope.USER).lines())
 
 
-def test_sources_added_at_once_are_all_there(user: Catalog) -> None:
+def test_sources_added_at_once_are_all_there(user: Sources) -> None:
     wanted = [f"https://{number}.example/" for number in range(40)]
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(user.add_source, wanted))
+        list(threads.map(user.add, wanted))
     assert sorted(urls(user)) == sorted(wanted)

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The file in which the catalogue is kept: one SQLite database, which can be thrown away and made anew (ADR 0008)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from mcpd.errors import Busy, McpdError, NoSpace, ReadOnly
+from mcpd.store.files import make_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+_APPLICATION: Final = 0x6D637064
+_VERSION: Final = 1
+"""Another one for every change of what is below, or of what the words of an entry are."""
+_WAIT: Final = 10.0
+"""Seconds to wait for another process."""
+_CACHE: Final = 4096
+"""KiB of pages in memory."""
+_HASH: Final = 4 << 20
+"""Bytes of new words that are collected before they are written; fewer take longer."""
+_SCHEMA: Final = f"""
+CREATE TABLE copy (
+    n INTEGER PRIMARY KEY AUTOINCREMENT, source TEXT NOT NULL, part TEXT NOT NULL,
+    etag TEXT NOT NULL DEFAULT '', modified TEXT NOT NULL DEFAULT '', digest BLOB NOT NULL DEFAULT x'',
+    fetched REAL NOT NULL DEFAULT 0, baseline TEXT NOT NULL DEFAULT '', since TEXT NOT NULL DEFAULT '',
+    signer TEXT NOT NULL DEFAULT '', unsigned TEXT NOT NULL DEFAULT '', tried BLOB NOT NULL DEFAULT x'',
+    entries INTEGER NOT NULL DEFAULT 0, faults INTEGER NOT NULL DEFAULT 0,
+    place INTEGER,
+    UNIQUE (source, part));
+CREATE TABLE entry (
+    n INTEGER PRIMARY KEY, copy INTEGER NOT NULL, id TEXT NOT NULL, digest BLOB NOT NULL,
+    shown INTEGER NOT NULL DEFAULT 0, installable INTEGER NOT NULL, pins INTEGER NOT NULL,
+    sha256 TEXT NOT NULL, note TEXT NOT NULL);
+CREATE UNIQUE INDEX entry_by_id ON entry (id, copy);
+CREATE INDEX entry_by_sha256 ON entry (sha256) WHERE sha256 <> '';
+CREATE TABLE body (n INTEGER PRIMARY KEY, label TEXT NOT NULL, key TEXT NOT NULL, fields BLOB NOT NULL, data BLOB);
+CREATE TABLE category (name TEXT NOT NULL, entry INTEGER NOT NULL, PRIMARY KEY (name, entry)) WITHOUT ROWID;
+CREATE TABLE fault (copy INTEGER NOT NULL, number INTEGER NOT NULL, id TEXT NOT NULL, message TEXT NOT NULL,
+    PRIMARY KEY (copy, number)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE words USING fts5 (
+    id, name, summary, description, categories,
+    content = '', tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2');
+INSERT INTO words (words, rank) VALUES ('hashsize', {_HASH});
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+"""  # noqa: S608 - of our own constants
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+_REFUSED: Final = frozenset(
+    {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+)
+
+
+class Database:
+    """The database at one path, for any thread; it is made when it is first written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reading = _Connection(path, to_write=False)
+        self._writing = _Connection(path, to_write=True)
+
+    def ask(self, question: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+        """What *question* finds; *otherwise* if there is no database, or none that can be read.
+
+        A *question* sees one state of all tables, and writes nothing.
+        """
+        try:
+            return self._reading.run(question, "BEGIN")
+        except FileNotFoundError:
+            return otherwise
+        except sqlite3.DatabaseError as error:
+            _log.warning("%s: %s", self._path, error)
+            if _is_damaged(error):
+                self._discard(self._reading)
+            return otherwise
+
+    def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Carry out *work* as a whole or not at all, after one that is going on; it may be called twice.
+
+        Raises what *work* raises, and :class:`~mcpd.errors.NoSpace`, :class:`~mcpd.errors.ReadOnly`,
+        :class:`~mcpd.errors.Busy` or another :class:`~mcpd.errors.McpdError`.
+        """
+        try:
+            try:
+                return self._writing.run(work, "BEGIN IMMEDIATE")
+            except sqlite3.DatabaseError as error:
+                if not _is_damaged(error):
+                    raise
+                _log.warning("%s: %s; making it anew", self._path, error)
+                self._discard(self._writing)
+                return self._writing.run(work, "BEGIN IMMEDIATE")
+        except sqlite3.DatabaseError as error:
+            raise self._translated(error) from error
+
+    def close(self) -> None:
+        """Let go of the file; the next use opens it again."""
+        self._reading.close()
+        self._writing.close()
+
+    def _discard(self, damaged: _Connection) -> None:
+        """Remove the file that *damaged* had open, unless somebody has put another in its place already."""
+        inode = damaged.inode
+        self.close()
+        if inode != _inode(self._path):
+            return
+        # The database itself last: what lies beside it belongs to the next one as soon as there is one.
+        for suffix in ("-wal", "-shm", "-journal", ""):
+            with suppress(OSError):  # who cannot remove it cannot write it either, and says so then
+                Path(f"{self._path}{suffix}").unlink()
+
+    def _translated(self, error: sqlite3.DatabaseError) -> McpdError:
+        text = f"writing {self._path}: {error}"
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_FULL:
+            return NoSpace(f"{text}. Free some space and try again.")
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Busy(f"{text}; another process is changing it, try again when it has finished")
+        return ReadOnly(text) if code in _REFUSED else McpdError(text)
+
+
+class _Connection:
+    """A connection that is opened when it is needed, and used by one thread at a time."""
+
+    def __init__(self, path: Path, *, to_write: bool) -> None:
+        self._path = path
+        self._to_write = to_write
+        self._lock = Lock()
+        self._open: sqlite3.Connection | None = None
+        self.inode = 0
+        """Of the file that was opened last."""
+
+    def __del__(self) -> None:
+        self._drop()
+
+    def run(self, work: Callable[[sqlite3.Connection], T], begin: str) -> T:
+        """*work* between *begin* and its end. Raises FileNotFoundError if there is nothing to read."""
+        with self._lock:
+            connection = self._connected()
+            try:
+                connection.execute(begin)
+                result = work(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.rollback()
+                raise
+            return result
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _connected(self) -> sqlite3.Connection:
+        # Who clears a cache while mcpd runs wants it gone, not kept alive in a file without a name.
+        if self._open is not None and self.inode != _inode(self._path):
+            self._drop()
+        if self._open is None:
+            if self._to_write:
+                make_directory(self._path.parent)
+            elif not _inode(self._path):
+                raise FileNotFoundError(self._path)
+            # Reading takes files beside it, too, but where nobody can change it.
+            is_fixed = not self._to_write and not os.access(self._path.parent, os.W_OK)
+            how = "mode=rwc" if self._to_write else "mode=ro&immutable=1" if is_fixed else "mode=rw"
+            self._open = sqlite3.connect(
+                f"{self._path.absolute().as_uri()}?{how}", uri=True, timeout=_WAIT,
+                isolation_level=None, check_same_thread=False, cached_statements=64,
+            )  # fmt: skip
+            try:
+                _prepare(self._open, self._path, to_write=self._to_write)
+            except BaseException:
+                self.inode = _inode(self._path)
+                self._drop()
+                raise
+            self.inode = _inode(self._path)
+        return self._open
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, *, to_write: bool) -> None:
+    if to_write and _is_empty(connection):
+        connection.execute("BEGIN EXCLUSIVE")
+        if _is_empty(connection):  # still, so that nobody else is making it
+            for statement in _SCHEMA.split(";\n"):
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    if _is_empty(connection):
+        raise FileNotFoundError(path)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if (application, version) != (_APPLICATION, _VERSION):
+        _refuse()
+    connection.execute(f"PRAGMA cache_size = -{_CACHE}")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    if not to_write:
+        connection.execute("PRAGMA query_only = ON")
+        return
+    with suppress(sqlite3.OperationalError):  # who reads it right now keeps it as it is until it is opened again
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    """Whether nothing is in it: somebody is making it, or was interrupted at that."""
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return not tables and not version
+
+
+def _refuse() -> None:
+    error = sqlite3.DatabaseError("made by another version, or for something else")
+    error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
+    raise error
+
+
+def _is_damaged(error: sqlite3.DatabaseError) -> bool:
+    """Whether what is in the file can never be used; a missing table is as good as a damaged one."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in _DAMAGED or (code == sqlite3.SQLITE_ERROR and "no such" in str(error))
+
+
+def _inode(path: Path) -> int:
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116 - at every question
+    except OSError:
+        return 0

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Putting the entries of a registry into the database, parsing only those that are new."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mcpd.catalog.listing import describe
+from mcpd.catalog.pins import pinned_sha256, pins_what_it_names
+from mcpd.errors import InvalidManifest
+from mcpd.formats.registry import parse_item, shortcomings
+from mcpd.model import printable
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from mcpd.formats.registry import Item
+    from mcpd.model import Entry
+
+MAX_ENTRIES: Final = 200_000
+MAX_FAULTS: Final = 100
+"""Faults of one copy that are kept; all are counted."""
+_MAX_FAULT: Final = 2000
+"""Characters of one."""
+_MAX_CATEGORIES: Final = 64
+_AT_ONCE: Final = 128
+"""Rows that are kept to be written together."""
+_ENTRY: Final = (
+    "INSERT INTO entry (n, copy, id, digest, installable, pins, sha256, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (n) DO UPDATE SET id = excluded.id, digest = excluded.digest,"
+    " installable = excluded.installable, pins = excluded.pins, sha256 = excluded.sha256, note = excluded.note"
+)
+_BODY: Final = "INSERT OR REPLACE INTO body VALUES (?, ?, ?, ?, ?)"
+_WORDS: Final = "INSERT INTO words (rowid, id, name, summary, description, categories) VALUES (?, ?, ?, ?, ?, ?)"
+_CATEGORY: Final = "INSERT OR IGNORE INTO category VALUES (?, ?)"
+
+
+@dataclass(slots=True)
+class Faults:
+    """What is wrong with the entries of one copy."""
+
+    kept: list[tuple[str, str]] = field(default_factory=list)
+    """Id, as far as it is known, and message of the first."""
+    count: int = 0
+
+    def add(self, server_id: str, message: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.kept) < MAX_FAULTS:
+            self.kept.append((printable(server_id), message[:_MAX_FAULT]))
+
+
+class Ingest:
+    """Changes the entries of one copy, within a transaction; :meth:`finish` ends it."""
+
+    def __init__(self, connection: sqlite3.Connection, copy: int, origin: str) -> None:
+        """*origin* is named in faults."""
+        self._run = connection.execute
+        self._copy = copy
+        self._origin = origin
+        self._many = connection.executemany
+        self._next = self._run("SELECT coalesce(max(n), 0) FROM entry").fetchone()[0] + 1
+        self._is_new = self._run("SELECT 1 FROM entry WHERE copy = ? LIMIT 1", (copy,)).fetchone() is None
+        self._written: set[str] = set()
+        self._waiting: dict[str, list[tuple[object, ...]]] = {
+            statement: [] for statement in (_ENTRY, _BODY, _WORDS, _CATEGORY)
+        }
+        self.faults: Final = Faults()
+
+    def replace(self, items: Iterable[Item]) -> None:
+        """Make *items* all there is. Raises :class:`~mcpd.errors.InvalidManifest` for more than is bearable."""
+        rows = self._run("SELECT digest, n, note FROM entry WHERE copy = ?", (self._copy,))
+        known: dict[bytes, tuple[int, str]] = {digest: (n, note) for digest, n, note in rows}
+        left = {n for n, _ in known.values()}
+        taken: set[int] = set()
+        for count, item in enumerate(items):
+            if count >= MAX_ENTRIES:
+                raise InvalidManifest(f"{self._origin}: more than {MAX_ENTRIES} entries")
+            digest = _digest(item.key, item.data)
+            found = known.get(digest)
+            if found is not None and found[0] not in taken:
+                taken.add(found[0])
+                left.discard(found[0])
+                if found[1]:
+                    self.faults.add("", found[1])
+                continue
+            n = self._parsed(item, digest, taken)
+            if n:
+                taken.add(n)
+                left.discard(n)
+        for n in left:
+            self._remove(n)
+
+    def put(self, entry: Entry) -> None:
+        """Add *entry*, or put it where one of its id was."""
+        data = msgspec.json.encode(entry.to_json())
+        digest = _digest("", data)
+        row = self._row(entry.id)
+        if row is None or row[1] != digest:
+            self._write(row[0] if row else 0, entry, digest, ("", "", data))
+
+    def name_of(self, server_id: str) -> str:
+        """What the registry calls the entry *server_id*; empty if there is none."""
+        row = self._row(server_id)
+        if row is None:
+            return ""
+        (data,) = self._run("SELECT data FROM body WHERE n = ?", (row[0],)).fetchone()
+        origin = msgspec.json.decode(data).get("origin")
+        return str(origin.get("name", "")) if isinstance(origin, dict) else ""
+
+    def drop(self, server_id: str) -> None:
+        """Remove the entry *server_id*, if there is one."""
+        row = self._row(server_id)
+        if row is not None:
+            self._remove(row[0])
+
+    def clear(self) -> None:
+        """Remove all entries there were."""
+        for (n,) in self._run("SELECT n FROM entry WHERE copy = ?", (self._copy,)).fetchall():
+            self._remove(n)
+
+    def keep_faults(self, said: set[str]) -> None:
+        """Keep what was wrong before, but with what was *said* again."""
+        earlier = self._run("SELECT id, message FROM fault WHERE copy = ? ORDER BY number", (self._copy,)).fetchall()
+        (count,) = self._run("SELECT faults FROM copy WHERE n = ?", (self._copy,)).fetchone()
+        for server_id, message in earlier:
+            if server_id not in said and (server_id, message) not in self.faults.kept:
+                self.faults.add(server_id, message)
+        self.faults.count += count - len(earlier)
+
+    def finish(self) -> None:
+        """Note what is wrong, and count."""
+        self._flush()
+        self._run("DELETE FROM fault WHERE copy = ?", (self._copy,))
+        for number, (server_id, message) in enumerate(self.faults.kept):
+            self._run("INSERT INTO fault VALUES (?, ?, ?, ?)", (self._copy, number, server_id, message))
+        self._run(
+            "UPDATE copy SET faults = ?, entries = (SELECT count(*) FROM entry WHERE copy = ?) WHERE n = ?",
+            (self.faults.count, self._copy, self._copy),
+        )
+
+    def _parsed(self, item: Item, digest: bytes, taken: set[int]) -> int:
+        """Parse and write *item*; returns its row, 0 if it cannot be used."""
+        try:
+            entry = parse_item(item.label, item.data, self._origin, item.key)
+        except InvalidManifest as error:
+            self.faults.add(item.key or item.label, error.message)
+            return 0
+        row = None if entry.id in self._written else self._row(entry.id)
+        if entry.id in self._written or (row is not None and row[0] in taken):
+            message = f"{self._origin}: {item.label}: another entry of this registry has the id {entry.id!r}"
+            self.faults.add(entry.id, message)
+            return 0
+        return self._write(row[0] if row else 0, entry, digest, (item.label, item.key, bytes(item.data)))
+
+    def _row(self, server_id: str) -> tuple[int, bytes] | None:
+        if server_id in self._written:
+            self._flush()
+        elif self._is_new:
+            return None
+        row: tuple[int, bytes] | None = self._run(
+            "SELECT n, digest FROM entry WHERE id = ? AND copy = ?", (server_id, self._copy)
+        ).fetchone()
+        return row
+
+    def _write(self, n: int, entry: Entry, digest: bytes, raw: tuple[str, str, bytes]) -> int:
+        """Write *entry* into the row *n*, a new one if that is 0."""
+        if n:
+            self._unindex(n)
+        else:
+            n, self._next = self._next, self._next + 1
+        note = "; ".join(shortcomings(entry))[:_MAX_FAULT]
+        if note:
+            self.faults.add(entry.id, note)
+        fields = describe(entry)
+        pins, sha256 = pins_what_it_names(entry), pinned_sha256(entry)
+        label, key, data = raw
+        self._waiting[_ENTRY].append((n, self._copy, entry.id, digest, fields["installable"], pins, sha256, note))
+        self._waiting[_BODY].append((n, label, key, _encoded(fields), data))
+        self._waiting[_WORDS].append((n, *_words(fields)))
+        self._waiting[_CATEGORY] += [(name, n) for name in _categories(fields)]
+        self._written.add(entry.id)
+        if len(self._waiting[_ENTRY]) >= _AT_ONCE:
+            self._flush()
+        return n
+
+    def _flush(self) -> None:
+        for statement, rows in self._waiting.items():
+            self._many(statement, rows)
+            rows.clear()
+
+    def _remove(self, n: int) -> None:
+        self._unindex(n)
+        self._run("DELETE FROM entry WHERE n = ?", (n,))
+        self._run("DELETE FROM body WHERE n = ?", (n,))
+
+    def _unindex(self, n: int) -> None:
+        (encoded,) = self._run("SELECT fields FROM body WHERE n = ?", (n,)).fetchone()
+        fields = msgspec.json.decode(encoded)
+        self._run(
+            "INSERT INTO words (words, rowid, id, name, summary, description, categories)"
+            " VALUES ('delete', ?, ?, ?, ?, ?, ?)",
+            (n, *_words(fields)),
+        )
+        for name in _categories(fields):
+            self._run("DELETE FROM category WHERE name = ? AND entry = ?", (name, n))
+
+
+_encoded: Final = msgspec.json.Encoder().encode
+
+
+def _digest(key: str, data: memoryview | bytes) -> bytes:
+    found = hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=16)
+    found.update(b"\0")
+    found.update(data)
+    return found.digest()
+
+
+def _words(fields: dict[str, Any]) -> tuple[str, ...]:
+    """What an entry is found by, column for column."""
+    return (*(fields[name] for name in ("id", "name", "summary", "description")), "\n".join(fields["categories"]))
+
+
+def _categories(fields: dict[str, Any]) -> list[str]:
+    return [name.casefold() for name in fields["categories"][:_MAX_CATEGORIES]]

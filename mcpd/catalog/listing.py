@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a listing says of a server: plain values under the keys that the D-Bus interface has for them (design §4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mcpd.model import Entry, JsonValue, Transport
+
+_ALWAYS: Final = frozenset({"id", "name", "summary", "description", "version", "categories", "pinned", "installable"})
+
+
+def describe(entry: Entry) -> dict[str, Any]:
+    """What *entry* says, as JSON values.
+
+    Its texts are those of a document that was checked (:func:`mcpd.model.check_json`), which D-Bus can carry.
+    """
+    origin = (entry.model_extra or {}).get("origin")
+    unsupported = entry.unsupported
+    found = {
+        "id": entry.id,
+        "name": entry.name or entry.id,
+        "summary": entry.summary,
+        "description": entry.description,
+        "version": entry.version,
+        "origin": _origin(origin),
+        "author": text(entry.author),
+        "homepage": entry.homepage,
+        "bug-url": entry.bug_url,
+        "donation-url": entry.donation_url,
+        "icon": entry.icon,
+        "licenses": texts(entry.license),
+        "categories": texts(entry.categories),
+        "size": entry.size if isinstance(entry.size, int) and 0 <= entry.size < 1 << 64 else 0,
+        "release-date": entry.release_date,
+        "changelog": text(entry.changelog),
+        "screenshots": texts(entry.screenshots),
+        "transports": [_transport(transport) for transport in entry.transports],
+        "permissions": texts(entry.all_permissions),
+        "pinned": isinstance(origin, Mapping) and origin.get("pinned") is True,
+        "installable": not unsupported,
+        "problem": unsupported,
+    }
+    return {key: value for key, value in found.items() if value or key in _ALWAYS}
+
+
+def text(value: object) -> str:
+    """*value*, which a registry may give in any shape, as one string that D-Bus can carry."""
+    if isinstance(value, str):
+        return _carried(value)
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return next((text(value[key]) for key in ("name", "text", "url", "src", "version") if value.get(key)), "")
+    if isinstance(value, (list, tuple)):
+        return ", ".join(filter(None, map(text, value)))
+    return _carried(str(value))
+
+
+def texts(value: JsonValue | list[str]) -> list[str]:
+    """*value* as strings, one for a value that is no list."""
+    items = value if isinstance(value, list) else [value]
+    return [found for item in items if (found := item if isinstance(item, str) else text(item))]
+
+
+def _carried(value: str) -> str:
+    clean = value if value.isascii() else value.encode("utf-8", "replace").decode()
+    return clean.replace("\0", "\ufffd")
+
+
+def _origin(value: object) -> str:
+    if isinstance(value, Mapping):
+        return next((text(value[key]) for key in ("registry", "source", "url", "name") if value.get(key)), "")
+    return text(value)
+
+
+def _transport(transport: Transport) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "type": str(transport.type),
+        "command": transport.command,
+        "url": transport.url,
+        "ws-url": transport.ws_url,
+        "description": transport.description,
+    }
+    shown = {key: value for key, value in shown.items() if value}
+    if transport.args:
+        shown["args"] = texts(list(transport.args))
+    return shown

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Reading the API of the official registry: page by page, and later only what changed since."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+from mcpd.catalog.copies import confirm, copy_of, make_copy, show
+from mcpd.catalog.ingest import MAX_ENTRIES, Ingest
+from mcpd.errors import InvalidManifest, SourceUnavailable, from_oserror
+from mcpd.formats.official import next_cursor, parse_page
+from mcpd.model import id_from_name
+from mcpd.store.files import make_directory
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mcpd.catalog.fetch import Fetcher
+    from mcpd.formats.official import Item, Page
+
+MAX_PAGES: Final = 2000
+MAX_SECONDS: Final = 30 * 60
+"""For all pages of one source."""
+_PER_PAGE: Final = 100
+_SLACK: Final = timedelta(minutes=5)
+"""What changes this long before pages are read, or meanwhile, is asked for again: clocks differ, and pages follow each
+other slowly."""
+_MAX_SPOOLED: Final = 1 << 30
+"""Bytes of all pages."""
+
+
+class Pages:
+    """The pages of one answer, in a file without a name, so that a large one fills the disk for a while, not memory."""
+
+    def __init__(self, spool: Path, since: str) -> None:
+        """They hold what changed *since*, or if that is empty all there is."""
+        self.since = since
+        self.until: Final = _sortable(datetime.now(UTC) - _SLACK)
+        """All that changed before that is in them."""
+        try:
+            make_directory(spool)
+            self._file: BinaryIO = tempfile.TemporaryFile(dir=spool)  # noqa: SIM115 - closed by close
+        except OSError as error:
+            raise from_oserror(error, f"writing below {spool}") from error
+        self._sizes: list[tuple[str, int]] = []
+        self._total = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """The pages are gone then."""
+        self._file.close()
+
+    def add(self, url: str, data: bytes) -> str:
+        """Keep the page *data* of *url*; returns the cursor of the next."""
+        cursor = next_cursor(data, url)
+        self._total += len(data)
+        if self._total > _MAX_SPOOLED:
+            raise SourceUnavailable(f"{url}: its pages are larger than {_MAX_SPOOLED} bytes together")
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise from_oserror(error, "keeping a page of a registry") from error
+        self._sizes.append((url, len(data)))
+        return cursor
+
+    def __iter__(self) -> Iterator[Page]:
+        """The pages, parsed one at a time."""
+        self._file.seek(0)
+        for url, size in self._sizes:
+            yield parse_page(self._file.read(size), url)
+
+
+async def fetch_pages(fetcher: Fetcher, url: str, since: str, spool: Path) -> Pages:
+    """All pages of the API at *url*, or those of what changed *since*.
+
+    Raises :class:`~mcpd.errors.SourceUnavailable` if one fails, or all take longer than :data:`MAX_SECONDS`.
+    """
+    pages = await asyncio.to_thread(Pages, spool, since)
+    try:
+        async with asyncio.timeout(MAX_SECONDS):
+            await _fill(pages, fetcher, url, since)
+    except TimeoutError:
+        pages.close()
+        raise SourceUnavailable(f"{url}: not all of its pages came within {MAX_SECONDS / 60:g} minutes") from None
+    except BaseException:
+        pages.close()
+        raise
+    return pages
+
+
+async def _fill(pages: Pages, fetcher: Fetcher, url: str, since: str) -> None:
+    wanted: dict[str, str] = {"limit": str(_PER_PAGE)}
+    wanted |= {"updated_since": since, "include_deleted": "true"} if since else {"version": "latest"}
+    cursor, seen = "", set[str]()
+    loop = asyncio.get_running_loop()
+    latest = loop.time() + MAX_SECONDS
+    while True:
+        if loop.time() > latest:
+            raise TimeoutError  # a cancellation may be lost in a library
+        place = _with_query(url, wanted | ({"cursor": cursor} if cursor else {}))
+        data = (await fetcher.fetch(place)).data
+        if data is None:
+            raise SourceUnavailable(f"{place}: the server sent no page")
+        cursor = await asyncio.to_thread(_added, pages, place, data)
+        if not cursor:
+            return
+        if cursor in seen:
+            raise SourceUnavailable(f"{place}: its pages go round in a circle")
+        seen.add(cursor)
+        if len(seen) >= MAX_PAGES:
+            raise SourceUnavailable(f"{url}: more than {MAX_PAGES} pages")
+
+
+def _added(pages: Pages, place: str, data: bytes) -> str:
+    try:
+        return pages.add(place, data)
+    except InvalidManifest as error:
+        raise SourceUnavailable(error.message) from error
+
+
+def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None:
+    """Put what *pages* say of the API at *url* in place, within a transaction."""
+    kept = copy_of(connection, url, "")
+    n = make_copy(connection, url, "")
+    since = kept.since if kept is not None else ""
+    if since != pages.since:
+        return  # another process has put newer ones in place meanwhile
+    ingest = Ingest(connection, n, url)
+    rows = connection.execute("SELECT id FROM entry WHERE copy = ?", (n,))
+    before = set() if since else {server_id for (server_id,) in rows}
+    named: dict[str, str] = {}
+    said: set[str] = set()
+    for page in pages:
+        for item in page.items:
+            since = max(since, min(_moment(item.updated_at), pages.until))
+            server_id = _applied(ingest, item, named)
+            before.discard(server_id)
+            said |= {item.name, server_id}
+        if len(named) > MAX_ENTRIES:
+            raise SourceUnavailable(f"{url}: more than {MAX_ENTRIES} entries")
+    for server_id in before:
+        ingest.drop(server_id)
+    if pages.since:
+        ingest.keep_faults(said - {""})
+    ingest.finish()
+    # Nothing of a signed file that may have been here before vouches for this.
+    connection.execute(
+        "UPDATE copy SET since = ?, etag = '', modified = '', digest = x'', baseline = '', signer = '', unsigned = '',"
+        " tried = x'' WHERE n = ?",
+        (since, n),
+    )
+    show(connection)
+    confirm(connection, n)
+
+
+def _applied(ingest: Ingest, item: Item, named: dict[str, str]) -> str:
+    """Do what *item* says; returns the id of the entry that was put in place or removed, if any."""
+    if item.problem:
+        ingest.faults.add(item.name, item.problem)
+    if not item.is_latest:
+        return ""
+    if item.deleted:
+        return _dropped(ingest, item, named)
+    if item.entry is None:
+        return ""
+    holder = named.setdefault(item.entry.id, ingest.name_of(item.entry.id) or item.name)
+    if holder != item.name:
+        ingest.faults.add(item.entry.id, f"{item.name}: {holder} has the id {item.entry.id!r} already")
+        return ""
+    ingest.put(item.entry)
+    return item.entry.id
+
+
+def _dropped(ingest: Ingest, item: Item, named: dict[str, str]) -> str:
+    try:
+        server_id = id_from_name(item.name)
+    except InvalidManifest as error:
+        ingest.faults.add(item.name, error.message)
+        return ""
+    # Another name may come to the same id; what has that stays.
+    if ingest.name_of(server_id) != item.name:
+        return ""
+    ingest.drop(server_id)
+    named.pop(server_id, None)
+    return server_id
+
+
+def _with_query(url: str, values: dict[str, str]) -> str:
+    parts = urlsplit(url)
+    query = "&".join(filter(None, (parts.query, urlencode(values))))
+    return urlunsplit(parts._replace(query=query))
+
+
+def _moment(text: str) -> str:
+    """*text* in a form that sorts as time goes; empty for what is no time, or is yet to come."""
+    try:
+        found = datetime.fromisoformat(text)
+        found = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return ""
+    return _sortable(found) if found <= datetime.now(UTC) else ""
+
+
+def _sortable(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the catalogue is asked, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcpd.model import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """An entry and the URL of the registry it is from."""
+
+    entry: Entry
+    origin: str
+    verified: bool = False
+    """Whether a trusted key vouches for exactly what would be installed."""
+    signer: str = ""
+    """The name of the trusted key that signed the registry; empty if none did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """An entry as it is listed."""
+
+    id: str
+    origin: str
+    """The URL of the registry."""
+    verified: bool
+    """Whether a trusted key vouches for exactly what would be installed."""
+    fields: dict[str, Any]
+    """What :func:`mcpd.catalog.listing.describe` says of it."""
+    stamp: bytes
+    """Another one whenever :attr:`fields` may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which entries are wanted: those that fit all that is said."""
+
+    text: str = ""
+    """Words, of which each has to begin one of the entry's id, name, summary, description or categories."""
+    category: str = ""
+    source: str = ""
+    """The URL of a registry; without it of each id the entry of the first registry is given."""
+    installable: bool | None = None
+    only: frozenset[str] | None = None
+    """Ids."""
+    without: frozenset[str] = frozenset()
+    """Ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Icon:
+    """An image."""
+
+    data: bytes
+    media_type: str

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Looking for entries in the database."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mcpd.catalog.results import Listing, Query
+from mcpd.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator
+
+    from mcpd.catalog.copies import Standing
+
+MAX_LIMIT: Final = 1000
+MAX_WORDS: Final = 32
+MAX_TEXT: Final = 1000
+_RANKED: Final = 300
+"""Matches that are weighed against each other; of words that nearly everything holds, weight says little."""
+_CHUNKS: Final = (256, 4096)
+_RANK: Final = "bm25(words, 10.0, 8.0, 4.0, 1.0, 3.0)"
+_decoded: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def search(
+    connection: sqlite3.Connection, order: list[Standing], query: Query, cursor: str, limit: int
+) -> tuple[list[Listing], str]:
+    """As :meth:`mcpd.catalog.Catalog.query`; *order* are the copies there are."""
+    limit = min(max(limit, 1), MAX_LIMIT)
+    where, values = _conditions(query, order)
+    text = _cleaned(query.text)
+    if text.strip():
+        is_narrow = query.only is not None or bool(query.category)
+        rows, following = _by_match(connection, text, (where, values), cursor, limit, is_narrow=is_narrow)
+    else:
+        found = connection.execute(
+            f"SELECT n, id FROM entry WHERE {where} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608 - of our own
+            (*values, cursor, limit + 1),
+        ).fetchall()
+        rows = [n for n, _ in found[:limit]]
+        following = found[limit - 1][1] if len(found) > limit else ""
+    return _listings(connection, order, rows), following
+
+
+def _conditions(query: Query, order: list[Standing]) -> tuple[str, list[object]]:
+    """What of the table entry *query* wants, beside its text."""
+    parts, values = ["shown"], list[object]()
+    if query.source:
+        copies = json.dumps([each.copy.n for each in order if each.usable and each.copy.source == query.source])
+        parts = [
+            "copy IN (SELECT value FROM json_each(?))",
+            # Files of one directory may hold the same id.
+            (
+                "NOT EXISTS (SELECT 1 FROM entry o JOIN copy c ON c.n = entry.copy JOIN copy d ON d.n = o.copy"
+                " WHERE o.id = entry.id AND d.source = c.source AND d.place < c.place)"
+            ),
+        ]
+        values.append(copies)
+    if query.installable is not None:
+        parts.append("installable = ?")
+        values.append(query.installable)
+    if query.category:
+        parts.append("n IN (SELECT entry FROM category WHERE name = ?)")
+        values.append(_cleaned(query.category).casefold())
+    if query.only is not None:
+        parts.append("id IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps(sorted(query.only)))
+    if query.without:
+        parts.append("id NOT IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps(sorted(query.without)))
+    return " AND ".join(parts), values
+
+
+def _cleaned(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def _expression(text: str) -> str:
+    """*text* as FTS5 is asked for it: each word begins one of the entry, and nothing of it is syntax."""
+    words = text.split()
+    if len(text) > MAX_TEXT or len(words) > MAX_WORDS:
+        raise InvalidArgument(f"text: more than {MAX_WORDS} words or {MAX_TEXT} characters")
+    # The tokenizer finds nothing in what has neither letters nor digits, and nothing matches nothing.
+    return " AND ".join(f'"{word.replace(chr(34), " ")}" *' for word in words if any(map(str.isalnum, word)))
+
+
+def _by_match(
+    connection: sqlite3.Connection,
+    text: str,
+    conditions: tuple[str, list[object]],
+    cursor: str,
+    limit: int,
+    *,
+    is_narrow: bool,
+) -> tuple[list[int], str]:
+    """Rows that match *text* and *conditions*, which few do if *is_narrow*."""
+    expression = _expression(text)
+    if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+        raise InvalidArgument(f"cursor {cursor[:40]!r}: not one that was given for this text")
+    start = int(cursor or 0)
+    if not expression:
+        return [], ""
+    where, values = conditions
+    matches = enumerate(_matches(connection, text.strip(), expression))
+    for _ in islice(matches, start):
+        pass
+    wanted = set[int]()
+    if is_narrow:
+        wanted = set(_numbers(connection.execute(f"SELECT n FROM entry WHERE {where}", values)))  # noqa: S608
+    rows: list[int] = []
+    size = _CHUNKS[0]
+    while chunk := list(islice(matches, size)):
+        size = _CHUNKS[1]
+        if not is_narrow:
+            found = connection.execute(
+                f"SELECT n FROM entry WHERE n IN (SELECT value FROM json_each(?)) AND {where}",  # noqa: S608
+                (json.dumps([n for _, n in chunk]), *values),
+            )
+            wanted = set(_numbers(found))
+        for position, n in chunk:
+            if n in wanted:
+                if len(rows) == limit:
+                    return rows, str(position)
+                rows.append(n)
+    return rows, ""
+
+
+def _matches(connection: sqlite3.Connection, text: str, expression: str) -> Iterator[int]:
+    """Rows that match, each once: the one with that very id, then the best.
+
+    Of more than can be weighed at once those whose id or name matches come first.
+    """
+    seen: set[int] = set()
+    for n in _candidates(connection, text, expression):
+        if n not in seen:
+            seen.add(n)
+            yield n
+
+
+def _candidates(connection: sqlite3.Connection, text: str, expression: str) -> Iterator[int]:
+    yield from _numbers(connection.execute("SELECT n FROM entry WHERE id = ?", (text,)))
+    if _are_few(connection, expression):
+        yield from _weighed(connection, expression)
+        return
+    named = f"{{id name}} : ({expression})"
+    yield from (_weighed if _are_few(connection, named) else _found)(connection, named)
+    yield from _found(connection, expression)
+
+
+def _are_few(connection: sqlite3.Connection, expression: str) -> bool:
+    one_more = connection.execute("SELECT 1 FROM words WHERE words MATCH ? LIMIT 1 OFFSET ?", (expression, _RANKED))
+    return one_more.fetchone() is None
+
+
+def _weighed(connection: sqlite3.Connection, expression: str) -> Iterator[int]:
+    query = f"SELECT rowid FROM words WHERE words MATCH ? ORDER BY {_RANK}, rowid"  # noqa: S608 - of our own
+    return _numbers(connection.execute(query, (expression,)))
+
+
+def _found(connection: sqlite3.Connection, expression: str) -> Iterator[int]:
+    return _numbers(connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (expression,)))
+
+
+def _numbers(rows: Iterable[tuple[int]]) -> Iterator[int]:
+    return (n for (n,) in rows)
+
+
+def _listings(connection: sqlite3.Connection, order: list[Standing], rows: list[int]) -> list[Listing]:
+    found = connection.execute(
+        "SELECT e.n, e.copy, e.digest, e.pins, b.fields FROM entry e JOIN body b ON b.n = e.n"
+        " WHERE e.n IN (SELECT value FROM json_each(?))",
+        (json.dumps(rows),),
+    )
+    by_copy = {each.copy.n: each for each in order}
+    made: dict[int, Listing] = {}
+    for n, copy, digest, pins, encoded in found:
+        each = by_copy[copy]
+        fields = _decoded(encoded)
+        fields["origin"] = each.copy.source
+        verified = bool(pins and each.signer)
+        stamp = digest + each.copy.source.encode()
+        made[n] = Listing(fields["id"], each.copy.source, verified, fields, stamp)
+    return [made[n] for n in rows]
