@@ -44,6 +44,18 @@ class Answers:
         else:
             self._secrets.pop(key, None)
 
+    def take_over(self, earlier: Answers) -> None:
+        """Take what was given as *earlier*, before it was known what is asked; *earlier* forgets it.
+
+        Errors as :meth:`set_config`, also for what is not asked after all.
+        """
+        values, secrets = dict(earlier._values), dict(earlier._secrets)
+        earlier.forget()
+        if values:
+            self.set_config(values)
+        for key, value in secrets.items():
+            self.set_secret(key, str(value))
+
     def missing(self) -> list[ConfigProperty]:
         """Required properties without a value."""
         if self._manifest is None:

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, from_oserror
+from mcpd.install.unpack import leads_outside
 from mcpd.install.walk import readable, walk
 
 if TYPE_CHECKING:
@@ -121,13 +122,3 @@ class _Copy:
                     writer.write(chunk)
                 os.fchmod(writer.fileno(), 0o755 if status.st_mode & 0o100 else 0o644)
         self._progress(self._done)
-
-
-def leads_outside(relative: str, points_at: str) -> bool:
-    """Whether a link at *relative* (below a root, its parents being real directories) that reads *points_at* may leave.
-
-    ``..`` is accepted only at the beginning: behind a name, which may be a link itself, it could lead anywhere.
-    """
-    parts = [part for part in points_at.split("/") if part not in {"", "."}]
-    climbs = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
-    return points_at.startswith("/") or climbs > relative.count("/") or ".." in parts[climbs:]

@@ -17,8 +17,9 @@ from urllib.parse import unquote, urlsplit
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import git_config
 from mcpd.install.local import check_readable, copy_project, refuse_own
+from mcpd.install.outcome import Resolution
 from mcpd.install.pinned import pin, pinning
-from mcpd.install.project import ProjectBuild
+from mcpd.install.project import ProjectBuild, project_directory
 from mcpd.install.threads import in_thread
 from mcpd.install.workbench import program, strip_credentials
 from mcpd.model import check_git_url
@@ -84,6 +85,28 @@ class GitRecipe:
         if ".git" in PurePosixPath(source.path).parts:
             raise InvalidManifest(f"{entry.id}: source.path {source.path[:200]!r} is not part of the project")
 
+    async def resolve(self) -> Resolution:
+        """See :class:`~mcpd.install.outcome.Recipe`; what the project needs is known only when it is here."""
+        return Resolution()
+
+    async def head(self) -> str:
+        """The commit that the wanted branch or tag is at now; nothing of it is fetched.
+
+        Raises :class:`~mcpd.errors.SourceUnavailable`.
+        """
+        self._local = await in_thread(_local_repository, self._source.url)
+        self._repository.mkdir()
+        wanted = self._source.rev or "HEAD"
+        answer = await self._git(
+            ["ls-remote", "--", self._place(), wanted, f"{wanted}^{{}}"], doing=f"asking {self._name()}", network=True
+        )
+        lines = [line.partition("\t") for line in answer.decode("utf-8", "replace").splitlines()]
+        found = {name: commit for commit, _, name in lines}
+        for name in (f"refs/heads/{wanted}", f"refs/tags/{wanted}^{{}}", f"refs/tags/{wanted}", wanted):
+            if COMMIT.fullmatch(found.get(name, "")):
+                return found[name]
+        raise self._unknown()
+
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         self._local = await in_thread(_local_repository, self._source.url)
@@ -133,12 +156,15 @@ class GitRecipe:
                 *_FETCH,
                 *options,
                 "--",
-                self._local.as_uri() if self._local else strip_credentials(self._source.url),
+                self._place(),
                 wanted,
             ],
             doing=f"fetching {self._name()}",
             network=True,
         )
+
+    def _place(self) -> str:
+        return self._local.as_uri() if self._local else strip_credentials(self._source.url)
 
     async def _git(self, arguments: Sequence[str], *, doing: str, network: bool) -> bytes:
         local = self._local
@@ -172,15 +198,7 @@ class GitRecipe:
 
         Raises :class:`~mcpd.errors.InvalidManifest` if it is none, or if a link on the way leaves the repository.
         """
-        top = self._repository.resolve()
-        root = (top / self._source.path).resolve()
-        if not root.is_relative_to(top):
-            raise InvalidManifest(
-                f"{self._bench.entry.id}: source.path {self._source.path!r} leads out of the repository"
-            )
-        if not root.is_dir():
-            raise InvalidManifest(f"{self._bench.entry.id}: {self._name()} has no directory {self._source.path!r}")
-        return root
+        return project_directory(self._repository.resolve(), self._source.path, self._bench.entry.id, self._name())
 
     def _unknown(self) -> SourceUnavailable:
         return SourceUnavailable(f"{self._name()} does not exist: no branch, tag or full commit id has that name")

@@ -8,6 +8,7 @@ process cannot tell.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd import __version__
 from mcpd.errors import NotFound, Unhealthy
 from mcpd.install.wire import Refused, Wire, WireFault
+from mcpd.model import check_json
 from mcpd.runtime.sessions import Owner
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ PROBE_TIMEOUT: Final = 10.0
 CLIENT: Final = {"name": "mcpd", "version": __version__}
 MAX_PAGES: Final = 200
 MAX_TOOLS: Final = 10_000
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Of the definitions of all tools of a server."""
 STDERR_TEXT: Final = 2000
 """Characters of the server's stderr that go into the message."""
 OWNER_NAME: Final = "mcpd.install"
@@ -154,6 +158,7 @@ async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str,
     """All pages of ``tools/list``; none for a server which says that it has no tools but prompts or resources."""
     tools: list[dict[str, Any]] = []
     cursor: str | None = None
+    size = 0
     for _ in range(MAX_PAGES):
         try:
             page = await wire.request("tools/list", {**params, **({"cursor": cursor} if cursor is not None else {})})
@@ -164,7 +169,14 @@ async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str,
         found = page.get("tools")
         if not isinstance(found, list) or not all(isinstance(tool, dict) and tool.get("name") for tool in found):
             raise WireFault("its answer to tools/list is no list of tools")
+        try:
+            check_json(found)
+        except ValueError as error:
+            raise WireFault(f"its answer to tools/list cannot be kept: {error}") from error
         tools += found
+        size += len(json.dumps(found))
+        if size > MAX_BYTES:
+            raise WireFault(f"its tools take more than {MAX_BYTES >> 20} MiB to describe")
         cursor = page.get("nextCursor")
         if not cursor:
             return tools

@@ -3,39 +3,57 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import AlreadyInstalled, InvalidManifest, McpdError, NotFound, ReadOnly
+from mcpd.catalog import CatalogEntry
+from mcpd.catalog.pins import pins_what_it_names
+from mcpd.errors import (
+    AlreadyInstalled,
+    Cancelled,
+    InvalidArgument,
+    InvalidManifest,
+    McpdError,
+    NeedsApproval,
+    NotFound,
+    ReadOnly,
+    SignatureInvalid,
+)
+from mcpd.install.activation import Activation
+from mcpd.install.brought import brought_entry
+from mcpd.install.history import last_other
 from mcpd.install.job import JobKind, JobState
 from mcpd.install.jobs import Jobs
-from mcpd.install.pipeline import Pipeline
-from mcpd.install.plan import make_plan
-from mcpd.install.summary import is_summary, whole_entry
+from mcpd.install.newer import Newer
+from mcpd.install.pipeline import PLAN_ONLY, Pipeline
+from mcpd.install.plan import at_version, make_plan
+from mcpd.install.revisions import Revisions
+from mcpd.install.summary import MAX_MANIFEST, is_summary, whole_entry
 from mcpd.install.threads import in_thread
-from mcpd.install.updates import is_from, is_same_version, is_update, recorded_registry
+from mcpd.install.updates import content_digest, is_from, is_older, is_pinned, is_same_version, recorded_registry
+from mcpd.install.verification import check_generation, verify_servers
 from mcpd.install.workbench import Tools
-from mcpd.model import Entry, check_id, load_json
+from mcpd.model import SourceType, check_id
 from mcpd.runtime.states import States
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from mcpd.catalog import Catalog, CatalogEntry
+    from mcpd.catalog import Catalog
+    from mcpd.install.bundle import Bundle
     from mcpd.install.job import Job
     from mcpd.install.options import InstallOptions
     from mcpd.install.plan import Plan
-    from mcpd.model import Manifest
+    from mcpd.model import Entry, Manifest
     from mcpd.paths import Paths, Scope
     from mcpd.runtime.launchers import Launchers
     from mcpd.runtime.sessions import Sessions
     from mcpd.settings import Settings
     from mcpd.store import InstalledServer, Store
+    from mcpd.trust.keys import Keys
 
-MAX_MANIFEST: Final = 1024 * 1024
-"""Bytes of a manifest that a caller brings."""
 REINSTALL: Final = "ask for a reinstallation (mcpctl install --reinstall)"
 
 log = logging.getLogger(__name__)
@@ -53,6 +71,7 @@ class Installer:
         paths: Paths,
         settings: Settings,
         scope: Scope,
+        keys: Keys,
     ) -> None:
         self.jobs = Jobs()
         self._store = store
@@ -61,26 +80,62 @@ class Installer:
         self._settings = settings
         self._scope = scope
         self._states = States(launchers.servers, paths, scope, settings)
-        self._pipeline = Pipeline(store, sessions, Tools(launchers.builds, paths, settings, scope), self._states)
+        self._keys = keys
+        self._activation = Activation(store, sessions, settings, self._states)
+        tools = Tools(launchers.builds, paths, settings, scope)
+        self._pipeline = Pipeline(store, tools, self._activation)
+        self._revisions = Revisions(tools, store)
+        self._newer = Newer(store, catalog, self._revisions)
+
+    async def find(self, server_id: str, options: InstallOptions) -> CatalogEntry:
+        """What the registries offer as *server_id*, in the version that *options* ask for.
+
+        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidArgument` for an entry without versions.
+        """
+        offer = await in_thread(partial(self._catalog.find, check_id(server_id), options.source))
+        return at_version(offer, options.version)
 
     async def install(self, server_id: str, options: InstallOptions, owner_uid: int) -> Job:
-        """Install *server_id* as a registry describes it.
+        """Install *server_id* as a registry describes it. Errors as :meth:`find` and :meth:`install_offer`."""
+        return self.install_offer(await self.find(server_id, options), options, owner_uid)
 
-        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.AlreadyInstalled`, :class:`~mcpd.errors.Busy`,
+    def install_offer(self, offer: CatalogEntry, options: InstallOptions, owner_uid: int) -> Job:
+        """Install what a registry offers.
+
+        Raises :class:`~mcpd.errors.AlreadyInstalled`, :class:`~mcpd.errors.Busy`,
         :class:`~mcpd.errors.LimitExceeded`, and what is wrong with the entry or the options
         (:func:`mcpd.install.plan.make_plan`); everything later is the job's error.
         """
-        found = await asyncio.to_thread(self._catalog.find, check_id(server_id))
-        return self._install(found.entry, found.origin, options, owner_uid)
+        return self._install(offer, options, owner_uid)
 
-    def install_manifest(self, data: bytes, options: InstallOptions, owner_uid: int) -> Job:
-        """Install what *data*, a registry entry or manifest as JSON, describes. Errors as :meth:`install`."""
+    def install_manifest(self, data: bytes, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
+        """Install what *data*, a registry entry or manifest as JSON, describes; *signer* is the name of the trusted key
+        that signed it, and vouches for what it pins. Errors as :meth:`install_offer`.
+        """
         if len(data) > MAX_MANIFEST:
             raise InvalidManifest(f"the manifest is larger than {MAX_MANIFEST} bytes")
-        document = load_json(data, "the manifest")
-        if isinstance(document, dict):
-            document = {key: value for key, value in document.items() if key not in {"config", "installDir"}}
-        return self._install(Entry.parse(document, "the manifest"), "", options, owner_uid)
+        entry = brought_entry(data)
+        vouched = signer if pins_what_it_names(entry) else ""
+        return self._install(CatalogEntry(entry, "", verified=bool(vouched), signer=vouched), options, owner_uid)
+
+    def bundle_signer(self, bundle: Bundle) -> str:
+        """Name of the trusted key that vouches for *bundle*, empty if none does; reads the catalogue.
+
+        One does by a registry that it signed and that pins these bytes for a bundle of this very id.
+        """
+        for offer in self._catalog.offers([bundle.entry.id]).get(bundle.entry.id, ()):
+            source = offer.entry.source
+            if offer.verified and source and (source.type, source.sha256) == (SourceType.MCPB, bundle.sha256):
+                return offer.signer
+        return ""
+
+    def install_bundle(self, bundle: Bundle, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
+        """Install the MCP bundle that the caller brought, for which *signer* vouches; the job removes it at its end.
+
+        Errors as :meth:`install_offer`; then the file is the caller's to remove.
+        """
+        offer = CatalogEntry(bundle.entry, "", verified=bool(signer), signer=signer)
+        return self._install(offer, options, owner_uid, bundle=bundle)
 
     async def update(self, server_ids: Iterable[str], options: InstallOptions, owner_uid: int) -> Job:
         """Install what registries have newer for *server_ids* (none: for all servers) as new generations.
@@ -92,7 +147,27 @@ class Installer:
         :class:`~mcpd.errors.Busy` and :class:`~mcpd.errors.LimitExceeded`.
         """
         wanted = list(dict.fromkeys(server_ids))
-        found = await asyncio.to_thread(self._newer, wanted, reinstall=options.reinstall)
+        return self.update_to(wanted, await self.newer(wanted, options), options, owner_uid)
+
+    async def newer(self, server_ids: Iterable[str], options: InstallOptions) -> list[CatalogEntry]:
+        """What :meth:`update` would install, in the version that *options* ask for.
+
+        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`, and
+        :class:`~mcpd.errors.InvalidArgument` for a version of several servers, or of one without versions.
+        """
+        wanted = list(dict.fromkeys(server_ids))
+        if options.version and len(wanted) != 1:
+            raise InvalidArgument(f"version {options.version!r} is that of one server; name it, and no other")
+
+        def find() -> list[CatalogEntry]:
+            return self._newer.find([self._own(server_id) for server_id in wanted], reinstall=options.reinstall)
+
+        return [at_version(offer, options.version) for offer in await in_thread(find)]
+
+    def update_to(
+        self, wanted: Collection[str], found: Sequence[CatalogEntry], options: InstallOptions, owner_uid: int
+    ) -> Job:
+        """Install *found*, which is newer, for the servers *wanted* (none: for all). Errors as :meth:`update`."""
 
         async def work(job: Job) -> None:
             failed: list[McpdError] = []
@@ -100,22 +175,60 @@ class Installer:
                 job.begin_part(index, len(found))
                 try:
                     self._own(one.entry.id)
-                    await self._carry_out(job, one.entry, one.origin, options)
+                    await self._carry_out(job, one, options)
+                except Cancelled:
+                    continue  # its plan was all that was wanted
                 except McpdError as error:
                     failed.append(error)
             if failed:
-                raise type(failed[0])("\n".join(error.message for error in failed))
+                worst = next((error for error in failed if not isinstance(error, NeedsApproval)), failed[0])
+                raise type(worst)("\n".join(error.message for error in failed))
+            if options.dry_run:
+                raise Cancelled(PLAN_ONLY)
 
-        return self.jobs.start(JobKind.UPDATE, wanted or [one.entry.id for one in found], owner_uid, work)
+        return self.jobs.start(JobKind.UPDATE, list(wanted) or [one.entry.id for one in found], owner_uid, work)
 
     def rollback(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
-        """Go back to *generation*, or the one before the present. Errors as :meth:`update`."""
+        """Go back to *generation*, or the last that was something else. Errors as :meth:`update`.
+
+        The job fails with :class:`~mcpd.errors.IntegrityMismatch` if that is not what was installed any more.
+        """
         self._own(server_id)
 
         async def work(job: Job) -> None:
-            await self._change(job, server_id, partial(self._store.rollback, server_id, generation))
+            number = generation or await in_thread(last_other, self._store, server_id)
+            if number is not None:
+                job.enter(JobState.VERIFYING)
+                await in_thread(check_generation, self._store, server_id, number)
+            await self._change(job, server_id, partial(self._store.rollback, server_id, number, keep_pin=True))
 
         return self.jobs.start(JobKind.ROLLBACK, [server_id], owner_uid, work)
+
+    def approve(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
+        """Put the update of *server_id* into use that waits because it changes tools; *generation*: only that one.
+
+        Errors as :meth:`update`.
+        """
+        self._own(server_id)
+
+        async def work(job: Job) -> None:
+            await self._activation.approve(job, server_id, generation)
+
+        return self.jobs.start(JobKind.APPROVE, [server_id], owner_uid, work)
+
+    def verify(self, server_ids: Iterable[str], owner_uid: int) -> Job:
+        """Hash what is installed as *server_ids* (none: all servers of this layer) and compare it with the lock files.
+
+        The job fails with :class:`~mcpd.errors.IntegrityMismatch`. Errors as :meth:`update`.
+        """
+        wanted = [self._own(server_id) for server_id in dict.fromkeys(server_ids)]
+        servers = wanted or [server for server in self._store.list() if server.writable and server.script is None]
+
+        async def work(job: Job) -> None:
+            job.enter(JobState.VERIFYING)
+            await verify_servers(servers, lambda done: job.advance(100 * done / len(servers)), recorded_only=not wanted)
+
+        return self.jobs.start(JobKind.VERIFY, [], owner_uid, work)
 
     def uninstall(self, server_id: str, owner_uid: int, *, keep_config: bool = False) -> Job:
         """Stop *server_id* and remove it, its configuration and state too unless *keep_config*.
@@ -150,45 +263,73 @@ class Installer:
         return self.jobs.start(JobKind.UNINSTALL, [server_id], owner_uid, work)
 
     def check_updates(self, owner_uid: int) -> Job:
-        """Read the registries again; afterwards :meth:`updates` tells what is newer there."""
-        return self._start_refresh(JobKind.CHECK_UPDATES, owner_uid)
+        """Read the registries again, and ask where branches are; :meth:`updates` tells then what is newer there."""
+
+        async def work(job: Job) -> None:
+            await self._read_registries(job)
+            await self._revisions.look(job, await in_thread(self._store.list))
+
+        return self.jobs.start(JobKind.CHECK_UPDATES, [], owner_uid, work)
 
     def refresh(self, owner_uid: int) -> Job:
         """Read the registries again."""
-        return self._start_refresh(JobKind.REFRESH, owner_uid)
+        return self.jobs.start(JobKind.REFRESH, [], owner_uid, self._read_registries)
 
     def updates(self) -> dict[str, str]:
         """Servers of this layer that the registry they came from has newer: id → version there.
 
-        It may read the whole catalogue, so it is for threads beside the event loop.
+        Of a server whose branch has moved on the version says where to. It reads the disk, so it is for threads beside
+        the event loop.
         """
-        return {found.entry.id: found.entry.version for found in self._newer([])}
+        return self._newer.versions()
 
     async def close(self) -> None:
         """End all jobs; what they began is undone."""
         await self.jobs.close()
 
-    def _install(self, entry: Entry, origin: str, options: InstallOptions, owner_uid: int) -> Job:
+    def _install(
+        self, offer: CatalogEntry, options: InstallOptions, owner_uid: int, *, bundle: Bundle | None = None
+    ) -> Job:
+        entry = offer.entry
         self.jobs.check_free([entry.id])
-        self._refuse_installed(entry, origin, options)
-        plan = None if is_summary(entry) else make_plan(entry, origin, options, self._store, self._scope)
-        return self.jobs.start(
-            JobKind.INSTALL,
-            [entry.id],
-            owner_uid,
-            lambda job: self._carry_out(job, entry, origin, options, plan),
-            plan.answers if plan else None,
-        )
+        self._refuse_installed(entry, offer.origin, options)
+        plan = None if is_summary(entry) else self._plan(offer, options, given=bundle is not None)
+
+        async def work(job: Job) -> None:
+            try:
+                await self._carry_out(job, offer, options, plan)
+            finally:
+                if bundle is not None:
+                    await in_thread(bundle.remove)
+
+        return self.jobs.start(JobKind.INSTALL, [entry.id], owner_uid, work, plan.answers if plan else None)
 
     async def _carry_out(
-        self, job: Job, entry: Entry, origin: str, options: InstallOptions, plan: Plan | None = None
+        self, job: Job, offer: CatalogEntry, options: InstallOptions, plan: Plan | None = None
     ) -> None:
         job.enter(JobState.PLANNING)
         if plan is None:
-            whole = await whole_entry(entry, origin, self._settings.catalog)
-            plan = make_plan(whole, origin, options, self._store, self._scope)
+            content = content_digest(offer.entry)
+            offer = await whole_entry(offer, self._settings.catalog, self._keys)
+            plan = self._plan(offer, options, content=content)
+            job.answers.forget()  # those of the server before
             job.answers = plan.answers
-        await self._pipeline.install(job, plan)
+        known = plan
+
+        def again(entry: Entry) -> Plan:
+            told = replace(offer, entry=entry, verified=bool(known.verified), signer=known.verified)
+            return self._plan(told, replace(options, version=""), content=known.content, given=known.is_given)
+
+        await self._pipeline.install(job, plan, again, self._check_signer)
+
+    def _check_signer(self, name: str) -> None:
+        """Raise :class:`~mcpd.errors.SignatureInvalid` if the key *name* is trusted no longer."""
+        if name not in {key.name for key in self._keys.list()}:
+            raise SignatureInvalid(f"the key {name!r}, which vouched for it, is trusted no longer; try again")
+
+    def _plan(self, offer: CatalogEntry, options: InstallOptions, *, content: str = "", given: bool = False) -> Plan:
+        content = content or content_digest(offer.entry)
+        return make_plan(offer, options, self._store, self._scope, content=content, is_given=given)
 
     async def _change(self, job: Job, server_id: str, change: Callable[[], object]) -> None:
         """Make *change*, before and after which nothing of *server_id* runs: clients start it again at once."""
@@ -213,6 +354,11 @@ class Installer:
         if not installed.writable or installed.manifest is None or options.reinstall:
             return
         manifest = installed.manifest
+        if registry and is_pinned(manifest) and not options.version:
+            raise AlreadyInstalled(
+                f"{entry.id} is pinned to {manifest.version or 'what is installed'};"
+                f" 'mcpctl pin --remove {entry.id}' lets it change, or {REINSTALL}"
+            )
         if registry and not is_from(manifest, entry, registry):
             raise AlreadyInstalled(
                 f"{entry.id} is installed already, {_whence(manifest)}; "
@@ -221,26 +367,15 @@ class Installer:
         if not installed.problem and is_same_version(manifest, entry, options.version):
             named = " ".join(filter(None, (entry.id, manifest.version)))
             raise AlreadyInstalled(f"{named} is installed already; to install it again, {REINSTALL}")
+        if registry and not options.version and is_older(entry, manifest):
+            raise AlreadyInstalled(
+                f"{entry.id} {manifest.version} is installed, which is newer than the {entry.version} of {registry};"
+                f" to go back to that, {REINSTALL}"
+            )
 
-    def _newer(self, wanted: Iterable[str], *, reinstall: bool = False) -> list[CatalogEntry]:
-        """What registries have newer for the servers *wanted*, or with *reinstall* at all; none: for all servers."""
-        servers = [self._own(server_id) for server_id in wanted]
-        again = reinstall and bool(servers)
-        offers = self._catalog.offers()
-        found: list[CatalogEntry] = []
-        for server in servers or [server for server in self._store.list() if server.writable]:
-            for offer in offers.get(server.id, ()):
-                if _is_wanted(server.manifest, offer, again=again):
-                    found.append(offer)
-                    break
-        return found
-
-    def _start_refresh(self, kind: JobKind, owner_uid: int) -> Job:
-        async def work(job: Job) -> None:
-            job.enter(JobState.FETCHING)
-            await self._catalog.refresh(lambda done, total: job.advance(100 * done / total))
-
-        return self.jobs.start(kind, [], owner_uid, work)
+    async def _read_registries(self, job: Job) -> None:
+        job.enter(JobState.FETCHING)
+        await self._catalog.refresh(lambda done, total: job.advance(100 * done / total))
 
     def _own(self, server_id: str) -> InstalledServer:
         """The installed server, if this instance may change it."""
@@ -253,13 +388,6 @@ class Installer:
         if not server.writable:
             raise ReadOnly(f"{server_id} belongs to the {server.layer} layer and is not changed by this instance")
         return server
-
-
-def _is_wanted(manifest: Manifest | None, offer: CatalogEntry, *, again: bool) -> bool:
-    """Whether an update takes *offer*; *again*: also if it is not newer."""
-    if manifest is None:
-        return again  # nothing tells where a broken server came from
-    return (again and is_from(manifest, offer.entry, offer.origin)) or is_update(manifest, offer.entry, offer.origin)
 
 
 def _whence(manifest: Manifest) -> str:

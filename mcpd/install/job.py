@@ -34,6 +34,8 @@ class JobKind(StrEnum):
     UNINSTALL = "uninstall"
     UPDATE = "update"
     ROLLBACK = "rollback"
+    APPROVE = "approve"
+    VERIFY = "verify"
     CHECK_UPDATES = "check-updates"
     REFRESH = "refresh"
 
@@ -64,9 +66,9 @@ class Need:
     """One thing a job cannot decide or know by itself."""
 
     kind: str
-    """``permission``, ``run-as`` or ``config``."""
+    """``permission``, ``variable``, ``run-as``, ``unverified`` or ``config``."""
     key: str
-    """The permission, the account, or the key of the property."""
+    """The permission, the variable and its value, the account, what nobody vouches for, or the key of the property."""
     label: str = ""
     description: str = ""
     sensitive: bool = False
@@ -90,6 +92,24 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanItem:
+    """One thing that an installation comes to, for whoever is to agree."""
+
+    kind: str
+    """``source``, ``package``, ``command``, ``permission``, ``variable``, ``run-as`` or ``verified``."""
+    key: str
+    label: str = ""
+    version: str = ""
+    integrity: str = ""
+    """What it must hash to, as the lock file has it."""
+
+    def to_dict(self) -> dict[str, str]:
+        """As it travels in the property ``Plan``."""
+        found = {"kind": self.kind, "key": self.key, "label": self.label, "version": self.version}
+        return {key: value for key, value in (found | {"integrity": self.integrity}).items() if value}
+
+
+@dataclass(frozen=True, slots=True)
 class JobEvent:
     """Something happened to a job."""
 
@@ -97,7 +117,7 @@ class JobEvent:
     kind: str
     """``added``, ``changed``, ``finished`` (once, with the final state) or ``removed`` (it is no longer listed)."""
     changed: frozenset[str] = frozenset()
-    """Attributes with a new value: state, progress, bytes_done, bytes_total, cancellable, needs."""
+    """Attributes with a new value: state, progress, bytes_done, bytes_total, cancellable, needs, plan."""
 
 
 class Job:
@@ -127,6 +147,7 @@ class Job:
         self.bytes_total = 0
         """0 while nobody knows."""
         self.needs: list[Need] = []
+        self.plan: list[PlanItem] = []
         self.error: McpdError | None = None
         self._report = report
         self._floor = 0
@@ -239,6 +260,11 @@ class Job:
             self._bytes_reported = now
             self._changed("bytes_done", "bytes_total")
 
+    def show_plan(self, items: Iterable[PlanItem]) -> None:
+        """Say what the job comes to."""
+        self.plan = list(items)
+        self._changed("plan")
+
     async def ask_consent(self, needs: Iterable[Need]) -> None:
         """Wait until somebody consents to *needs*; :class:`~mcpd.errors.TimedOut` after an hour."""
         await self._ask(JobState.NEEDS_CONSENT, list(needs))
@@ -282,6 +308,8 @@ class Job:
             await work()
         except asyncio.CancelledError:
             self._finish(JobState.CANCELLED, Cancelled(f"job {self.number} was cancelled"))
+        except Cancelled as error:
+            self._finish(JobState.CANCELLED, error)
         except McpdError as error:
             self._finish(JobState.FAILED, error)
         except Exception:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, SourceUnavailable
 from mcpd.install.copytree import LEFT_OUT, copy_tree, tree_bytes
+from mcpd.install.outcome import Resolution
 from mcpd.install.pinned import overlap, pin, pinning
 from mcpd.install.project import ProjectBuild
 from mcpd.install.threads import ended, in_thread
@@ -45,6 +46,10 @@ class LocalRecipe:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         if source.sha256 or source.rev or source.version:
             raise InvalidManifest(f"{entry.id}: a local source cannot be pinned; drop rev, version and sha256")
+
+    async def resolve(self) -> Resolution:
+        """See :class:`~mcpd.install.outcome.Recipe`; what the project needs is known only when it is here."""
+        return Resolution()
 
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import npm_config
-from mcpd.install.outcome import LockedFile, Outcome
+from mcpd.install.outcome import LockedFile, Outcome, Resolution
 from mcpd.install.projectfiles import MAX_FILE, MAX_LOCK, read_project_file
 from mcpd.install.threads import in_thread
 from mcpd.install.walk import readable
@@ -123,15 +123,19 @@ class NpmRecipe:
         if source.version and not VERSION.fullmatch(source.version):
             raise InvalidManifest(f"{entry.id}: {source.version[:100]!r} is not a version or tag of an npm package")
 
-    async def fetch(self) -> None:
+    async def resolve(self) -> Resolution:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         package = self._source.package
         self._files = await self._node.lock(
             {"name": "mcp-server", "private": True, "dependencies": {package: self._source.version or "latest"}}
         )
         main = self._main()
+        return Resolution((main, *(file for file in self._files if file is not main)))
+
+    async def fetch(self) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
         if self._source.sha256:
-            await self._check_sha256(main)
+            await self._check_sha256(self._main())
         self._bench.stage(25, 55)
         await self._node.install(self._files)
 

@@ -20,5 +20,9 @@ class InstallOptions:
     """Values for properties that are not sensitive."""
     version: str = ""
     """Version (pypi, npm) or revision (git) to install instead of the entry's; updates then leave the server alone."""
+    source: str = ""
+    """URL of the registry to take the entry from; empty for the first that has it."""
+    dry_run: bool = False
+    """End as cancelled once it is known what would be done."""
     reinstall: bool = False
     """Install again what is installed in this version already, or replace what came from elsewhere."""

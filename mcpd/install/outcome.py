@@ -43,12 +43,25 @@ class Outcome:
     """Commands that the package brings."""
 
 
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What is known once a source was asked, before anything of it runs or is unpacked."""
+
+    files: tuple[LockedFile, ...] = ()
+    """What will be fetched."""
+    entry: Entry | None = None
+    """The entry with what the source itself says, of a source that describes its server; None: as it was."""
+
+
 class Recipe(Protocol):
     """How one source type becomes the files of a generation."""
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
         """Raise :class:`~mcpd.errors.InvalidManifest` for a source that can never work; reads nothing from outside."""
+
+    async def resolve(self) -> Resolution:
+        """Find out what will be fetched; commands run with the network on, nothing of the package does."""
 
     async def fetch(self) -> None:
         """Bring everything that has to come from outside; commands run with the network on."""

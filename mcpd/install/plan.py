@@ -3,36 +3,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.catalog.reach import check_entry_url
 from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, SystemInstanceOnly
 from mcpd.install.answers import Answers
+from mcpd.install.archive import ArchiveRecipe
 from mcpd.install.git import GitRecipe
-from mcpd.install.job import Need
+from mcpd.install.job import Need, PlanItem
 from mcpd.install.local import LocalRecipe
+from mcpd.install.mcpb import McpbRecipe
 from mcpd.install.npm import NpmRecipe
 from mcpd.install.pypi import PypiRecipe
+from mcpd.install.updates import is_pinned, recorded_registry
 from mcpd.install.workbench import strip_credentials
 from mcpd.model import Manifest, Source, SourceType
+from mcpd.model.placeholders import expand, placeholders
+from mcpd.model.steering import is_steering
 from mcpd.paths import Scope
 from mcpd.runtime import permissions
 from mcpd.runtime.bundled import remote_program
 from mcpd.store import configuration
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from mcpd.catalog import CatalogEntry
     from mcpd.install.options import InstallOptions
-    from mcpd.install.outcome import Recipe
+    from mcpd.install.outcome import LockedFile, Recipe
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, JsonValue, Transport
     from mcpd.store import Configuration, InstalledServer, Store
 
-RECIPES: Final[dict[SourceType, type[GitRecipe | LocalRecipe | NpmRecipe | PypiRecipe]]] = {
+RECIPES: Final[
+    dict[SourceType, type[ArchiveRecipe | GitRecipe | LocalRecipe | McpbRecipe | NpmRecipe | PypiRecipe]]
+] = {
+    SourceType.ARCHIVE: ArchiveRecipe,
     SourceType.GIT: GitRecipe,
     SourceType.LOCAL: LocalRecipe,
+    SourceType.MCPB: McpbRecipe,
     SourceType.NPM: NpmRecipe,
     SourceType.PYPI: PypiRecipe,
 }
+_UNVOUCHED: Final = frozenset({SourceType.ARCHIVE, SourceType.MCPB})
+"""Files from anywhere, which no registry of packages stands behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +59,35 @@ class Plan:
     registry: str
     """Where the entry was found; empty if the caller brought it."""
     pinned: bool
-    """Whether the caller asked for a version, which updates then leave alone."""
+    """Whether the caller asked for a version, now or before, which updates then leave alone."""
     needs: tuple[Need, ...]
     """What has to be consented to."""
     answers: Answers
+    verified: str
+    """Name of the key that vouches for exactly this; empty if none does."""
+    is_upgrade: bool
+    """Whether it goes in place of another version from the same registry."""
+    is_dry_run: bool
+    """Whether nothing more is wanted than to know what would be done."""
+    is_replacement: bool
+    """Whether the caller wants it in place of whatever is there."""
+    is_given: bool
+    """Whether the caller brought the files, so that there is no place to have them from again."""
+    content: str
+    """Digest of the entry as its registry has it, by which an update is told."""
 
     @property
     def remote(self) -> bool:
         """Whether the server runs elsewhere, so that its manifest is all there is."""
         return bool(self.entry.transports) and self.entry.stdio is None
+
+    @property
+    def recorded(self) -> Entry:
+        """The entry, without the place of files that are gone with the end of the job."""
+        source = self.entry.source
+        if not self.is_given or source is None:
+            return self.entry
+        return self.entry.model_copy(update={"source": source.model_copy(update={"url": ""})})
 
     def recipe(self, bench: Workbench) -> Recipe | None:
         """How its files are made; None for a server that has none of its own."""
@@ -61,58 +96,138 @@ class Plan:
             return None
         return RECIPES[SourceType(source.type)](bench, source)
 
+    def items(self, files: Iterable[LockedFile]) -> Iterator[PlanItem]:
+        """What is going to be done, for whoever is to agree; *files* are what will be fetched."""
+        entry, source = self.entry, self.entry.source
+        if self.verified:
+            yield PlanItem("verified", self.verified)
+        if source is not None and not self.remote:
+            where = ("" if self.is_given else strip_credentials(source.url)) or source.package or source.path
+            integrity = f"sha256:{source.sha256}" if source.sha256 else ""
+            yield PlanItem("source", where, str(source.type), source.rev or source.version or entry.version, integrity)
+            for file in files:
+                yield PlanItem("package", file.name, file.file, file.version, file.integrity)
+        for transport in entry.transports:
+            if transport.runs_here and (transport is entry.stdio or transport is entry.remote):
+                command = " ".join([transport.command, *transport.args]).strip()
+                yield PlanItem("command", command or transport.address, str(transport.type))
+        manifest = Manifest.parse(entry.to_json(), entry.id)
+        for text in _granted(manifest):
+            yield PlanItem("permission", text, _filled_in(text, manifest, self.answers.given()))
+        for name, value in manifest.env.items():
+            yield PlanItem("variable", f"{name}={strip_credentials(value)}")
+        if manifest.runtime.run_as == "system":
+            yield PlanItem("run-as", "system")
+
     def manifest(self, transports: list[Any], version: str) -> Manifest:
-        """The manifest to activate, with the values given for this installation."""
-        document = self.entry.to_json()
+        """The manifest to activate, without the values given for this installation."""
+        document = self.recorded.to_json()
         found = document.get("origin")
         origin: dict[str, JsonValue] = dict(found) if isinstance(found, dict) else {}
-        if self.entry.source is not None and self.entry.source.url:
+        if self.entry.source is not None and self.entry.source.url and not self.is_given:
             document["source"]["url"] = strip_credentials(self.entry.source.url)
         document |= {
             "transports": [transport.to_json() for transport in transports],
             "version": (version if self.pinned else "") or self.entry.version or version,
-            "config": self.answers.given(),
-            "origin": {**origin, "registry": self.registry, "pinned": self.pinned},
+            "config": {},
+            "origin": {
+                **origin,
+                "registry": self.registry,
+                "pinned": self.pinned,
+                "verified": self.verified,
+                "content": self.content,
+            },
         }
         return Manifest.parse(document, self.entry.id)
 
 
-def make_plan(entry: Entry, registry: str, options: InstallOptions, store: Store, scope: Scope) -> Plan:
-    """Plan the installation of *entry* in *scope*.
+def make_plan(
+    offer: CatalogEntry, options: InstallOptions, store: Store, scope: Scope, *, content: str, is_given: bool = False
+) -> Plan:
+    """Plan the installation of *offer* in *scope*.
+
+    *content* is the digest of what the registry has, which *offer* may have become of since; *is_given*: the caller
+    brought the files, too.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an entry that cannot be installed,
     :class:`~mcpd.errors.InvalidConfig` and :class:`~mcpd.errors.InvalidArgument` for the options, and
     :class:`~mcpd.errors.SystemInstanceOnly`.
     """
-    if options.version:
-        entry = _at_version(entry, options.version)
+    offer = at_version(offer, options.version)
+    entry, registry = offer.entry, offer.origin
     manifest = Manifest.parse(entry.to_json(), entry.id)
     _check(entry, manifest, scope)
-    _check_reach(entry, registry)
+    if not is_given:
+        _check_reach(entry, registry)
     installed, held = _installed(store, entry.id)
     answers = Answers(manifest, held)
+    if describes_itself(entry):
+        options = replace(options, config={})  # its properties are known when it is here
     answers.set_config(options.config)
-    needs = () if options.consent else _needs(manifest, installed)
-    return Plan(entry, registry, bool(options.version), needs, answers)
+    verified = offer.signer if offer.verified else ""
+    before = installed.manifest if installed is not None and installed.writable else None
+    stays = before is not None and is_pinned(before) and entry.version == before.version != ""
+    is_upgrade = before is not None and registry != "" and recorded_registry(before) == registry
+    needs: tuple[Need, ...] = ()
+    if not options.consent:
+        vouched = bool(verified) or is_upgrade
+        needs = (
+            *_unverified(entry, vouched=vouched, given=is_given),
+            *_needs(manifest, installed, answers.given()),
+        )
+    return Plan(
+        entry,
+        registry,
+        bool(options.version) or stays,
+        needs,
+        answers,
+        verified,
+        is_upgrade,
+        options.dry_run,
+        options.reinstall,
+        is_given,
+        content,
+    )
 
 
-def _at_version(entry: Entry, version: str) -> Entry:
+def describes_itself(entry: Entry) -> bool:
+    """Whether how the server is started and configured is known only once its files are here."""
+    return entry.source is not None and entry.source.type is SourceType.MCPB and not entry.transports
+
+
+def _unverified(entry: Entry, *, vouched: bool, given: bool) -> Iterator[Need]:
     source = entry.source
-    if source is None or source.type is SourceType.LOCAL:
+    if source is not None and source.type in _UNVOUCHED and not vouched:
+        where = entry.id if given else strip_credentials(source.url).rpartition("/")[2] or entry.id
+        yield Need("unverified", where, "nobody vouches for this file: no trusted key signed its hash")
+
+
+def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
+    """*offer* at *version* (or revision) of its package; as it is if that is empty.
+
+    A key vouches for the version that the registry names, and no other. Raises :class:`~mcpd.errors.InvalidArgument`.
+    """
+    if not version:
+        return offer
+    entry, source = offer.entry, offer.entry.source
+    if source is None or source.type in {SourceType.LOCAL, *_UNVOUCHED}:
         raise InvalidArgument(f"{entry.id} has no versions to choose from")
     if source.sha256 and version != source.version:
         raise InvalidArgument(
             f"{entry.id} is pinned by its hash to {source.version or 'one version'}; drop the version"
         )
     key = "rev" if source.type is SourceType.GIT else "version"
-    return entry.model_copy(update={"source": source.model_copy(update={key: version})})
+    if version == getattr(source, key):
+        return offer
+    chosen = entry.model_copy(update={"source": source.model_copy(update={key: version})})
+    return replace(offer, entry=chosen, verified=False, signer="")
 
 
 def _check(entry: Entry, manifest: Manifest, scope: Scope) -> None:
     if scope is Scope.USER and (entry.scope == Scope.SYSTEM or manifest.runtime.run_as == "system"):
         raise SystemInstanceOnly(f"{entry.id} is a server for the whole system; install it with mcpctl --system")
-    if not entry.runs_here:
-        raise InvalidManifest(f"{entry.id} does not run on Linux (platforms: {entry.platforms!r})")
+    if entry.unsupported:
+        raise InvalidManifest(f"{entry.id} cannot be installed: {entry.unsupported}")
     permissions.parse(entry.id, manifest.permissions, {})
     if entry.remote is not None:
         _check_remote(entry, entry.remote)
@@ -133,12 +248,21 @@ def _check_remote(entry: Entry, transport: Transport) -> None:
 
 
 def _check_reach(entry: Entry, registry: str) -> None:
-    """Refuse an entry by which a registry elsewhere would copy files of this machine into its server's sight."""
+    """Refuse an entry by which a registry elsewhere would copy files of this machine into its server's sight.
+
+    Nor may it have mcpd ask the services of this machine.
+    """
     source = entry.source
     if source is None or not registry or registry.startswith("file:"):
         return
-    if source.type is SourceType.LOCAL or source.url.lower().startswith("file:"):
+    if source.type is SourceType.LOCAL:
         raise InvalidManifest(f"{entry.id}: a registry on the network cannot name files of this machine as a source")
+    if not source.url:
+        return
+    try:
+        check_entry_url(strip_credentials(source.url), registry)
+    except InvalidArgument as error:
+        raise InvalidManifest(f"{entry.id}: source.url: {error.message}") from error
 
 
 def _check_source(entry: Entry, source: Source) -> None:
@@ -159,19 +283,37 @@ def _installed(store: Store, server_id: str) -> tuple[InstalledServer | None, Co
         return None, None  # a broken installation is what gets replaced
 
 
-def _needs(manifest: Manifest, installed: InstalledServer | None) -> tuple[Need, ...]:
-    """What goes beyond the plain sandbox and was not consented to before."""
+def _needs(manifest: Manifest, installed: InstalledServer | None, given: Mapping[str, JsonValue]) -> tuple[Need, ...]:
+    """What goes beyond the plain sandbox and was not consented to before; *given* are values for this installation."""
     before = installed.manifest if installed and installed.writable and installed.manifest else None
-    words = set(permissions.parse(manifest.id, manifest.permissions, {}).ignored)
     needs = [
-        Need("permission", text, text)
-        for text in manifest.all_permissions
-        if text not in words
-        and not (before and text in before.all_permissions and _grants_the_same(text, before, manifest))
+        Need("permission", text, _filled_in(text, manifest, given))
+        for text in _granted(manifest)
+        if not (before and text in before.all_permissions and _grants_the_same(text, before, manifest))
+    ]
+    needs += [
+        Need("variable", f"{name}={strip_credentials(value)}", "decides which code runs, or where it connects to")
+        for name, value in manifest.env.items()
+        if is_steering(name) and not (before and before.env.get(name) == value)
     ]
     if manifest.runtime.run_as == "system" and not (before and before.runtime.run_as == "system"):
         needs.append(Need("run-as", "system", "runs as the system's own account mcp-server"))
     return tuple(needs)
+
+
+def _granted(manifest: Manifest) -> list[str]:
+    """The permissions of *manifest* that grant something."""
+    words = permissions.parse(manifest.id, manifest.all_permissions, {}).ignored
+    return [text for text in manifest.all_permissions if text not in words]
+
+
+def _filled_in(text: str, manifest: Manifest, given: Mapping[str, JsonValue]) -> str:
+    """The permission *text* with the values that it would have; as it is where there are none."""
+    shown = {key: value for key, value in given.items() if (prop := manifest.property(key)) and not prop.sensitive}
+    if any((prop := manifest.property(key)) and prop.sensitive for key in placeholders(text)):
+        return text
+    found = expand(text, configuration.merge(manifest, [manifest.config, shown]))
+    return ", ".join(found) or text
 
 
 def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:

@@ -39,6 +39,19 @@ _ZIP_END: Final = 22 + 65_535
 """Bytes at the end of a zip file that say where its table of contents is."""
 
 
+def project_directory(top: Path, path: str, entry_id: str, where: str) -> Path:
+    """The directory *path* below the resolved directory *top*, which holds what *where* has.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` if it is none, or if a link on the way leads out of *top*.
+    """
+    root = (top / path).resolve()
+    if not root.is_relative_to(top):
+        raise InvalidManifest(f"{entry_id}: source.path {path!r} leads out of {where}")
+    if not root.is_dir():
+        raise InvalidManifest(f"{entry_id}: {where} has no directory {path!r}")
+    return root
+
+
 class ProjectBuild:
     """What follows after the files of a project are in the generation."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mcpd.errors import IntegrityMismatch, InvalidManifest
-from mcpd.install.outcome import LockedFile, Outcome
+from mcpd.install.outcome import LockedFile, Outcome, Resolution
 from mcpd.install.python import PythonEnvironment, check_requirement, normalise
 from mcpd.install.threads import in_thread
 
@@ -31,7 +31,7 @@ class PypiRecipe:
             raise InvalidManifest(f"{entry.id}: a pypi source needs 'package'")
         check_requirement(source.package, source.version, entry.id)
 
-    async def fetch(self) -> None:
+    async def resolve(self) -> Resolution:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         requirement = check_requirement(self._source.package, self._source.version, self._bench.entry.id)
         await self._python.create()
@@ -42,8 +42,12 @@ class PypiRecipe:
                 f"{main.file} has {main.integrity}, but the entry pins sha256:{self._source.sha256};"
                 " nothing was installed"
             )
+        return Resolution((main, *(file for file in self._files if file is not main)))
+
+    async def fetch(self) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
         self._bench.stage(15, 55)
-        await self._python.download(self._files, self._python.wheels, doing=f"downloading {requirement}")
+        await self._python.download(self._files, self._python.wheels, doing=f"downloading {self._source.package}")
 
     async def build(self) -> Outcome:
         """See :class:`~mcpd.install.outcome.Recipe`."""

@@ -10,8 +10,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, from_oserror
-from mcpd.install.copytree import leads_outside
 from mcpd.install.python import VENV
+from mcpd.install.unpack import leads_outside
 from mcpd.install.walk import open_root, readable, walk
 
 if TYPE_CHECKING:

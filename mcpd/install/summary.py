@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from mcpd.catalog.fetch import Fetcher
-from mcpd.catalog.sources import check_source_url
-from mcpd.errors import IntegrityMismatch, InvalidArgument, InvalidManifest, SourceUnavailable
+from mcpd.catalog.pins import pins_what_it_names
+from mcpd.catalog.reach import check_entry_url
+from mcpd.catalog.urls import signature_url
+from mcpd.errors import IntegrityMismatch, InvalidArgument, InvalidManifest, SignatureInvalid, SourceUnavailable
+from mcpd.install.threads import in_thread
 from mcpd.model import Entry, load_json
 
 if TYPE_CHECKING:
+    from mcpd.catalog import CatalogEntry
     from mcpd.settings import CatalogSettings
+    from mcpd.trust.keys import Keys
+
+MAX_MANIFEST: Final = 1024 * 1024
+"""Bytes of a manifest that is not part of a registry."""
 
 
 def is_summary(entry: Entry) -> bool:
@@ -20,32 +29,52 @@ def is_summary(entry: Entry) -> bool:
     return bool(entry.manifest) and not entry.transports and entry.source is None
 
 
-async def whole_entry(entry: Entry, registry: str, limits: CatalogSettings) -> Entry:
-    """*entry* of *registry* itself, or what is behind the URL of a summary.
+async def whole_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) -> CatalogEntry:
+    """*offer* itself, or for a summary what is behind its URL, with the name of the key that vouches for that.
+
+    A key vouches for a manifest by its hash in a signed registry, or by a signature beside it; and for what is
+    installed by it if that is pinned in turn. The version is that of the registry, by which updates are told.
 
     Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.IntegrityMismatch` for other bytes than
     ``integrity.manifestSha256`` says, and :class:`~mcpd.errors.InvalidManifest` for the manifest of another server.
     """
+    entry, is_signed = offer.entry, False
     if not is_summary(entry):
-        return entry
+        return offer
     try:
-        url = check_source_url(entry.manifest)
+        url = check_entry_url(entry.manifest, offer.origin)
     except InvalidArgument as error:
         raise InvalidManifest(f"{entry.id}: manifest: {error.message}") from error
-    if url.startswith("file:") and not registry.startswith("file:"):
-        raise InvalidManifest(f"{entry.id}: its manifest would be a file of this machine, which no registry may name")
-    async with Fetcher(seconds=limits.timeout, max_bytes=limits.max_bytes) as fetcher:
-        data = (await fetcher.fetch(url)).data
-    if data is None:
-        raise SourceUnavailable(f"{url}: it sent no manifest")
     pinned = entry.integrity.get("manifestSha256") if isinstance(entry.integrity, dict) else None
+    async with Fetcher(seconds=limits.timeout, max_bytes=min(limits.max_bytes, MAX_MANIFEST)) as fetcher:
+        data = (await fetcher.fetch(url)).data
+        if data is None:
+            raise SourceUnavailable(f"{url}: it sent no manifest")
+        if pinned is None:
+            offer = await _signed(offer, url, data, fetcher, keys)
+            is_signed = offer.verified
     found = hashlib.sha256(data).hexdigest()
     if pinned is not None and found != str(pinned).lower():
         raise IntegrityMismatch(f"{url} has sha256 {found}, but the registry pins {pinned}; nothing was installed")
     document = load_json(data, url)
     if isinstance(document, dict):
-        document = {"id": entry.id, **entry.to_json(), **document}
+        # A signature is for what it signed alone: an unsigned registry can add nothing to that.
+        document = {"id": entry.id, **({} if is_signed else entry.to_json()), **document}
     whole = Entry.parse(document, url)
     if whole.id != entry.id:
         raise InvalidManifest(f"{url} is the manifest of {whole.id!r}, not of {entry.id!r}")
-    return whole
+    if is_signed and entry.version not in {"", whole.version}:
+        raise InvalidManifest(f"{url} is the signed manifest of version {whole.version}, not of {entry.version}")
+    if entry.version and whole.version != entry.version:
+        whole = whole.model_copy(update={"version": entry.version})
+    verified = offer.verified and pins_what_it_names(whole)
+    return replace(offer, entry=whole, verified=verified, signer=offer.signer if verified else "")
+
+
+async def _signed(offer: CatalogEntry, url: str, data: bytes, fetcher: Fetcher, keys: Keys) -> CatalogEntry:
+    try:
+        signature = (await fetcher.fetch(signature_url(url))).data
+        signer = await in_thread(keys.signer, data, signature or b"")
+    except (SourceUnavailable, SignatureInvalid):
+        signer = None  # most are not signed
+    return replace(offer, verified=signer is not None, signer=signer.name if signer is not None else "")

@@ -3,27 +3,44 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcpd.install.summary import is_summary
 from mcpd.install.workbench import strip_credentials
 from mcpd.model import SourceType
+from mcpd.store.documents import origin_of
 
 if TYPE_CHECKING:
-    from mcpd.model import Entry, JsonValue, Manifest, Source
+    from mcpd.model import Entry, Manifest, Source
 
 _Key: TypeAlias = list[tuple[int, int, str]]
+
+_FORM: Final = "1-"
+"""Before a digest: how it is made. One that is made otherwise says nothing."""
+_CONTENT: Final = (
+    "source",
+    "transports",
+    "permissions",
+    "env",
+    "runtime",
+    "manifest",
+    "integrity",
+)
+_TEXTS: Final = frozenset({"label", "title", "description", "placeholder"})
+"""What people read of a configurable property."""
 
 
 def is_pinned(manifest: Manifest) -> bool:
     """Whether somebody asked for the installed version by name, so that updates leave it alone."""
-    return _origin(manifest).get("pinned") is True
+    return origin_of(manifest).get("pinned") is True
 
 
 def recorded_registry(manifest: Manifest) -> str | None:
     """URL of the registry the server came from; empty if a caller brought it, None if another tool installed it."""
-    registry = _origin(manifest).get("registry")
+    registry = origin_of(manifest).get("registry")
     return registry if isinstance(registry, str) else None
 
 
@@ -43,13 +60,51 @@ def is_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
 def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
     """Whether *entry* of *registry* is newer than the installed *manifest*, and from the same place.
 
-    That is a higher version; or, where the registry is known to be the same, the same version with other pins.
+    That is a higher version; or, where the registry is known to be the same, the same version with other content.
     """
     if is_pinned(manifest) or not is_from(manifest, entry, registry):
         return False
     if entry.version and manifest.version and entry.version != manifest.version:
         return _key(entry.version) > _key(manifest.version)
-    return recorded_registry(manifest) is not None and not is_summary(entry) and _pins(entry) != _pins(manifest)
+    if recorded_registry(manifest) is None:
+        return False
+    known = origin_of(manifest).get("content")
+    if isinstance(known, str) and known.startswith(_FORM):
+        return known != content_digest(entry)
+    return not is_summary(entry) and _pins(entry) != _pins(manifest)
+
+
+def is_older(entry: Entry, manifest: Manifest) -> bool:
+    """Whether *entry* is of a lower version than the installed *manifest*."""
+    return bool(entry.version and manifest.version) and _key(entry.version) < _key(manifest.version)
+
+
+def is_made_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
+    """Whether *manifest*, of an update that waits for approval, is just what *entry* of *registry* says now."""
+    return (
+        is_from(manifest, entry, registry)
+        and origin_of(manifest).get("content") == content_digest(entry)
+        and entry.version in {"", manifest.version}
+    )
+
+
+def content_digest(entry: Entry) -> str:
+    """What is another one if *entry* installs or runs something else, and the same if only texts for people change.
+
+    To be recorded as ``origin.content`` of the manifest, of the entry as the registry has it.
+    """
+    document = entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    content = {key: document[key] for key in _CONTENT if document.get(key) not in (None, "", [], {})}
+    if isinstance(content.get("permissions"), list):
+        content["permissions"] = sorted(content["permissions"])
+    content["configurableProperties"] = [
+        {key: value for key, value in prop.items() if key not in _TEXTS}
+        for prop in document.get("configurableProperties", ())
+    ]
+    if isinstance(content.get("source"), dict):
+        content["source"] = {**content["source"], "url": strip_credentials(content["source"].get("url", ""))}
+    data = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return _FORM + hashlib.sha256(data.encode()).hexdigest()
 
 
 def is_same_version(manifest: Manifest, entry: Entry, wanted: str) -> bool:
@@ -58,11 +113,6 @@ def is_same_version(manifest: Manifest, entry: Entry, wanted: str) -> bool:
     if requested and requested not in _installed_versions(manifest):
         return False
     return bool(wanted) or entry.version in {"", manifest.version}
-
-
-def _origin(manifest: Manifest) -> dict[str, JsonValue]:
-    origin = (manifest.model_extra or {}).get("origin")
-    return origin if isinstance(origin, dict) else {}
 
 
 def _thing(source: Source) -> tuple[str, ...]:

@@ -40,6 +40,9 @@ WATCH_INTERVAL: Final = 0.5
 _FULL: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT")
 _MISMATCH: Final = ("DO NOT MATCH THE HASHES", "EINTEGRITY", "Hashes are required")
 
+_CREDENTIALS: Final = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/@\s]{1,2048}@", re.IGNORECASE)
+"""Bounded, so that no text takes the square of its length."""
+
 log = logging.getLogger(__name__)
 
 
@@ -191,4 +194,4 @@ def explain(doing: str, root: Path, *, network: bool, code: int, stderr: str) ->
 
 def strip_credentials(text: str) -> str:
     """*text* without the user and password parts of its URLs."""
-    return re.sub(r"(\b[a-z][a-z0-9+.-]*://)[^/@\s]+@", r"\1", text, flags=re.IGNORECASE)
+    return _CREDENTIALS.sub(r"\1", text)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
@@ -24,10 +24,11 @@ from mcpd.runtime.backoff import Backoff
 from mcpd.runtime.launch import Leash
 from mcpd.runtime.room import check_room
 from mcpd.runtime.sandbox import server_spec
+from mcpd.runtime.trials import Trials
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from pathlib import Path
 
     from mcpd.paths import Paths
@@ -139,6 +140,7 @@ class Sessions:
         self._watchers: set[asyncio.Task[None]] = set()
         self._listeners: list[Callable[[SessionEvent], None]] = []
         self._pending: list[_Pending] = []
+        self._trials = Trials()
         self._last_number = 0
         self._closed = False
 
@@ -151,11 +153,13 @@ class Sessions:
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled`, :class:`~mcpd.errors.NotStdio`,
         :class:`~mcpd.errors.SystemInstanceOnly`, :class:`~mcpd.errors.ConfigMissing`, :class:`~mcpd.errors.HeldBack`,
-        :class:`~mcpd.errors.LimitExceeded`, :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.InvalidConfig`
-        and :class:`~mcpd.errors.SpawnFailed`.
+        :class:`~mcpd.errors.LimitExceeded`, :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.InvalidConfig`,
+        :class:`~mcpd.errors.SpawnFailed`, and :class:`~mcpd.errors.Busy` for one that is on trial (:meth:`reserved`).
         """
         if not set(fds) <= {0, 1, 2}:
             raise InvalidArgument(f"{server_id}: only the descriptors 0, 1 and 2 can be given, not {sorted(fds)}")
+        if not owner.is_mcpd:
+            await self._trials.over(server_id, owner.name)
         running = [session.owner for session in self._sessions.values()]
         running += [pending.owner for pending in self._pending]
         check_room(server_id, owner, running, self._settings.runtime, self._scope)
@@ -174,6 +178,17 @@ class Sessions:
         if pending.stop_for:
             _begin_stop(session, pending.stop_for)
         return session
+
+    @asynccontextmanager
+    async def reserved(self, server_id: str) -> AsyncIterator[None]:
+        """Have nobody but mcpd start *server_id*, which is on trial; others wait a while.
+
+        It begins when what is being started already runs, from whatever version that found.
+        """
+        with self._trials.of(server_id):
+            for pending in [pending for pending in self._pending if pending.server_id == server_id]:
+                await pending.done.wait()
+            yield
 
     async def _launch(self, pending: _Pending, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
         """Launch as a task of its own, which :meth:`close` can give up without giving up its caller."""
@@ -222,6 +237,7 @@ class Sessions:
 
     async def stop_owner(self, name: str) -> None:
         """End what the client *name*, which has vanished, started or is starting."""
+        self._trials.leave(name)
         for pending in self._pending:
             if pending.owner.name == name:
                 pending.stop_for = "owner-gone"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Directories of a user and of a system nobody else uses."""
-    for name in ("DATA", "STATE", "CACHE"):
+    for name in ("CONFIG", "DATA", "STATE", "CACHE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / "home" / name.lower()))
     monkeypatch.setenv("MCP_USER_SOURCES_PATH", str(tmp_path / "home/sources.list"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "home/run"))

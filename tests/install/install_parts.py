@@ -27,9 +27,10 @@ from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.sessions import Sessions
 from mcpd.settings import InstallSettings, Settings
 from mcpd.store import Store
+from mcpd.trust.keys import Keys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
 
 SERVER = """
 import json, os, sys, time
@@ -102,18 +103,27 @@ class Shelf:
         self.entries_by_id: dict[str, Entry] = {}
         self.origin = "file:///registry.json"
         self.refreshed = 0
+        self.signer = ""
+        """Name of the key that vouches for all of it."""
+        self.pinned: set[str] = set()
 
     def put(self, document: Mapping[str, Any]) -> None:
         entry = Entry.parse(dict(document), "test")
         self.entries_by_id[entry.id] = entry
 
-    def find(self, server_id: str) -> CatalogEntry:
+    def find(self, server_id: str, source: str = "") -> CatalogEntry:
         if server_id not in self.entries_by_id:
             raise NotFound(f"no source offers {server_id}")
-        return CatalogEntry(self.entries_by_id[server_id], self.origin)
+        return self._offer(server_id)
 
-    def offers(self) -> dict[str, list[CatalogEntry]]:
-        return {key: [CatalogEntry(entry, self.origin)] for key, entry in self.entries_by_id.items()}
+    def offers(self, ids: Collection[str]) -> dict[str, list[CatalogEntry]]:
+        return {key: [self._offer(key)] for key in self.entries_by_id.keys() & set(ids)}
+
+    def _offer(self, server_id: str) -> CatalogEntry:
+        return CatalogEntry(self.entries_by_id[server_id], self.origin, bool(self.signer), self.signer)
+
+    def pins_sha256(self, sha256: str) -> str:
+        return self.signer if self.signer and sha256 in self.pinned else ""
 
     async def refresh(self, progress: Any = None) -> list[Any]:
         self.refreshed += 1
@@ -187,7 +197,8 @@ async def make_world(scope: Scope = Scope.USER, **install: Any) -> AsyncIterator
     launcher, shelf = PlainLauncher(), Shelf()
     sessions = Sessions(store, launcher, paths, settings, scope)
     launchers = Launchers(launcher, launcher)
-    installer = Installer(store, shelf, sessions, launchers, paths, settings, scope)  # type: ignore[arg-type]
+    keys = Keys(paths, scope)
+    installer = Installer(store, shelf, sessions, launchers, paths, settings, scope, keys)  # type: ignore[arg-type]
     world = World(paths, store, shelf, sessions, installer)
 
     def note(event: JobEvent) -> None:

@@ -311,7 +311,7 @@ async def test_S18_a_remote_server_is_its_manifest_only(world: World) -> None:
         job = await world.install(document)
     assert job.error is None
     directory = world.store.get("remote").generation
-    assert sorted(path.name for path in directory.iterdir()) == [".mcpd-lock.json", "manifest.json"]
+    assert sorted(path.name for path in directory.iterdir()) == [".mcpd-files", ".mcpd-lock.json", "manifest.json"]
 
 
 async def test_finished_jobs_and_refresh(world: World) -> None:

@@ -74,11 +74,11 @@ async def test_the_registry_of_a_server_updates_it_though_another_comes_first(
     source = project(tmp_path / "src")
     await world.fetch(local(source))
     world.shelf.put(local(source, "dual", version="2.0"))
-    own = world.shelf.offers()[HELLO]
+    own = world.shelf.offers([HELLO])[HELLO]
     world.shelf.origin = OTHER
     world.shelf.put(local(source, "pages", version="3.0"))
-    others = world.shelf.offers()[HELLO]
-    monkeypatch.setattr(world.shelf, "offers", lambda: {HELLO: [*others, *own]})
+    others = world.shelf.offers([HELLO])[HELLO]
+    monkeypatch.setattr(world.shelf, "offers", lambda _ids: {HELLO: [*others, *own]})
     assert world.installer.updates() == {HELLO: "2.0"}
     await world.update()
     assert arguments(world) == ["server.py", "dual"]

@@ -16,12 +16,13 @@ from mcpd.errors import (
     AlreadyInstalled,
     Busy,
     IntegrityMismatch,
+    InvalidArgument,
     InvalidManifest,
     NotSupported,
     SourceUnavailable,
     SystemInstanceOnly,
 )
-from mcpd.install import InstallOptions, JobEvent, JobState
+from mcpd.install import InstallOptions, JobEvent, JobState, read_lock
 from mcpd.paths import Scope
 from tests.servers.remote_harness import far_server
 
@@ -242,6 +243,73 @@ async def test_a_summary_is_completed_from_its_manifest(world: World, tmp_path: 
     await job.wait()
     assert isinstance(job.error, InvalidManifest)
     assert "org.test.hello" in job.error.message
+
+
+async def test_a_summary_of_another_version_than_its_manifest_is_installed_once(world: World, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.json"
+    whole.write_text(json.dumps(local(project(tmp_path / "src"))))
+    summary = {"id": "org.test.hello", "name": "Hello", "version": "2.0", "manifest": whole.as_uri()}
+    assert (await world.fetch(summary)).error is None
+    assert world.installer.updates() == {}
+
+
+async def test_a_manifest_of_a_summary_is_no_larger_than_one_of_a_caller(world: World, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.json"
+    whole.write_text(json.dumps(local(project(tmp_path / "src"), description="x" * 1024 * 1024)))
+    job = await world.fetch({"id": "org.test.hello", "name": "Hello", "manifest": whole.as_uri()})
+    assert isinstance(job.error, SourceUnavailable)
+    assert world.store.list() == []
+
+
+async def test_a_key_vouches_for_nothing_that_is_not_pinned(world: World, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.json"
+    whole.write_text(json.dumps(local(project(tmp_path / "src"))))
+    integrity = {"manifestSha256": hashlib.sha256(whole.read_bytes()).hexdigest()}
+    world.shelf.signer = "example"
+    job = await world.fetch({"id": "org.test.hello", "manifest": whole.as_uri(), "integrity": integrity})
+    assert job.error is None
+    assert read_lock(world.store.get("org.test.hello").generation)["verified"] == ""
+    document = json.dumps({**local(tmp_path / "src"), "id": "other"}).encode()
+    signed = world.installer.install_manifest(document, InstallOptions(consent=True), os.getuid(), "example")
+    await signed.wait()
+    assert signed.error is None
+    assert read_lock(world.store.get("other").generation)["verified"] == ""
+
+
+async def test_a_version_is_that_of_one_server(world: World, tmp_path: Path) -> None:
+    for ids in ([], ["org.test.hello", "other"]):
+        with pytest.raises(InvalidArgument, match="one server"):
+            await world.installer.newer(ids, InstallOptions(version="1.0"))
+
+
+async def test_a_key_vouches_for_no_version_that_somebody_chose(world: World, tmp_path: Path) -> None:
+    document = local(project(tmp_path / "src"))
+    assert (await world.fetch(document)).error is None
+    world.shelf.signer = "example"
+    pinned = {"type": "npm", "package": "x", "version": "2.0.0"}
+    world.shelf.put({**document, "version": "2.0", "source": pinned})
+    (newer,) = await world.installer.newer(["org.test.hello"], InstallOptions())
+    assert newer.verified
+    (chosen,) = await world.installer.newer(["org.test.hello"], InstallOptions(version="1.5.0"))
+    assert not chosen.verified
+    assert chosen.entry.source is not None
+    assert chosen.entry.source.version == "1.5.0"
+
+
+async def test_a_value_given_while_the_rest_is_built_counts(world: World, tmp_path: Path) -> None:
+    given: list[str] = []
+
+    def give(event: JobEvent) -> None:
+        if event.job.progress >= 90 and event.job.state is JobState.VERIFYING and not given:
+            given.append("late")
+            event.job.set_config({"region": "late"})
+
+    world.installer.jobs.subscribe(give)
+    document = local(project(tmp_path / "src"), "config", configurableProperties=[{**REGION, "required": False}])
+    job = await world.install(document)
+    assert job.error is None
+    assert given
+    assert world.store.values("org.test.hello")["region"] == "late"
 
 
 async def test_credentials_of_a_source_are_not_kept(world: World, tmp_path: Path) -> None:

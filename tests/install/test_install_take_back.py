@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from install_parts import World, local, project, reach
 
-from mcpd.errors import Unhealthy
+from mcpd.errors import NeedsApproval, Unhealthy
 from mcpd.install import InstallOptions, JobState
-from mcpd.install import pipeline as pipeline_module
+from mcpd.install import activation as activation_module
 from mcpd.runtime.sessions import Owner, Session
 
 if TYPE_CHECKING:
@@ -46,7 +46,10 @@ async def test_a_secret_is_restored_though_another_value_was_missing(world: Worl
     job.set_secret("api_key", "old")
     await job.wait()
     world.shelf.put(local(source, "config", version="1.1", configurableProperties=[*properties, REGION]))
-    assert (await world.update(config={"region": "eu"})).error is None
+    assert isinstance((await world.update(config={"region": "eu"})).error, NeedsApproval)
+    approval = world.installer.approve(HELLO, os.getuid())
+    await approval.wait()
+    assert approval.error is None
     world.store.set_config(HELLO, {"region": None})
     world.shelf.put(local(source, "exit", version="2.0", configurableProperties=[*properties, REGION]))
     update = await world.installer.update([], InstallOptions(), os.getuid())
@@ -66,24 +69,25 @@ async def test_sessions_of_the_unhealthy_generation_end_and_no_others(
     source = project(tmp_path / "src")
     await world.fetch(local(source))
     begun: list[Session] = []
+    mcpd = Owner(os.getuid(), "mcpd.install", is_mcpd=True)
     with client() as stdin:
         owner = Owner(os.getuid(), "client")
         earlier = await world.sessions.spawn(HELLO, {0: stdin}, owner=owner)
 
         class Unsound:
-            """A check that clients are faster than, and that fails."""
+            """A check that fails while a client wants the server."""
 
             def __init__(self, *_: object) -> None:
                 pass
 
             async def run(self) -> None:
-                begun.append(await world.sessions.spawn(HELLO, {0: stdin}, owner=owner))
+                begun.append(await world.sessions.spawn(HELLO, {0: stdin}, owner=mcpd))
                 pending.append(asyncio.create_task(world.sessions.spawn(HELLO, {0: stdin}, owner=owner)))
                 await asyncio.sleep(0)
                 raise Unhealthy("it is not sound")
 
         pending: list[asyncio.Task[Session]] = []
-        monkeypatch.setattr(pipeline_module, "HealthCheck", Unsound)
+        monkeypatch.setattr(activation_module, "HealthCheck", Unsound)
         world.shelf.put(local(source, version="2.0"))
         update = await world.update()
         assert isinstance(update.error, Unhealthy)

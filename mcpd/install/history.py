@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The installations of a server that are still there."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from mcpd.errors import InvalidManifest, NotFound, from_oserror
+from mcpd.install.lockfile import read_lock
+from mcpd.install.updates import recorded_registry
+from mcpd.store.files import is_missing
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.model import Manifest
+    from mcpd.store import Store
+
+_PINS: Final = ("rev", "version", "sha256")
+"""What of the resolved source names one state of it, the most telling first."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationInfo:
+    """One installation."""
+
+    number: int
+    version: str
+    """Empty where the manifest is broken."""
+    state: Literal["active", "previous", "pending"]
+    """``pending`` waits for approval; ``previous`` is also a newer one that was gone back from."""
+    registry: str
+    """URL of where it came from; empty if a caller brought it, or if nobody knows."""
+    resolved: str
+    """The commit, version or hash that its pin came out as."""
+    installed: float
+    """Seconds since the epoch."""
+    verified: bool
+    """Whether a trusted key vouched for it when it was installed."""
+
+
+def history(store: Store, server_id: str) -> list[GenerationInfo]:
+    """The installations of *server_id* in the scope of *store*, the newest first.
+
+    There are none of a server that mcpd did not install. Blocks on the disk. Raises :class:`~mcpd.errors.NotFound`.
+    """
+    store.get(server_id)
+    active, held = store.active_generation(server_id), store.held(server_id)
+    numbers = {*store.generations(server_id), *(number for number in (active, held) if number is not None)}
+    found = []
+    for number in sorted(numbers, reverse=True):
+        with suppress(NotFound):  # removed since
+            found.append(_info(store, server_id, number, active, held))
+    return found
+
+
+def _info(store: Store, server_id: str, number: int, active: int | None, held: int | None) -> GenerationInfo:
+    path = store.generation_path(server_id, number)
+    manifest: Manifest | None
+    try:
+        manifest = store.generation_manifest(server_id, number)
+    except InvalidManifest:
+        manifest = None
+    lock = read_lock(path)
+    resolved = lock.get("resolved")
+    known = resolved if isinstance(resolved, dict) else {}
+    return GenerationInfo(
+        number,
+        manifest.version if manifest else "",
+        "active" if number == active else "pending" if number == held else "previous",
+        _text(lock.get("registry")) or (recorded_registry(manifest) if manifest else "") or "",
+        next((_text(known[key]) for key in _PINS if known.get(key)), ""),
+        _installed(lock, path),
+        bool(lock.get("verified")),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _installed(lock: dict[str, Any], path: Path) -> float:
+    try:
+        return datetime.fromisoformat(_text(lock.get("installed"))).timestamp()
+    except (ValueError, OverflowError):
+        try:
+            return path.stat().st_mtime
+        except OSError as error:
+            if is_missing(error):
+                return 0.0
+            raise from_oserror(error, f"reading {path}") from error
+
+
+def last_other(store: Store, server_id: str) -> int | None:
+    """The newest generation before the active one that is something else; None if there is none.
+
+    An update that was undone and came again is there twice. Blocks on the disk.
+    """
+    active = store.active_generation(server_id)
+    if active is None:
+        return None
+    present = _identity(store.generation_path(server_id, active))
+    older = [number for number in reversed(store.generations(server_id)) if number < active]
+    return next((number for number in older if _identity(store.generation_path(server_id, number)) != present), None)
+
+
+def _identity(generation: Path) -> str:
+    """What is the same for two installations of the same."""
+    lock = read_lock(generation)
+    return json.dumps([lock.get(key) for key in ("source", "resolved", "content", "files")], sort_keys=True)

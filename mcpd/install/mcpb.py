@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers from an MCP bundle (.mcpb): a zip file that says itself how its server is started and configured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.errors import InvalidManifest
+from mcpd.formats.mcpb import entry_of_bundle, file_wanted
+from mcpd.install.archive import ArchiveFile, check_url
+from mcpd.install.outcome import LockedFile, Outcome, Resolution
+from mcpd.install.project import ProjectBuild
+from mcpd.install.python import VENV
+from mcpd.install.threads import in_thread
+from mcpd.model import load_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.install.workbench import Workbench
+    from mcpd.model import Entry, Source
+
+MANIFEST: Final = "manifest.json"
+"""The member that describes the server; an installed server has a file of that name that is mcpd's."""
+_OWN: Final = ("transports", "configurableProperties", "env")
+"""What a bundle alone knows."""
+_PROJECT: Final = ("pyproject.toml", "requirements.txt")
+
+
+class McpbRecipe:
+    """The bundle ``source.url``."""
+
+    def __init__(self, bench: Workbench, source: Source) -> None:
+        self._bench = bench
+        self._source = source
+        self._archive = ArchiveFile(bench, source)
+        self._file = LockedFile("", "", "")
+        self._type = ""
+        self._project: ProjectBuild | None = None
+
+    @staticmethod
+    def check(entry: Entry, source: Source) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        if said := file_wanted(source):
+            raise InvalidManifest(f"{entry.id}: {said}")
+        check_url(entry, source)
+        if source.path or source.rev:
+            raise InvalidManifest(f"{entry.id}: a bundle is installed whole and pinned by 'sha256'; drop path and rev")
+
+    async def resolve(self) -> Resolution:
+        """See :class:`~mcpd.install.outcome.Recipe`; fetches the bundle, which says what its server is."""
+        self._bench.stage(0, 10)
+        digest = await self._archive.download()
+        origin = f"{self._bench.entry.id}: {MANIFEST} of {self._archive.name}"
+        manifest = load_json(await self._archive.member(MANIFEST), origin)
+        bundle = entry_of_bundle(manifest, origin, id=self._bench.entry.id)
+        self._type = str(manifest["server"]["type"])
+        self._file = LockedFile(self._archive.name, bundle.version, f"sha256:{digest}")
+        described = self._bench.entry.stdio is not None
+        return Resolution((self._file,), None if described else merged(self._bench.entry, bundle, origin))
+
+    async def fetch(self) -> None:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        unpacked = await self._archive.extract()
+        await in_thread(self._adopt, unpacked)
+        if await in_thread(self._needs_packages):
+            self._project = ProjectBuild(self._bench)
+            await self._project.fetch()
+
+    async def build(self) -> Outcome:
+        """See :class:`~mcpd.install.outcome.Recipe`."""
+        outcome = Outcome()
+        if self._project is not None:
+            outcome = await self._project.build({})
+        await in_thread(self._allow_start)
+        return replace(
+            outcome,
+            version=self._file.version,
+            resolved={"sha256": self._file.integrity.removeprefix("sha256:")},
+            files=(self._file, *outcome.files),
+        )
+
+    def _adopt(self, unpacked: Path) -> None:
+        """Move everything of the bundle into the generation."""
+        left_out = {MANIFEST, VENV} if self._type == "uv" else {MANIFEST}
+        self._archive.refuse_reserved(unpacked)
+        for path in sorted(unpacked.iterdir()):
+            if path.name not in left_out:
+                path.rename(self._bench.root / path.name)
+
+    def _needs_packages(self) -> bool:
+        """Whether the bundle names Python packages that it does not bring."""
+        root = self._bench.root
+        named = any((root / name).is_file() for name in _PROJECT)
+        libraries = (path for place in self._library_paths() for path in (root / place).glob("*.dist-info"))
+        brought = (root / VENV).is_dir() or any(libraries)
+        return named and (self._type == "uv" or (self._type == "python" and not brought))
+
+    def _library_paths(self) -> list[str]:
+        """Where in the bundle its Python modules are, as far as its environment says it."""
+        env = (self._bench.entry.model_extra or {}).get("env")
+        named = str(env.get("PYTHONPATH", "")) if isinstance(env, dict) else ""
+        return [path for path in named.split(":") if path and not path.startswith(("/", "{"))]
+
+    def _allow_start(self) -> None:
+        """Let the program be started that zip files made elsewhere do not mark as one."""
+        stdio = self._bench.entry.stdio
+        root = self._bench.root.resolve()
+        if stdio is None or "/" not in stdio.command or stdio.command.startswith("/"):
+            return
+        path = (root / stdio.command).resolve()
+        if path.is_relative_to(root) and path.is_file():
+            path.chmod(0o755)
+
+
+def merged(entry: Entry, bundle: Entry, origin: str) -> Entry:
+    """*entry*, of a registry, with what its *bundle* alone knows: how it is started, and what it wants to be told.
+
+    The words for people are the registry's where it has some. So are the permissions, to which those are added that
+    grant what the user names in the configuration. Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*.
+    """
+    said, own = entry.to_json(), bundle.to_json()
+    document: dict[str, Any] = {**own, **{key: value for key, value in said.items() if value not in (None, "", [], {})}}
+    for key in _OWN:
+        document.pop(key, None)
+        if key in own:
+            document[key] = own[key]
+    if entry.name == entry.id:  # what one without a name is called
+        document["name"] = bundle.name
+    document["transports"] = [*own["transports"], *(t.to_json() for t in entry.transports if t.is_remote)]
+    if "permissions" in entry.model_fields_set:
+        named = [text for text in bundle.permissions if "{config." in text]
+        document["permissions"] = list(dict.fromkeys([*entry.permissions, *named]))
+    if not bundle.runs_here:
+        document["platforms"] = bundle.platforms
+    return type(entry).parse(document, origin)

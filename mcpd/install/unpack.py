@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Unpack an archive that a stranger made: a program of the standard library alone, to be run where nothing is in reach.
+
+``unpack.py extract ARCHIVE TARGET`` unpacks a tar or zip file into the directory TARGET, which it makes;
+``unpack.py member ARCHIVE NAME`` writes one file of a zip file to its standard output. What is wrong with an archive is
+one line ``error: …`` on standard error, and the status 1; what was unpacked until then is the caller's to remove.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+import sys
+import tarfile
+import unicodedata
+import zipfile
+from contextlib import closing
+from typing import IO, Final
+
+MAX_MEMBERS: Final = 100_000
+"""Files, directories and links of an archive, with the directories that are only named by what is in them."""
+MAX_BYTES: Final = 4 << 30
+"""Bytes that all files of an archive unpack to."""
+MAX_RATIO: Final = 100
+"""What a byte of an archive may unpack to, once there are :data:`MODEST_BYTES`; programs come to some 10."""
+MODEST_BYTES: Final = 256 << 20
+MAX_HEADERS: Final = 256 << 20
+"""Bytes of a tar file that are no files; names and attributes may be of any length there."""
+MAX_MEMBER: Final = 1 << 20
+"""Bytes of a file that is written to standard output, or read as the target of a link."""
+MAX_NAME: Final = 255
+"""Bytes of one part of a path."""
+MAX_PATH: Final = 1024
+"""Bytes."""
+MAX_DEPTH: Final = 64
+MEMORY: Final = 1 << 30
+"""Bytes of memory, and :data:`SECONDS` of a processor, for a table of contents or a compression that takes more."""
+SECONDS: Final = 600
+_CHUNK: Final = 1 << 20
+_SHOWN: Final = 150
+_ENCRYPTED: Final = 0x41
+_LOCAL_HEADER: Final = 30
+_ZIP_MARKS: Final = (b"PK\3\4", b"PK\5\6")
+
+
+class Refused(Exception):
+    """The archive is not unpacked; the text names the member and its fault."""
+
+
+def extract(archive: str, target: str) -> None:
+    """Unpack the file *archive* into the directory *target*, which must not exist.
+
+    Raises :class:`Refused`, OSError, and what :mod:`tarfile` and :mod:`zipfile` raise for files that are none.
+    """
+    with open(archive, "rb") as file:  # noqa: PTH123 - pathlib would be most of what starting this costs
+        size = os.fstat(file.fileno()).st_size
+        unpacked = _Unpacked(target, min(MAX_BYTES, max(MODEST_BYTES, MAX_RATIO * size)))
+        if _is_zip(file):
+            with zipfile.ZipFile(file) as opened:
+                _extract_zip(opened, file, unpacked)
+        else:
+            with tarfile.open(fileobj=file, mode="r:*") as opened:
+                _extract_tar(opened, unpacked)
+        unpacked.make_links()
+
+
+def member(archive: str, name: str) -> bytes:
+    """The content of the file *name* in the zip file *archive*, all of which is looked through first.
+
+    Raises what :func:`extract` raises.
+    """
+    with open(archive, "rb") as file:  # noqa: PTH123
+        if not _is_zip(file):
+            raise Refused("it is no zip file")
+        with zipfile.ZipFile(file) as opened:
+            for info, path in _zip_members(opened, file, MAX_BYTES):
+                if path == name and not info.is_dir():
+                    return _small(opened, info, path)
+    raise Refused(f"it holds no {_shown(name)}")
+
+
+def checked_name(raw: str) -> str:
+    """*raw*, what an archive calls a member, as a path below the target; empty for the target itself.
+
+    Raises :class:`Refused` for one that leads elsewhere, or that no system or no terminal would take well.
+    """
+    name = raw
+    while name.startswith("./"):
+        name = name[2:]
+    name = name.removesuffix("/")
+    if name in {"", "."} and raw not in {"", "/"}:
+        return ""
+    if not name or any(unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"} for char in name):
+        raise Refused(f"{_shown(raw)}: a name that is empty, not in UTF-8 or with control characters")
+    if name.startswith("/") or "\\" in name:
+        raise Refused(f"{_shown(raw)}: an absolute name, or one with backslashes")
+    parts = name.split("/")
+    if ".." in parts:
+        raise Refused(f"{_shown(raw)}: a name that climbs out of the archive")
+    if "" in parts or "." in parts:
+        raise Refused(f"{_shown(raw)}: a name with empty parts")
+    if len(parts) > MAX_DEPTH or len(name.encode()) > MAX_PATH or any(len(part.encode()) > MAX_NAME for part in parts):
+        raise Refused(f"{_shown(raw)}: a name that is too long or too deep")
+    return name
+
+
+def leads_outside(relative: str, points_at: str) -> bool:
+    """Whether a link at *relative* (below a root, its parents being real directories) that reads *points_at* may leave.
+
+    ``..`` is accepted only at the beginning: behind a name, which may be a link itself, it could lead anywhere.
+    """
+    parts = [part for part in points_at.split("/") if part not in {"", "."}]
+    climbs = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    return points_at.startswith("/") or climbs > relative.count("/") or ".." in parts[climbs:]
+
+
+class _Unpacked:
+    """What has come out of an archive. Links are made last, so that nothing can be written through one."""
+
+    def __init__(self, target: str, limit: int) -> None:
+        """*limit* is the number of bytes that may come out."""
+        os.mkdir(target, 0o755)  # noqa: PTH102
+        self._target = target
+        self._left = limit
+        self.limit = limit
+        self._kinds = {"": "directory"}
+        self._links: list[tuple[str, str]] = []
+
+    def directory(self, name: str) -> None:
+        """Make a directory; one that is there is left as it is, for archives name many twice."""
+        if self._kinds.get(name) != "directory":
+            self._place(name, "directory")
+            os.mkdir(self._path(name), 0o755)  # noqa: PTH102
+
+    def file(self, name: str, content: IO[bytes], size: int, *, executable: bool) -> None:
+        """Write a file of *size* bytes."""
+        self._place(name, "file")
+        mode = 0o755 if executable else 0o644
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(self._path(name), flags, mode), "wb") as file:  # noqa: PTH123
+            done = 0
+            while chunk := content.read(_CHUNK):
+                done += len(chunk)
+                self._left -= len(chunk)
+                if self._left < 0:
+                    raise _too_large(self.limit)
+                file.write(chunk)
+        if done != size:
+            raise Refused(f"{_shown(name)}: {done:,} bytes, where the archive names {size:,}")
+
+    def copy(self, name: str, of: str, *, executable: bool) -> None:
+        """Write what the file *of* holds; what is changed in one must not change in the other."""
+        if self._kinds.get(of) != "file":
+            raise Refused(f"{_shown(name)}: a link to {_shown(of)}, which is no file before it in the archive")
+        with open(self._path(of), "rb") as content:  # noqa: PTH123
+            self.file(name, content, os.fstat(content.fileno()).st_size, executable=executable)
+
+    def link(self, name: str, points_at: str) -> None:
+        """Make a symlink, in the end."""
+        strange = not points_at.isprintable() or not points_at or len(points_at) > MAX_PATH
+        if strange or leads_outside(name, points_at):
+            raise Refused(f"{_shown(name)}: a link that leads outside, to {_shown(points_at)}")
+        self._place(name, "link")
+        self._links.append((points_at, self._path(name)))
+
+    def make_links(self) -> None:
+        """Make what :meth:`link` was told."""
+        for points_at, path in self._links:
+            os.symlink(points_at, path)  # noqa: PTH211
+
+    def _place(self, name: str, kind: str) -> None:
+        """Note *name*, and make the directories above it."""
+        if name in self._kinds:
+            raise _twice(name)
+        parent = name.rpartition("/")[0]
+        if self._kinds.get(parent) not in {"directory", None}:
+            raise Refused(f"{_shown(name)}: below {_shown(parent)}, which is no directory")
+        self.directory(parent)
+        if len(self._kinds) > MAX_MEMBERS:
+            raise _too_many()
+        self._kinds[name] = kind
+
+    def _path(self, name: str) -> str:
+        return f"{self._target}/{name}"
+
+
+def _extract_zip(archive: zipfile.ZipFile, file: IO[bytes], unpacked: _Unpacked) -> None:
+    for info, name in _zip_members(archive, file, unpacked.limit):
+        mode = info.external_attr >> 16
+        if info.is_dir() or stat.S_ISDIR(mode):
+            unpacked.directory(name)
+        elif stat.S_ISLNK(mode):
+            unpacked.link(name, _small(archive, info, name).decode("utf-8", "surrogateescape"))
+        else:
+            with archive.open(info) as content:
+                unpacked.file(name, content, info.file_size, executable=bool(mode & 0o111))
+
+
+def _zip_members(archive: zipfile.ZipFile, file: IO[bytes], limit: int) -> list[tuple[zipfile.ZipInfo, str]]:
+    """What is in *archive*, with the path of each; nothing of it was unpacked yet."""
+    infos = archive.infolist()
+    if len(infos) > MAX_MEMBERS:
+        raise _too_many()
+    if sum(info.file_size for info in infos) > limit:
+        raise _too_large(limit)
+    found = [(info, _checked_info(info)) for info in infos]
+    files: set[str] = set()
+    for info, name in found:
+        if name in files:
+            raise _twice(name)
+        if not info.is_dir():
+            files.add(name)
+    _check_overlap(archive, file)
+    return found
+
+
+def _checked_info(info: zipfile.ZipInfo) -> str:
+    # What zipfile shows ends at the first NUL.
+    name = checked_name(info.orig_filename)
+    kind = stat.S_IFMT(info.external_attr >> 16)
+    if info.flag_bits & _ENCRYPTED:
+        raise Refused(f"{_shown(name)}: is encrypted")
+    if kind not in {0, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK}:
+        raise _no_file(name)
+    if not name and not info.is_dir():
+        raise Refused(f"{_shown(info.orig_filename)}: a file without a name")
+    return name
+
+
+def _check_overlap(archive: zipfile.ZipFile, file: IO[bytes]) -> None:
+    """Refuse members that share bytes, by which an archive unpacks to the square of its size."""
+    end = 0
+    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        file.seek(max(info.header_offset, 0))
+        header = file.read(_LOCAL_HEADER)
+        names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
+        if info.header_offset < end or len(header) < _LOCAL_HEADER:
+            raise Refused(f"{_shown(info.orig_filename)}: overlaps another file of the archive")
+        end = info.header_offset + _LOCAL_HEADER + names + info.compress_size
+    if end > archive.start_dir:
+        raise Refused("its last file overlaps its table of contents")
+
+
+def _small(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> bytes:
+    if info.file_size > MAX_MEMBER:
+        raise Refused(f"{_shown(name)}: larger than {MAX_MEMBER:,} bytes")
+    return archive.read(info)
+
+
+def _extract_tar(archive: tarfile.TarFile, unpacked: _Unpacked) -> None:
+    for number, info in enumerate(archive):
+        if number >= MAX_MEMBERS:
+            raise _too_many()
+        if archive.offset > unpacked.limit + MAX_HEADERS or info.size > unpacked.limit:
+            raise _too_large(unpacked.limit)
+        _extract_member(archive, info, unpacked)
+
+
+def _extract_member(archive: tarfile.TarFile, info: tarfile.TarInfo, unpacked: _Unpacked) -> None:
+    name, executable = checked_name(info.name), bool(info.mode & 0o111)
+    if info.isdir():
+        unpacked.directory(name)
+    elif not name:
+        raise Refused(f"{_shown(info.name)}: a file without a name")
+    elif info.issym():
+        unpacked.link(name, info.linkname)
+    elif info.islnk():
+        unpacked.copy(name, checked_name(info.linkname), executable=executable)
+    elif info.isreg() and not info.issparse() and info.size >= 0:
+        content = archive.extractfile(info)
+        assert content is not None  # noqa: S101 -- for the type checker: it is a file
+        with closing(content):
+            unpacked.file(name, content, info.size, executable=executable)
+    else:
+        raise _no_file(name)
+
+
+def _is_zip(file: IO[bytes]) -> bool:
+    """By how it begins: what ends like a zip file may be anything else, too."""
+    start = file.read(4)
+    file.seek(0)
+    return start in _ZIP_MARKS
+
+
+def _shown(name: str) -> str:
+    """*name*, which a stranger chose, fit for one line of a message."""
+    shown = name if name.isprintable() else ascii(name)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+
+
+def _no_file(name: str) -> Refused:
+    return Refused(f"{_shown(name)}: neither a plain file nor a directory nor a link")
+
+
+def _twice(name: str) -> Refused:
+    return Refused(f"{_shown(name)}: there twice")
+
+
+def _too_many() -> Refused:
+    return Refused(f"it holds more than {MAX_MEMBERS:,} files and directories")
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(f"it unpacks to more than {limit >> 20:,} MiB, which is too much, or too much for its size")
+
+
+def _fault(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "reading it takes too much memory"
+    if isinstance(error, tarfile.ReadError) and "could not be opened" in str(error):
+        return "it is neither a zip file nor a tar file in a compression that is known here"
+    said = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+    return said if isinstance(error, Refused) else f"it cannot be read: {_shown(said.splitlines()[0])}"
+
+
+def _bind(what: int, most: int) -> None:
+    """Limit this process, which whoever started it may have limited more."""
+    hard = resource.getrlimit(what)[1]
+    limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (limit, limit))
+
+
+def _main(arguments: list[str]) -> int:
+    os.umask(0o022)
+    _bind(resource.RLIMIT_AS, MEMORY)
+    _bind(resource.RLIMIT_CPU, SECONDS)
+    action, archive, other = arguments
+    try:
+        if action == "extract":
+            extract(archive, other)
+        else:
+            sys.stdout.buffer.write(member(archive, other))
+    except Exception as error:  # noqa: BLE001 - the end of the program: whatever readers raise for what they are given
+        # A name may hold what no encoding has.
+        sys.stderr.buffer.write(f"error: {_fault(error)}\n".encode(errors="backslashreplace"))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))
