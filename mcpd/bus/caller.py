@@ -52,6 +52,8 @@ class Call:
     """What came with the call; closed when it ends."""
     ends: Fds
     """What goes with the reply; closed once that is queued."""
+    memo: dict[str, Any] = field(default_factory=dict)
+    """What was found out to decide about the call, so that exactly that is carried out."""
 
     @property
     def uid(self) -> int:

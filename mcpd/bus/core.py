@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from mcpd.bus.shares import Turns
 from mcpd.errors import McpdError
 from mcpd.runtime.sessions import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Executor
+    from pathlib import Path
 
     from mcpd.catalog import Catalog
     from mcpd.install.installer import Installer
@@ -20,8 +25,14 @@ if TYPE_CHECKING:
     from mcpd.runtime.sessions import Session, Sessions
     from mcpd.settings import Settings
     from mcpd.store import Store
+    from mcpd.trust.keys import Keys
 
+READERS: Final = 2
+"""Long reads at once, each of another user."""
+FIRST_READING: Final = 5.0
+"""Seconds that a search waits for registries that are read for the first time."""
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -33,13 +44,21 @@ class Core:
     settings: Settings
     store: Store
     catalog: Catalog
+    keys: Keys
     sessions: Sessions
     installer: Installer
     launcher_name: str
     version: str
+    bundles: Path
+    """Where bundles that callers bring are kept until they are installed."""
     newer: Mapping[str, str] = field(default_factory=dict)
     """Versions that the registries offer over the installed ones, by server id, as of :meth:`look_for_updates`."""
 
+    began: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the registries have been read that nobody had read when mcpd started."""
+    readers: Executor = field(default_factory=lambda: ThreadPoolExecutor(READERS, "reader"))
+    """Apart from the threads in which servers are started and installed, so that no search keeps those waiting."""
+    turns: Turns = field(default_factory=lambda: Turns(READERS, 1))
     sandbox_problem: str = ""
     """Why servers cannot be confined here, and so are not started; empty if they can, or while it is found out."""
 
@@ -48,6 +67,35 @@ class Core:
         sandbox = ["sandbox"] if self.settings.runtime.sandbox == "on" and not self.sandbox_problem else []
         read_only = ["read-only"] if self.settings.daemon.read_only else []
         return ["spawn", *sandbox, *read_only, f"launcher:{self.launcher_name}"]
+
+    async def in_turn(self, uid: int, function: Callable[[], T]) -> T:
+        """What *function* gives, which reads much: in one of few threads, which the users of the bus share evenly."""
+        await self.turns.enter(uid)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.readers, function)
+        finally:
+            self.turns.leave(uid)
+
+    async def read_new(self) -> bool:
+        """Read the registries that are listed and that nobody has read, as what they offer is expected to be there.
+
+        Returns whether there were any.
+        """
+        try:
+            if all(line.state != "new" for line in await asyncio.to_thread(self.catalog.sources)):
+                return False
+            await self.catalog.refresh(only_new=True)
+        except McpdError as error:
+            log.warning("Registries cannot be read: %s", error.message)
+        finally:
+            self.began.set()
+        return True
+
+    async def stocked(self) -> None:
+        """Return when :meth:`read_new` has ended, or has taken long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_READING):
+                await self.began.wait()
 
     async def look_for_updates(self) -> None:
         """Compare the installed servers with what the registries offered when they were last read."""

@@ -53,6 +53,8 @@ FDS: Final = 1024
 MAX_CALL: Final = 512 * 1024
 """Bytes of one call."""
 MAX_CALL_FDS: Final = 16
+MAX_REPLY: Final = 24 * 1024 * 1024
+"""Bytes of one reply; a message bus ends the connection of who sends more than 32 MiB."""
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +65,7 @@ class Row:
 
     handler: Callable[..., Any]
     """Called with the target, the :class:`~mcpd.bus.caller.Call` and the arguments; may be a coroutine function."""
-    action: str | Callable[..., str | None] | None = None
+    action: str | Callable[..., str | Awaitable[str | None] | None] | None = None
     """The polkit action (without its prefix), or what chooses it from the same arguments; ``None``: anybody may."""
     details: Callable[..., dict[str, str] | Awaitable[dict[str, str]]] | None = None
     """From the same arguments, what the prompt and an administrator's rules are told."""
@@ -199,7 +201,7 @@ class Dispatcher:
                 f"{method.name}: mcpd is read-only and changes nothing; it was started with --read-only, or"
                 " read_only = true is in mcpd.toml below [daemon], or mcpd.toml cannot be used, as mcpd's log then says"
             )
-        action = row.action(target, call, *args) if callable(row.action) else row.action
+        action = await _done(row.action(target, call, *args)) if callable(row.action) else row.action
         if action is not None:
             details = await _done(row.details(target, call, *args)) if row.details else {}
             await self._authority.check(call, action, details)
@@ -256,7 +258,10 @@ def _marshal(method: Method, result: Any) -> bytes:
     try:
         count = len(wire.split(method.gives))
         values = () if count == 0 else (result,) if count == 1 else result
-        return wire.marshal(method.gives, values)
+        body = wire.marshal(method.gives, values)
     except wire.WireError as error:
         # A value of our own that does not fit is our fault, not the caller's argument.
         raise RuntimeError(f"{method.name} gave what its signature {method.gives!r} cannot carry") from error
+    if len(body) > MAX_REPLY:
+        raise LimitExceeded(f"the answer of {method.name} has {len(body)} bytes, more than can be sent")
+    return body

@@ -11,6 +11,8 @@ from mcpd.bus.dispatcher import Row
 from mcpd.bus.names import JOB
 from mcpd.bus.records import plain
 from mcpd.bus.wire import Variant
+from mcpd.errors import InvalidArgument
+from mcpd.install.job import JobKind, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +29,7 @@ CHANGES: Final = {
     "bytes_total": "BytesTotal",
     "cancellable": "Cancellable",
     "needs": "Needs",
+    "plan": "Plan",
 }
 """Attributes of a job that change, and the properties they are."""
 URGENT: Final = frozenset({"state", "needs", "cancellable"})
@@ -52,6 +55,7 @@ class JobObject:
             "BytesDone": Variant("t", job.bytes_done),
             "BytesTotal": Variant("t", job.bytes_total),
             "Cancellable": Variant("b", job.cancellable),
+            "Plan": Variant("aa{sv}", [plain(item.to_dict()) for item in job.plan]),
             "Needs": Variant("aa{sv}", [plain(need.to_dict()) for need in job.needs]),
         }
 
@@ -64,8 +68,10 @@ class JobObject:
         """``Cancel``."""
         self.job.cancel()
 
-    def proceed(self, _call: Call, _options: Mapping[str, Any]) -> None:
+    def proceed(self, call: Call, _options: Mapping[str, Any]) -> None:
         """``Proceed``."""
+        if self.job.needs != call.memo["needs"]:
+            raise InvalidArgument(f"job {self.job.number} waits for something else now; look at its Needs again")
         self.job.proceed()
 
     def set_config(self, _call: Call, changes: Mapping[str, Any], _options: Mapping[str, Any]) -> None:
@@ -81,6 +87,25 @@ def _foreign(target: JobObject, call: Call, *_args: object) -> str | None:
     return None if target.job.owner_uid == call.uid else "cancel-foreign"
 
 
+def _proceeding(target: JobObject, call: Call, *args: object) -> str | None:
+    call.memo["needs"] = list(target.job.needs)
+    agrees = target.job.state is JobState.NEEDS_CONSENT
+    return _foreign(target, call, *args) or ("install-trusted" if agrees and _is_update(target) else None)
+
+
+def _configuring(target: JobObject, call: Call, *args: object) -> str | None:
+    return _foreign(target, call, *args) or ("configure" if _is_update(target) else None)
+
+
+def _giving_secret(target: JobObject, call: Call, *args: object) -> str | None:
+    return _foreign(target, call, *args) or ("set-secret" if _is_update(target) else None)
+
+
+def _is_update(target: JobObject) -> bool:
+    """Whether less was asked for than what installs, so that what it is told on its way is asked for then."""
+    return target.job.kind is JobKind.UPDATE
+
+
 def _details(target: JobObject, _call: Call, *_args: object) -> dict[str, str]:
     return {
         "id": target.job.server_id,
@@ -93,7 +118,7 @@ def _details(target: JobObject, _call: Call, *_args: object) -> dict[str, str]:
 # What lets a job that waits go on changes what it was begun to change: mcpd may have become read-only meanwhile.
 METHODS: Final = {
     (JOB, "Cancel"): Row(JobObject.cancel, _foreign, _details, changes=False),
-    (JOB, "Proceed"): Row(JobObject.proceed, _foreign, _details, changes=True),
-    (JOB, "SetConfig"): Row(JobObject.set_config, _foreign, _details, changes=True),
-    (JOB, "SetSecret"): Row(JobObject.set_secret, _foreign, _details, changes=True),
+    (JOB, "Proceed"): Row(JobObject.proceed, _proceeding, _details, changes=True),
+    (JOB, "SetConfig"): Row(JobObject.set_config, _configuring, _details, changes=True),
+    (JOB, "SetSecret"): Row(JobObject.set_secret, _giving_secret, _details, changes=True),
 }

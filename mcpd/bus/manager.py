@@ -1,41 +1,42 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interface Manager: what is installed and what could be, changes, and starting servers."""
+"""The interface Manager: what is installed, how it is configured, and starting servers.
+
+Its other methods are in :mod:`mcpd.bus.catalogue` and :mod:`mcpd.bus.changes`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus import configuration
 from mcpd.bus.dispatcher import Row
-from mcpd.bus.names import MANAGER, job_path, server_path, session_path
-from mcpd.bus.readfd import read_all
-from mcpd.bus.records import available_record, details, matcher, plain, text
+from mcpd.bus.names import MANAGER, server_path, session_path
+from mcpd.bus.options import option
+from mcpd.bus.records import details, matcher, plain
 from mcpd.bus.sessions import SessionObject
+from mcpd.bus.shares import Turns
 from mcpd.bus.users import look_up
 from mcpd.bus.wire import Variant
-from mcpd.errors import InvalidArgument, NeedsBridge, NotAuthorized, NotFound, NotSupported, ServiceUnavailable
+from mcpd.catalog.listing import text
+from mcpd.errors import InvalidArgument, NeedsBridge, NotAuthorized, NotSupported, ServiceUnavailable
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from mcpd.bus.caller import Call
     from mcpd.bus.core import Core
     from mcpd.bus.servers import Servers
     from mcpd.bus.wire import Raw
-    from mcpd.install.job import Job
 
-MAX_MANIFEST: Final = 1024 * 1024
-"""Bytes of a manifest given to InstallManifest."""
-MAX_PAGE: Final = 500
-DEFAULT_PAGE: Final = 100
+_ICONS, _ICONS_EACH = 16, 8
+"""Icons that are fetched at once, and those of one user."""
 _STDIO: Final = frozenset({0, 1, 2})
 _NO_UID: Final = 2**32 - 1
 """What stands for "no user" where a uid goes."""
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -48,6 +49,8 @@ class Manager:
     bridge_uid: int | None
     """The user of the system bridge, the only one that may name a caller of its own."""
     interface: str = MANAGER
+    icons: Turns = field(default_factory=lambda: Turns(_ICONS, _ICONS_EACH))
+    """Who fetches icons: anybody may, from servers that registries name and that may be slow."""
 
     def properties(self) -> Mapping[str, Variant]:
         """Every property of the interface."""
@@ -78,51 +81,14 @@ class Manager:
         """``GetManifestPath``."""
         return str(await asyncio.to_thread(self.core.store.manifest_path, server_id))
 
-    async def list_available(self, _call: Call, query: Mapping[str, Any], cursor: str) -> tuple[list[Raw], str]:
-        """``ListAvailable``."""
-        limit = _option(query, "limit", int, DEFAULT_PAGE)
-        found, following = await asyncio.to_thread(
-            self.core.catalog.query,
-            _option(query, "text", str, ""),
-            category=_option(query, "category", str, ""),
-            cursor=cursor,
-            limit=min(max(limit, 1), MAX_PAGE),
-        )
-        # A script is no installation of what a registry offers under its id: that can be installed still, and wins.
-        installed = {server.id: server for server in self.servers.installed().values() if server.script is None}
-        newer = self.core.newer
-        scope = str(self.core.scope)
-        records = [
-            available_record(
-                item.entry,
-                item.origin,
-                scope=scope,
-                installed=installed.get(item.entry.id),
-                newer=item.entry.id in newer,
-            )
-            for item in found
-        ]
-        return [record.raw for record in records], following
-
-    async def list_sources(self, _call: Call) -> list[dict[str, Variant]]:
-        """``ListSources``."""
-        return [
-            {
-                "url": Variant("s", text(source.url)),
-                "file": Variant("s", text(source.origin)),
-                "scope": Variant("s", str(source.scope)),
-                "state": Variant("s", text(source.state)),
-                "problem": Variant("s", text(source.problem)),
-                "read-only": Variant("b", source.read_only),
-                "updated": Variant("t", max(0, int(source.updated))),
-            }
-            for source in await asyncio.to_thread(self.core.catalog.sources)
-        ]
-
     async def get_config(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], list[str]]:
         """``GetConfig``."""
         found = await asyncio.to_thread(self.core.store.config, server_id)
         return plain(found.values), [text(key) for key in found.secrets_set]
+
+    def installed_ids(self) -> frozenset[str]:
+        """Ids of the installed servers as of the last look, without those of scripts."""
+        return frozenset(one.id for one in self.servers.installed().values() if one.script is None)
 
     def list_sessions(self, call: Call) -> list[dict[str, Variant]]:
         """``ListSessions``; other users' only for root."""
@@ -133,50 +99,13 @@ class Manager:
             if call.uid in (0, session.owner.uid) or call.sender == session.owner.name
         ]
 
-    # --- jobs ---
-
-    async def install(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
-        """``Install``."""
-        return _path(await self.core.installer.install(server_id, _install_options(options), call.uid))
-
-    async def install_manifest(self, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
-        """``InstallManifest``."""
-        data = await read_all(call.fds.get(manifest), MAX_MANIFEST, "the manifest")
-        return _path(self.core.installer.install_manifest(data, _install_options(options), call.uid))
-
-    def uninstall(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
-        """``Uninstall``."""
-        keep = _option(options, "keep-config", bool, default=False)
-        if _option(options, "forget", bool, default=False):
-            if keep:
-                raise InvalidArgument("Uninstall: 'forget' and 'keep-config' contradict each other")
-            return _path(self.core.installer.forget(server_id, call.uid))
-        return _path(self.core.installer.uninstall(server_id, call.uid, keep_config=keep))
-
-    async def update(self, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
-        """``Update``."""
-        return _path(await self.core.installer.update(ids, _install_options(options), call.uid))
-
-    def rollback(self, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
-        """``Rollback``."""
-        number = _option(options, "generation", int, 0) or None
-        return _path(self.core.installer.rollback(server_id, call.uid, generation=number))
-
-    def check_updates(self, call: Call, _options: Mapping[str, Any]) -> str:
-        """``CheckUpdates``."""
-        return _path(self.core.installer.check_updates(call.uid))
-
-    def refresh(self, call: Call, _options: Mapping[str, Any]) -> str:
-        """``Refresh``."""
-        return _path(self.core.installer.refresh(call.uid))
-
     # --- changing ---
 
     async def set_config(
         self, _call: Call, server_id: str, changes: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
         """``SetConfig``."""
-        unset = dict.fromkeys(_option(options, "unset", list, []))
+        unset = dict.fromkeys(option(options, "unset", list, []))
         await asyncio.to_thread(self.core.store.set_config, server_id, {**configuration.values(changes), **unset})
         self._configured(server_id)
 
@@ -191,16 +120,6 @@ class Manager:
         self.core.sessions.forgive(server_id)
         self.servers.sync()
 
-    async def add_source(self, _call: Call, url: str, _options: Mapping[str, Any]) -> None:
-        """``AddSource``."""
-        await asyncio.to_thread(self.core.catalog.add_source, url)
-        self.catalog_changed()
-
-    async def remove_source(self, _call: Call, url: str, _options: Mapping[str, Any]) -> None:
-        """``RemoveSource``."""
-        await asyncio.to_thread(self.core.catalog.remove_source, url)
-        self.catalog_changed()
-
     # --- running ---
 
     async def spawn(
@@ -211,10 +130,10 @@ class Manager:
             raise InvalidArgument(f"Spawn: there are no flags yet, {flags:#x} was given")
         owner_uid = self._owner_uid(call, options)
         await self._check_direct(call, server_id, fds, options)
-        environment = _option(options, "environment", dict, {}) if self.core.scope is Scope.USER else {}
+        environment = option(options, "environment", dict, {}) if self.core.scope is Scope.USER else {}
         if not all(isinstance(part, str) for pair in environment.items() for part in pair):
             raise InvalidArgument("Spawn: environment is a dictionary of strings")
-        if _option(options, "check", bool, default=False):
+        if option(options, "check", bool, default=False):
             return "/", {}
         given, ends = _stdio(call, fds)
         session = await self.core.spawn(server_id, given, owner_uid, call.sender, environment)
@@ -231,7 +150,7 @@ class Manager:
 
         What an administrator took away from a server of the system, nobody gets by talking to it without the bridge.
         """
-        is_direct = _option(options, "direct", bool, default=False)
+        is_direct = option(options, "direct", bool, default=False)
         is_system = self.core.scope is Scope.SYSTEM
         if not is_direct and (not is_system or call.uid in {0, self.bridge_uid}):
             return
@@ -249,7 +168,7 @@ class Manager:
             return call.uid
         if call.uid != self.bridge_uid:
             raise NotAuthorized("Spawn: only the system bridge may start a server for another user (caller-uid)")
-        uid = _option(options, "caller-uid", int, call.uid)
+        uid = option(options, "caller-uid", int, call.uid)
         if not 0 <= uid < _NO_UID:
             raise InvalidArgument(f"option 'caller-uid': {uid} is no user")
         return uid
@@ -273,16 +192,6 @@ class Manager:
         groups = f" {' '.join(map(text, user.groups))} "
         return {**found, "caller-uid": str(uid), "caller-user": text(user.name), "caller-groups": groups}
 
-    async def catalogue_details(self, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
-        """What a prompt says about an installation from the registries."""
-        if self.core.scope is Scope.USER:
-            return {"id": text(server_id)}  # nobody is asked, and the catalogue may take long to read
-        try:
-            found = await asyncio.to_thread(self.core.catalog.find, server_id)
-        except NotFound:
-            return {"id": text(server_id)}
-        return {"id": text(server_id), "source": text(found.origin), "version": text(found.entry.version)}
-
 
 def _stdio(call: Call, fds: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
     """The descriptors for the server, and the indices of those that go back to the caller."""
@@ -298,33 +207,6 @@ def _stdio(call: Call, fds: Mapping[int, int]) -> tuple[dict[int, int], dict[int
     return {0: server_in, 1: server_out}, {0: call.ends.add(client_in), 1: call.ends.add(client_out)}
 
 
-def _path(job: Job) -> str:
-    return job_path(job.number)
-
-
-def _option(options: Mapping[str, Any], key: str, kind: type[T], default: T) -> T:
-    value = options.get(key, default)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InvalidArgument(f"option {key!r} is {_NAMES[kind]}")
-    return value
-
-
-_NAMES: Final[Mapping[type, str]] = {
-    str: "a string", int: "a number", bool: "true or false", dict: "a dictionary", list: "a list of strings",
-}  # fmt: skip
-
-
-def _install_options(options: Mapping[str, Any]) -> Any:
-    from mcpd.install.options import InstallOptions  # noqa: PLC0415 -- installing is not needed to start
-
-    return InstallOptions(
-        consent=_option(options, "consent", bool, default=False),
-        config=configuration.values(_option(options, "config", dict, {})),
-        version=_option(options, "version", str, ""),
-        reinstall=_option(options, "reinstall", bool, default=False),
-    )
-
-
 def _id_details(_target: Manager, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
     return {"id": text(server_id)}
 
@@ -333,38 +215,13 @@ def _key_details(_target: Manager, _call: Call, server_id: str, key: Any, *_args
     return {"id": text(server_id), "keys": text(key if isinstance(key, str) else list(key))}
 
 
-def _ids_details(_target: Manager, _call: Call, ids: Sequence[str], *_args: object) -> dict[str, str]:
-    return {"id": text(list(ids))}
-
-
-def _url_details(_target: Manager, _call: Call, url: str, *_args: object) -> dict[str, str]:
-    return {"source": text(url)}
-
-
-def _manifest_details(_target: Manager, _call: Call, *_args: object) -> dict[str, str]:
-    return {"source": "manifest"}
-
-
 METHODS: Final = {
     (MANAGER, "ListServers"): Row(Manager.list_servers, changes=False),
     (MANAGER, "GetServer"): Row(Manager.get_server, changes=False),
     (MANAGER, "GetManifestPath"): Row(Manager.get_manifest_path, changes=False),
-    (MANAGER, "ListAvailable"): Row(Manager.list_available, changes=False),
-    (MANAGER, "ListSources"): Row(Manager.list_sources, changes=False),
     (MANAGER, "GetConfig"): Row(Manager.get_config, changes=False),
     (MANAGER, "ListSessions"): Row(Manager.list_sessions, changes=False),
-    # Until signatures are verified, every source is an untrusted one.
-    (MANAGER, "Install"): Row(Manager.install, "install-untrusted", Manager.catalogue_details, changes=True),
-    (MANAGER, "InstallManifest"): Row(Manager.install_manifest, "install-untrusted", _manifest_details, changes=True),
-    (MANAGER, "Update"): Row(Manager.update, "install-untrusted", _ids_details, changes=True),
-    (MANAGER, "Uninstall"): Row(Manager.uninstall, "uninstall", _id_details, changes=True),
-    (MANAGER, "Rollback"): Row(Manager.rollback, "rollback", _id_details, changes=True),
-    # What the registries offer is kept for reading only: another copy of it changes nothing.
-    (MANAGER, "CheckUpdates"): Row(Manager.check_updates, "refresh", changes=False),
-    (MANAGER, "Refresh"): Row(Manager.refresh, "refresh", changes=False),
     (MANAGER, "SetConfig"): Row(Manager.set_config, "configure", _key_details, changes=True),
     (MANAGER, "SetSecret"): Row(Manager.set_secret, "set-secret", _key_details, changes=True),
-    (MANAGER, "AddSource"): Row(Manager.add_source, "manage-sources", _url_details, changes=True),
-    (MANAGER, "RemoveSource"): Row(Manager.remove_source, "manage-sources", _url_details, changes=True),
     (MANAGER, "Spawn"): Row(Manager.spawn, Manager.spawn_action, Manager.spawn_details, changes=False),
 }

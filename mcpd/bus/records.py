@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus import wire
 from mcpd.bus.wire import Raw, Variant
+from mcpd.catalog.listing import describe, text, texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mcpd.model import ConfigProperty, Entry, JsonValue, Manifest, Transport
+    from mcpd.model import ConfigProperty, JsonValue, Manifest
     from mcpd.store import InstalledServer
 
 KEYS: Final[Mapping[str, str]] = {
@@ -22,7 +23,8 @@ KEYS: Final[Mapping[str, str]] = {
     "scope": "s", "state": "s", "problem": "s", "origin": "s", "author": "s", "homepage": "s", "bug-url": "s",
     "donation-url": "s", "icon": "s", "licenses": "as", "categories": "as", "size": "t", "release-date": "s",
     "changelog": "s", "screenshots": "as", "transports": "aa{sv}", "permissions": "as", "sandboxed": "b",
-    "configured": "b", "pinned": "b", "sharing": "s", "run-as": "s",
+    "configured": "b", "pinned": "b", "installable": "b", "verified": "b", "pending-version": "s", "sharing": "s",
+    "run-as": "s",
 }  # fmt: skip
 """Every key that describes a server, with its type."""
 ALWAYS: Final = frozenset({"id", "name", "summary", "version", "scope", "state"})
@@ -52,10 +54,9 @@ class Record:
         values = {
             key: value
             for key in KEYS
-            if (value := found.get(key)) is not None
-            and (key in ALWAYS or isinstance(value, bool) or value not in ("", [], 0))
+            if (value := found.get(key)) is not None and (value or value is False or key in ALWAYS)
         }
-        return cls(values, wire.entries({key: Variant(KEYS[key], value) for key, value in values.items()}))
+        return cls(values, wire.entries({key: (KEYS[key], value) for key, value in values.items()}))
 
     def variants(self) -> dict[str, Variant]:
         """:attr:`values` with their types."""
@@ -73,7 +74,10 @@ def installed_record(server: InstalledServer, *, available: str, sandboxed: bool
     """The record of an installed *server*; *available* is a newer version that a registry offers, else empty."""
     found: dict[str, object] = {"id": text(server.id), "name": text(server.id), "summary": "", "version": ""}
     if server.manifest is not None:
-        found |= _described(server.manifest)
+        fields = describe(server.manifest)
+        found |= fields | {"transports": _transports(fields)}
+        origin = _origin(server.manifest)
+        found |= {"verified": bool(origin.get("verified")), "pinned": origin.get("pinned") is True}
         found["sharing"] = server.manifest.runtime.sharing
         found["run-as"] = server.manifest.runtime.run_as
     said = {"summary": text(server.entry.summary), "description": text(server.entry.description)}
@@ -86,6 +90,8 @@ def installed_record(server: InstalledServer, *, available: str, sandboxed: bool
         "available-version": text(available),
         "sandboxed": sandboxed,
         "configured": server.configured,
+        "installable": True,
+        "pending-version": text(server.pending),
     }
     return Record.make(found)
 
@@ -104,7 +110,7 @@ def details(server: InstalledServer) -> dict[str, Variant]:
     if protocols is not None:
         found["protocols"] = Variant("as", protocols)
     if manifest.configurable_properties:
-        found["configurable-properties"] = Variant("aa{sv}", [_property(p) for p in manifest.configurable_properties])
+        found["configurable-properties"] = Variant("aa{sv}", [property_of(p) for p in manifest.configurable_properties])
     return found
 
 
@@ -129,7 +135,8 @@ def _protocols(server: InstalledServer) -> list[str] | None:
     return [era for era in ("handshake", "modern") if found.get(era)]
 
 
-def _property(prop: ConfigProperty) -> dict[str, Variant]:
+def property_of(prop: ConfigProperty) -> dict[str, Variant]:
+    """A configurable property as GetServer and GetAvailable give it."""
     texts_of = {"label": prop.label, "description": prop.description, "type": prop.type}
     known: dict[str, JsonValue] = {key: text(value) for key, value in texts_of.items() if value}
     if not prop.sensitive:
@@ -138,17 +145,33 @@ def _property(prop: ConfigProperty) -> dict[str, Variant]:
 
 
 def available_record(
-    entry: Entry, origin: str, *, scope: str, installed: InstalledServer | None, newer: bool
+    fields: Mapping[str, Any], *, verified: bool, scope: str, installed: InstalledServer | None, newer: bool
 ) -> Record:
-    """The record of what a registry offers."""
+    """The record of what a registry offers: *fields* as :func:`mcpd.catalog.listing.describe` gives them."""
     state = "available" if installed is None else "updatable" if newer else "installed"
-    found = _described(entry) | {"scope": scope, "state": state, "origin": text(origin)}
+    found: dict[str, object] = {**fields, "scope": scope, "state": state, "verified": verified}
+    found["transports"] = _transports(fields)
     if installed is not None:
         found["scope"] = str(installed.scope)
         found["configured"] = installed.configured
+        found["pending-version"] = text(installed.pending)
         if installed.manifest is not None:
-            found |= {"available-version": text(entry.version), "version": text(installed.manifest.version)}
+            found |= {"available-version": fields.get("version", ""), "version": text(installed.manifest.version)}
+            found["pinned"] = _origin(installed.manifest).get("pinned") is True
     return Record.make(found)
+
+
+def _transports(fields: Mapping[str, Any]) -> list[Raw]:
+    return [
+        wire.entries({key: ("s" if isinstance(value, str) else "as", value) for key, value in transport.items()})
+        for transport in fields.get("transports", ())
+    ]
+
+
+def _origin(manifest: Manifest) -> Mapping[str, Any]:
+    """What mcpd noted about where *manifest* is from."""
+    origin = (manifest.model_extra or {}).get("origin")
+    return origin if isinstance(origin, Mapping) else {}
 
 
 def _state(server: InstalledServer, available: str) -> str:
@@ -157,68 +180,6 @@ def _state(server: InstalledServer, available: str) -> str:
     if server.entry.disabled or (server.manifest.model_extra or {}).get("disabled") is True:
         return "disabled"
     return "updatable" if available else "installed"
-
-
-def _described(entry: Entry) -> dict[str, object]:
-    origin = (entry.model_extra or {}).get("origin")
-    return {
-        "id": text(entry.id),
-        "name": text(entry.name) or text(entry.id),
-        "summary": text(entry.summary),
-        "description": text(entry.description),
-        "version": text(entry.version),
-        "origin": _origin(origin),
-        "author": text(entry.author),
-        "homepage": text(entry.homepage),
-        "bug-url": text(entry.bug_url),
-        "donation-url": text(entry.donation_url),
-        "icon": text(entry.icon),
-        "licenses": texts(entry.license),
-        "categories": texts(entry.categories),
-        "size": entry.size if isinstance(entry.size, int) and 0 <= entry.size < 1 << 64 else 0,
-        "release-date": text(entry.release_date),
-        "changelog": text(entry.changelog),
-        "screenshots": texts(entry.screenshots),
-        "transports": [_transport(transport) for transport in entry.transports],
-        "permissions": texts(entry.all_permissions),
-        "pinned": isinstance(origin, Mapping) and origin.get("pinned") is True,
-    }
-
-
-def _origin(value: object) -> str:
-    if isinstance(value, Mapping):
-        return next((text(value[key]) for key in ("registry", "source", "url", "name") if value.get(key)), "")
-    return text(value)
-
-
-def _transport(transport: Transport) -> dict[str, Variant]:
-    known = {
-        "type": str(transport.type),
-        "command": transport.command,
-        "url": transport.url,
-        "ws-url": transport.ws_url,
-        "description": transport.description,
-    }
-    shown = {key: Variant("s", text(value)) for key, value in known.items() if value}
-    if transport.args:
-        shown["args"] = Variant("as", texts(transport.args))
-    return shown
-
-
-def text(value: object) -> str:
-    """*value*, which a registry may give in any shape, as one string that D-Bus can carry."""
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return next((text(value[key]) for key in ("name", "text", "url", "src", "version") if value.get(key)), "")
-    if isinstance(value, (list, tuple)):
-        return ", ".join(filter(None, map(text, value)))
-    return str(value).encode("utf-8", "replace").decode().replace("\0", "\ufffd")
-
-
-def texts(value: JsonValue | list[str]) -> list[str]:
-    """*value* as strings, one for a value that is no list."""
-    return [found for item in (value if isinstance(value, list) else [value]) if (found := text(item))]
 
 
 def plain(values: Mapping[str, JsonValue]) -> dict[str, Variant]:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.bus import jobs, manager, sessions
+from mcpd.bus import catalogue, changes, jobs, manager, sessions
 from mcpd.bus.caller import Caller, Callers, Lookup, ask_bus
 from mcpd.bus.dispatcher import Dispatcher, Table
 from mcpd.bus.jobs import CHANGES, URGENT, JobObject
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mcpd.install.job import Job, JobEvent
     from mcpd.runtime.sessions import SessionEvent
 
-TABLE: Final[Table] = {**manager.METHODS, **jobs.METHODS, **sessions.METHODS}
+TABLE: Final[Table] = {**manager.METHODS, **catalogue.METHODS, **changes.METHODS, **jobs.METHODS, **sessions.METHODS}
 """Every method of ours; the standard ones are in :mod:`mcpd.bus.objects`."""
 EDITS_LOOK: Final = 2.0
 """Seconds between two looks at the mcps map and at scripts: where they lie may not exist yet, so nothing would tell."""
@@ -138,6 +138,8 @@ class Service:
             await self._core.sessions.stop_owner(name)
 
     async def _look_for_updates(self) -> None:
+        if await self._core.read_new():
+            self._catalog_changed()
         await self._core.look_for_updates()
         self._sync()
 

@@ -66,9 +66,35 @@ def marshal(signature: str, values: Sequence[object]) -> bytes:
     return bytes(out)
 
 
-def entries(values: Mapping[str, Variant]) -> Raw:
-    """*values* as the elements of an ``a{sv}``, ready to be put into any message."""
-    return Raw(marshal("a{sv}", [values])[8:])
+def entries(values: Mapping[str, tuple[str, Any]]) -> Raw:
+    """*values*, by key signature and content, as the elements of an ``a{sv}``, to be put into any message.
+
+    A listing of the catalogue makes many of these out of the same keys, so what is the same in all is made once.
+    """
+    out = bytearray()
+    try:
+        for key, (signature, content) in values.items():
+            head = bytes(-len(out) % 8) + _head(key, signature)
+            if signature == "s":
+                out += head + _counted(content)
+                continue
+            out += head
+            (write,) = _writers(signature)
+            write(out, content)
+    except WireError:
+        raise
+    except (struct.error, TypeError, AttributeError, RecursionError, ValueError) as error:
+        raise WireError(f"a value does not fit its signature: {error}") from error
+    return Raw(out)
+
+
+@lru_cache(maxsize=512)
+def _head(key: str, signature: str) -> bytes:
+    """What precedes the value in an element of an ``a{sv}``, as far as its own alignment, which counts from there."""
+    out = bytearray()
+    _write_string(out, key)
+    _write_signature(out, signature)
+    return bytes(out) + bytes(-len(out) % ALIGN[signature[0]])
 
 
 def unmarshal(signature: str, body: bytes, *, little: bool = True) -> list[Any]:
@@ -134,13 +160,14 @@ def _write_bool(out: bytearray, value: Any) -> None:
 
 
 def _write_string(out: bytearray, value: Any) -> None:
-    data = value.encode()
+    out += bytes(-len(out) % 4) + _counted(value)
+
+
+def _counted(value: Any) -> bytes:
+    data: bytes = value.encode()
     if b"\0" in data:
         raise WireError("a D-Bus string cannot hold NUL")
-    out += bytes(-len(out) % 4)
-    out += _U32.pack(len(data))
-    out += data
-    out.append(0)
+    return _U32.pack(len(data)) + data + b"\0"
 
 
 def _write_signature(out: bytearray, value: Any) -> None:

@@ -21,6 +21,7 @@ from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.sessions import Sessions
 from mcpd.settings import load
 from mcpd.store import Store
+from mcpd.trust.keys import Keys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -71,10 +72,12 @@ async def serving(
     async with await Connection.open(machine.bus.address) as connection:
         store = Store(layout, scope)
         sessions = Sessions(store, PlainLauncher(), layout, settings, scope)
-        catalog = Catalog(layout, scope, settings)
+        keys = Keys(layout, scope)
+        catalog = Catalog(layout, scope, settings, keys)
         launchers = Launchers(PlainLauncher(), PlainLauncher())
-        installer = Installer(store, catalog, sessions, launchers, layout, settings, scope)
-        core = Core(scope, settings, store, catalog, sessions, installer, "plain", "1")
+        installer = Installer(store, catalog, sessions, launchers, layout, settings, scope, keys)
+        bundles = layout.layout(scope).cache / "bundles"
+        core = Core(scope, settings, store, catalog, keys, sessions, installer, "plain", "1", bundles=bundles)
         authority = OwnUser() if scope is Scope.USER else Polkit(connection, bridge_uid=bridge_uid)
         service = Service(connection, core, authority, only_uid=only_uid, bridge_uid=bridge_uid, lookup=lookup)
         assert await connection.request_name(BUS_NAME)

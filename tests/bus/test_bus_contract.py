@@ -27,7 +27,7 @@ POLICY = DBUS_DIR / "org.mcpd.mcp1.policy"
 POLKIT_DTD = Path("/usr/share/polkit-1/policyconfig-1.dtd")
 ACTIONS = {
     "install-trusted", "install-untrusted", "update", "rollback", "uninstall", "configure", "set-secret",
-    "manage-sources", "spawn", "cancel-foreign", "refresh",
+    "manage-sources", "spawn", "cancel-foreign", "refresh", "approve",
 }  # fmt: skip
 
 MEMBERS = {
@@ -38,7 +38,10 @@ MEMBERS = {
         "Uninstall": ("sa{sv}", "o"), "Update": ("asa{sv}", "o"), "Rollback": ("sa{sv}", "o"),
         "CheckUpdates": ("a{sv}", "o"), "Refresh": ("a{sv}", "o"), "SetConfig": ("sa{sv}a{sv}", ""),
         "SetSecret": ("ssha{sv}", ""), "AddSource": ("sa{sv}", ""), "RemoveSource": ("sa{sv}", ""),
-        "Spawn": ("sa{uh}ta{sv}", "oa{uh}"),
+        "Spawn": ("sa{uh}ta{sv}", "oa{uh}"), "GetAvailable": ("sa{sv}", "a{sv}"), "GetIcon": ("sa{sv}", "hs"),
+        "GetEntry": ("s", "s"), "GetHistory": ("s", "aa{sv}"), "GetPending": ("s", "a{sv}aa{sv}"),
+        "InstallBundle": ("ha{sv}", "o"), "Approve": ("sa{sv}", "o"), "SetPinned": ("sba{sv}", ""),
+        "Verify": ("asa{sv}", "o"), "ListKeys": ("", "aa{sv}"), "AddKey": ("ssa{sv}", ""), "RemoveKey": ("sa{sv}", ""),
     },
     SERVER: {},
     JOB: {
@@ -58,6 +61,7 @@ PROPERTIES = {
     SERVER: {property_name(key) for key in KEYS},
     JOB: {
         "Id", "Kind", "ServerId", "OwnerUid", "State", "Progress", "BytesDone", "BytesTotal", "Cancellable", "Needs",
+        "Plan",
     },
     SESSION: {"ServerId", "Pid", "Unit", "OwnerUid", "State"},
 }  # fmt: skip
@@ -78,7 +82,10 @@ def test_every_method_has_a_row_and_every_row_a_method() -> None:
 
 
 def test_every_changing_method_is_authorized_or_reads_only() -> None:
-    reading = {"ListServers", "GetServer", "GetManifestPath", "ListAvailable", "ListSources", "GetConfig"}
+    reading = {
+        "ListServers", "GetServer", "GetManifestPath", "ListAvailable", "ListSources", "GetConfig", "GetAvailable",
+        "GetIcon", "GetEntry", "GetHistory", "GetPending", "ListKeys",
+    }  # fmt: skip
     free = {member for (_, member), row in TABLE.items() if row.action is None}
     assert free == reading | {"ListSessions"}
 
@@ -166,7 +173,7 @@ def test_every_action_of_the_table_is_in_the_policy_with_mcpd_as_its_owner() -> 
 def test_decisions_that_must_be_taken_one_by_one_are_not_kept() -> None:
     for action in ET.fromstring(POLICY.read_text()).iter("action"):
         values = {e.text for e in action.find("defaults") or ()}
-        if action.get("id", "").rpartition(".")[2] in {"install-untrusted", "manage-sources", "set-secret"}:
+        if action.get("id", "").rpartition(".")[2] in {"install-untrusted", "manage-sources", "set-secret", "approve"}:
             assert values <= {"auth_admin", "no"}
         assert "yes" not in {action.findtext("defaults/allow_any"), action.findtext("defaults/allow_inactive")}
 

@@ -30,7 +30,8 @@ async def test_servers_have_the_keys_of_the_design(core: Core, client: Client) -
         "id": "x", "name": "X", "summary": "The server x", "description": "Repeats", "version": "1.0",
         "scope": "user", "state": "installed", "licenses": ["MIT"], "categories": ["tools"],
         "transports": [{"type": "stdio", "command": "cat"}], "permissions": ["network"], "sandboxed": False,
-        "configured": True, "pinned": False, "sharing": "session", "run-as": "user",
+        "configured": True, "pinned": False, "installable": True, "verified": False, "sharing": "session",
+        "run-as": "user",
     }  # fmt: skip
     assert (broken["state"], broken["scope"], broken["id"]) == ("broken", "user", "b.broken")
     assert "manifest.json" in broken["problem"]

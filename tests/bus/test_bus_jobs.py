@@ -100,11 +100,11 @@ async def test_the_client_follows_a_job_to_its_end(core: Core, client: Client, m
 async def test_the_catalogue_is_searched_beside_the_loop(core: Core, client: Client, monkeypatch: Any) -> None:
     threads: list[int] = []
 
-    def find(server_id: str) -> None:
+    def find(server_id: str, _source: str) -> None:
         threads.append(threading.get_ident())
         raise errors.NotFound(f"no source offers {server_id}")
 
-    def offers() -> dict[str, list[Any]]:
+    def offers(_ids: Any) -> dict[str, list[Any]]:
         threads.append(threading.get_ident())
         return {}
 

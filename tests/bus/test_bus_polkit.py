@@ -173,8 +173,12 @@ async def test_the_template_of_dbusmock_gives_the_same(system: Machine) -> None:
 
 
 ASKED = [
-    ("Install", "sa{sv}", ["nothing", {}], "install-untrusted", {"id": "nothing"}),
-    ("Update", "asa{sv}", [["x", "y"], {}], "install-untrusted", {"id": "x, y"}),
+    ("Update", "asa{sv}", [["x"], {}], "update", {"id": "x"}),
+    ("Approve", "sa{sv}", ["nothing", {}], "approve", {"id": "nothing"}),
+    ("SetPinned", "sba{sv}", ["nothing", True, {}], "configure", {"id": "nothing"}),
+    ("Verify", "asa{sv}", [["x"], {}], "refresh", {}),
+    ("AddKey", "ssa{sv}", ["friend", "", {}], "manage-sources", {"key": "friend"}),
+    ("RemoveKey", "sa{sv}", ["friend", {}], "manage-sources", {"key": "friend"}),
     ("Uninstall", "sa{sv}", ["nothing", {}], "uninstall", {"id": "nothing"}),
     ("Rollback", "sa{sv}", ["nothing", {}], "rollback", {"id": "nothing"}),
     ("CheckUpdates", "a{sv}", [{}], "refresh", {}),

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 UNCHANGING = {
     *((MANAGER, name) for name in ("ListServers", "GetServer", "GetManifestPath", "ListAvailable", "ListSources")),
-    *((MANAGER, name) for name in ("GetConfig", "ListSessions", "CheckUpdates", "Refresh", "Spawn")),
+    *((MANAGER, name) for name in ("GetConfig", "ListSessions", "CheckUpdates", "Refresh", "Spawn", "Verify")),
+    *((MANAGER, name) for name in ("GetAvailable", "GetIcon", "GetEntry", "GetHistory", "GetPending", "ListKeys")),
     (JOB, "Cancel"),
     (SESSION, "Stop"),
 }
@@ -135,7 +136,7 @@ def test_every_method_says_whether_it_changes_something() -> None:
 
 def argument(signature: str) -> Any:
     """Something of the type *signature*; which does not matter."""
-    return {"s": "x", "as": ["x"], "a{sv}": {}, "h": 0}[signature]
+    return {"s": "x", "as": ["x"], "a{sv}": {}, "h": 0, "b": True}[signature]
 
 
 async def call(connection: Connection, path: str, interface: str, member: str) -> None:

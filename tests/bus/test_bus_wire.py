@@ -110,13 +110,24 @@ def test_a_damaged_body_is_refused_and_nothing_else(made: tuple[str, Any], data:
         wire.unmarshal(signature, bytes(body), little=data.draw(st.booleans()))
 
 
-@given(st.lists(st.dictionaries(TEXT, st.one_of(TEXT, st.integers(0, 99), st.booleans())), max_size=5), st.text("s"))
-def test_entries_written_before_fit_wherever_they_go(dicts: list[dict[str, Any]], before: str) -> None:
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.dictionaries(TEXT, typed(2), max_size=4), max_size=4), st.text("s", max_size=8))
+def test_entries_written_before_fit_wherever_they_go(dicts: list[dict[str, tuple[str, Any]]], before: str) -> None:
     signature = "s" * len(before) + "aa{sv}y"
     first = list(before)
-    fresh = wire.marshal(signature, [*first, dicts, 7])
-    kept = [wire.entries({key: wire.variant(value) for key, value in each.items()}) for each in dicts]
+    fresh = wire.marshal(signature, [*first, [{key: Variant(*each[key]) for key in each} for each in dicts], 7])
+    kept = [wire.entries(each) for each in dicts]
     assert wire.marshal(signature, [*first, kept, 7]) == fresh
+    nested = [wire.entries({"in": ("aa{sv}", kept), "after": ("s", before)})]
+    assert wire.unmarshal("aa{sv}", wire.marshal("aa{sv}", [nested])) == [
+        [{"in": wire.unmarshal("aa{sv}", wire.marshal("aa{sv}", [kept]))[0], "after": before}]
+    ]
+
+
+@pytest.mark.parametrize("given", [("s", 3), ("s", "a\0b"), ("s", "\ud800"), ("u", -1), ("ss", "a"), ("as", 3)])
+def test_entries_that_do_not_fit_are_refused(given: tuple[str, Any]) -> None:
+    with pytest.raises(WireError):
+        wire.entries({"key": given})
 
 
 @pytest.mark.parametrize(

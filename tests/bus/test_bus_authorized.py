@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What polkit is asked for depends on what is going to be done, and that alone is done then."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mcpd.errors import Busy, InvalidArgument, NotAuthorized, NotFound, SignatureInvalid
+from mcpd.install.job import Job, JobKind, JobState, Need
+from mcpd.paths import Scope
+from mcpd.trust.signing import new_key, sign
+from tests.bus.inside import served
+from tests.bus.polkit_mock import SOMEBODY, TEMPLATE, people, polkitd
+from tests.bus.test_bus_catalogue import entry, refreshed, write
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from mcpd.bus.client import Client
+    from mcpd.bus.core import Core
+    from tests.bus.harness import Machine
+
+PREFIX = "org.mcpd.mcp1."
+
+
+@pytest.fixture
+def signed(machine: Machine, tmp_path: Path) -> bytes:
+    """A registry of the system that a key signed which the administrator trusts; the private key."""
+    secret, public = new_key()
+    registry = tmp_path / "signed.json"
+    summary = {
+        "id": "org.test.summary", "name": "Summary", "summary": "What is behind it is fetched later", "version": "1.0",
+        "manifest": "https://x.example/m.json", "integrity": {"manifestSha256": "c" * 64},
+    }  # fmt: skip
+    local = {"type": "local", "path": str(tmp_path)}
+    data = write(registry, entry("pinned"), entry("floating", source={"type": "npm", "package": "floating"}),
+                 entry("bundle", transports=[], source={"type": "mcpb", "url": "https://x.example/x.mcpb",
+                                                        "sha256": "a" * 64}),
+                 entry("near", source=local), summary)  # fmt: skip
+    registry.with_name("signed.json.sig").write_bytes(sign(data, secret))
+    unsigned = tmp_path / "unsigned.json"
+    write(unsigned, entry("other"))
+    sources = machine.paths.system.sources_list
+    sources.parent.mkdir(parents=True, exist_ok=True)
+    sources.write_text(f"{registry.as_uri()}\n{unsigned.as_uri()}\n")
+    keys = machine.paths.system.trusted_keys
+    keys.mkdir(parents=True)
+    (keys / "admin.pem").write_bytes(public)
+    return secret
+
+
+async def asked(
+    machine: Machine, call: tuple[str, str, Sequence[Any]], fds: Sequence[int] = ()
+) -> list[tuple[str, dict[str, str]]]:
+    async with (
+        people(machine) as (one, _, uids, third),
+        served(machine, scope=Scope.SYSTEM, uids=uids) as core,
+        polkitd(machine, third, TEMPLATE) as mock,
+    ):
+        await core.catalog.refresh()
+        with pytest.raises(NotAuthorized):
+            await one.manager.call(*call, fds=fds)
+        return [(asking[1].rpartition(".")[2], asking[2]) for asking in await mock.calls()]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "action"),
+    [
+        ("pinned", {}, "install-trusted"),
+        ("pinned", {"version": "1.0.0"}, "install-trusted"),
+        ("pinned", {"version": "2.0.0"}, "install-untrusted"),
+        ("floating", {}, "install-untrusted"),
+        ("near", {}, "install-untrusted"),
+        ("bundle", {}, "install-trusted"),
+        ("other", {}, "install-untrusted"),
+        ("summary", {}, "install-untrusted"),
+    ],
+)
+async def test_less_is_asked_for_what_a_key_vouches_for(
+    machine: Machine, signed: bytes, name: str, options: dict[str, Any], action: str
+) -> None:
+    assert signed
+    ((found, details),) = await asked(machine, ("Install", "sa{sv}", [f"org.test.{name}", options]))
+    assert found == action
+    assert details["id"] == f"org.test.{name}"
+    assert details.get("signed-by", "") == ("admin" if action == "install-trusted" else "")
+    assert details["source"].endswith("signed.json")
+
+
+async def test_a_signed_manifest_is_vouched_for(machine: Machine, signed: bytes) -> None:
+    data = json.dumps(entry("brought")).encode()
+    for signature, action in ((sign(data, signed), "install-trusted"), (b"", "install-untrusted")):
+        read, write_end = os.pipe()
+        os.write(write_end, data)
+        os.close(write_end)
+        options = {"signature": signature.decode()} if signature else {}
+        async with (
+            people(machine) as (one, _, uids, third),
+            served(machine, scope=Scope.SYSTEM, uids=uids),
+            polkitd(machine, third, TEMPLATE) as mock,
+        ):
+            with pytest.raises(NotAuthorized):
+                await one.manager.call("InstallManifest", "ha{sv}", [0, options], fds=[read])
+            assert [asking[1].rpartition(".")[2] for asking in await mock.calls()] == [action]
+        os.close(read)
+
+
+async def test_a_manifest_signed_by_a_stranger_is_refused(core: Core, client: Client) -> None:
+    data = json.dumps(entry("brought")).encode()
+    stranger, _ = new_key()
+    read, write_end = os.pipe()
+    os.write(write_end, data)
+    os.close(write_end)
+    with pytest.raises(SignatureInvalid, match="none of the keys"):
+        await client.manager.call(
+            "InstallManifest", "ha{sv}", [0, {"signature": sign(data, stranger).decode()}], fds=[read]
+        )
+    os.close(read)
+    assert core.installer.jobs.list() == []
+
+
+async def test_a_bundle_that_a_signed_registry_pins_is_vouched_for(machine: Machine, signed: bytes) -> None:
+    assert signed
+    read, write_end = os.pipe()
+    for sha256, action in (("a" * 64, "install-trusted"), ("b" * 64, "install-untrusted")):
+        ((found, _),) = await asked(machine, ("InstallBundle", "ha{sv}", [0, {"sha256": sha256}]), [read])
+        assert found == action
+    os.close(read)
+    os.close(write_end)
+
+
+async def test_a_bundle_must_still_be_vouched_for_when_it_has_arrived(machine: Machine, signed: bytes) -> None:
+    packed = io.BytesIO()
+    manifest = {
+        "manifest_version": "0.3", "name": "late", "version": "1.0.0", "description": "d", "author": {"name": "a"},
+        "server": {"type": "node", "entry_point": "i.js", "mcp_config": {"command": "node", "args": ["i.js"]}},
+    }  # fmt: skip
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("manifest.json", json.dumps(manifest))
+    sha256 = hashlib.sha256(packed.getvalue()).hexdigest()
+    source = {"type": "mcpb", "url": "https://x.example/x.mcpb", "sha256": sha256}
+    registry = machine.paths.system.sources_list.with_name("late.json")
+    data = write(registry, {**entry("late", transports=[], source=source), "id": "late"})
+    registry.with_name("late.json.sig").write_bytes(sign(data, signed))
+    machine.paths.system.sources_list.write_text(f"{registry.as_uri()}\n")
+    read, write_end = os.pipe()
+    async with (
+        people(machine) as (one, _, uids, third),
+        served(machine, scope=Scope.SYSTEM, uids=uids) as core,
+        polkitd(machine, third, TEMPLATE) as mock,
+    ):
+        await core.catalog.refresh()
+        await mock.answer(PREFIX + "install-trusted", "yes")
+        options = {"sha256": sha256.upper()}
+        call = asyncio.create_task(one.manager.call("InstallBundle", "ha{sv}", [0, options], fds=[read]))
+        while not await mock.calls():
+            await asyncio.sleep(0.01)
+        core.keys.remove("admin")
+        os.write(write_end, packed.getvalue())
+        os.close(write_end)
+        with pytest.raises(NotAuthorized, match="no trusted key vouches for this bundle as late"):
+            await call
+        assert list(core.bundles.iterdir()) == []
+        assert core.installer.jobs.list() == []
+    os.close(read)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [({}, {"version": "0.9.0"}), ({"source": {"type": "npm", "package": "floating"}}, {})],
+    ids=["another version", "no version"],
+)
+async def test_a_signature_vouches_for_what_a_manifest_pins_alone(
+    machine: Machine, signed: bytes, fields: dict[str, Any], options: dict[str, Any]
+) -> None:
+    data = json.dumps(entry("brought", **fields)).encode()
+    read, write_end = os.pipe()
+    os.write(write_end, data)
+    os.close(write_end)
+    given = {"signature": sign(data, signed).decode(), **options}
+    async with (
+        people(machine) as (one, _, uids, third),
+        served(machine, scope=Scope.SYSTEM, uids=uids),
+        polkitd(machine, third, TEMPLATE) as mock,
+    ):
+        with pytest.raises(NotAuthorized):
+            await one.manager.call("InstallManifest", "ha{sv}", [0, given], fds=[read])
+        assert [asking[1] for asking in await mock.calls()] == [PREFIX + "install-untrusted"]
+    os.close(read)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "action"),
+    [
+        ("pinned", {}, "update"),
+        ("pinned", {"reinstall": True}, "install-untrusted"),
+        ("pinned", {"consent": True}, "install-trusted"),
+        ("pinned", {"version": "0.9.0"}, "install-untrusted"),
+        ("floating", {}, "install-untrusted"),
+    ],
+)
+async def test_least_is_asked_for_an_update_that_is_vouched_for(
+    machine: Machine, signed: bytes, tmp_path: Path, name: str, options: dict[str, Any], action: str
+) -> None:
+    assert signed
+    origin = {"registry": (tmp_path / "signed.json").as_uri()}
+    machine.install(
+        f"org.test.{name}", where=machine.paths.system.installed, scope="system", version="0.5", origin=origin
+    )
+    ((found, details),) = await asked(machine, ("Update", "asa{sv}", [[f"org.test.{name}"], options]))
+    assert (found, details) == (action, {"id": f"org.test.{name}"})
+
+
+async def test_an_update_changes_no_configuration(core: Core, client: Client) -> None:
+    with pytest.raises(InvalidArgument, match="SetConfig"):
+        await client.manager.call("Update", "asa{sv}", [["x"], {"config": {"level": "high"}}])
+    with pytest.raises(InvalidArgument, match="one server"):
+        await client.manager.call("Update", "asa{sv}", [[], {"version": "1"}])
+    assert core.installer.jobs.list() == []
+
+
+def waiting(core: Core, kind: JobKind) -> tuple[Job, str]:
+    """A job of :data:`SOMEBODY` that wants a permission agreed to, and its object."""
+
+    async def work(job: Job) -> None:
+        await job.ask_consent([Need("permission", "network")])
+        await job.ask_consent([Need("permission", "filesystem:rw:/")])
+
+    job = core.installer.jobs.start(kind, ["x"], SOMEBODY, work)
+    return job, f"/org/mcpd/Mcp1/job/{job.number}"
+
+
+async def test_what_an_update_asks_is_not_for_anybody_to_answer(machine: Machine) -> None:
+    async with (
+        people(machine) as (one, _, uids, third),
+        served(machine, scope=Scope.SYSTEM, uids=uids) as core,
+        polkitd(machine, third, TEMPLATE) as mock,
+    ):
+        job, path = waiting(core, JobKind.UPDATE)
+        await one.manager.call("ListServers", "a{sv}", [{}])
+        with pytest.raises(NotAuthorized, match="install-trusted"):
+            await one.job(path).call("Proceed", "a{sv}", [{}])
+        with pytest.raises(NotAuthorized, match="configure"):
+            await one.job(path).call("SetConfig", "a{sv}a{sv}", [{"level": "high"}, {}])
+        with pytest.raises(NotAuthorized, match="set-secret"):
+            await one.job(path).call("SetSecret", "sha{sv}", ["k", 0, {}], fds=[0])
+        assert job.state is JobState.NEEDS_CONSENT
+        await one.job(path).call("Cancel", "a{sv}", [{}])
+        await job.wait()
+        # Who installs was asked for that already.
+        asked_before = len(await mock.calls())
+        job, path = waiting(core, JobKind.INSTALL)
+        await one.manager.call("ListServers", "a{sv}", [{}])
+        await one.job(path).call("Proceed", "a{sv}", [{}])
+        assert len(await mock.calls()) == asked_before
+
+
+async def test_nobody_agrees_to_what_came_up_while_they_were_asked(machine: Machine) -> None:
+    async with (
+        people(machine) as (one, _, uids, third),
+        served(machine, scope=Scope.SYSTEM, uids=uids) as core,
+        polkitd(machine, third, TEMPLATE) as mock,
+    ):
+        await mock.answer(PREFIX + "install-trusted", "hang")
+        job, path = waiting(core, JobKind.UPDATE)
+        await one.manager.call("ListServers", "a{sv}", [{}])
+        call = asyncio.create_task(one.job(path).call("Proceed", "a{sv}", [{}]))
+        await mock.waiting(1)
+        job.proceed()
+        await one.manager.call("ListServers", "a{sv}", [{}])
+        assert [need.key for need in job.needs] == ["filesystem:rw:/"]
+        await mock.call("Release")
+        with pytest.raises(InvalidArgument, match="something else"):
+            await call
+        assert job.state is JobState.NEEDS_CONSENT
+
+
+async def test_the_update_that_waited_at_first_is_approved_of(
+    core: Core, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+    held = iter([3, 4])
+
+    def approve(_server_id: str, _uid: int, *, generation: int | None) -> None:
+        seen.append(generation)
+        raise NotFound("no such update")
+
+    monkeypatch.setattr(type(core.store), "held", lambda _store, _server_id: next(held))
+    monkeypatch.setattr(core.installer, "approve", approve)
+    with pytest.raises(NotFound):
+        await client.manager.call("Approve", "sa{sv}", ["x", {}])
+    assert seen == [3]
+
+
+async def test_a_user_verifies_once_at_a_time(core: Core, client: Client) -> None:
+    async def work(_job: Job) -> None:
+        await asyncio.Event().wait()
+
+    core.installer.jobs.start(JobKind.VERIFY, [], os.getuid() + 1, work)
+    await client.manager.call("Verify", "asa{sv}", [[], {}])
+    core.installer.jobs.start(JobKind.VERIFY, [], os.getuid(), work)
+    with pytest.raises(Busy, match="verifies already"):
+        await client.manager.call("Verify", "asa{sv}", [[], {}])
+
+
+async def test_few_icons_are_fetched_at_once(
+    core: Core, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "r.json", entry("clock", icon="https://icons.example/i.png"))
+    await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
+    await refreshed(client)
+    fetching = most = 0
+    go_on = asyncio.Event()
+
+    async def icon(_url: str, _registry: str) -> None:
+        nonlocal fetching, most
+        fetching += 1
+        most = max(most, fetching)
+        await go_on.wait()
+        fetching -= 1
+        raise NotFound("no icon")
+
+    monkeypatch.setattr(core.catalog, "icon", icon)
+    calls = [client.manager.call("GetIcon", "sa{sv}", ["org.test.clock", {}]) for _ in range(20)]
+    ended = asyncio.gather(*calls, return_exceptions=True)
+    while fetching < 8:
+        await asyncio.sleep(0.01)
+    go_on.set()
+    assert [type(error) for error in await ended] == [NotFound] * 20
+    assert most == 8

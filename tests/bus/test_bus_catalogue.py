@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a software centre asks about servers that could be installed, and what vouches for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mcpd.bus import catalogue
+from mcpd.bus.dispatcher import MAX_REPLY
+from mcpd.bus.names import MANAGER
+from mcpd.errors import InvalidArgument, LimitExceeded, NotFound, ReadOnly
+from mcpd.paths import Scope
+from mcpd.trust.signing import new_key, sign
+from tests.bus.inside import served
+from tests.bus.polkit_mock import people
+from tests.unit.catalog.catalog_server import answer, serving
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.bus.client import Client
+    from mcpd.bus.core import Core
+    from tests.bus.harness import Machine
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
+
+
+def entry(name: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "id": f"org.test.{name}",
+        "name": name.title(),
+        "summary": f"The {name}",
+        "version": "1.0",
+        "transports": [{"type": "stdio", "command": "npx", "args": ["-y", f"@test/{name}"]}],
+        "source": {"type": "npm", "package": f"@test/{name}", "version": "1.0.0"},
+        **fields,
+    }
+
+
+def write(path: Path, *entries: dict[str, Any], updated: str = "2026-01-01T00:00:00Z") -> bytes:
+    data = json.dumps({"version": "1.0", "updated": updated, "servers": entries}).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return data
+
+
+async def refreshed(client: Client) -> None:
+    (await client.run_job("Refresh", "a{sv}", [{}])).check()
+
+
+async def available(client: Client, **query: Any) -> list[str]:
+    found, _ = await client.manager.call("ListAvailable", "a{sv}s", [query, ""])
+    return [record["id"].removeprefix("org.test.") for record in found]
+
+
+@pytest.fixture
+async def stocked(core: Core, client: Client, tmp_path: Path) -> Core:
+    """An mcpd with one registry; ``x`` is installed, and offered as well."""
+    write(
+        tmp_path / "r.json",
+        entry("clock", categories=["mcp-productivity"], description="Tells the time of day", icon="clock"),
+        entry("weather", categories=["mcp-web"], homepage="https://weather.example", permissions=["network"]),
+        entry("boxed", source={"type": "oci", "image": "x"}),
+        {**entry("x"), "id": "x", "version": "9.0"},
+    )
+    await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
+    await refreshed(client)
+    return core
+
+
+async def test_entries_are_found_by_what_a_frontend_filters_by(stocked: Core, client: Client, tmp_path: Path) -> None:
+    assert sorted(await available(client)) == ["boxed", "clock", "weather", "x"]
+    assert await available(client, text="time day") == ["clock"]
+    assert await available(client, text="weath") == ["weather"]
+    assert await available(client, category="mcp-web") == ["weather"]
+    assert await available(client, installable=False) == ["boxed"]
+    assert "boxed" not in await available(client, installable=True)
+    assert await available(client, installed=True) == ["x"]
+    assert "x" not in await available(client, installed=False)
+    assert await available(client, updatable=True) == []
+    assert await available(client, installed=True, updatable=True) == []
+    assert len(await available(client, source=(tmp_path / "r.json").as_uri())) == 4
+    assert await available(client, source="https://other.example/r.json") == []
+    with pytest.raises(InvalidArgument, match="'installed'"):
+        await available(client, installed="yes")
+    assert stocked.newer == {}
+
+
+async def test_pages_follow_each_other(stocked: Core, client: Client) -> None:
+    seen: list[str] = []
+    cursor = ""
+    for _ in range(4):
+        found, cursor = await client.manager.call("ListAvailable", "a{sv}s", [{"limit": 1}, cursor])
+        seen += [record["id"] for record in found]
+        if not cursor:
+            break
+    assert sorted(seen) == ["org.test.boxed", "org.test.clock", "org.test.weather", "x"]
+
+
+async def test_entries_with_much_to_say_fill_pages_sooner(core: Core, client: Client, tmp_path: Path) -> None:
+    entries = [entry(f"long{number:02}", description="word " * 40_000) for number in range(50)]
+    write(tmp_path / "r.json", *entries)
+    await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
+    await refreshed(client)
+    for text in ("", "word"):
+        pages, cursor = list[list[str]](), ""
+        while cursor or not pages:
+            query = {"limit": 500, "text": text}
+            found, cursor = await client.manager.call("ListAvailable", "a{sv}s", [query, cursor])
+            pages.append([record["id"] for record in found])
+        assert len(pages) > 1
+        seen = [server_id for page in pages for server_id in page]
+        assert sorted(seen) == [f"org.test.long{number:02}" for number in range(50)]
+
+
+async def test_what_no_bus_carries_is_not_sent(core: Core, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = [{"name": "t", "description": "x" * MAX_REPLY}]
+    monkeypatch.setattr(type(core.store), "held", lambda _store, _server_id: 2)
+    monkeypatch.setattr(type(core.store), "generation_tools", lambda _store, _server_id, _number: tools)
+    with pytest.raises(LimitExceeded, match="GetPending"):
+        await client.manager.call("GetPending", "s", ["x"])
+    assert [server["id"] for server in await client.manager.call("ListServers", "a{sv}", [{"id": "x"}])] == ["x"]
+
+
+async def test_an_entry_tells_all_that_a_frontend_shows(stocked: Core, client: Client, tmp_path: Path) -> None:
+    weather = await client.manager.call("GetAvailable", "sa{sv}", ["org.test.weather", {}])
+    assert weather["state"] == "available"
+    assert (weather["installable"], weather["verified"]) == (True, False)
+    assert weather["origin"] == (tmp_path / "r.json").as_uri()
+    assert weather["source"] == {"type": "npm", "package": "@test/weather", "version": "1.0.0"}
+    assert weather["homepage"] == "https://weather.example"
+    assert weather["permissions"] == ["network"]
+    boxed = await client.manager.call("GetAvailable", "sa{sv}", ["org.test.boxed", {}])
+    assert boxed["installable"] is False
+    assert "container" in boxed["problem"]
+    x = await client.manager.call("GetAvailable", "sa{sv}", ["x", {}])
+    assert (x["state"], x["version"], x["available-version"]) == ("installed", "1.0", "9.0")
+    with pytest.raises(NotFound):
+        await client.manager.call("GetAvailable", "sa{sv}", ["org.test.nothing", {}])
+    with pytest.raises(NotFound):
+        await client.manager.call("GetAvailable", "sa{sv}", ["x", {"source": "https://other.example/"}])
+
+
+@pytest.mark.parametrize("registry", ["a.json", "other.json"])
+async def test_only_the_registry_a_server_came_from_updates_it(
+    core: Core, client: Client, machine: Machine, tmp_path: Path, registry: str
+) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    write(first, {**entry("y"), "version": "2.0"})
+    write(second, {**entry("y"), "version": "3.0"})
+    origin = {"registry": (tmp_path / registry).as_uri()}
+    machine.install("org.test.y", where=machine.paths.user.installed, origin=origin)
+    for path in (first, second):
+        await client.manager.call("AddSource", "sa{sv}", [path.as_uri(), {}])
+    await refreshed(client)
+    expected = {first: ("updatable", "1.0", "2.0"), second: ("installed", "1.0", "")}
+    if registry == "other.json":
+        expected[first] = ("installed", "1.0", "")
+    for path, said in expected.items():
+        source = {"source": path.as_uri()}
+        ((listed,), _) = await client.manager.call("ListAvailable", "a{sv}s", [source, ""])
+        shown = await client.manager.call("GetAvailable", "sa{sv}", ["org.test.y", source])
+        for record in (listed, shown):
+            assert (record["state"], record["version"], record.get("available-version", "")) == said
+    assert ("org.test.y" in core.newer) is (registry == "a.json")
+
+
+async def test_long_records_are_not_kept(core: Core, client: Client, tmp_path: Path) -> None:
+    long = entry("long", description="word " * 2000)
+    write(tmp_path / "r.json", entry("short"), long)
+    await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
+    await refreshed(client)
+    catalogue._records.clear()
+    for _ in range(2):
+        assert sorted(await available(client)) == ["long", "short"]
+        assert [record.values["id"] for record in catalogue._records.values()] == ["org.test.short"]
+
+
+async def test_who_is_asked_about_a_key_is_told_which(core: Core) -> None:
+    _, public = new_key()
+    details = catalogue.METHODS[MANAGER, "AddKey"].details
+    assert details is not None
+    for pem, expected in ((public.decode(), {"fingerprint"}), ("no key", set()), ("x" * 20_000, set())):
+        found = await details(None, None, "friend", pem, {})  # type: ignore[misc]
+        assert found["key"] == "friend"
+        assert found.keys() - {"key"} == expected
+    key = core.keys.add("friend", public.decode())
+    assert (await details(None, None, "friend", public.decode(), {}))["fingerprint"] == key.fingerprint  # type: ignore[misc]
+
+
+async def test_icons_come_as_files(core: Core, client: Client) -> None:
+    async with serving() as server:
+        server.answers["/i.png"] = answer(PNG, content_type="image/png")
+        icon = f"{server.base}/i.png"
+        body = json.dumps({"version": "1.0", "servers": [entry("clock", icon=icon), entry("named", icon="clock")]})
+        server.answers["/r.json"] = answer(body.encode())
+        await client.manager.call("AddSource", "sa{sv}", [f"{server.base}/r.json", {}])
+        await refreshed(client)
+        (index, media_type), fds = await client.manager.call_fds("GetIcon", "sa{sv}", ["org.test.clock", {}])
+        with fds:
+            assert media_type == "image/png"
+            assert os.pread(fds.get(index), 1000, 0) == PNG
+        with pytest.raises(NotFound, match="icon theme"):
+            await client.manager.call("GetIcon", "sa{sv}", ["org.test.named", {}])
+        with pytest.raises(NotFound):
+            await client.manager.call("GetIcon", "sa{sv}", ["x", {}])
+    assert core.catalog.sources()[0].entries == 2
+
+
+async def test_keys_are_listed_added_and_removed(core: Core, client: Client) -> None:
+    _, public = new_key()
+    await client.manager.call("AddKey", "ssa{sv}", ["friend", public.decode(), {}])
+    (key,) = await client.manager.call("ListKeys")
+    assert (key["name"], key["scope"], key["read-only"]) == ("friend", "user", False)
+    assert key["fingerprint"].startswith("SHA256:")
+    with pytest.raises(InvalidArgument):
+        await client.manager.call("AddKey", "ssa{sv}", ["other", "no key", {}])
+    await client.manager.call("RemoveKey", "sa{sv}", ["friend", {}])
+    assert await client.manager.call("ListKeys") == []
+    with pytest.raises(NotFound):
+        await client.manager.call("RemoveKey", "sa{sv}", ["friend", {}])
+    assert core.keys.list() == []
+
+
+async def test_a_source_is_described_and_tells_how_it_is(core: Core, client: Client, tmp_path: Path) -> None:
+    secret, public = new_key()
+    registry = tmp_path / "r.json"
+    data = write(registry, entry("clock"), {"id": "org.test.bad", "transports": "nonsense"})
+    registry.with_name("r.json.sig").write_bytes(sign(data, secret))
+    await client.manager.call("AddKey", "ssa{sv}", ["friend", public.decode(), {}])
+    options = {"name": "own", "signature": "required", "key": "friend"}
+    await client.manager.call("AddSource", "sa{sv}", [registry.as_uri(), options])
+    await refreshed(client)
+    (source,) = await client.manager.call("ListSources")
+    assert (source["state"], source["entries"], source["type"]) == ("ready", 1, "registry")
+    assert (source["signature"], source["key"], source["signed-by"]) == ("required", "friend", "friend")
+    assert any("org.test.bad" in fault and "transports" in fault for fault in source["faults"])
+    assert (await client.manager.call("GetAvailable", "sa{sv}", ["org.test.clock", {}]))["verified"] is True
+    await client.manager.call("RemoveKey", "sa{sv}", ["friend", {}])
+    (source,) = await client.manager.call("ListSources")
+    assert source["state"] == "untrusted"
+    assert await available(client) == []
+    assert core.catalog.sources()[0].entries == 0 or source["entries"] >= 0
+
+
+async def test_what_another_layer_brought_is_not_pinned(machine: Machine) -> None:
+    machine.install("y", where=machine.paths.system.installed, scope="system")
+    async with (
+        people(machine) as (one, _, uids, _third),
+        served(machine, scope=Scope.USER, uids=uids) as core,
+    ):
+        with pytest.raises(ReadOnly):
+            await one.manager.call("SetPinned", "sba{sv}", ["y", True, {}])
+        assert await asyncio.to_thread(core.store.held, "y") is None
