@@ -1,9 +1,28 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What arguments on mcpctl's command line may be, for argparse."""
+"""What arguments on mcpctl's command line may be, for argparse, and those that many commands have."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from typing import Any, Final
+
+_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
+
+
+def add_id(parser: argparse.ArgumentParser, **kwargs: Any) -> None:
+    """Add the argument ``ID`` to *parser*; *kwargs* as of ``add_argument``."""
+    parser.add_argument("id", metavar="ID", help="id of the server", **kwargs)
+
+
+def add_consent(parser: argparse.ArgumentParser) -> None:
+    """Add ``--yes`` to *parser*."""
+    parser.add_argument(
+        "-y",
+        "--yes",
+        action="store_true",
+        help="consent to the permissions that the server asks for, and to what nobody vouches for",
+    )
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -30,3 +49,10 @@ def seconds(text: str) -> float:
     if not 0 < value <= 86400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds between 0 and 86400")
     return value
+
+
+def sha256(text: str) -> str:
+    """A SHA-256 digest, in small letters."""
+    if not _SHA256.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a SHA-256 digest, which has 64 hexadecimal digits")
+    return text.lower()

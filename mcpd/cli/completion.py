@@ -88,16 +88,52 @@ def _arguments(parser: argparse.ArgumentParser, command: tuple[str, ...]) -> Ite
             yield " ".join(command), action
 
 
+async def _servers(bus: Client, wanted: Mapping[str, object]) -> list[dict[str, Any]]:
+    servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [wanted])
+    return servers
+
+
 async def _installed(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
-    servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{}])
-    return {server["id"]: server.get("summary") or server.get("name", "") for server in servers}
+    return {server["id"]: server.get("summary") or server.get("name", "") for server in await _servers(bus, {})}
+
+
+async def _updatable(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    servers = await _servers(bus, {"state": "updatable"})
+    return {server["id"]: f"to {server.get('available-version', '')}" for server in servers}
+
+
+async def _pinned(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+    """What ``mcpctl pin`` has an effect on."""
+    servers = await _servers(bus, {"pinned": bool(getattr(args, "remove", False))})
+    return {server["id"]: server.get("version", "") for server in servers}
+
+
+async def _waiting(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    return {
+        server["id"]: f"to {server['pending-version']}"
+        for server in await _servers(bus, {})
+        if server.get("pending-version")
+    }
+
+
+async def _generations(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+    """The generations of the server named before that it may go back to."""
+    return {
+        str(generation["generation"]): generation.get("version", "")
+        for generation in await bus.manager.call("GetHistory", "s", [args.id])
+        if generation.get("state") == "previous"
+    }
 
 
 async def _available(bus: Client, _args: argparse.Namespace, prefix: str) -> Offer:
     if "/" in prefix or prefix.startswith("."):
         return _files(prefix)
+    from mcpd.bus.client import variant  # noqa: PLC0415
+
+    words = "".join(char if char.isalnum() else " " for char in prefix).split()
+    query = {"text": " ".join(words), "limit": variant(500, "u")}
     found: list[dict[str, Any]]
-    found, _ = await bus.manager.call("ListAvailable", "a{sv}s", [{"limit": 500}, ""])
+    found, _ = await bus.manager.call("ListAvailable", "a{sv}s", [query, ""])
     return {entry["id"]: entry.get("summary", "") for entry in found}
 
 
@@ -120,10 +156,25 @@ async def _sessions(bus: Client, _args: argparse.Namespace, _prefix: str) -> Off
 
 
 async def _sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    sources = await bus.manager.call("ListSources")
+    return {source["url"]: source.get("state", "") for source in sources if source["url"]}
+
+
+async def _own_sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
     return {
         source["url"]: source.get("state", "")
         for source in await bus.manager.call("ListSources")
-        if not source["read-only"]
+        if source["url"] and not source["read-only"]
+    }
+
+
+async def _trusted_keys(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    return {key["name"]: key.get("fingerprint", "") for key in await bus.manager.call("ListKeys")}
+
+
+async def _own_trusted_keys(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    return {
+        key["name"]: key.get("fingerprint", "") for key in await bus.manager.call("ListKeys") if not key["read-only"]
     }
 
 
@@ -260,7 +311,16 @@ _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str],
     ("show", "id"): _known,
     ("install", "target"): _available,
     ("install", "id"): _nothing,
-    ("source remove", "url"): _sources,
+    ("search", "source"): _sources,
+    ("show", "source"): _sources,
+    ("install", "source"): _sources,
+    ("update", "id"): _updatable,
+    ("rollback", "to"): _generations,
+    ("pin", "id"): _pinned,
+    ("approve", "id"): _waiting,
+    ("source add", "key"): _trusted_keys,
+    ("source remove", "url"): _own_sources,
+    ("key remove", "name"): _own_trusted_keys,
     ("config get", "key"): _plain_keys,
     ("config set", "pairs"): _assignments,
     ("config unset", "keys"): _plain_keys,

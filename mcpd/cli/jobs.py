@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import progress, prompt
 from mcpd.cli.output import clean, note
-from mcpd.cli.permissions import described
+from mcpd.cli.permissions import described_as
 from mcpd.cli.values import parse_value
 from mcpd.errors import Cancelled, ConfigMissing, InvalidConfig, McpdError, NotAuthorized
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from mcpd.bus.client import Client, JobResult, Remote
 
@@ -32,6 +32,16 @@ class Answers:
     """Permissions consented to by naming them."""
     secrets: dict[str, bytes] = field(default_factory=dict)
     """By key; a job takes out those it asks for."""
+    takes_values: bool = False
+    """Whether the command has ``--set`` and ``--secret-file``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What a job would have done."""
+
+    server_id: str
+    plan: list[dict[str, Any]]
 
 
 async def run_job(
@@ -42,18 +52,48 @@ async def run_job(
     *,
     fds: Sequence[int] = (),
     answers: Answers | None = None,
-) -> None:
+) -> str:
     """Call the Manager's *member*, which starts a job, and return when that has ended well.
+
+    The result is the id of the server that the job was about, empty if it was about several or none. What an
+    installation comes to is shown as soon as it is known.
 
     Raises the error the job ended with; :class:`~mcpd.errors.NotAuthorized` if a needed consent is not given
     and :class:`~mcpd.errors.ConfigMissing` if a needed value is not. Whatever ends it early cancels the job.
     """
     follower = _Follower(answers or Answers())
+    async with _following(follower, bus, member, signature, args, fds) as task:
+        await follower.follow()
+        result = await task
+    result.check()
+    return follower.server_id
+
+
+async def foresee_job(
+    bus: Client, member: str, signature: str, args: Sequence[object], *, fds: Sequence[int] = ()
+) -> Foreseen:
+    """Call *member*, which starts a job, with the option ``dry-run`` among *args*; returns what the job comes to.
+
+    Raises the error of a job that ends before that is known.
+    """
+    follower = _Follower(Answers(), foresee=True)
+    async with _following(follower, bus, member, signature, args, fds) as task:
+        await follower.follow()
+        result = await task
+    if not follower.plan:
+        result.check()
+    return Foreseen(follower.server_id, follower.plan)
+
+
+@asynccontextmanager
+async def _following(
+    follower: _Follower, bus: Client, member: str, signature: str, args: Sequence[object], fds: Sequence[int]
+) -> AsyncIterator[asyncio.Task[JobResult]]:
+    """The job that *follower* follows; whatever ends the block early cancels it."""
     task = asyncio.ensure_future(bus.run_job(member, signature, args, fds=fds, on_change=follower.changed))
     task.add_done_callback(lambda _: follower.ended())
     try:
-        await follower.follow()
-        result = await task
+        yield task
     except BaseException as error:
         with suppress(OSError):  # the terminal may be what is gone
             if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
@@ -63,18 +103,20 @@ async def run_job(
     finally:
         follower.view.close()
         task.cancel()
-    result.check()
 
 
 class _Follower:
-    """Shows one job and answers what it asks."""
+    """Shows one job and answers what it asks; with *foresee*, only until it is known what the job comes to."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, *, foresee: bool = False) -> None:
         self._answers = answers
+        self._foresee = foresee
         self._changes: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._job: Remote | None = None
         self._answered: set[tuple[str, str]] = set()
         self.view = progress.view()
+        self.server_id = ""
+        self.plan: list[dict[str, Any]] = []
 
     def changed(self, job: Remote, properties: dict[str, Any]) -> None:
         """Note the *properties* of the *job*."""
@@ -88,9 +130,22 @@ class _Follower:
     async def follow(self) -> None:
         """Return when the job has ended."""
         while (properties := await self._changes.get()) is not None:
-            self.view.show(properties)
+            self.server_id = str(properties.get("ServerId") or self.server_id)
+            self._show_plan(properties.get("Plan") or [])
+            if not (self._foresee and self.plan and properties.get("State") == "cancelled"):  # which a dry run ends as
+                self.view.show(properties)
             if self._job is not None and properties.get("State") in {"needs-consent", "needs-config"}:
                 await self._answer(self._job, properties)
+
+    def _show_plan(self, plan: list[dict[str, Any]]) -> None:
+        if plan in ([], self.plan):
+            return
+        self.plan = plan
+        if not self._foresee:
+            from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - which few jobs need
+
+            self.view.pause()
+            note("\n".join([f"{clean(self.server_id)}:" if self.server_id else "the plan:", *plan_lines(plan)]))
 
     async def cancel(self, task: asyncio.Task[JobResult]) -> None:
         """Cancel the job and wait a little for its end; what it cannot undo goes on without us."""
@@ -119,15 +174,15 @@ class _Follower:
         asked = [need for need in needs if need["kind"] != "permission" or need["key"] not in self._answers.granted]
         if not asked:
             return
-        note(f"{server} asks for these permissions:")
+        note(f"{server} asks for your consent:")
         for need in asked:
             note("  " + _describe(need))
         if self._answers.consent:
             return
         if not prompt.terminal():
-            raise NotAuthorized(f"{server}: these permissions need your consent; give it with --yes")
-        if not prompt.confirm("Grant them?"):
-            raise Cancelled(f"{server}: the permissions were not granted, nothing was changed")
+            raise NotAuthorized(f"{server}: this needs your consent; give it with --yes")
+        if not prompt.confirm("Do you agree?"):
+            raise Cancelled(f"{server}: there was no consent, and nothing was changed")
 
     async def _configure(self, server: str, job: Remote, needs: Sequence[Mapping[str, Any]]) -> None:
         keys = {need["key"] for need in needs}
@@ -135,7 +190,7 @@ class _Follower:
         secrets = {key: self._answers.secrets.pop(key) for key in keys & self._answers.secrets.keys()}
         unanswered = [need for need in needs if need["key"] not in secrets]
         if unanswered and not prompt.terminal():
-            raise ConfigMissing(_missing(server, unanswered))
+            raise ConfigMissing(_missing(server, unanswered, takes_values=self._answers.takes_values))
         for need in unanswered:
             if need.get("sensitive"):
                 secrets[need["key"]] = prompt.ask_secret(_label(need))
@@ -163,22 +218,22 @@ def _ask_value(need: Mapping[str, Any]) -> object:
             note(error.message)
 
 
-def _missing(server: str, needs: Sequence[Mapping[str, Any]]) -> str:
+def _missing(server: str, needs: Sequence[Mapping[str, Any]], *, takes_values: bool) -> str:
     keys = ", ".join(clean(need["key"]) for need in needs)
     ways = [
         f"--secret-file {clean(need['key'])}=FILE" if need.get("sensitive") else f"--set {clean(need['key'])}=VALUE"
         for need in needs
     ]
-    return (
-        f"{server} needs a value for {keys}; give it with {' '.join(ways)} when it is installed, "
-        "or with 'mcpctl secret set' and 'mcpctl config set' when it is there"
-    )
+    how = f"give it with {' '.join(ways)}" if takes_values else f"'mcpctl install' takes it with {' '.join(ways)}"
+    return f"{server} needs a value for {keys}; {how}, and at a terminal it is asked for"
 
 
 def _describe(need: Mapping[str, Any]) -> str:
     """One line for something a job asks consent for."""
     if need["kind"] == "permission":
-        return clean(described(need["key"]))
+        return clean(described_as(need["key"], str(need.get("label") or "")))
+    if need["kind"] == "variable":
+        return clean(f"sets {need['key']}, which {need.get('label') or 'decides what code runs'}")
     what = f"runs as {clean(need['key'])}" if need["kind"] == "run-as" else clean(need["key"])
     why = clean(need.get("label") or need.get("description") or "")
     return f"{what}  ({why})" if why and why != what else what

@@ -102,7 +102,7 @@ def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
 
 def coloured(state: str, width: int = 0) -> str:
     """*state*, at least *width* wide, in the colour that it has everywhere."""
-    return paint(state.ljust(width), _STATES.get(state, ""))
+    return paint(state.ljust(width), _STATES.get(state.partition(",")[0], ""))
 
 
 def counted(number: int, noun: str) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from mcpd import __version__
-from mcpd.cli.argument_types import pair, positive, seconds
+from mcpd.cli.argument_types import add_id, pair, positive, seconds
+from mcpd.cli.parser_catalogue import add_catalogue, add_changes
 from mcpd.cli.parser_clients import add_clients
 from mcpd.cli.parser_ensembles import RUN, add_ensembles
+from mcpd.cli.parser_exchange import add_exchange
+from mcpd.cli.parser_trust import add_trust
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,16 +27,12 @@ exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130
 environment: NO_COLOR turns colours off, MCPCTL_DEBUG=1 shows where a fault of mcpctl itself happened.
 """
 
-TARGET_HELP: Final = (
-    "an id from the catalogue, pypi:NAME[==VERSION], npm:NAME[@VERSION], git+URL[@REV][#PATH], "
-    "a directory, or a manifest or registry entry file"
-)
-
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line.
 
-    Its namespace holds ``handler`` ("module:function"), ``system`` (bool, the scope) and what the command takes.
+    Its namespace holds ``handler`` ("module:function"), ``parser`` (of the command), ``system`` (bool, the scope) and
+    what the command takes.
     """
     parser = argparse.ArgumentParser(
         prog="mcpctl",
@@ -48,8 +47,10 @@ def build_parser() -> argparse.ArgumentParser:
     _add_common(common, suppress=True)
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     add = _Adder(commands, common)
-    _catalogue(add)
-    _changes(add)
+    add_catalogue(add)
+    add_changes(add)
+    add_exchange(add)
+    add_trust(add)
     _configuration(add)
     _scripts(add)
     add_clients(add)
@@ -71,7 +72,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) ->
         # Nor the input of an ensemble.
         args.input, rest = rest[-1], []
     if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return args
 
 
@@ -124,7 +125,7 @@ class _Adder:
             parents=[self._common],
             allow_abbrev=False,
         )
-        parser.set_defaults(handler=COMMANDS + handler)
+        parser.set_defaults(handler=COMMANDS + handler, parser=parser)
         if json:
             parser.add_argument("--json", action="store_true", help="print JSON with the keys used on D-Bus")
         return parser
@@ -142,109 +143,13 @@ class _Adder:
         return _Adder(inner, self._common)
 
 
-def _id(parser: argparse.ArgumentParser, **kwargs: Any) -> None:
-    parser.add_argument("id", metavar="ID", help="id of the server", **kwargs)
-
-
-def _catalogue(add: _Adder) -> None:
-    add("list", "servers:list_servers", "list the installed servers", json=True)
-    search = add("search", "servers:search", "search the servers that can be installed", json=True)
-    search.add_argument("text", metavar="TEXT", nargs="*", help="words to look for; none lists everything")
-    search.add_argument("--limit", type=positive, default=200, metavar="N", help="show at most N servers (200)")
-    _id(add("show", "servers:show", "show all that is known about a server", json=True))
-
-
-def _changes(add: _Adder) -> None:
-    install = add("install", "install:install", "install a server")
-    install.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    install.add_argument("--id", metavar="ID", help="id to install it under (not for servers of the catalogue)")
-    install.add_argument("--command", dest="program", metavar="NAME", help="program of the package to start")
-    install.add_argument(
-        "--arg",
-        dest="arguments",
-        action="append",
-        default=[],
-        metavar="ARG",
-        help="argument of that program, repeatable; one that begins with a dash is written --arg=-x",
-    )
-    install.add_argument(
-        "--permission",
-        dest="permissions",
-        action="append",
-        default=[],
-        metavar="PERM",
-        help="grant it a permission, e.g. network or filesystem:ro:PATH, repeatable (not for servers of the catalogue)",
-    )
-    install.add_argument(
-        "--secret",
-        dest="secrets",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="environment variable with a secret, asked for without echo or given with --secret-file, repeatable "
-        "(not for servers of the catalogue)",
-    )
-    install.add_argument(
-        "--env",
-        dest="env",
-        action="append",
-        default=[],
-        type=pair,
-        metavar="KEY=VALUE",
-        help="environment variable, repeatable (not for servers of the catalogue)",
-    )
-    install.add_argument(
-        "--run-as",
-        choices=("user", "system"),
-        help="whether it runs as whoever starts it, or as mcp-server for everybody, which is for the system's servers "
-        "(not for servers of the catalogue)",
-    )
-    install.add_argument(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        type=pair,
-        metavar="KEY=VALUE",
-        help="set a property; VALUE is JSON where it reads as JSON, unless the property is known to be text",
-    )
-    install.add_argument(
-        "--secret-file",
-        dest="secret_files",
-        action="append",
-        default=[],
-        type=pair,
-        metavar="KEY=FILE",
-        help="set a sensitive property to what FILE holds (- is standard input)",
-    )
-    install.add_argument("--reinstall", action="store_true", help="install again what is installed already")
-    _yes(install)
-    remove = add("remove", "install:remove", "remove servers", aliases=["uninstall"])
-    _id(remove, nargs="+")
-    remove.add_argument("--keep-config", action="store_true", help="keep the configuration, the secrets and the state")
-    update = add("update", "install:update", "update servers", json=True)
-    _id(update, nargs="*")
-    update.add_argument("--check", action="store_true", help="only look which servers have an update")
-    _yes(update)
-    rollback = add("rollback", "install:rollback", "go back to an earlier generation of a server")
-    _id(rollback)
-    rollback.add_argument("--to", type=positive, metavar="N", help="number of the generation (default: the one before)")
-    add("refresh", "install:refresh", "read the registries again")
-    source = add.group("source", "manage the registries")
-    source("list", "sources:list_sources", "list the registries", json=True)
-    for name, handler in (("add", "add_source"), ("remove", "remove_source")):
-        source(name, f"sources:{handler}", f"{name} a registry").add_argument(
-            "url", metavar="URL", help="an https: or file: URL of a registry"
-        )
-
-
 def _configuration(add: _Adder) -> None:
     config = add.group("config", "read and change the configuration of a server")
     get = config("get", "config:get", "show the configuration; sensitive values are never shown", json=True)
-    _id(get)
+    add_id(get)
     get.add_argument("key", metavar="KEY", nargs="?", help="only this property")
     setter = config("set", "config:set_values", "set properties")
-    _id(setter)
+    add_id(setter)
     setter.add_argument(
         "pairs",
         metavar="KEY=VALUE",
@@ -253,7 +158,7 @@ def _configuration(add: _Adder) -> None:
         help="a property and its value, which is JSON where it reads as JSON, unless the property is known to be text",
     )
     unset = config("unset", "config:unset_values", "return properties to their defaults")
-    _id(unset)
+    add_id(unset)
     unset.add_argument("keys", metavar="KEY", nargs="+", help="the property")
     secret = add.group("secret", "set and remove the secrets of a server")
     for name, handler, summary in (
@@ -261,7 +166,7 @@ def _configuration(add: _Adder) -> None:
         ("unset", "unset_secret", "remove the value of a sensitive property"),
     ):
         command = secret(name, f"config:{handler}", summary)
-        _id(command)
+        add_id(command)
         command.add_argument("key", metavar="KEY", help="the property")
 
 
@@ -288,19 +193,19 @@ def _scripts(add: _Adder) -> None:
 
 
 def _running(add: _Adder) -> None:
-    _id(add("run", "run:run", "run a server on this process's standard input and output", aliases=["spawn"]))
+    add_id(add("run", "run:run", "run a server on this process's standard input and output", aliases=["spawn"]))
     add("ps", "sessions:ps", "list the running servers", json=True)
     stop = add("stop", "sessions:stop", "stop a running server")
     stop.add_argument("session", metavar="SESSION|ID", help="number of a session, or the id of a server: all of its")
     logs = add("logs", "logs:logs", "show what a server wrote to its standard error, and what mcpd wrote about it")
-    _id(logs)
+    add_id(logs)
     logs.add_argument("-f", "--follow", action="store_true", help="wait for more")
     logs.add_argument("-n", "--lines", type=positive, metavar="N", help="only the last N lines")
     logs.add_argument("--since", metavar="TIME", help="only from TIME on, as journalctl takes it: today, '1h ago'")
     tools = add("tools", "tools:tools", "list the tools of a server, optional arguments in brackets", json=True)
-    _id(tools)
+    add_id(tools)
     call = add("call", "tools:call", "call a tool of a server", json=True)
-    _id(call)
+    add_id(call)
     call.add_argument("tool", metavar="TOOL", help="name of the tool, as 'mcpctl tools' lists it")
     call.add_argument(
         "arguments",
@@ -314,7 +219,7 @@ def _running(add: _Adder) -> None:
             "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="give up after SECONDS (300)"
         )
     pages = add("open", "open:open_pages", "show the pages of your bridge in a browser, which is signed in by a link")
-    _id(pages, nargs="?")
+    add_id(pages, nargs="?")
     pages.add_argument("--print", action="store_true", help="print the link, which works once, and open nothing")
     token = add("token", "token:token", "print the token that HTTP clients show to the bridge over TCP")
     token.add_argument("--renew", action="store_true", help="make a new one; the old one is refused from then on")
@@ -323,7 +228,3 @@ def _running(add: _Adder) -> None:
 def _diagnosis(add: _Adder) -> None:
     add("doctor", "doctor:doctor", "check what mcpd needs on this machine", json=True)
     add("paths", "paths:paths", "show where everything lies", json=True)
-
-
-def _yes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-y", "--yes", action="store_true", help="consent to the permissions that the server asks for")

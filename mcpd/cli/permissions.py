@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
+_PROPERTY: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)")
 _WHOLE: Final = {
     "network": "may use the network",
     "devices": "may use the devices of this machine",
@@ -51,6 +52,17 @@ def described(permission: str) -> str:
     except InvalidManifest:
         return f"{permission}  (not a permission: the server is not started)"
     return f"{permission}  ({words or 'a remark, grants nothing'})"
+
+
+def described_as(permission: str, filled_in: str) -> str:
+    """One line for *permission* with the values that it has, *filled_in*, and the names of those."""
+    if filled_in in {"", permission}:
+        return described(permission)
+    beginning = permission.partition("{config.")[0]
+    parts = filled_in.split(f", {beginning}") if beginning else [filled_in]
+    each = [parts[0], *(beginning + part for part in parts[1:])]
+    names = ", ".join(dict.fromkeys(_PROPERTY.findall(permission)))
+    return "; ".join(map(described, each)) + (f"  (from property {names})" if names else "")
 
 
 def check(permissions: Iterable[str]) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 UNKNOWN: Final = 101
 """``Job.Progress`` when nobody can tell."""
 
+_MIB: Final = 1 << 20
+
 
 class View(Protocol):
     """Shows a job."""
@@ -74,7 +76,10 @@ class Bar:
         done = job.get("Progress")
         percent = done if isinstance(done, int) and done < UNKNOWN else None
         self._progress.update(
-            self._task, description=describe(job), total=None if percent is None else 100, completed=percent
+            self._task,
+            description=describe(job) + _fetched(job),
+            total=None if percent is None else 100,
+            completed=percent,
         )
 
     def pause(self) -> None:
@@ -89,6 +94,14 @@ class Bar:
 def view() -> View:
     """The view that suits standard error."""
     return Bar() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Lines()
+
+
+def _fetched(job: Mapping[str, object]) -> str:
+    """How much of what has to be fetched is there; empty where nothing is said of it."""
+    done, total = job.get("BytesDone"), job.get("BytesTotal")
+    if job.get("State") != "fetching" or not isinstance(done, int) or not isinstance(total, int) or not done:
+        return ""
+    return f" ({done / _MIB:.1f} of {total / _MIB:.1f} MiB)" if total else f" ({done / _MIB:.1f} MiB)"
 
 
 def describe(job: Mapping[str, object]) -> str:

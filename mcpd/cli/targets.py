@@ -1,24 +1,31 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``mcpctl install TARGET`` can name beside an id: packages, repositories, directories and files."""
+"""What ``mcpctl install TARGET`` can name beside an id: packages, repositories, directories, files and URLs."""
 
 from __future__ import annotations
 
 import json
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from mcpd.cli.given import read_input
+from mcpd.cli.output import warn
+from mcpd.cli.target_archives import is_archive, is_bundle, local_source, name_and_version, remote_source
 from mcpd.errors import InvalidArgument, InvalidManifest, from_oserror
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _PYPI = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9.!+_-]+))?", re.ASCII)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_ELSEWHERE = frozenset({"streamable-http", "sse", "websocket"})
+"""Transports of servers that have no files here."""
+_SIGNATURE_LIMIT = 4096
+"""Bytes of a file with a signature, which has 89."""
 _NPM = re.compile(r"((?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*)(?:@([A-Za-z0-9.+_-]+))?", re.ASCII)
 
 
@@ -36,12 +43,30 @@ class Wishes:
     run_as: str = ""
     """``system``: as the machine's own, for everybody; ``user``: as whoever starts it."""
 
+    sha256: str = ""
+    """What a bundle or archive has to hash to."""
 
-def manifest_of(target: str, wishes: Wishes) -> dict[str, Any] | None:
-    """The manifest to install for *target*; ``None`` if it is an id of the catalogue.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for a target or wish nobody can read, and
-    :class:`~mcpd.errors.InvalidManifest` for a file that is not a manifest or entry.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is to be installed: a server of the catalogue, a bundle, or what a manifest describes."""
+
+    id: str = ""
+    """Empty if only the bundle says it."""
+    bundle: Path | None = None
+    manifest: dict[str, Any] | None = None
+    data: bytes = b""
+    """The manifest as it is sent: where it is signed, the very bytes of its file."""
+    signature: str = ""
+    """Base64 of the signature of :attr:`data`; empty without one."""
+
+
+def target_of(target: str, wishes: Wishes) -> Target:
+    """What *target* names, with the *wishes* of the command line.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` for a target or wish nobody can read,
+    :class:`~mcpd.errors.InvalidManifest` for a file that is not a manifest or entry, and
+    :class:`~mcpd.errors.IntegrityMismatch` for one that is another than it should be.
     """
     for name in (*wishes.secrets, *(name for name, _ in wishes.env)):
         if not _ENVIRONMENT_NAME.fullmatch(name):
@@ -50,11 +75,22 @@ def manifest_of(target: str, wishes: Wishes) -> dict[str, Any] | None:
         from mcpd.cli import permissions  # noqa: PLC0415 - few installations name any
 
         permissions.check(wishes.permissions)
-    manifest = _unwished(target, wishes)
-    return None if manifest is None else _with_wishes(manifest, wishes)
+    found = _unwished(target, wishes)
+    if found.manifest is None:
+        return found
+    manifest = _with_wishes(found.manifest, wishes)
+    return replace(found, id=str(manifest.get("id", "")), manifest=manifest, data=found.data or _json(manifest))
 
 
-def _unwished(target: str, wishes: Wishes) -> dict[str, Any] | None:
+def _json(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest).encode()
+
+
+def _unwished(target: str, wishes: Wishes) -> Target:
+    if found := _archive(target, wishes):
+        return found
+    if wishes.sha256:
+        raise InvalidArgument(f"{target!r} is no bundle or archive, which alone have a --sha256")
     if target.startswith("pypi:"):
         return _package("pypi", target, _PYPI, "pypi:NAME or pypi:NAME==VERSION", wishes)
     if target.startswith("npm:"):
@@ -66,12 +102,42 @@ def _unwished(target: str, wishes: Wishes) -> dict[str, Any] | None:
     path = Path(target).expanduser()
     if "/" in target or target in {".", "..", "~"} or (target.endswith(".json") and path.is_file()):
         return _path(path.resolve(), wishes)
+    if "==" in target:
+        raise InvalidArgument(f"{target!r} is no id; a package of PyPI is written pypi:{target}")
     if wishes != Wishes():
         raise InvalidArgument(
             f"{target!r} is an id of the catalogue, whose entry says how it is called and started and what it needs; "
             "leave out --id, --command, --arg, --permission, --secret, --env and --run-as"
         )
-    return None
+    return Target(target)
+
+
+def _archive(target: str, wishes: Wishes) -> Target | None:
+    """The bundle or archive that *target* names; ``None`` if it names neither."""
+    url = bool(_URL.fullmatch(target))
+    path = Path(urlsplit(target).path if url else target).expanduser()
+    bundle = is_bundle(path.name)
+    if bundle and replace(wishes, id="", sha256="") != Wishes():
+        raise InvalidArgument(
+            f"{target!r} is a bundle, which says itself how it is started and what it needs; leave out --command, "
+            "--arg, --permission, --secret, --env and --run-as"
+        )
+    if url:
+        source = remote_source(target, wishes.sha256)
+    elif (bundle or is_archive(path.name)) and ("/" in target or path.is_file()):
+        if bundle and wishes.id:
+            raise InvalidArgument(f"{target!r} is a bundle, which says itself what it is called; leave out --id")
+        if bundle:
+            return Target(bundle=path)
+        source = local_source(path.resolve(), wishes.sha256)
+    else:
+        return None
+    if source is None:
+        return None
+    name, version = name_and_version(path.name)
+    if not (name or wishes.id):
+        raise InvalidArgument(f"{target!r} does not say what the server is called; give it a name with --id")
+    return _manifest(name, wishes, source=source, version=version)
 
 
 def _not_a_target(target: str, scheme: str, rest: str) -> str:
@@ -109,7 +175,7 @@ def _secret(key: str) -> dict[str, Any]:
     return {"key": key, "label": key, "type": "string", "sensitive": True, "required": True, "target": "env"}
 
 
-def _package(kind: str, target: str, pattern: re.Pattern[str], form: str, wishes: Wishes) -> dict[str, Any]:
+def _package(kind: str, target: str, pattern: re.Pattern[str], form: str, wishes: Wishes) -> Target:
     match = pattern.fullmatch(target.removeprefix(kind + ":"))
     if not match:
         raise InvalidArgument(f"{target!r} is not a package; write {form}")
@@ -122,7 +188,7 @@ def _package(kind: str, target: str, pattern: re.Pattern[str], form: str, wishes
     return _manifest(name, wishes, source=source, version=version)
 
 
-def _git(target: str, wishes: Wishes) -> dict[str, Any]:
+def _git(target: str, wishes: Wishes) -> Target:
     parts = urlsplit(target.removeprefix("git+"))
     path, found, rev = parts.path.rpartition("@")
     if not found:
@@ -137,7 +203,7 @@ def _git(target: str, wishes: Wishes) -> dict[str, Any]:
     return _manifest(name, wishes, source=source)
 
 
-def _path(path: Path, wishes: Wishes) -> dict[str, Any]:
+def _path(path: Path, wishes: Wishes) -> Target:
     if path.is_file():
         return _file(path, wishes)
     if not path.is_dir():
@@ -161,26 +227,76 @@ def _path(path: Path, wishes: Wishes) -> dict[str, Any]:
     )
 
 
-def _file(path: Path, wishes: Wishes) -> dict[str, Any]:
-    manifest = _read(path)
-    if isinstance(manifest.get("servers"), list | dict):
-        raise InvalidArgument(f"{str(path)!r} is a registry; add it with 'mcpctl source add file://{path}'")
-    source = manifest.setdefault("source", {"type": "local", "path": str(path.parent)})
-    if isinstance(source, dict) and source.get("type") == "local":
+def _file(path: Path, wishes: Wishes) -> Target:
+    from mcpd.formats import server_json  # noqa: PLC0415 - pydantic, which an id of the catalogue does not need
+
+    data = _content(path)
+    manifest = _parsed(path, data)
+    _refuse_many(path, manifest)
+    if server_json.is_server_json(manifest):
+        manifest, is_moved = server_json.entry_of(manifest, str(path)).to_json(), False
+    elif is_moved := _names_directory(manifest, wishes):
+        source = manifest.setdefault("source", {"type": "local"})
         source["path"] = str(path.parent / str(source.get("path") or ""))
     if wishes.id:
         manifest["id"] = wishes.id
     if wishes.program:
         others = [other for other in manifest.get("transports", []) if other.get("type") != "stdio"]
         manifest["transports"] = [_stdio(wishes.program, wishes.arguments), *others]
-    return manifest
+    signature = _signature(path)
+    if not signature:
+        return Target(manifest=manifest)
+    if wishes != Wishes() or is_moved:
+        warn(
+            f"{path}.sig is not used: {path.name} is changed before it is installed, by an option or because it names "
+            "its own directory, and that is not what was signed"
+        )
+        return Target(manifest=manifest)
+    return Target(manifest=manifest, data=data, signature=signature)
+
+
+def _refuse_many(path: Path, said: Mapping[str, Any]) -> None:
+    """Raise :class:`~mcpd.errors.InvalidArgument` for a file with more than one server."""
+    if isinstance(said.get("servers"), list | dict):
+        raise InvalidArgument(
+            f"{str(path)!r} is a registry; 'mcpctl import {path}' installs its servers, and 'mcpctl source add "
+            f"file://{path}' lets you choose from them"
+        )
+    if "mcpServers" in said:
+        raise InvalidArgument(f"{str(path)!r} is the file of a client; 'mcpctl import {path}' installs its servers")
+
+
+def _names_directory(said: Mapping[str, Any], wishes: Wishes) -> bool:
+    """Whether the place of its file belongs to what a manifest says: its files are there, or below."""
+    if "source" in said:
+        return isinstance(said["source"], dict) and said["source"].get("type") == "local"
+    transports = said.get("transports")
+    kinds = (
+        {item.get("type") for item in transports if isinstance(item, dict)} if isinstance(transports, list) else set()
+    )
+    return bool(wishes.program) or not (kinds and kinds <= _ELSEWHERE)
+
+
+def _signature(path: Path) -> str:
+    """What ``FILE.sig`` holds; empty if there is none."""
+    file = path.with_name(path.name + ".sig")
+    if not file.exists():
+        return ""
+    return read_input(str(file), _SIGNATURE_LIMIT).decode("ascii", "replace").strip()
 
 
 def _read(path: Path) -> dict[str, Any]:
+    return _parsed(path, _content(path))
+
+
+def _content(path: Path) -> bytes:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise from_oserror(error, f"reading {path}") from error
+
+
+def _parsed(path: Path, data: bytes) -> dict[str, Any]:
     try:
         value = tomllib.loads(data.decode()) if path.suffix == ".toml" else json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -195,9 +311,7 @@ def _read(path: Path) -> dict[str, Any]:
     return value
 
 
-def _manifest(
-    name: str, wishes: Wishes, *, source: dict[str, str], version: str = "", summary: str = ""
-) -> dict[str, Any]:
+def _manifest(name: str, wishes: Wishes, *, source: dict[str, str], version: str = "", summary: str = "") -> Target:
     """A manifest for *source*; without a program, mcpd takes the one that the package brings."""
     from mcpd.model import id_from_name  # noqa: PLC0415 - pydantic, which an id of the catalogue does not need
 
@@ -212,7 +326,7 @@ def _manifest(
         raise InvalidArgument("--arg needs --command, to say whose argument it is")
     if wishes.program:
         manifest["transports"] = [_stdio(wishes.program, wishes.arguments)]
-    return manifest
+    return Target(manifest=manifest)
 
 
 def _stdio(program: str, arguments: Sequence[str]) -> dict[str, Any]:

@@ -29,6 +29,9 @@ CALCULATOR = {
     "configured": True,
 }
 
+_DEFAULTS = {"pinned": False}
+"""What a server has under keys that it does not have."""
+
 
 class Job:
     """A job of the fake: tests push its states."""
@@ -44,15 +47,25 @@ class Job:
             "ServerId": server_id,
             "State": "queued",
             "Progress": wire.Variant("u", 101),
+            "Plan": wire.Variant("aa{sv}", []),
             "Needs": wire.Variant("aa{sv}", []),
         }
 
-    def enter(self, state: str, *, needs: list[dict[str, Any]] | None = None, progress: int = 101) -> None:
+    def enter(
+        self,
+        state: str,
+        *,
+        needs: list[dict[str, Any]] | None = None,
+        plan: list[dict[str, Any]] | None = None,
+        progress: int = 101,
+    ) -> None:
         changed = {
             "State": state,
             "Progress": wire.Variant("u", progress),
             "Needs": wire.Variant("aa{sv}", needs or []),
         }
+        if plan is not None:
+            changed["Plan"] = wire.Variant("aa{sv}", plan)
         self.properties.update(changed)
         self.fake.connection.emit(self.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", [JOB, changed, []])
 
@@ -79,11 +92,19 @@ class FakeMcpd:
         self.pages: list[list[dict[str, Any]]] = [[]]
         self.sources: list[dict[str, Any]] = []
         self.config: dict[str, tuple[dict[str, Any], list[str]]] = {}
+        self.generations: list[dict[str, Any]] = []
+        """Of each server but those in :attr:`histories`."""
+        self.histories: dict[str, list[dict[str, Any]]] = {}
+        self.changes: list[dict[str, Any]] = []
+        """What the update that waits changes of the tools."""
         self.errors: dict[str, McpdError] = {}
         self.calls: list[tuple[Any, ...]] = []
         self.received: list[bytes] = []
         self.jobs: list[Job] = []
+        self.readings: list[Job] = []
+        """The jobs that read registries, which the others do not count."""
         self.on_job: Callable[[Job], None] = lambda job: job.end()
+        self.on_reading: Callable[[Job], None] = lambda job: job.end()
         self.program: list[str] = []
         self.features = ["spawn", "sandbox"]
         self.processes: dict[str, asyncio.subprocess.Process] = {}
@@ -144,7 +165,7 @@ class FakeMcpd:
 
     def _properties(self, path: str, interface: str) -> dict[str, Any]:
         if interface == JOB:
-            return next(job for job in self.jobs if job.path == path).properties
+            return next(job for job in (*self.jobs, *self.readings) if job.path == path).properties
         if interface == SESSION:
             return {"Pid": wire.Variant("u", self.processes[path].pid)}
         return {"Version": "1.2.3", "Scope": "user", "Features": self.features}
@@ -154,8 +175,8 @@ class FakeMcpd:
             raise NotFound(f"there is no server {server_id!r}")
         return self.servers[server_id]
 
-    def _ListServers(self, _frame: Frame, _filter: dict[str, Any]) -> list[Any]:
-        return [list(self.servers.values())]
+    def _ListServers(self, _frame: Frame, wanted: dict[str, Any]) -> list[Any]:
+        return [[server for server in self.servers.values() if wanted.items() <= (_DEFAULTS | server).items()]]
 
     def _GetServer(self, _frame: Frame, server_id: str) -> list[Any]:
         return [self._server(server_id), server_path(server_id)]
@@ -163,6 +184,27 @@ class FakeMcpd:
     def _ListAvailable(self, _frame: Frame, _query: dict[str, Any], cursor: str) -> list[Any]:
         page = int(cursor or 0)
         return [self.pages[page], str(page + 1) if page + 1 < len(self.pages) else ""]
+
+    def _GetAvailable(self, _frame: Frame, server_id: str, options: dict[str, Any]) -> list[Any]:
+        for entry in (entry for page in self.pages for entry in page):
+            if entry["id"] == server_id and options.get("source", entry.get("origin")) == entry.get("origin"):
+                return [entry]
+        raise NotFound(f"no registry offers {server_id!r}")
+
+    def _GetHistory(self, _frame: Frame, server_id: str) -> list[Any]:
+        self._server(server_id)
+        return [self.histories.get(server_id, self.generations)]
+
+    def _GetPending(self, _frame: Frame, server_id: str) -> list[Any]:
+        server = self._server(server_id)
+        if not server.get("pending-version"):
+            raise NotFound(f"no update of {server_id} waits")
+        update = {"generation": wire.Variant("u", 3), "version": server["pending-version"], "from-version": "1.0"}
+        return [update, self.changes]
+
+    def _SetPinned(self, _frame: Frame, server_id: str, pinned: object, _options: object) -> list[Any]:
+        self._server(server_id)["pinned"] = pinned
+        return []
 
     def _ListSources(self, _frame: Frame) -> list[Any]:
         return [self.sources]
@@ -207,9 +249,18 @@ class FakeMcpd:
         ]
 
     def _start_job(self, frame: Frame, args: list[Any]) -> str:
-        if frame.member == "InstallManifest":
+        if frame.member in {"InstallManifest", "InstallBundle"}:
             self.received.append(read_all(frame.fds.get(args[0])))
         server_id = args[0] if isinstance(args[0], str) else ""
+        if isinstance(args[0], list) and len(args[0]) == 1:
+            server_id = args[0][0]
+        if frame.member == "InstallBundle":
+            server_id = "calculator"
+        if frame.member in {"CheckUpdates", "Refresh"}:
+            reading = Job(self, 1000 + len(self.readings), frame.member.lower(), "")
+            self.readings.append(reading)
+            asyncio.get_running_loop().call_soon(self.on_reading, reading)
+            return reading.path
         job = Job(self, len(self.jobs) + 1, frame.member.lower(), server_id)
         self.jobs.append(job)
         self.job_started.set()
@@ -217,7 +268,7 @@ class FakeMcpd:
         return job.path
 
     def _on_job_call(self, frame: Frame, args: list[Any]) -> list[Any]:
-        job = next(job for job in self.jobs if job.path == frame.path)
+        job = next(job for job in (*self.jobs, *self.readings) if job.path == frame.path)
         if frame.member == "SetSecret":
             self.received.append(read_all(frame.fds.get(args[1])))
         job.calls.append((frame.member, args))

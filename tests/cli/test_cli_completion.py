@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mcpd.bus import wire
 from mcpd.cli.parser import build_parser
 from mcpd.errors import ServiceUnavailable
 
@@ -151,6 +152,32 @@ async def test_the_catalogue_and_files_are_offered_to_install(shells: Shells, mc
     (home / "weather.json").write_text("{}")
     assert set(await shells(shell, "mcpctl --user install com.ex")) == {"com.example.weather"}
     assert set(await shells(shell, "mcpctl --user install ./wea")) == {"./weather.json"}
+
+
+@every_shell
+async def test_what_a_command_has_no_effect_on_is_not_offered(shells: Shells, mcpd: FakeMcpd, shell: str) -> None:
+    own = mcpd.servers["calculator"]
+    mcpd.servers |= {
+        "newer": own | {"id": "newer", "state": "updatable", "available-version": "2.0", "pinned": True},
+        "waiting": own | {"id": "waiting", "pending-version": "3.0"},
+    }
+    mcpd.generations = [
+        {"generation": wire.Variant("u", at), "version": f"{at}.0", "state": state}
+        for at, state in ((3, "active"), (2, "previous"))
+    ]
+    mcpd.sources = [
+        {"url": "https://r.example/r.json", "read-only": True},
+        {"url": "file:///r.json", "read-only": False},
+    ]
+    expected = {
+        "update ": {"newer"}, "approve ": {"waiting"}, "pin ": {"calculator", "waiting"}, "pin --remove ": {"newer"},
+        "rollback newer --to ": {"2"}, "search --source h": {"https://r.example/r.json"},
+        "source remove f": {"file:///r.json"},
+    }  # fmt: skip
+    for line, values in expected.items():
+        offered = set(await shells(shell, f"mcpctl --user {line}"))
+        known = {*mcpd.servers, "2", "3", *(source["url"] for source in mcpd.sources)}
+        assert offered & known == values, line
 
 
 @every_shell

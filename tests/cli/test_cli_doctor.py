@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mcpd.bus import wire
 from mcpd.cli import checks
 from mcpd.paths import Scope, from_environment
 from mcpd.runtime import bundled
+from mcpd.trust.signing import new_key
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Mcpctl
@@ -250,3 +252,45 @@ async def test_doctor_warns_of_entries_for_nobody(mcpctl: Mcpctl, mcpd: FakeMcpd
     file.write_text('{"calculator": {"enabled": false}}')
     assert _named((await _checks(mcpctl))[1], "mcps map")["result"] == "ok"
     assert "warning" not in (await mcpctl("list")).err
+
+
+async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    sources: list[dict[str, Any]] = [
+        {"url": "https://a.example/r.json", "state": "untrusted", "problem": "it is not signed"},
+        {"url": "https://b.example/r.json", "state": "failed", "problem": "https://b.example/r.json: answers 404"},
+        {"url": "", "file": "/etc/mcp/sources.list.d/c.toml", "state": "invalid", "problem": "no url"},
+        {"url": "https://d.example/r.json", "state": "offline", "problem": "no answer"},
+        {"url": "https://e.example/r.json", "state": "ready", "faults": ["entry 3: transports", "entry 4: id"]},
+        {"url": "https://f.example/r.json", "state": "ready", "faults": []},
+    ]
+    mcpd.sources = [
+        {key: wire.Variant("as", value) if key == "faults" else value for key, value in source.items()}
+        for source in sources
+    ]
+    code, checks = await _checks(mcpctl)
+    assert code == 1
+    assert [(check["result"], check["message"]) for check in checks if check["name"] == "registry"] == [
+        ("fail", "https://a.example/r.json: it is not signed"),
+        ("fail", "https://b.example/r.json: answers 404"),
+        ("fail", "/etc/mcp/sources.list.d/c.toml: no url"),
+        ("warn", "https://d.example/r.json: no answer"),
+        ("warn", "https://e.example/r.json: 2 faults in its entries: entry 3: transports"),
+    ]
+    advice = [check["advice"] for check in checks if check["name"] == "registry"]
+    assert "mcpctl source remove https://a.example/r.json" in advice[0]
+    assert "/etc/mcp/sources.list.d/c.toml" in advice[2]
+    assert _named(checks, "registries")["message"] == "6 listed"
+
+
+async def test_doctor_tells_of_keys_that_cannot_be_used(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    assert _named((await _checks(mcpctl))[1], "keys")["message"] == "0 trusted"
+    keys = Path(mcpctl.environ["HOME"]) / ".config/mcp/keys.d"
+    keys.mkdir(parents=True)
+    (keys / "friend.pem").write_bytes(new_key()[1])
+    (keys / "secret.pem").write_bytes(new_key()[0])
+    _, checks = await _checks(mcpctl)
+    assert _named(checks, "keys")["message"] == "1 trusted"
+    found = _named(checks, "key")
+    assert found["result"] == "warn"
+    assert f"{keys}/secret.pem" in found["message"]
+    assert (await mcpctl("doctor")).err == ""

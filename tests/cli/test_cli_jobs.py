@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mcpd.bus import wire
 from mcpd.errors import AlreadyInstalled, Busy, NotFound
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ async def test_S15_install_from_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) ->
     out, _ = await process.communicate()
     assert (process.returncode, out) == (0, b"Installed calculator 1.0 (user).\n")
     options = {"consent": True, "reinstall": True, "config": {"digits": 3, "name": "x y"}}
-    assert mcpd.calls[0] == ("Install", "calculator", options)
+    assert ("Install", "calculator", options) in mcpd.calls
 
 
 async def test_S15_a_failed_job_is_a_failed_command(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
@@ -64,7 +65,7 @@ async def test_S15_a_failed_job_is_a_failed_command(mcpctl: Mcpctl, mcpd: FakeMc
     ("error", "code", "way"),
     [
         (NotFound("no entry 'x'"), 4, "npm:NAME"),
-        (AlreadyInstalled("x is installed"), 1, "--reinstall"),
+        (AlreadyInstalled("x is installed; to do it again, mcpctl install --reinstall"), 1, ""),
         (Busy("x is busy"), 1, ""),
     ],
 )
@@ -76,6 +77,7 @@ async def test_S15_a_refused_job_keeps_its_error(
     assert ended.code == code
     assert ended.err.startswith(f"mcpctl: {error.message}")
     assert way in ended.err
+    assert ended.err.count("--reinstall") == error.message.count("--reinstall"), "it is said once"
 
 
 async def test_consent_cannot_be_asked_without_a_terminal(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
@@ -102,8 +104,15 @@ async def test_S21_missing_values_are_named_with_the_way_to_give_them(mcpctl: Mc
     ended = await mcpctl("install", "calculator")
     assert ended.code == 1
     assert "calculator needs a value for api_key, digits" in ended.err
-    assert "--secret-file api_key=FILE --set digits=VALUE" in ended.err
+    assert "; give it with --secret-file api_key=FILE --set digits=VALUE, and at a terminal" in ended.err
     assert [call[0] for call in mcpd.jobs[0].calls] == ["Cancel"]
+
+
+async def test_S21_a_command_without_these_options_names_one_that_has_them(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY])
+    ended = await mcpctl("update", "calculator")
+    assert ended.code == 1
+    assert "; 'mcpctl install' takes it with --secret-file api_key=FILE, and at a terminal it is asked for" in ended.err
 
 
 async def test_S21_a_secret_file_answers_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
@@ -158,6 +167,7 @@ async def test_remove_and_rollback_and_refresh(mcpctl: Mcpctl, mcpd: FakeMcpd) -
         ("Uninstall", "b", {"keep-config": True}),
         ("Rollback", "calculator", {"generation": 2}),
         ("Refresh", {}),
+        ("ListSources",),
     ]
 
 
@@ -178,20 +188,93 @@ async def test_update_check_changes_nothing(mcpctl: Mcpctl, mcpd: FakeMcpd) -> N
     mcpd.servers["calculator"] |= {"state": "updatable", "available-version": "2.0"}
     ended = await mcpctl("update", "--check", "--json")
     assert [server["available-version"] for server in json.loads(ended.out)["updates"]] == ["2.0"]
-    assert [call[0] for call in mcpd.calls] == ["CheckUpdates", "ListServers"]
+    assert [call[0] for call in mcpd.calls] == ["CheckUpdates", "ListSources", "ListServers"]
+
+
+FAILED = {"url": "https://a.example/r.json", "state": "failed", "problem": "no route"}
+OFFLINE = {"url": "https://b.example/r.json", "state": "offline", "problem": "no route", "updated": 1_600_000_000}
+SOURCE_FAULT = ("failed", "org.mcpd.Mcp1.Error.SourceUnavailable", "https://a.example/r.json: no route")
+
+
+async def test_update_reads_the_registries_first(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    def read(job: Job) -> None:
+        mcpd.servers["calculator"] |= {"state": "updatable", "available-version": "2.0"}
+        job.end()
+
+    mcpd.on_reading = read
+    assert (await mcpctl("update")).out == "Updated calculator from 1.0 to 2.0.\n"
+
+
+async def test_what_is_known_is_updated_though_registries_cannot_be_read(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.sources = [FAILED, OFFLINE, FAILED | {"url": "https://c.example/r.json", "state": "ready"}]
+    ended = await mcpctl("update")
+    assert (ended.code, ended.err.count("warning: ")) == (0, 2)
+    assert "https://a.example/r.json could not be read (no route); nothing of it is known" in ended.err
+    assert "https://b.example/r.json could not be read (no route); what is shown of it is" in ended.err
+    assert ended.err.endswith("Everything is up to date, as far as is known.\n")
+    assert "warning: " in (await mcpctl("update", "--check")).err
+    mcpd.on_reading = lambda job: job.end(*SOURCE_FAULT)
+    mcpd.servers["calculator"] |= {"state": "updatable", "available-version": "2.0"}
+    ended = await mcpctl("update")
+    assert (ended.code, ended.out) == (0, "Updated calculator from 1.0 to 2.0.\n")
+    assert ended.err.count("no route") == 2, "each fault is told once"
+    mcpd.on_reading = lambda job: job.end("failed", "org.freedesktop.DBus.Error.AccessDenied", "not allowed")
+    ended = await mcpctl("update")
+    assert (ended.code, "warning: not allowed; what is known of updates may be old" in ended.err) == (0, True)
+
+
+async def test_refresh_fails_if_a_registry_does(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.sources = [OFFLINE]
+    ended = await mcpctl("refresh")
+    assert (ended.code, "b.example" in ended.err) == (1, True)
+    mcpd.on_reading = lambda job: job.end(*SOURCE_FAULT)
+    ended = await mcpctl("refresh")
+    assert (ended.code, ended.err.splitlines()[-1]) == (1, "mcpctl: none of the registries could be read")
+    mcpd.sources = []
+    assert "mcpctl: https://a.example/r.json: no route\n" in (await mcpctl("refresh")).err
+
+
+async def test_what_is_not_updated_is_told_with_the_reason(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    origin = "https://a.example/r.json"
+    mcpd.generations = [{"generation": wire.Variant("u", 1), "state": "active", "registry": origin}]
+    mcpd.servers = {
+        "pinned": mcpd.servers["calculator"] | {"id": "pinned", "pinned": True},
+        "still": mcpd.servers["calculator"] | {"id": "still", "pinned": True},
+        "brought": mcpd.servers["calculator"] | {"id": "brought"},
+        "other": mcpd.servers["calculator"] | {"id": "other"},
+        "held": mcpd.servers["calculator"] | {"id": "held", "pending-version": "2.0"},
+        "fine": mcpd.servers["calculator"] | {"id": "fine"},
+    }
+    mcpd.pages = [[{"id": "pinned", "version": "1.0", "available-version": "2.0", "origin": origin}]]
+    pinned = "pinned is pinned to 1.0; its registry has 2.0. 'mcpctl pin --remove pinned' lets it be updated."
+    mcpd.histories = {"brought": [mcpd.generations[0] | {"registry": ""}], "other": []}
+    ended = await mcpctl("update", "pinned", "still", "brought", "other", "held")
+    said = ended.err.splitlines()
+    assert (ended.code, ended.out) == (0, "")
+    assert said[-4:-1] == [
+        pinned,
+        "still is pinned to 1.0. 'mcpctl pin --remove still' lets it be updated.",
+        "brought was not installed from a registry; install another version with --reinstall.",
+    ]
+    assert "'mcpctl approve held'" in said[-1]
+    assert "up to date" not in (await mcpctl("update", "held")).err
+    assert (await mcpctl("update", "fine")).err.splitlines()[-1] == "Everything is up to date."
+    assert [line for line in (await mcpctl("update")).err.splitlines() if "pinned" in line or "brought" in line] == [
+        pinned
+    ]
 
 
 async def test_update_of_everything(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (await mcpctl("update")).err.endswith("Everything is up to date.\n")
     mcpd.servers["calculator"] |= {"state": "updatable", "available-version": "2.0"}
     assert (await mcpctl("update")).out == "Updated calculator from 1.0 to 2.0.\n"
-    assert [call for call in mcpd.calls if call[0] == "Update"] == [("Update", [], {"consent": False})]
+    assert [call for call in mcpd.calls if call[0] == "Update"] == [("Update", ["calculator"], {"consent": False})]
 
 
 async def test_a_person_at_the_terminal_is_asked(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK])
     terminal = await Terminal.start(mcpctl, "install", "calculator")
-    await terminal.answer("Grant them? [y/N] ", "y")
+    await terminal.answer("Do you agree? [y/N] ", "y")
     job = await _job(mcpd)
     await job.wait_call()
     job.enter("needs-config", needs=[KEY, DIGITS])
@@ -210,7 +293,7 @@ async def test_a_person_at_the_terminal_is_asked(mcpctl: Mcpctl, mcpd: FakeMcpd)
 async def test_a_person_who_refuses_ends_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK])
     terminal = await Terminal.start(mcpctl, "install", "calculator")
-    await terminal.answer("Grant them? [y/N] ", "")
+    await terminal.answer("Do you agree? [y/N] ", "")
     assert await terminal.ended() == 1
     assert mcpd.jobs[0].calls == [("Cancel", [{}])]
 
@@ -228,7 +311,7 @@ async def test_ctrl_c_at_a_question_ends_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd)
     [
         ("needs-config", KEY, "API key: "),
         ("needs-config", DIGITS, "Digits: "),
-        ("needs-consent", NETWORK, "Grant them? [y/N] "),
+        ("needs-consent", NETWORK, "Do you agree? [y/N] "),
     ],
 )
 async def test_the_end_of_the_input_ends_the_job(

@@ -18,6 +18,8 @@ from mcpd.cli.parser import build_parser
 from mcpd.errors import InteractionRequired, NotAuthorized
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd
 
@@ -68,7 +70,8 @@ async def test_S14_search_reads_every_page(mcpctl: Mcpctl, mcpd: FakeMcpd) -> No
     mcpd.pages = [[entry | {"id": "a"}], [entry | {"id": "b"}], [entry | {"id": "c"}]]
     ended = await mcpctl("search", "add", "numbers", "--json")
     assert [server["id"] for server in json.loads(ended.out)["servers"]] == ["a", "b", "c"]
-    assert [call[1:] for call in mcpd.calls] == [({"text": "add numbers"}, at) for at in ("", "1", "2")]
+    calls = [call[1:] for call in mcpd.calls if call[0] == "ListAvailable"]
+    assert calls == [({"text": "add numbers", "limit": 200}, at) for at in ("", "1", "2")]
 
 
 async def test_search_stops_at_the_limit(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
@@ -139,6 +142,13 @@ async def test_S10_source_list_shows_problems(mcpctl: Mcpctl, mcpd: FakeMcpd) ->
     plain, as_json = await mcpctl("source", "list"), await mcpctl("source", "list", "--json")
     assert "status 404" in plain.out
     assert json.loads(as_json.out) == {"sources": mcpd.sources}
+
+
+async def test_the_path_of_a_registry_is_answered_with_its_url(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    (tmp_path / "my reg.json").write_text("{}")
+    ended = await mcpctl("source", "add", str(tmp_path / "my reg.json"))
+    assert (ended.code, mcpd.calls) == (2, [])
+    assert f"mcpctl source add {tmp_path.as_uri()}/my%20reg.json\n" in ended.err
 
 
 async def test_S10_source_add_and_remove(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

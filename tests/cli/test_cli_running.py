@@ -283,6 +283,7 @@ async def test_call_json_is_the_whole_result(mcpctl: Mcpctl, mcpd: FakeMcpd) -> 
     for words in (["--jsn"], ["--json", "a=1", "-x"]):
         ended = await mcpctl("call", "calculator", "add", *words)
         assert (ended.code, f"unrecognized arguments: {words[-1]}\n" in ended.err) == (2, True)
+        assert ended.err.startswith("usage: mcpctl call "), "of the command that it was given to"
     ended = await mcpctl("call", "calculator")
     assert (ended.code, ended.err.endswith("the following arguments are required: TOOL\n")) == (2, True)
 

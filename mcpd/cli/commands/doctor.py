@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mcpd import __version__
+from mcpd.cli.catalogue_checks import key_checks, source_checks
 from mcpd.cli.checks import Check, local_checks
 from mcpd.cli.mcps_checks import map_checks
 from mcpd.cli.output import clean, coloured, write, write_json
@@ -33,7 +34,7 @@ async def doctor(args: argparse.Namespace) -> int:
     """``mcpctl doctor``; 1 if something fails. JSON: ``{"checks": [{name, result, message, advice}]}``."""
     scope = Scope.SYSTEM if args.system else Scope.USER
     paths = from_environment()
-    checks = await asyncio.to_thread(lambda: [*local_checks(paths, scope), *_unit_checks(paths, scope)])
+    checks = await asyncio.to_thread(lambda: list(_machine_checks(paths, scope)))
     off = any(check.name == "sandbox" and check.result == "warn" for check in checks)
     of_bus, servers = await _bus_checks(args, off=off)
     checks += of_bus
@@ -44,6 +45,15 @@ async def doctor(args: argparse.Namespace) -> int:
         for check in checks:
             _print(check)
     return EXIT_FAILED if any(check.result == "fail" for check in checks) else 0
+
+
+def _machine_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
+    """What is seen without the bus."""
+    # What is wrong with files that they read is told by the checks.
+    logging.getLogger("mcpd").addHandler(logging.NullHandler())
+    yield from local_checks(paths, scope)
+    yield from key_checks(paths, scope)
+    yield from _unit_checks(paths, scope)
 
 
 def _unit_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
@@ -72,6 +82,7 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
     try:
         properties = await bus.manager.properties()
         servers = await bus.manager.call("ListServers", "a{sv}", [{}])
+        sources = await bus.manager.call("ListSources")
         named = [await name_check(bus)] if bus.system else []
     except McpdError as error:
         return [Check("mcpd", "fail", error.message, f"see '{unit}'")], None
@@ -98,14 +109,13 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
         elif not server.get("configured", True):
             message = f"{server['id']} lacks values it needs"
             checks.append(Check("server", "warn", message, f"see 'mcpctl config get {server['id']}'"))
-    return [*checks, Check("servers", "ok", f"{len(servers)} installed")], {server["id"] for server in servers}
+    checks += [Check("servers", "ok", f"{len(servers)} installed"), *source_checks(sources)]
+    return checks, {server["id"] for server in servers}
 
 
 def _broken_scripts(*, system: bool) -> dict[str, str]:
     """What to do about script servers that are broken, by id."""
     paths, scope = from_environment(), Scope.SYSTEM if system else Scope.USER
-    # What is wrong with files that it reads is told by the checks.
-    logging.getLogger("mcpd").addHandler(logging.NullHandler())
     removals = {"user": "mcpctl script remove", "system": "mcpctl --system script remove"}
     found = {}
     for server_id in (server.id for server in Store(paths, scope).list() if server.script is not None):

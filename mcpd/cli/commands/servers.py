@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl list``, ``search`` and ``show``."""
+"""``mcpctl list`` and ``show``."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,14 +16,16 @@ from mcpd.errors import NotFound
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from mcpd.bus.client import Client
 
 _SHOWN_KEYS: Final = (
-    "name", "id", "version", "available-version", "state", "problem", "scope", "origin", "author", "licenses",
-    "categories", "homepage", "bug-url", "donation-url", "release-date", "sharing", "run-as", "pinned", "sandboxed",
+    "name", "id", "version", "available-version", "pending-version", "state", "installable", "problem", "scope",
+    "origin", "also-from", "verified", "signed-by", "author", "licenses", "categories", "homepage", "bug-url",
+    "donation-url", "release-date", "sharing", "run-as", "pinned", "sandboxed",
 )  # fmt: skip
+_SOURCE_KEYS: Final = ("type", "package", "url", "path", "version", "rev", "sha256")
 
 
 async def list_servers(args: argparse.Namespace) -> int:
@@ -34,52 +37,48 @@ async def list_servers(args: argparse.Namespace) -> int:
     elif servers:
         table(
             ("ID", "VERSION", "SCOPE", "STATE", "SUMMARY"),
-            [[*_cells(server, "id", "version", "scope", "state"), _summary(server)] for server in servers],
+            [[*cells(server, "id", "version", "scope"), with_pin(server), _summary(server)] for server in servers],
         )
         if any(not server.get("sandboxed", True) for server in servers):
             note("The sandbox is off: servers run with all rights of the user they run as.")
+        tell_waiting(servers)
     else:
         note("No servers are installed. 'mcpctl search' lists what can be.")
     await _warn_of_map(args)
     return 0
 
 
-async def search(args: argparse.Namespace) -> int:
-    """``mcpctl search``. JSON: ``{"servers": [{id, name, summary, version, state, origin, …}]}``."""
-    text = " ".join(args.text)
-    found: list[dict[str, Any]] = []
-    async with open_bus(args) as bus:
-        async for entry in _available(bus, text):
-            if len(found) == args.limit:
-                note(f"Only the first {args.limit} servers are shown; --limit shows more.")
-                break
-            found.append(entry)
-    if args.json:
-        write_json({"servers": found})
-    elif found:
-        rows = [[*_cells(entry, "id", "version", "state"), _summary(entry)] for entry in found]
-        table(("ID", "VERSION", "STATE", "SUMMARY"), rows)
-    else:
-        note(f"Nothing was found for {clean(text)!r}." if text else "The registries list no servers.")
-        note("'mcpctl source list' shows the registries, 'mcpctl refresh' reads them again.")
-    return 0
-
-
 async def show(args: argparse.Namespace) -> int:
     """``mcpctl show``. JSON: the server's keys, and for an installed one ``config`` and ``secrets-set``."""
     async with open_bus(args) as bus:
-        try:
-            server, _path = await bus.manager.call("GetServer", "s", [args.id])
-            values, secrets = await bus.manager.call("GetConfig", "s", [args.id])
-            server |= {"config": values, "secrets-set": secrets}
-        except NotFound as error:
-            server = await _catalogue_entry(bus, args.id, error)
+        if args.source:
+            server = await _offered(bus, args.id, {"source": args.source})
+        else:
+            server = await _installed_or_offered(bus, args.id)
     if args.json:
         write_json(server)
     else:
         _print_server(server)
+        tell_waiting([server])
     await _warn_of_map(args)
     return 0
+
+
+def title(server: Mapping[str, Any]) -> str:
+    """What *server* is called where something is said of it: id, version and scope."""
+    version = f" {clean(server['version'])}" if server.get("version") else ""
+    return f"{clean(server['id'])}{version} ({clean(server.get('scope', ''))})"
+
+
+def tell_waiting(servers: Iterable[Mapping[str, Any]]) -> None:
+    """Say which updates of *servers* wait for somebody to approve of what they change."""
+    for server in servers:
+        if server.get("pending-version"):
+            server_id, version = clean(server["id"]), clean(server["pending-version"])
+            note(
+                f"{server_id}: the update to {version} changes what it says of its tools, and waits for "
+                f"'mcpctl approve {server_id}'."
+            )
 
 
 def _may_have_map() -> bool:
@@ -126,25 +125,33 @@ async def _warn_of_map(args: argparse.Namespace) -> None:
             warn(check.message)
 
 
-async def _available(bus: Client, text: str) -> AsyncIterator[dict[str, Any]]:
-    """The entries of the catalogue that hold *text*, page by page."""
-    cursor = ""
-    while True:
-        page, cursor = await bus.manager.call("ListAvailable", "a{sv}s", [{"text": text} if text else {}, cursor])
-        for entry in page:
-            yield entry
-        if not cursor:
-            return
+async def _installed_or_offered(bus: Client, server_id: str) -> dict[str, Any]:
+    """What is installed as *server_id*, else what a registry offers."""
+    server: dict[str, Any]
+    try:
+        server, _path = await bus.manager.call("GetServer", "s", [server_id])
+    except NotFound:
+        with suppress(NotFound):
+            return await _offered(bus, server_id, {})
+        raise NotFound(
+            f"there is no server {server_id!r}, neither installed nor in the catalogue; "
+            "'mcpctl search' lists what can be installed"
+        ) from None
+    values, secrets = await bus.manager.call("GetConfig", "s", [server_id])
+    return server | {"config": values, "secrets-set": secrets}
 
 
-async def _catalogue_entry(bus: Client, server_id: str, missing: NotFound) -> dict[str, Any]:
-    async for entry in _available(bus, server_id):
-        if entry.get("id") == server_id:
-            return entry
-    raise NotFound(
-        f"there is no server {server_id!r}, neither installed nor in the catalogue; "
-        "'mcpctl search' lists what can be installed"
-    ) from missing
+async def _offered(bus: Client, server_id: str, options: Mapping[str, object]) -> dict[str, Any]:
+    """What a registry offers as *server_id*, after a warning if there is no news of that registry."""
+    from mcpd.cli.registries import warn_of_origin  # noqa: PLC0415 - which what is installed does without
+
+    try:
+        server: dict[str, Any] = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, options])
+    except NotFound:
+        await warn_of_origin(bus, str(options.get("source", "")))
+        raise
+    await warn_of_origin(bus, server.get("origin", ""))
+    return server
 
 
 def _print_server(server: Mapping[str, Any]) -> None:
@@ -156,6 +163,8 @@ def _print_server(server: Mapping[str, Any]) -> None:
     if server.get("description"):
         write(clean(server["description"], lines=True))
     shown = [(key, _text(server.get(key))) for key in _SHOWN_KEYS]
+    if source := server.get("source"):
+        shown.append(("source", "  ".join(str(source[key]) for key in _SOURCE_KEYS if source.get(key))))
     shown += [("permission", described(text)) for text in server.get("permissions", [])]
     if not server.get("permissions") and server.get("state") != "broken":
         confined = server.get("sandboxed", True)
@@ -181,8 +190,14 @@ def _text(value: object) -> object:
     return ", ".join(str(item) for item in value) if isinstance(value, list) else value
 
 
-def _cells(server: Mapping[str, Any], *keys: str) -> list[str]:
+def cells(server: Mapping[str, Any], *keys: str) -> list[str]:
+    """What *server* has under *keys*, empty where it has nothing, for a row of a table."""
     return [str(server.get(key, "")) for key in keys]
+
+
+def with_pin(server: Mapping[str, Any]) -> str:
+    """The state of *server*, for a row of a table: ``installed, pinned``."""
+    return f"{server.get('state', '')}{', pinned' if server.get('pinned') else ''}"
 
 
 def _summary(server: Mapping[str, Any]) -> str:

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl search``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.bus.client import variant
+from mcpd.cli.commands.servers import cells, with_pin
+from mcpd.cli.output import clean, note, table, write_json
+from mcpd.cli.registries import warn_of
+from mcpd.cli.session import open_bus
+from mcpd.errors import NotFound
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from mcpd.bus.client import Client
+
+PAGE: Final = 500
+"""Entries that a page of ``ListAvailable`` may have."""
+_FILTERS: Final = ("category", "source", "installable", "installed", "updatable")
+
+
+async def search(args: argparse.Namespace) -> int:
+    """``mcpctl search``. JSON: ``{"servers": [{id, name, summary, version, state, origin, …}]}``.
+
+    Raises :class:`~mcpd.errors.NotFound` for a registry that is not listed.
+    """
+    async with open_bus(args) as bus:
+        found, more = await _found(bus, _query(args), args.limit)
+        sources = _of(await bus.manager.call("ListSources"), args.source)
+    if args.json:
+        write_json({"servers": found})
+    elif found:
+        rows = [
+            [
+                *cells(entry, "id", "version"),
+                _state(entry),
+                _trust(entry),
+                entry.get("summary") or entry.get("name", ""),
+            ]
+            for entry in found
+        ]
+        table(("ID", "VERSION", "STATE", "TRUST", "SUMMARY"), rows)
+    else:
+        _tell_nothing(args)
+    if more:
+        note(f"Only the first {args.limit} servers are shown; --limit shows more.")
+    warn_of(sources)
+    return 0
+
+
+def _query(args: argparse.Namespace) -> dict[str, object]:
+    said = {
+        "text": " ".join(args.text),
+        **{key: getattr(args, key) for key in _FILTERS},
+    }
+    return {key: value for key, value in said.items() if value}
+
+
+def _of(sources: Sequence[dict[str, Any]], url: str | None) -> Sequence[dict[str, Any]]:
+    """Those of *sources* that are read for a search in *url*, or anywhere if it is ``None``."""
+    if url is None:
+        return sources
+    from mcpd.catalog.urls import check_source_url  # noqa: PLC0415 - with all models, which few searches need
+
+    chosen = [source for source in sources if source.get("url") in {url, check_source_url(url)}]
+    if not chosen:
+        raise NotFound(f"{url!r} is none of the registries; 'mcpctl source list' shows them")
+    return chosen
+
+
+def _tell_nothing(args: argparse.Namespace) -> None:
+    text = clean(" ".join(args.text))
+    note(f"Nothing was found for {text!r}." if text else "The registries list no such servers.")
+    filters = [f"--{key}" for key in _FILTERS if getattr(args, key)]
+    if filters:
+        note(f"Without {' and '.join(filters)} there may be more.")
+    else:
+        note("'mcpctl source list' shows the registries, 'mcpctl refresh' reads them again.")
+
+
+async def _found(bus: Client, query: dict[str, object], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """The first *limit* entries that *query* is about, read page by page, and whether there are more."""
+    query["limit"] = variant(min(limit, PAGE), "u")
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        page, cursor = await bus.manager.call("ListAvailable", "a{sv}s", [query, cursor])
+        found += page
+        if not cursor or len(found) >= limit:
+            return found[:limit], bool(cursor) or len(found) > limit
+
+
+def _state(entry: Mapping[str, Any]) -> str:
+    return with_pin(entry) if entry.get("installable", True) else "unsupported"
+
+
+def _trust(entry: Mapping[str, Any]) -> str:
+    return "verified" if entry.get("verified") else "unverified"

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl export``: the entries of installed servers, as a registry or as server.json for others."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli.output import clean, counted, warn, write
+from mcpd.cli.session import open_bus
+from mcpd.errors import InvalidArgument, McpdError, NotFound, from_oserror
+from mcpd.formats.mcpb import file_wanted
+from mcpd.formats.server_json_out import registry_of, server_json_of
+from mcpd.model import Entry, dump_json, load_json
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from mcpd.bus.client import Client
+
+_STDOUT: Final = "-"
+
+
+async def export(args: argparse.Namespace) -> int:
+    """``mcpctl export``. Without ids a server whose entry cannot be told is left out, with a warning.
+
+    An entry has no values of the configuration. Environment variables that an imported entry set are part of it.
+    """
+    async with open_bus(args) as bus:
+        entries = await _entries(bus, args)
+    if not entries:
+        raise NotFound("there is nothing to export: no server is installed in this scope")
+    if args.format == "registry":
+        updated = datetime.now(UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
+        _deliver(dump_json(registry_of(entries, updated)), args.output, counted(len(entries), "server"))
+    else:
+        _server_json(entries, args.output)
+    return 0
+
+
+def _server_json(entries: Sequence[Entry], output: str | None) -> None:
+    documents = {entry.id: dump_json(server_json_of(entry)) for entry in entries}
+    directory = Path(output) if output not in (None, _STDOUT) and Path(output or "").is_dir() else None
+    if directory is None and len(documents) > 1:
+        raise InvalidArgument(
+            f"a server.json is about one server, and there are {len(documents)}; name one, or an existing directory"
+            " with -o DIR"
+        )
+    for server_id, data in documents.items():
+        _deliver(data, output if directory is None else str(directory / f"{server_id}.server.json"), server_id)
+
+
+async def _entries(bus: Client, args: argparse.Namespace) -> list[Entry]:
+    if args.id:
+        return [await _entry(bus, server_id) for server_id in dict.fromkeys(args.id)]
+    scope = "system" if args.system else "user"
+    servers: Sequence[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{"scope": scope}])
+    entries: list[Entry] = []
+    for server in servers:
+        try:
+            entries.append(await _entry(bus, str(server["id"])))
+        except McpdError as error:
+            warn(f"{server['id']} is left out: {error.message}")
+    return entries
+
+
+async def _entry(bus: Client, server_id: str) -> Entry:
+    text = await bus.manager.call("GetEntry", "s", [server_id])
+    entry = Entry.parse(load_json(text, server_id), server_id)
+    if said := file_wanted(entry.source):
+        warn(f"{server_id}: its entry alone is not enough for others: {said}")
+    return entry
+
+
+def _deliver(data: bytes, output: str | None, what: str) -> None:
+    """Write *data*, which is about *what*, to the file *output*, or to standard output without one."""
+    if output is None or output == _STDOUT:
+        sys.stdout.buffer.write(data)
+        return
+    from mcpd.store.files import write_atomic  # noqa: PLC0415 - with all of the store
+
+    path = Path(output)
+    if path.is_dir():
+        raise InvalidArgument(f"{output} is a directory; name a file in it")
+    try:
+        write_atomic(path, data)
+    except OSError as error:
+        raise from_oserror(error, f"writing {path}") from error
+    write(f"Wrote {clean(path)} ({clean(what)}).")

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl key``: whose signatures are trusted, and keys to sign with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli.given import STDIN, origin, read_input
+from mcpd.cli.output import clean, note, table, write, write_json
+from mcpd.cli.session import open_bus
+from mcpd.errors import InvalidArgument, from_oserror
+
+if TYPE_CHECKING:
+    import argparse
+
+_PRIVATE: Final = 0o600
+_PUBLIC: Final = 0o644
+
+
+async def list_keys(args: argparse.Namespace) -> int:
+    """``mcpctl key list``. JSON: ``{"keys": [{name, fingerprint, file, scope, read-only}]}``."""
+    async with open_bus(args) as bus:
+        keys: list[dict[str, Any]] = await bus.manager.call("ListKeys")
+    if args.json:
+        write_json({"keys": keys})
+    elif keys:
+        columns = ("name", "fingerprint", "scope", "file")
+        table([column.upper() for column in columns], [[key.get(column, "") for column in columns] for key in keys])
+    else:
+        note("No key is trusted, so nothing is verified. 'mcpctl key add FILE' trusts one.")
+    return 0
+
+
+async def add_key(args: argparse.Namespace) -> int:
+    """``mcpctl key add``. A private key goes nowhere: what it is, is seen before it is sent."""
+    from mcpd.trust.keys import MAX_PEM, fingerprint  # noqa: PLC0415 - with all models, which the others do without
+    from mcpd.trust.signing import load_public  # noqa: PLC0415 - see there
+
+    data = read_input(args.file, MAX_PEM)
+    name = args.name or _named(args.file)
+    try:
+        public = load_public(data)
+    except ValueError as error:
+        raise InvalidArgument(f"{origin(args.file)}: {error}") from error
+    async with open_bus(args, changing=True) as bus:
+        await bus.manager.call("AddKey", "ssa{sv}", [name, data.decode("ascii", "replace"), {}])
+    write(f"Trusts {clean(name)}, {fingerprint(public.public_bytes_raw())}. 'mcpctl refresh' verifies what it signed.")
+    return 0
+
+
+async def remove_key(args: argparse.Namespace) -> int:
+    """``mcpctl key remove``."""
+    async with open_bus(args, changing=True) as bus:
+        await bus.manager.call("RemoveKey", "sa{sv}", [args.name, {}])
+    write(f"Trusts {clean(args.name)} no longer.")
+    return 0
+
+
+def new(args: argparse.Namespace) -> int:
+    """``mcpctl key new``."""
+    from mcpd.store.files import write_new  # noqa: PLC0415 - see mcpd.trust.signing
+    from mcpd.trust.keys import fingerprint  # noqa: PLC0415
+    from mcpd.trust.signing import load_public, new_key  # noqa: PLC0415
+
+    private = Path(args.file)
+    public = private.with_name(private.name + ".pub")
+    secret_pem, public_pem = new_key()
+    # The public half first: whoever finds it there has another key already, and no private one is left lying.
+    written: list[Path] = []
+    try:
+        for path, data, mode in ((public, public_pem, _PUBLIC), (private, secret_pem, _PRIVATE)):
+            write_new(path, data, mode)
+            written.append(path)
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if isinstance(error, FileExistsError):
+            raise InvalidArgument(f"{path} is there already; give the new key another name") from error
+        raise from_oserror(error, f"writing {path}") from error
+    write(f"Made {fingerprint(load_public(public_pem).public_bytes_raw())}.")
+    write(f"{clean(private)}: the private key, for 'mcpctl sign'. Whoever has it signs in your name.")
+    write(f"{clean(public)}: the public key, for others: mcpctl key add {clean(public.name)}")
+    return 0
+
+
+def _named(file: str) -> str:
+    if file == STDIN:
+        raise InvalidArgument("a key from standard input has no name of its own; give it one with --name")
+    return os.path.basename(file).removesuffix(".pub").removesuffix(".pem")  # noqa: PTH119 - keeps odd names as they are

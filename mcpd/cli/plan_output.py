@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What an installation comes to (the property ``Plan`` of a job), for the person who is to agree to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli.output import clean
+from mcpd.cli.permissions import described_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PACKAGES: Final = 20
+"""Packages that are listed; of more, only their number is told."""
+_PINNED: Final = ("key", "version", "integrity")
+_NETWORK: Final = "network"
+
+
+def plan_lines(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """*items* in lines: where it is from, its packages, what is started, what it may do, and who vouches for it."""
+    rows = [(heading, clean(text)) for heading, text in _rows(items)]
+    width = max(len(heading) for heading, _ in rows) + 2
+    lines, last = [], ""
+    for heading, text in rows:
+        lines.append(f"  {('' if heading == last else heading).ljust(width)}{text}")
+        last = heading
+    return lines
+
+
+def _rows(items: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    kinds: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for item in items:
+        kinds[str(item.get("kind", ""))].append(item)
+    yield from (("from", _words(item, "label", *_PINNED)) for item in kinds["source"])
+    yield from (("packages", _words(item, *_PINNED)) for item in kinds["package"][:PACKAGES])
+    if len(kinds["package"]) > PACKAGES:
+        yield "packages", f"and {len(kinds['package']) - PACKAGES} more"
+    yield from (("starts", _command(item)) for item in kinds["command"])
+    yield from (("sets", _words(item, "key")) for item in kinds["variable"])
+    granted = [(str(item.get("key", "")), str(item.get("label", ""))) for item in kinds["permission"]]
+    for line in [described_as(text, label) for text, label in granted] or ["none beyond the sandbox"]:
+        yield "permissions", line
+    permissions = [text for text, _ in granted]
+    yield "network", _network(permissions)
+    yield from (("runs as", _words(item, "key")) for item in kinds["run-as"])
+    vouching = [f"the key {item.get('key', '')}" for item in kinds["verified"]]
+    yield "verified by", ", ".join(vouching) or "nobody: no trusted key vouches for it"
+
+
+def _words(item: Mapping[str, Any], *keys: str) -> str:
+    return "  ".join(str(item[key]) for key in keys if item.get(key))
+
+
+def _command(item: Mapping[str, Any]) -> str:
+    """What is started, or the address of a server elsewhere with how it is spoken to."""
+    how = item.get("label", "")
+    return str(item.get("key", "")) + (f"  ({how})" if how not in {"", "stdio"} else "")
+
+
+def _network(permissions: Sequence[str]) -> str:
+    if _NETWORK in permissions:
+        return "yes"
+    conditions = [text.removeprefix(_NETWORK + "?") for text in permissions if text.startswith(_NETWORK + "?")]
+    return f"while {' or '.join(conditions)} is true" if conditions else "no"

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What an installation comes to is shown before anything is asked, and alone with --dry-run; updates one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mcpd.cli.plan_output import PACKAGES, plan_lines
+from mcpd.errors import AlreadyInstalled
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Mcpctl
+    from tests.cli.fake import FakeMcpd, Job
+
+NETWORK = {"kind": "permission", "key": "network", "label": "", "sensitive": False, "type": "", "description": ""}
+UNVERIFIED = NETWORK | {"kind": "unverified", "key": "npm some-server", "label": "no trusted key vouches for it"}
+PLAN: list[dict[str, Any]] = [
+    {"kind": "source", "key": "some-server", "label": "npm", "version": "1.0"},
+    {
+        "kind": "package",
+        "key": "some-server",
+        "label": "some-server-1.0.tgz",
+        "version": "1.0",
+        "integrity": "sha512-AA",
+    },
+    {"kind": "package", "key": "zod\x1b[2J", "version": "3.2", "integrity": "sha512-BB"},
+    {"kind": "command", "key": "npx some-server", "label": "stdio"},
+    {"kind": "command", "key": "https://example.com/mcp", "label": "sse"},
+    {"kind": "permission", "key": "network"},
+    {"kind": "permission", "key": "filesystem:ro:/srv"},
+    {"kind": "run-as", "key": "system"},
+    {"kind": "verified", "key": "example"},
+]
+SHOWN = [
+    "  from         npm  some-server  1.0",
+    "  packages     some-server  1.0  sha512-AA",
+    "               zod\ufffd[2J  3.2  sha512-BB",
+    "  starts       npx some-server",
+    "               https://example.com/mcp  (sse)",
+    "  permissions  network  (may use the network)",
+    "               filesystem:ro:/srv  (may read /srv)",
+    "  network      yes",
+    "  runs as      system",
+    "  verified by  the key example",
+]
+
+
+def test_a_plan_says_everything() -> None:
+    assert plan_lines(PLAN) == SHOWN
+
+
+def test_of_many_packages_the_first_are_listed() -> None:
+    lines = plan_lines([{"kind": "package", "key": f"p{at}"} for at in range(PACKAGES + 7)])
+    assert [line.split()[-1] for line in lines[:PACKAGES]] == [f"p{at}" for at in range(PACKAGES)]
+    assert lines[PACKAGES].split() == ["and", "7", "more"]
+
+
+@pytest.mark.parametrize(
+    ("permissions", "network"), [([], "no"), (["devices"], "no"), (["network?online"], "while online is true")]
+)
+def test_a_plan_says_whether_the_network_is_used(permissions: list[str], network: str) -> None:
+    lines = plan_lines([{"kind": "permission", "key": permission} for permission in permissions])
+    assert f"  network      {network}" in lines
+    assert "  verified by  nobody: no trusted key vouches for it" in lines
+    assert ("  permissions  none beyond the sandbox" in lines) == (not permissions)
+
+
+@pytest.mark.parametrize(
+    ("key", "label", "line"),
+    [
+        ("network", "network", "network  (may use the network)"),
+        (
+            "filesystem:ro:{config.directories}", "filesystem:ro:/a, filesystem:ro:/b",
+            "filesystem:ro:/a  (may read /a); filesystem:ro:/b  (may read /b)  (from property directories)",
+        ),
+        (
+            "filesystem:ro:{config.a}/{config.b}", "filesystem:ro:/x/y",
+            "filesystem:ro:/x/y  (may read /x/y)  (from property a, b)",
+        ),
+        ("filesystem:ro:{config.a}", "filesystem:ro:{config.a}", "filesystem:ro:{config.a}  (may read {config.a})"),
+    ],
+)  # fmt: skip
+async def test_a_permission_is_shown_with_the_values_that_it_has(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, key: str, label: str, line: str
+) -> None:
+    item = {"kind": "permission", "key": key, "label": label}
+    assert f"  permissions  {line}" in plan_lines([item])
+    mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK | item])
+    assert f"  {line}\n" in (await mcpctl("install", "calculator")).err
+
+
+async def test_variables_are_shown(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    item = {"kind": "variable", "key": "LD_PRELOAD=/x.so"}
+    assert plan_lines([item])[0] == "  sets         LD_PRELOAD=/x.so"
+    mcpd.on_job = lambda job: job.enter("needs-consent", needs=[NETWORK | item])
+    assert "  sets LD_PRELOAD=/x.so, which decides what code runs\n" in (await mcpctl("install", "calculator")).err
+
+
+async def test_a_dry_run_says_that_a_program_may_have_to_be_named(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    def only_planned(job: Job) -> None:
+        job.enter("planning", plan=[{"kind": "source", "key": "x.tar.gz"}])
+        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
+
+    mcpd.on_job = only_planned
+    assert "where that fails, --command names the program.\n" in (await mcpctl("install", "npm:x", "--dry-run")).err
+    assert "--command" not in (await mcpctl("install", "x", "--dry-run")).err
+
+
+async def test_the_plan_stands_before_the_question(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-consent", plan=PLAN, needs=[NETWORK, UNVERIFIED])
+    ended = await mcpctl("install", "calculator")
+    lines = ended.err.splitlines()
+    at = lines.index("calculator:")
+    assert lines[at + 1 : at + 1 + len(SHOWN)] == SHOWN
+    asked = lines.index("calculator asks for your consent:")
+    assert at < asked
+    assert lines[asked + 1 : asked + 3] == [
+        "  network  (may use the network)", "  npm some-server  (no trusted key vouches for it)",
+    ]  # fmt: skip
+    assert (ended.code, ended.err.count("verified by")) == (3, 1)
+
+
+async def test_a_dry_run_ends_once_the_plan_is_known(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    def only_planned(job: Job) -> None:
+        job.enter("planning", plan=PLAN)
+        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
+
+    mcpd.on_job = only_planned
+    ended = await mcpctl("install", "calculator", "--dry-run", "--yes")
+    assert (ended.code, ended.out.splitlines()) == (0, ["calculator:", *SHOWN])
+    assert ended.err.endswith("Nothing was installed.\n")
+    assert "cancelled" not in ended.err
+    (call,) = [call for call in mcpd.calls if call[0] == "Install"]
+    assert (call[2]["dry-run"], call[2]["consent"]) == (True, False)
+    as_json = await mcpctl("install", "calculator", "--dry-run", "--json")
+    assert json.loads(as_json.out) == {"id": "calculator", "plan": PLAN}
+
+
+async def test_a_dry_run_of_what_fails_fails(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.end("failed", "org.mcpd.Mcp1.Error.SourceUnavailable", "npm does not answer")
+    ended = await mcpctl("install", "calculator", "--dry-run")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.endswith("mcpctl: npm does not answer\n")
+    mcpd.errors["Install"] = AlreadyInstalled("calculator is installed")
+    assert (await mcpctl("install", "calculator", "--dry-run")).err == "mcpctl: calculator is installed\n"
+
+
+async def test_install_as_json_is_the_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("install", "calculator", "--json", "--source", "https://r.example/r.json")
+    assert json.loads(ended.out) == mcpd.servers["calculator"]
+    assert mcpd.calls[0][2]["source"] == "https://r.example/r.json"
+
+
+@pytest.fixture
+def updatable(mcpd: FakeMcpd) -> FakeMcpd:
+    """An mcpd with three servers that have an update, of which one has new tools."""
+    for server_id in ("a", "b", "c"):
+        mcpd.servers[server_id] = mcpd.servers["calculator"] | {
+            "id": server_id, "state": "updatable", "available-version": "2.0"
+        }  # fmt: skip
+
+    def work(job: Job) -> None:
+        if job.properties["ServerId"] == "b":
+            mcpd.servers["b"]["pending-version"] = "2.0"
+            job.end("failed", "org.mcpd.Mcp1.Error.NeedsApproval", "b: its tools change; see 'mcpctl approve b'")
+        else:
+            job.end()
+
+    mcpd.on_job = work
+    return mcpd
+
+
+async def test_an_update_that_waits_or_fails_stops_no_other(mcpctl: Mcpctl, updatable: FakeMcpd) -> None:
+    ended = await mcpctl("update")
+    assert (ended.code, ended.out) == (1, "Updated a from 1.0 to 2.0.\nUpdated c from 1.0 to 2.0.\n")
+    assert ended.err.endswith("mcpctl: b: its tools change; see 'mcpctl approve b'\n")
+    assert ended.err.count("mcpctl approve b") == 1
+    assert [call[1] for call in updatable.calls if call[0] == "Update"] == [["a"], ["b"], ["c"]]
+    as_json = await mcpctl("update", "a", "b", "--json")
+    assert [server["id"] for server in json.loads(as_json.out)["updates"]] == ["a"]
+    assert as_json.code == 1
+
+
+async def test_an_update_of_an_unknown_server_updates_no_other(mcpctl: Mcpctl, updatable: FakeMcpd) -> None:
+    assert (await mcpctl("update", "a", "nope")).code == 4
+    assert updatable.jobs == []
+
+
+async def test_each_updated_server_is_asked_about(mcpctl: Mcpctl, updatable: FakeMcpd) -> None:
+    updatable.on_job = lambda job: job.enter("needs-consent", plan=PLAN, needs=[NETWORK])
+    process = await mcpctl.start("update", "a", "c", "--yes")
+    async with asyncio.timeout(30):
+        for at in range(2):
+            while len(updatable.jobs) <= at:
+                await updatable.job_started.wait()
+                updatable.job_started.clear()
+            assert [call[0] for call in await updatable.jobs[at].wait_call()] == ["Proceed"]
+            updatable.jobs[at].end()
+    _, err = await process.communicate()
+    assert process.returncode == 0
+    assert [line for line in err.decode().splitlines() if line in {"a:", "c:"}] == ["a:", "c:"]
