@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Run every measurement on a private machine and write ``bench/results.md``.
 
-``python -m bench bridge`` compares the bridge only; ``scripts``, ``orchestration``, ``workstation`` and ``ensembles``
-measure those only. None of them writes.
+``python -m bench bridge`` compares the bridge only; ``catalogue``, ``scripts``, ``orchestration``, ``workstation`` and
+``ensembles`` measure those only. None of them writes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 
-from bench import bridge, daemon, ensembles, orchestration, scripts, system, workstation
+from bench import bridge, catalogue, daemon, ensembles, orchestration, scripts, system, workstation
 from bench.figures import Report
 from bench.load import compare
 from bench.servers import put_many
@@ -25,13 +25,14 @@ def main() -> int:
     if sys.argv[1:] == ["bridge"]:
         compare.measure(report)
         return report.exit_code
-    servers = {
+    parts = {
+        "catalogue": catalogue,
         "scripts": scripts,
         "orchestration": orchestration,
         "workstation": workstation,
         "ensembles": ensembles,
     }
-    for name, part in servers.items():
+    for name, part in parts.items():
         if sys.argv[1:] == [name]:
             part.measure(report)
             return report.exit_code
@@ -45,7 +46,7 @@ def main() -> int:
         asyncio.run(daemon.spawns(pid, report))
         rig.start_bridge()
         asyncio.run(bridge.same_ids(rig, report))
-    for part in servers.values():
+    for part in parts.values():
         part.measure(report)
     compare.measure(report)
     if why := unable():

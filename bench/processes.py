@@ -14,6 +14,14 @@ def pss(pid: int) -> float:
     raise ValueError(f"process {pid} has no Pss line")
 
 
+def peak(pid: int) -> float:
+    """The most that has been in memory of it at once since it began, in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise ValueError(f"process {pid} has no VmHWM line")
+
+
 def cpu(pid: int) -> float:
     """Processor time used so far by all threads, without child processes, in seconds."""
     return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()) / 1e9

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import faulthandler
+import gc
 import logging
 import os
 import pwd
@@ -41,6 +42,8 @@ from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.selfcheck import verify_sandbox
 from mcpd.runtime.sessions import Sessions
 from mcpd.store import Store
+from mcpd.store.files import remove_tree
+from mcpd.trust.keys import Keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,6 +139,7 @@ class Daemon:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
             notify("READY=1", f"STATUS={status.text()}")
             check_sandboxes()
+            gc.freeze()  # what is there now stays: looking through it again and again takes a sixth of a refresh
             log.info("mcpd %s serves the %s scope", core.version, self._scope)
             left = await self._until_the_end(connection, idle)
             handed_over = (left or await is_restarting(connection)) and duties.can_hand_over()
@@ -169,9 +173,17 @@ class Daemon:
         store.recover()
         calls = Calls(paths.user.runtime) if scope is Scope.USER else None
         sessions = Sessions(store, servers, paths, settings, scope, mcp_socket=calls)
-        catalog = Catalog(paths, scope, settings)
-        installer = Installer(store, catalog, sessions, Launchers(servers, builds), paths, settings, scope)
-        return Core(scope, settings, store, catalog, sessions, installer, servers.name, __version__)
+        keys = Keys(paths, scope)
+        catalog = Catalog(paths, scope, settings, keys)
+        installer = Installer(store, catalog, sessions, Launchers(servers, builds), paths, settings, scope, keys)
+        bundles = paths.layout(scope).cache / "bundles"
+        try:
+            remove_tree(bundles)  # an earlier mcpd may have been killed while it used some
+        except OSError as error:
+            log.warning("%s: %s", bundles, error.strerror)
+        return Core(
+            scope, settings, store, catalog, keys, sessions, installer, servers.name, __version__, bundles=bundles
+        )
 
     async def _until_the_end(self, connection: Connection, idle: IdleExit) -> bool:
         """Whether mcpd leaves because it has nothing to do."""

@@ -73,6 +73,8 @@ install_files() {
     mkdir -p "$root$share/mcp/servers"
     ln -sfn /var/lib/mcp/installed "$root$share/mcp/installed"
     put 644 data/registry.json "$share/mcp/registry.json"
+    # The administrator's from then on.
+    [ -e "$root/etc/mcp/sources.list" ] || put 644 data/sources.list /etc/mcp/sources.list
     put_all "$share/mcp/profiles" data/profiles/*.toml
 
     [ -d build/man ] && [ -d build/completions ] ||

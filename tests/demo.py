@@ -75,7 +75,7 @@ def demonstrate(rig: Rig) -> None:
     rig.start_bridge()
     show(rig, "doctor")
 
-    say("A registry: a JSON file with two servers, one from PyPI and one from npm")
+    say("A registry: a JSON file with well-known servers from PyPI and npm")
     show(rig, "source", "add", REGISTRY.as_uri())
     show(rig, "refresh")
     show(rig, "search")

@@ -84,7 +84,8 @@ def test_a_remote_server_is_installed_only_with_consent_to_the_network(rig: Rig)
     shown = json.loads(rig.mcpctl("show", "old", "--json").stdout)
     assert shown["permissions"] == ["network"]
     assert [each["type"] for each in shown["transports"]] == ["sse"]
-    assert {path.name for path in (rig.installed / "old").iterdir()} <= {"manifest.json", ".mcpd-lock.json"}
+    found = {path.name for path in (rig.installed / "old").iterdir()}
+    assert found <= {"manifest.json", ".mcpd-files", ".mcpd-lock.json"}
     lock = json.loads((rig.installed / "old" / ".mcpd-lock.json").read_text())
     assert lock["protocol"]["handshake"]
     assert "echo" in rig.mcpctl("tools", "old").stdout

@@ -61,6 +61,7 @@ PLACES: Final = """
 /usr/share/zsh/vendor-completions/_mcpctl root:root 644
 /usr/share/fish/vendor_completions.d/mcpctl.fish root:root 644
 /etc/mcp root:root 755
+/etc/mcp/sources.list root:root 644
 /etc/mcp/sources.list.d mcpd:mcpd 755
 /etc/mcp/keys.d mcpd:mcpd 755
 /var/cache/mcp mcpd:mcpd 755
@@ -160,13 +161,8 @@ def test_programs_ignore_the_callers_python_environment(machine: Machine) -> Non
         assert machine.run("head", "-n1", program).stdout == "#!/usr/bin/python3 -I\n"
 
 
-def test_shipped_registry_can_be_a_source(machine: Machine) -> None:
-    machine.mcpctl("source", "add", "file:///usr/share/mcp/registry.json")
-    try:
-        machine.mcpctl("refresh")
-        assert "mcp-server-time" in machine.mcpctl("search", "time").stdout
-    finally:
-        machine.mcpctl("source", "remove", "file:///usr/share/mcp/registry.json")
+def test_the_shipped_registry_is_a_source_from_the_start(machine: Machine) -> None:
+    assert "mcp-server-time" in machine.mcpctl("search", "time").stdout
 
 
 def test_only_the_sockets_are_enabled(machine: Machine) -> None:

@@ -8,16 +8,7 @@ import hashlib
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Final
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcpd.errors import InvalidManifest
@@ -26,9 +17,12 @@ from mcpd.model.base import first_fault
 from mcpd.servers.orchestration.canonical import timestamp
 from mcpd.servers.orchestration.drafts import Moment  # noqa: TC001 - pydantic reads the annotations
 from mcpd.servers.orchestration.faults import SignatureFault
+from mcpd.trust.signing import is_signature, load_public, load_secret
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 OVERLAP: Final = timedelta(days=30)
 """How long signatures of a key are good after it was retired."""
@@ -83,12 +77,9 @@ def parse_public_key(data: bytes, origin: str) -> Ed25519PublicKey:
     if len(data) == _RAW_SIZE:
         return Ed25519PublicKey.from_public_bytes(data)
     try:
-        key = load_pem_public_key(data)
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise SignatureFault(f"{origin}: not a public key, neither as PEM nor as {_RAW_SIZE} bytes") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise SignatureFault(f"{origin}: not a key for Ed25519")
-    return key
+        return load_public(data)
+    except ValueError as error:
+        raise SignatureFault(f"{origin}: {error}; PEM will do, or the {_RAW_SIZE} bytes of a key") from error
 
 
 def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
@@ -97,24 +88,9 @@ def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
     Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` for anything else; nothing of *data* is said.
     """
     try:
-        key = load_pem_private_key(data, password=None)
-    except TypeError as error:
-        raise SignatureFault(f"{path}: protected with a password, which nobody is there to give; {ANEW}") from error
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise SignatureFault(f"{path}: not a private key as PEM; put the right one back, or {ANEW}") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise SignatureFault(f"{path}: not a key for Ed25519; put the right one back, or {ANEW}")
-    return key
-
-
-def public_pem(public: Ed25519PublicKey) -> bytes:
-    """*public* as PEM (SubjectPublicKeyInfo)."""
-    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def secret_pem(secret: Ed25519PrivateKey) -> bytes:
-    """*secret* as PEM (PKCS #8)."""
-    return secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return load_secret(data)
+    except ValueError as error:
+        raise SignatureFault(f"{path}: {error}; put the right one back, or {ANEW}") from error
 
 
 def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name: str) -> None:
@@ -130,10 +106,8 @@ def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name:
         raise SignatureFault("the signature is not Base64") from error
     if len(raw) != _SIGNATURE_SIZE or base64.b64encode(raw).decode("ascii") != signature:
         raise SignatureFault(f"the signature is not the Base64 of {_SIGNATURE_SIZE} bytes")
-    try:
-        public.verify(raw, data)
-    except InvalidSignature as error:
-        raise SignatureFault(f"the signature is not one of the key '{printable(name)}' for this content") from error
+    if not is_signature(public.public_bytes_raw(), data, raw):
+        raise SignatureFault(f"the signature is not one of the key '{printable(name)}' for this content")
 
 
 def parse_list(data: bytes, path: Path) -> tuple[Record, ...]:

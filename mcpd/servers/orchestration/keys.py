@@ -34,10 +34,9 @@ from mcpd.servers.orchestration.keyfiles import (
     parse_list,
     parse_public_key,
     parse_secret_key,
-    public_pem,
-    secret_pem,
 )
 from mcpd.servers.orchestration.tree import mark
+from mcpd.trust.signing import public_pem, secret_pem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcpd.install.updates import is_update
+from mcpd.install.updates import content_digest, is_made_from, is_update
 from mcpd.model import Entry, Manifest
 
 HERE = "https://registry.test/list.json"
@@ -70,3 +70,93 @@ def test_an_update_comes_from_where_the_server_came_from(
     manifest = Manifest.parse(document | ({} if origin is None else {"origin": origin}), "test")
     entry = Entry.parse({"id": "a", "version": "2", "source": {"type": "npm", "package": "a"}}, "test")
     assert is_update(manifest, entry, HERE) is update
+
+
+ENTRY: dict[str, Any] = {
+    "id": "a",
+    "version": "1",
+    "name": "A",
+    "summary": "s",
+    "source": {"type": "npm", "package": "a", "version": "1"},
+    "transports": [{"type": "stdio", "command": "npx", "args": ["a"]}],
+    "permissions": ["network", "devices"],
+    "env": {"A": "1"},
+    "runtime": {"sharing": "all"},
+    "configurableProperties": [{"key": "k", "label": "K", "description": "d", "default": "x"}],
+    "integrity": {"manifestSha256": "a"},
+    "manifest": "https://registry.test/a.json",
+}
+
+
+def changed(**fields: Any) -> Entry:
+    return Entry.parse({**ENTRY, **fields}, "test")
+
+
+def installed(**fields: Any) -> Manifest:
+    origin = {"registry": HERE, "content": content_digest(changed()), **fields.pop("origin", {})}
+    return Manifest.parse({**ENTRY, **fields, "origin": origin}, "test")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {},
+        {"name": "B", "summary": "t", "description": "u", "icon": "https://h.test/i.png", "screenshots": []},
+        {"categories": ["x"], "license": "MIT", "tools": [{"name": "x"}], "origin": {"name": "x"}, "serverJson": {}},
+        {"permissions": ["devices", "network"]},
+        {"configurableProperties": [{"required": False, "key": "k", "label": "L", "title": "t", "default": "x"}]},
+        {"source": {"version": "1", "package": "a", "type": "npm", "url": "", "rev": None}},
+    ],
+)
+def test_texts_for_people_are_no_update(texts: dict[str, Any]) -> None:
+    assert content_digest(changed(**texts)) == content_digest(changed())
+    assert not is_update(installed(), changed(**texts), HERE)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"source": {"type": "npm", "package": "b", "version": "1"}},
+        {"source": {"type": "npm", "package": "a", "version": "1", "sha256": "a" * 64}},
+        {"source": {"type": "npm", "package": "a", "version": "1", "registryBaseUrl": "https://h.test"}},
+        {"source": None},
+        {"transports": [{"type": "stdio", "command": "npx", "args": ["a", "--all"]}]},
+        {"transports": [*ENTRY["transports"], {"type": "sse", "url": "https://h.test"}]},
+        {"permissions": ["network"]},
+        {"env": {"A": "2"}},
+        {"runtime": {}},
+        {"configurableProperties": [{"key": "k", "default": "y"}]},
+        {"configurableProperties": [{"key": "k", "default": "x", "sensitive": True}]},
+        {"configurableProperties": []},
+        {"integrity": {"manifestSha256": "b"}},
+        {"manifest": "https://registry.test/b.json"},
+    ],
+)
+def test_the_same_version_with_other_content_is_an_update(content: dict[str, Any]) -> None:
+    assert is_update(installed(), changed(**content), HERE)
+    assert not is_update(installed(origin={"pinned": True}), changed(**content), HERE)
+    assert not is_update(installed(), changed(**content), "https://other.test")
+    assert not is_update(installed(version="2"), changed(**content), HERE)
+
+
+def test_a_digest_made_in_another_way_says_nothing() -> None:
+    assert not is_update(installed(origin={"content": "0-abc"}), changed(), HERE)
+    assert not is_update(installed(origin={"content": 3}), changed(permissions=[]), HERE)
+
+
+def test_credentials_of_a_source_are_not_its_content() -> None:
+    git = {"type": "git", "url": "https://h.test/x"}
+    with_token = {**git, "url": "https://me:token@h.test/x"}
+    assert content_digest(changed(source=git)) == content_digest(changed(source=with_token))
+
+
+def test_the_digest_survives_writing_and_reading() -> None:
+    again = Entry.parse(changed().to_json(), "test")
+    assert content_digest(again) == content_digest(changed())
+
+
+def test_an_update_that_waits_is_known_again() -> None:
+    assert is_made_from(installed(), changed(summary="else"), HERE)
+    assert not is_made_from(installed(), changed(permissions=[]), HERE)
+    assert not is_made_from(installed(), changed(version="2"), HERE)
+    assert not is_made_from(installed(), changed(), "https://other.test")

@@ -312,7 +312,7 @@ async def test_a_file_that_changes_while_it_is_read_is_no_fault(bench: Workbench
     changing = asyncio.create_task(change())
     for _ in range(50):
         text = (await bench.call(READ, path="a")).result.text
-        assert not text.replace("line\n", "").replace("lin", "")
+        assert "line\n".startswith(text.replace("line\n", ""))  # the last one may be written in part
         await bench.call(READ, path="a", start_line=1, end_line=40_000)
     stop.set()
     await changing
