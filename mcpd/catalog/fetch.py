@@ -101,8 +101,9 @@ class Fetcher:
         *target* is not there. Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.LimitExceeded` for
         more than *max_bytes*, and what writing may raise (:class:`~mcpd.errors.NoSpace`).
         """
-        sink = await asyncio.to_thread(_Sink, url, target, max_bytes)
+        sink = _Sink(url, target, max_bytes)
         try:
+            await asyncio.to_thread(sink.open)
             async with asyncio.timeout(seconds), aclosing(self._chunks(url)) as chunks:
                 async for chunk, total in chunks:
                     done = await asyncio.to_thread(sink.write, chunk, total)
@@ -231,14 +232,22 @@ class _Sink:
         self._limit = limit
         self._hash = hashlib.sha256()
         self._done = 0
-        # Who is cancelled closes the file under a thread that may be writing still.
+        # Who is cancelled closes the file under a thread that may be opening or writing it still.
         self._lock = threading.Lock()
+        self._descriptor = -1
+        self._closed = False
         self._finished = False
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            self._descriptor = os.open(target, flags, 0o600)
-        except OSError as error:
-            raise from_oserror(error, f"writing {target}") from error
+
+    def open(self) -> None:
+        """Make the file, unless it is closed already."""
+        with self._lock:
+            if self._closed:
+                return
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                self._descriptor = os.open(self._target, flags, 0o600)
+            except OSError as error:
+                raise from_oserror(error, f"writing {self._target}") from error
 
     def write(self, data: bytes, total: int) -> int:
         """Append *data* of a file of *total* bytes; returns how many there are now."""
@@ -266,13 +275,16 @@ class _Sink:
             return self._hash.hexdigest()
 
     def close(self) -> None:
-        """Nothing is written from here on."""
+        """Nothing is made or written from here on."""
         with self._lock:
+            self._closed = True
+            if self._descriptor < 0:
+                return
             os.close(self._descriptor)
             self._descriptor = -1
-        if not self._finished:
-            with suppress(OSError):
-                self._target.unlink()
+            if not self._finished:
+                with suppress(OSError):
+                    self._target.unlink()
 
 
 def _open(seconds: float) -> httpx2.AsyncClient:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,6 +90,33 @@ async def test_a_slow_or_cancelled_one_leaves_nothing(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await work
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_one_cancelled_while_its_file_is_made_leaves_nothing(tmp_path: Path, made: bool) -> None:
+    (tmp_path / "file").write_bytes(DATA)
+    target = tmp_path / "target"
+    hold = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        asyncio.get_running_loop().set_default_executor(threads)
+        before = asyncio.ensure_future(asyncio.to_thread(hold.wait, 60))
+        async with Fetcher(seconds=5, max_bytes=10) as fetcher:
+            work = asyncio.ensure_future(
+                fetcher.download((tmp_path / "file").as_uri(), target, max_bytes=len(DATA), seconds=60)
+            )
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if made:
+                hold.set()
+                while not target.exists():  # and the loop does not know it yet
+                    pass
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
+            hold.set()
+            await before
+            await asyncio.to_thread(int)
+        assert not target.exists()
 
 
 async def test_nothing_is_overwritten(tmp_path: Path) -> None:
