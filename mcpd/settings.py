@@ -9,12 +9,12 @@ items of a list) wins over both. But for ``daemon.read_only``: what one of these
 from __future__ import annotations
 
 import os
-import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mcpd.errors import InvalidConfig, from_oserror
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -160,13 +160,11 @@ def load(
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return parse_toml(file.read_bytes())
     except FileNotFoundError:
         return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise InvalidConfig(f"{file}: {error}") from error
-    except RecursionError:
-        raise InvalidConfig(f"{file}: nested too deeply") from None
     except OSError as error:
         raise from_oserror(error, f"reading {file}") from error
 

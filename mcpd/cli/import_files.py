@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ from mcpd.formats.registry import parse_registry
 from mcpd.formats.server_json import entry_of, is_server_json
 from mcpd.model import load_json
 from mcpd.model.base import printable
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -176,8 +176,8 @@ def _document(name: str, where: str) -> object:
 
 def _toml(data: bytes, where: str) -> object:
     try:
-        return tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:
+        return parse_toml(data)
+    except ValueError as error:
         raise InvalidManifest(f"{where}: not TOML: {error}") from error
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from mcpd.cli.given import read_input
 from mcpd.cli.output import warn
 from mcpd.cli.target_archives import is_archive, is_bundle, local_source, name_and_version, remote_source
-from mcpd.errors import InvalidArgument, InvalidManifest, from_oserror
+from mcpd.errors import InvalidArgument, InvalidManifest
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -230,7 +230,7 @@ def _path(path: Path, wishes: Wishes) -> Target:
 def _file(path: Path, wishes: Wishes) -> Target:
     from mcpd.formats import server_json  # noqa: PLC0415 - pydantic, which an id of the catalogue does not need
 
-    data = _content(path)
+    data = read_input(str(path))
     manifest = _parsed(path, data)
     _refuse_many(path, manifest)
     if server_json.is_server_json(manifest):
@@ -286,19 +286,12 @@ def _signature(path: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return _parsed(path, _content(path))
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise from_oserror(error, f"reading {path}") from error
+    return _parsed(path, read_input(str(path)))
 
 
 def _parsed(path: Path, data: bytes) -> dict[str, Any]:
     try:
-        value = tomllib.loads(data.decode()) if path.suffix == ".toml" else json.loads(data)
+        value = parse_toml(data) if path.suffix == ".toml" else json.loads(data)
     except (ValueError, RecursionError) as error:
         if path.suffix not in {".json", ".toml"}:
             raise InvalidManifest(

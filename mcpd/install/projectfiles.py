@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_FILE: Final = 1024 * 1024
-"""Bytes of ``pyproject.toml``, ``package.json``, a file of requirements."""
+"""Bytes of ``package.json``, a file of requirements."""
 MAX_LOCK: Final = 8 * 1024 * 1024
 """Bytes of ``package-lock.json``."""
 
@@ -27,7 +27,7 @@ def read_project_file(path: Path, limit: int = MAX_FILE) -> bytes | None:
     try:
         return read_file(path, limit)
     except InvalidManifest as error:
-        raise InvalidManifest(f"{path.name} of the project is larger than {limit // 1024**2} MiB") from error
+        raise InvalidManifest(f"{path.name} of the project is larger than {limit / 1024**2:g} MiB") from error
     except OSError as error:
         if is_missing(error):
             return None

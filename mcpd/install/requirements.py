@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from mcpd.errors import InvalidManifest
 from mcpd.install.projectfiles import read_project_file
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,8 @@ DEFAULT_BUILD: Final = ("setuptools>=40.8.0", "wheel")
 MAX_INCLUDES: Final = 32
 """Files that ``requirements.txt`` may include, directly or not."""
 MAX_REQUIREMENTS: Final = 10_000
+MAX_PYPROJECT: Final = 256 * 1024
+"""Bytes of ``pyproject.toml``. The parser takes up to 1.5 s and 130 MB for these, if somebody wants it to."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
 _URL: Final = re.compile(r"@\s*(\S+)")
 
@@ -117,12 +119,12 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _pyproject(path: Path) -> dict[str, Any]:
-    content = read_project_file(path)
+    content = read_project_file(path, MAX_PYPROJECT)
     if content is None:
         return {}
     try:
-        return tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return parse_toml(content)
+    except ValueError as error:
         raise InvalidManifest(f"pyproject.toml of the project cannot be read: {error}") from error
 
 

@@ -66,7 +66,9 @@ def test_the_environment_cannot_unconfine_where_only_files_may(files: tuple[Path
         ("runtime = 3\n", "runtime"),
         ("[install]\nkeep_generations = 0\n", "install.keep_generations"),
         ("[install\n", "line 1"),
-        ("a = " + "[" * 20_000, "user.toml"),
+        ("a = " + "[" * 20_000, "nested too deeply"),
+        ("a = " + "9" * 5000, "a number of thousands of digits"),
+        ("a" + ".a" * 100_000 + " = 1", "a key of more than 64 parts"),
     ],
 )
 def test_a_faulty_file_is_named_with_the_key(files: tuple[Path, Path], text: str, named: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ from mcpd.cli.clients.toml_parts import Parts
 from mcpd.cli.clients.toml_writing import inline, line, table
 from mcpd.errors import InvalidConfig
 from mcpd.model import printable
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
 _LINE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
-_SEGMENT: Final = r"""(?:[A-Za-z0-9_-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*"|'[^'\n]*+')"""
-_LONG_KEY: Final = re.compile(rf"(?:^|[\[{{,])[ \t]*+(?:{_SEGMENT}[ \t]*+\.[ \t]*+){{64}}", re.MULTILINE)
-"""A key of so many parts that the parser's time and memory, which grow with their square, run out."""
 _ONE_LINE: Final = Style("\n", "  ", spread=False)
 
 
@@ -255,12 +252,8 @@ class TomlDocument:
 
 
 def _load(text: Text) -> dict[str, Any]:
-    if found := _LONG_KEY.search(text.body):
-        raise text.fault(found.start(), "a key of more than 64 parts")
     try:
-        model = tomllib.loads(text.body)
-    except RecursionError:
-        raise text.fault(0, "nested too deeply to be read") from None
+        model = parse_toml(text.body)
     except ValueError as error:
         place = _LINE.search(str(error))
         line = f":{place[1]}" if place else ""

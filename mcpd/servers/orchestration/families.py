@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -17,6 +16,7 @@ from mcpd.servers.orchestration.description import FAMILY_ID
 from mcpd.servers.orchestration.family import Family
 from mcpd.servers.orchestration.faults import ClientNotFound
 from mcpd.store.files import is_missing, read_file, settled, signature
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,11 +107,9 @@ class DataFiles(Generic[T]):
                 " . _ - and begin with a letter or digit"
             )
         try:
-            data = tomllib.loads(read_file(path, MAX_DATA).decode())
-        except ValueError as error:  # Not TOML, not UTF-8, or a number of thousands of digits.
+            data = parse_toml(read_file(path, MAX_DATA))
+        except ValueError as error:
             raise InvalidConfig(f"{path}: {error}") from error
-        except RecursionError:
-            raise InvalidConfig(f"{path}: nested too deeply") from None
         except OSError as error:
             raise from_oserror(error, f"reading {path}") from error
         return self._parse(path.stem, data, str(path))

@@ -8,7 +8,6 @@ away more. Where there is no file everything is allowed; one that cannot be read
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from fnmatch import translate
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
@@ -21,6 +20,7 @@ from mcpd.model.base import first_fault
 from mcpd.paths import Scope
 from mcpd.servers.orchestration.origins import UNKNOWN, origin_of
 from mcpd.store.files import is_missing, read_file
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -162,7 +162,7 @@ class Policy:
 
 def _rules(file: Path) -> list[_Rule]:
     try:
-        data = tomllib.loads(read_file(file, MAX_POLICY).decode("utf-8"))
+        data = parse_toml(read_file(file, MAX_POLICY))
         tables = _File.model_validate(data)
     except OSError as error:
         if is_missing(error) and not file.is_symlink():
@@ -170,11 +170,9 @@ def _rules(file: Path) -> list[_Rule]:
         raise _unusable(f"{file}: {error.strerror}") from error
     except InvalidManifest as error:
         raise _unusable(error.message) from error
-    except RecursionError:
-        raise _unusable(f"{file}: nested too deeply") from None
     except ValidationError as error:
         raise _unusable(f"{file}: {_fault(error)}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise _unusable(f"{file}: {error}") from error
     urls = [glob for glob in tables.sources.allowed or () if glob.startswith(_URL)]
     return [

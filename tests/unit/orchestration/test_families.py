@@ -90,7 +90,7 @@ def test_no_text_is_a_client_by_accident(tmp_path: Path, client_id: str) -> None
     [
         (b"", "name: Field required"),
         (b"name = ", "Invalid value"),
-        (b"\xff\xfe", "utf-8"),
+        (b"\xff\xfe", "not UTF-8"),
         (b"\x00", "Invalid statement"),
         (MINIMAL.encode() + b"[detect]\ncolour = 1\n", "detect.colour: Extra inputs"),
         (b"name = 1979-05-27\n" + MINIMAL.replace('name = "Some client"', "").encode(), "name:"),

@@ -51,7 +51,7 @@ async def detected(bench: Workbench, files: dict[str, str] | None = None, **argu
         ("package.json", "[" * 100_000, "package.json cannot be parsed"),
         ("package.json", "[]", "package.json cannot be parsed: it is no object"),
         ("pyproject.toml", "a = ", "pyproject.toml cannot be parsed"),
-        ("pyproject.toml", "a." * 100_000 + "a = 1", "pyproject.toml cannot be parsed: a key has more than"),
+        ("pyproject.toml", "a." * 100_000 + "a = 1", "pyproject.toml cannot be parsed: a key of more than"),
         ("pyproject.toml", "x = " + "[" * 100_000, "pyproject.toml cannot be parsed"),
         ("tox.ini", "envlist = a", "tox.ini cannot be parsed"),
         ("Makefile", " " * (MAX_FILE + 1), "Makefile was not read: it has more than"),

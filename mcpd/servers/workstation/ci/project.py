@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
-import tomllib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +14,7 @@ from mcpd.model import printable
 from mcpd.servers.workstation.ci.tasks import ini_sections, plain_json
 from mcpd.servers.workstation.filesystem.names import is_addressable
 from mcpd.servers.workstation.jail import translated
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,9 +28,6 @@ MAX_SETTINGS: Final = 256 * 1024
 """Characters of JSON, TOML or INI that are parsed: that takes longer than reading does."""
 _MAX_SAME: Final = 64
 """Names with one suffix that are looked at."""
-_MAX_KEY: Final = 64
-"""Parts of a dotted key in TOML."""
-_KEYS: Final = re.compile(r"[=,{}\[\]]")
 
 
 class Project:
@@ -101,7 +97,7 @@ class Project:
 
     def toml(self, name: str) -> Mapping[str, Any]:
         """The tables of *name*; empty if it cannot be read."""
-        return self._parsed(name, _toml)
+        return self._parsed(name, parse_toml)
 
     def json(self, name: str) -> Mapping[str, Any]:
         """The object of *name*, which may have comments; empty if it cannot be read."""
@@ -190,14 +186,6 @@ def _is_in(directory: int, name: str, *, or_directory: bool) -> bool:
     except OSError:
         return False
     return or_directory or not stat.S_ISDIR(status.st_mode)
-
-
-def _toml(text: str) -> dict[str, Any]:
-    """What *text* says. The parser takes time by the square of a dotted key's parts, so these have an end."""
-    for line in text.splitlines():
-        if any(part.count(".") > _MAX_KEY for part in _KEYS.split("".join(line.split()).replace("..", ""))):
-            raise ValueError(f"a key has more than {_MAX_KEY} parts")
-    return tomllib.loads(text)
 
 
 def table(found: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
