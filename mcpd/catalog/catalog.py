@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcpd.catalog.fetch import Fetcher
-from mcpd.catalog.sources import SourceLine, Sources, key_of
-from mcpd.catalog.urls import check_source_url
+from mcpd.catalog.sources import SourceLine, Sources
+from mcpd.catalog.urls import check_source_url, key_of
 from mcpd.errors import InvalidManifest, McpdError, NotFound, SourceUnavailable
 from mcpd.model import Problem, printable
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcpd.catalog.database import Database
     from mcpd.catalog.icons import Icons
     from mcpd.catalog.refresh import Refresher
-    from mcpd.catalog.results import CatalogEntry, Icon, Listing, Query
+    from mcpd.catalog.results import CatalogEntry, Failure, Icon, Listing, Query
     from mcpd.catalog.sources import State
     from mcpd.paths import Paths, Scope
     from mcpd.settings import Settings
@@ -49,7 +49,7 @@ class Catalog:
         self._directory = paths.layout(scope).cache
         self._settings = settings
         self._keys = keys
-        self._faults: dict[str, McpdError] = {}
+        self._faults: dict[str, Failure] = {}
         """Why the last refresh of a source failed, by its normal URL."""
         self._empty: dict[str, float] = {}
         """When directories were read that hold nothing, by their normal URL."""
@@ -81,7 +81,7 @@ class Catalog:
         """List *url*; it is fetched at the next :meth:`refresh`. Arguments and errors as of :meth:`Sources.add`."""
         if all(key_of(line.url) != key_of(url) for line in self._sources.lines()):
             # A line that somebody took out by hand may have left something behind.
-            self._forget_unlisted(key_of(url))
+            self._forget_removed(url)
         self._sources.add(url, name=name, type=type, signature=signature, key=key)
 
     def remove_source(self, url: str) -> None:
@@ -90,10 +90,7 @@ class Catalog:
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`.
         """
         self._sources.remove(url)
-        try:
-            self._forget_unlisted(key_of(url))
-        except McpdError as error:
-            _log.warning("%s; what is known of the source is forgotten later", error.message)
+        self._forget_removed(url)
 
     async def refresh(
         self, progress: Callable[[int, int], None] | None = None, *, only_new: bool = False
@@ -141,22 +138,21 @@ class Catalog:
 
     async def _refresh_one(self, refresher: Refresher, line: SourceLine) -> McpdError | None:
         url = check_source_url(line.url)
-        failure: McpdError
-        try:
-            await refresher.refresh(line)
-        except InvalidManifest as error:
-            failure = SourceUnavailable(error.message)
-        except McpdError as error:
-            failure = error if url in error.message else type(error)(f"{url}: {error.message}")
-        else:
+        failure = await refresher.refresh(line)
+        if failure is None:
             self._faults.pop(url, None)
             self._empty.pop(url, None)
             if line.type == "directory" and all(copy.source != url for copy in await asyncio.to_thread(self._copies)):
                 self._empty[url] = time.time()
             return None
-        _log.warning("%s", failure.message)
-        self._faults[url] = failure
-        return failure
+        error = failure.error
+        if isinstance(error, InvalidManifest):
+            error = SourceUnavailable(error.message)
+        elif url not in error.message:
+            error = type(error)(f"{url}: {error.message}")
+        _log.warning("%s", error.message)
+        self._faults[url] = replace(failure, error=error)
+        return error
 
     def query(self, query: Query, cursor: str = "", limit: int = 100) -> tuple[list[Listing], str]:
         """The entries that *query* wants, the best matches first if it has a text, else by id.
@@ -248,6 +244,13 @@ class Catalog:
         except McpdError as error:
             _log.warning("%s", error.message)
 
+    def _forget_removed(self, url: str) -> None:
+        """Forget what is known of *url*, which is not listed; a fault is logged, for the list is what counts."""
+        try:
+            self._forget_unlisted(key_of(url))
+        except McpdError as error:
+            _log.warning("%s; what is known of the source is forgotten later", error.message)
+
     def _forget_unlisted(self, removed: str = "") -> None:
         """Forget sources that nobody lists; while a list cannot be read *removed* alone, if that is one of them."""
         from mcpd.catalog.copies import copies, show  # noqa: PLC0415 - see _database
@@ -294,20 +297,21 @@ class Catalog:
         url = check_source_url(line.url)
         fault = self._faults.get(url)
         own = [each for each in order if each.line is line and each.copy.fetched]
-        problems = [fault.message] if fault else [each.problem for each in own if each.problem][:1]
+        problems = [fault.error.message] if fault else [each.problem for each in own if each.problem][:1]
         if not own:
             read = self._empty.get(url, 0.0) if line.type == "directory" else 0.0
             state: State = "failed" if fault else "ready" if read else "new"
             return replace(line, state=state, updated=read, problem="; ".join(problems))
         usable = [each for each in own if each.usable]
         signers = {each.signer for each in own}
-        messages = [message for _, message in faults.get(url, ())]
-        more = sum(each.copy.faults for each in own) - len(messages)
+        messages = [each.dateless for each in own if each.dateless][:1]
+        messages += [message for _, message in faults.get(url, ())]
+        more = sum(each.copy.faults for each in own) - len(faults.get(url, ()))
         if more > 0:
             messages.append(f"and {more} more faults")
         return replace(
             line,
-            state="untrusted" if not usable else "offline" if fault else "ready",
+            state="untrusted" if not usable else fault.state if fault else "ready",
             updated=min(each.copy.fetched for each in own),
             problem="; ".join(problems),
             entries=sum(each.copy.entries for each in usable),

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from mcpd.catalog.urls import check_source_url
+from mcpd.formats.moments import moment
 
 if TYPE_CHECKING:
     import sqlite3
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from mcpd.trust.keys import Keys, TrustedKey
 
 _COLUMNS: Final = (
-    "n, source, part, etag, modified, digest, fetched, baseline, since, signer, unsigned, tried, entries, faults"
+    "n, source, part, etag, modified, digest, fetched, baseline, attested, since, signer, unsigned, tried, entries,"
+    " faults"
 )
 
 
@@ -38,10 +40,12 @@ class Copy:
     fetched: float
     """Unix time at which it was last found to be what the source has."""
     baseline: str
-    """The newest ``updated`` that was seen.
+    """The newest ``updated`` that was seen."""
+    attested: str
+    """The newest that a trusted key signed: what nobody vouched for says nothing of what is older than that.
 
-    This and :attr:`signer`, by which an older or an unsigned file is refused, are kept in the database of the cache
-    alone: who clears the cache, or removes and adds the source, begins anew.
+    These two and :attr:`signer`, by which an older or an unsigned file is refused, are kept in the database of the
+    cache alone: who clears the cache, or removes and adds the source, begins anew.
     """
     since: str
     """Of an official API, the newest ``updatedAt`` that was seen."""
@@ -80,6 +84,16 @@ class Standing:
             return f"{name}signed by {self.copy.signer}, which is not trusted; 'mcpctl key list' shows what is"
         return f"{name}{self.copy.unsigned or f'not signed by {asked}'}"
 
+    @property
+    def dateless(self) -> str:
+        """That its age cannot be told though it is signed, empty if that is not so."""
+        if not self.signer or self.copy.attested:
+            return ""
+        return (
+            f"{self.copy.part or self.copy.source}: it is signed, but has no 'updated', so that an older one, signed"
+            " once, could not be told"
+        )
+
 
 def copies(connection: sqlite3.Connection) -> list[Copy]:
     """Every copy there is."""
@@ -114,14 +128,24 @@ def standings(found: Iterable[Copy], lines: Iterable[SourceLine], keys: Keys) ->
         by_source.setdefault(copy.source, []).append(copy)
     trusted = cache(keys.trusted)  # once for all the files of a directory
     has = cache(keys.has)
-    return [
-        replace(standing(copy, line, trusted), lacks_key=bool(line.key) and not has(line.key))
-        for line in lines
-        if line.state != "invalid"
-        for copy in by_source.get(check_source_url(line.url), ())
-        # What was there when the source was of another type is not what it has now.
-        if bool(copy.part) == (line.type == "directory")
-    ]
+    order: list[Standing] = []
+    for line in lines:
+        if line.state == "invalid":
+            continue
+        own = [
+            replace(standing(copy, line, trusted), lacks_key=bool(line.key) and not has(line.key))
+            for copy in by_source.get(check_source_url(line.url), ())
+            # What was there when the source was of another type is not what it has now.
+            if bool(copy.part) == (line.type == "directory")
+        ]
+        order += sorted(own, key=_rank)
+    return order
+
+
+def _rank(each: Standing) -> tuple[bool, float]:
+    """What is verified comes first, and of that the newest: an old file that was signed once wins by no name."""
+    signed = moment(each.copy.attested) if each.signer else None
+    return not each.signer, -signed.timestamp() if signed is not None else 0.0
 
 
 def standing(copy: Copy, line: SourceLine, trusted: Callable[[str, str], TrustedKey | None]) -> Standing:

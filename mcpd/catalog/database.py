@@ -21,7 +21,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x6D637064
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Another one for every change of what is below, or of what the words of an entry are."""
 _WAIT: Final = 10.0
 """Seconds to wait for another process."""
@@ -29,11 +29,14 @@ _CACHE: Final = 4096
 """KiB of pages in memory."""
 _HASH: Final = 4 << 20
 """Bytes of new words that are collected before they are written; fewer take longer."""
+_SPARE: Final = 4 << 20
+"""Bytes that may stay unused in the file, or beside it in what was written last; more are given back."""
 _SCHEMA: Final = f"""
 CREATE TABLE copy (
     n INTEGER PRIMARY KEY AUTOINCREMENT, source TEXT NOT NULL, part TEXT NOT NULL,
     etag TEXT NOT NULL DEFAULT '', modified TEXT NOT NULL DEFAULT '', digest BLOB NOT NULL DEFAULT x'',
-    fetched REAL NOT NULL DEFAULT 0, baseline TEXT NOT NULL DEFAULT '', since TEXT NOT NULL DEFAULT '',
+    fetched REAL NOT NULL DEFAULT 0, baseline TEXT NOT NULL DEFAULT '', attested TEXT NOT NULL DEFAULT '',
+    since TEXT NOT NULL DEFAULT '',
     signer TEXT NOT NULL DEFAULT '', unsigned TEXT NOT NULL DEFAULT '', tried BLOB NOT NULL DEFAULT x'',
     entries INTEGER NOT NULL DEFAULT 0, faults INTEGER NOT NULL DEFAULT 0,
     place INTEGER,
@@ -92,13 +95,13 @@ class Database:
         """
         try:
             try:
-                return self._writing.run(work, "BEGIN IMMEDIATE")
+                return self._writing.run(work, "BEGIN IMMEDIATE", _give_back)
             except sqlite3.DatabaseError as error:
                 if not _is_damaged(error):
                     raise
                 _log.warning("%s: %s; making it anew", self._path, error)
                 self._discard(self._writing)
-                return self._writing.run(work, "BEGIN IMMEDIATE")
+                return self._writing.run(work, "BEGIN IMMEDIATE", _give_back)
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
 
@@ -142,8 +145,13 @@ class _Connection:
     def __del__(self) -> None:
         self._drop()
 
-    def run(self, work: Callable[[sqlite3.Connection], T], begin: str) -> T:
-        """*work* between *begin* and its end. Raises FileNotFoundError if there is nothing to read."""
+    def run(
+        self,
+        work: Callable[[sqlite3.Connection], T],
+        begin: str,
+        after: Callable[[sqlite3.Connection], None] | None = None,
+    ) -> T:
+        """*work* between *begin* and its end, then *after*. Raises FileNotFoundError if there is nothing to read."""
         with self._lock:
             connection = self._connected()
             try:
@@ -154,6 +162,8 @@ class _Connection:
                 if connection.in_transaction:
                     connection.rollback()
                 raise
+            if after is not None:
+                after(connection)
             return result
 
     def close(self) -> None:
@@ -193,6 +203,7 @@ class _Connection:
 
 def _prepare(connection: sqlite3.Connection, path: Path, *, to_write: bool) -> None:
     if to_write and _is_empty(connection):
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("BEGIN EXCLUSIVE")
         if _is_empty(connection):  # still, so that nobody else is making it
             for statement in _SCHEMA.split(";\n"):
@@ -212,6 +223,33 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, to_write: bool) -> N
         return
     with suppress(sqlite3.OperationalError):  # who reads it right now keeps it as it is until it is opened again
         connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA journal_size_limit = {_SPARE}")
+
+
+def _give_back(connection: sqlite3.Connection) -> None:
+    """Give back what *connection*'s file has to spare, and what was written beside it; not while others read it."""
+
+    def value(name: str) -> int:
+        (found,) = connection.execute(f"PRAGMA {name}").fetchone()
+        return int(found)
+
+    with suppress(sqlite3.OperationalError):
+        path = connection.execute("PRAGMA database_list").fetchone()[2]
+        is_large = _size(Path(f"{path}-wal")) > _SPARE
+        if value("freelist_count") * value("page_size") > _SPARE:
+            connection.executescript("PRAGMA incremental_vacuum")  # execute would free one page
+            is_large = True
+        if is_large:
+            connection.execute("PRAGMA busy_timeout = 0")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    connection.execute(f"PRAGMA busy_timeout = {_WAIT * 1000:.0f}")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import io
 import os
 import ssl
 import stat
-import threading
 import zlib
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
+from mcpd.catalog.newfile import new_file
 from mcpd.catalog.reach import check_entry_url
-from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, SourceUnavailable, from_oserror
+from mcpd.catalog.urls import file_path
+from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, SourceUnavailable
 from mcpd.model import printable
 from mcpd.store.files import is_missing, read_file, settled, signature
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from pathlib import Path
 
     import httpx2
 
@@ -101,19 +102,18 @@ class Fetcher:
         *target* is not there. Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.LimitExceeded` for
         more than *max_bytes*, and what writing may raise (:class:`~mcpd.errors.NoSpace`).
         """
-        sink = _Sink(url, target, max_bytes)
-        try:
-            await asyncio.to_thread(sink.open)
-            async with asyncio.timeout(seconds), aclosing(self._chunks(url)) as chunks:
-                async for chunk, total in chunks:
-                    done = await asyncio.to_thread(sink.write, chunk, total)
-                    if progress is not None:
-                        progress(done, total)
-            return await asyncio.to_thread(sink.finish)
-        except TimeoutError:
-            raise SourceUnavailable(f"{url}: not complete within {seconds:g} s") from None
-        finally:
-            sink.close()
+        async with new_file(target) as file:
+            try:
+                async with asyncio.timeout(seconds), aclosing(self._chunks(url)) as chunks:
+                    async for chunk, total in chunks:
+                        if max(file.size + len(chunk), total) > max_bytes:
+                            raise LimitExceeded(f"{url}: larger than {max_bytes} bytes")
+                        await file.write(chunk)
+                        if progress is not None:
+                            progress(file.size, total)
+            except TimeoutError:
+                raise SourceUnavailable(f"{url}: not complete within {seconds:g} s") from None
+            return await file.finish()
 
     async def _opened(self) -> httpx2.AsyncClient:
         async with self._opening:
@@ -135,10 +135,14 @@ class Fetcher:
     async def _chunks(self, url: str) -> AsyncGenerator[tuple[bytes, int]]:
         """The file at *url* piece by piece, each with the size of the whole."""
         if url.startswith("file:"):
-            with await asyncio.to_thread(_open_file, url) as file:
+            file = await asyncio.to_thread(_open_file, url)
+            try:
                 total = os.fstat(file.fileno()).st_size
                 while data := await asyncio.to_thread(_read_chunk, url, file):
                     yield data, total
+            finally:
+                # Closing waits for a thread that is reading still.
+                await in_thread(file.close)
             return
         # A file is wanted as it is, whatever a server says of how it came to be packed.
         async with self._response(url, {"Accept": "*/*", "Accept-Encoding": "identity"}) as response:
@@ -193,7 +197,7 @@ async def _body(url: str, response: httpx2.Response, limit: int) -> bytes:
 
 
 def _read(url: str, etag: str, limit: int, *, optional: bool) -> Fetched:
-    path = Path(unquote(urlsplit(url).path))
+    path = file_path(url)
     try:
         status = path.stat()
         found = "-".join(format(part, "x") for part in signature(status)) if settled(status) else ""
@@ -206,7 +210,7 @@ def _read(url: str, etag: str, limit: int, *, optional: bool) -> Fetched:
 
 def _open_file(url: str) -> BinaryIO:
     try:
-        path = Path(unquote(urlsplit(url).path))
+        path = file_path(url)
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
     except OSError as error:
         raise SourceUnavailable(f"{url}: {error.strerror or error}") from error
@@ -221,70 +225,6 @@ def _read_chunk(url: str, file: BinaryIO) -> bytes:
         return file.read(_CHUNK)
     except OSError as error:
         raise SourceUnavailable(f"{url}: {error.strerror or error}") from error
-
-
-class _Sink:
-    """A new file that is written and hashed as its bytes come; removed at :meth:`close` unless it was finished."""
-
-    def __init__(self, url: str, target: Path, limit: int) -> None:
-        self._url = url
-        self._target = target
-        self._limit = limit
-        self._hash = hashlib.sha256()
-        self._done = 0
-        # Who is cancelled closes the file under a thread that may be opening or writing it still.
-        self._lock = threading.Lock()
-        self._descriptor = -1
-        self._closed = False
-        self._finished = False
-
-    def open(self) -> None:
-        """Make the file, unless it is closed already."""
-        with self._lock:
-            if self._closed:
-                return
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            try:
-                self._descriptor = os.open(self._target, flags, 0o600)
-            except OSError as error:
-                raise from_oserror(error, f"writing {self._target}") from error
-
-    def write(self, data: bytes, total: int) -> int:
-        """Append *data* of a file of *total* bytes; returns how many there are now."""
-        with self._lock:
-            self._done += len(data)
-            if max(self._done, total) > self._limit:
-                raise LimitExceeded(f"{self._url}: larger than {self._limit} bytes")
-            self._hash.update(data)
-            rest = memoryview(data)
-            try:
-                while rest:
-                    rest = rest[os.write(self._descriptor, rest) :]
-            except OSError as error:
-                raise from_oserror(error, f"writing {self._target}") from error
-            return self._done
-
-    def finish(self) -> str:
-        """Make what was written last; returns its sha256."""
-        with self._lock:
-            try:
-                os.fsync(self._descriptor)
-            except OSError as error:
-                raise from_oserror(error, f"writing {self._target}") from error
-            self._finished = True
-            return self._hash.hexdigest()
-
-    def close(self) -> None:
-        """Nothing is made or written from here on."""
-        with self._lock:
-            self._closed = True
-            if self._descriptor < 0:
-                return
-            os.close(self._descriptor)
-            self._descriptor = -1
-            if not self._finished:
-                with suppress(OSError):
-                    self._target.unlink()
 
 
 def _open(seconds: float) -> httpx2.AsyncClient:

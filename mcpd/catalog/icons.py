@@ -132,8 +132,11 @@ def _keep(directory: Path, path: Path, data: bytes) -> None:
 
 
 def _make_room(directory: Path, size: int) -> None:
-    states = [(path.lstat(), path) for path in directory.iterdir()]
-    found = [(status.st_mtime, max(status.st_size, BLOCK), path) for status, path in states]
+    found: list[tuple[float, int, Path]] = []
+    for path in directory.iterdir():
+        with suppress(FileNotFoundError):  # another thread has put its icon in place, or removed one, meanwhile
+            status = path.lstat()
+            found.append((status.st_mtime, max(status.st_size, BLOCK), path))
     total = sum(each for _, each, _ in found) + max(size, BLOCK)
     for _, each, path in sorted(found):
         if total <= MAX_KEPT:

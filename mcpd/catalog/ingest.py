@@ -28,6 +28,8 @@ MAX_FAULTS: Final = 100
 _MAX_FAULT: Final = 2000
 """Characters of one."""
 _MAX_CATEGORIES: Final = 64
+_INDEXED: Final = 4096
+"""Characters of a description by which an entry is found."""
 _AT_ONCE: Final = 128
 """Rows that are kept to be written together."""
 _ENTRY: Final = (
@@ -124,6 +126,12 @@ class Ingest:
         for (n,) in self._run("SELECT n FROM entry WHERE copy = ?", (self._copy,)).fetchall():
             self._remove(n)
 
+    def size(self) -> int:
+        """Bytes of all entries there are now."""
+        self._flush()
+        query = "SELECT total(length(data)) FROM body WHERE n IN (SELECT n FROM entry WHERE copy = ?)"
+        return int(self._run(query, (self._copy,)).fetchone()[0])
+
     def keep_faults(self, said: set[str]) -> None:
         """Keep what was wrong before, but with what was *said* again."""
         earlier = self._run("SELECT id, message FROM fault WHERE copy = ? ORDER BY number", (self._copy,)).fetchall()
@@ -136,6 +144,9 @@ class Ingest:
     def finish(self) -> None:
         """Note what is wrong, and count."""
         self._flush()
+        if self._run("SELECT 1 FROM entry LIMIT 1").fetchone() is None:
+            # Taking the words out one by one leaves behind that they were there.
+            self._run("INSERT INTO words (words) VALUES ('delete-all')")
         self._run("DELETE FROM fault WHERE copy = ?", (self._copy,))
         for number, (server_id, message) in enumerate(self.faults.kept):
             self._run("INSERT INTO fault VALUES (?, ?, ?, ?)", (self._copy, number, server_id, message))
@@ -177,7 +188,7 @@ class Ingest:
         note = "; ".join(shortcomings(entry))[:_MAX_FAULT]
         if note:
             self.faults.add(entry.id, note)
-        fields = describe(entry)
+        fields = describe(entry, self._origin)
         pins, sha256 = pins_what_it_names(entry), pinned_sha256(entry)
         label, key, data = raw
         self._waiting[_ENTRY].append((n, self._copy, entry.id, digest, fields["installable"], pins, sha256, note))
@@ -222,8 +233,9 @@ def _digest(key: str, data: memoryview | bytes) -> bytes:
 
 
 def _words(fields: dict[str, Any]) -> tuple[str, ...]:
-    """What an entry is found by, column for column."""
-    return (*(fields[name] for name in ("id", "name", "summary", "description")), "\n".join(fields["categories"]))
+    """What an entry is found by, column for column; a longer text is cut, as an index takes several times its size."""
+    found = (fields[name][:_INDEXED] for name in ("id", "name", "summary", "description"))
+    return (*found, "\n".join(fields["categories"])[:_INDEXED])
 
 
 def _categories(fields: dict[str, Any]) -> list[str]:

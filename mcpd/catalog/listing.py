@@ -6,19 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.catalog.reach import out_of_reach
+
 if TYPE_CHECKING:
     from mcpd.model import Entry, JsonValue, Transport
 
 _ALWAYS: Final = frozenset({"id", "name", "summary", "description", "version", "categories", "pinned", "installable"})
 
 
-def describe(entry: Entry) -> dict[str, Any]:
-    """What *entry* says, as JSON values.
+def describe(entry: Entry, registry: str = "") -> dict[str, Any]:
+    """What *entry* says, as JSON values; *registry* is the URL of the one that offers it, empty if none does.
 
     Its texts are those of a document that was checked (:func:`mcpd.model.check_json`), which D-Bus can carry.
     """
     origin = (entry.model_extra or {}).get("origin")
-    unsupported = entry.unsupported
+    unsupported = entry.unsupported or out_of_reach(entry, registry)
     found = {
         "id": entry.id,
         "name": entry.name or entry.id,

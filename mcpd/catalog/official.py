@@ -12,6 +12,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from mcpd.catalog.copies import confirm, copy_of, make_copy, show
 from mcpd.catalog.ingest import MAX_ENTRIES, Ingest
 from mcpd.errors import InvalidManifest, SourceUnavailable, from_oserror
+from mcpd.formats.moments import moment
 from mcpd.formats.official import next_cursor, parse_page
 from mcpd.model import id_from_name
 from mcpd.store.files import make_directory
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.catalog.fetch import Fetcher
-    from mcpd.formats.official import Item, Page
+    from mcpd.formats.official import Item
 
 MAX_PAGES: Final = 2000
 MAX_SECONDS: Final = 30 * 60
@@ -31,8 +32,8 @@ _PER_PAGE: Final = 100
 _SLACK: Final = timedelta(minutes=5)
 """What changes this long before pages are read, or meanwhile, is asked for again: clocks differ, and pages follow each
 other slowly."""
-_MAX_SPOOLED: Final = 1 << 30
-"""Bytes of all pages."""
+MAX_BYTES: Final = 128 << 20
+"""Bytes of all pages, and of the entries that are kept of all there ever were."""
 
 
 class Pages:
@@ -65,8 +66,8 @@ class Pages:
         """Keep the page *data* of *url*; returns the cursor of the next."""
         cursor = next_cursor(data, url)
         self._total += len(data)
-        if self._total > _MAX_SPOOLED:
-            raise SourceUnavailable(f"{url}: its pages are larger than {_MAX_SPOOLED} bytes together")
+        if self._total > MAX_BYTES:
+            raise SourceUnavailable(f"{url}: its pages are larger than {MAX_BYTES} bytes together")
         try:
             self._file.write(data)
         except OSError as error:
@@ -74,8 +75,8 @@ class Pages:
         self._sizes.append((url, len(data)))
         return cursor
 
-    def __iter__(self) -> Iterator[Page]:
-        """The pages, parsed one at a time."""
+    def __iter__(self) -> Iterator[list[Item]]:
+        """The items of each page, parsed one page at a time."""
         self._file.seek(0)
         for url, size in self._sizes:
             yield parse_page(self._file.read(size), url)
@@ -141,9 +142,9 @@ def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None
     before = set() if since else {server_id for (server_id,) in rows}
     named: dict[str, str] = {}
     said: set[str] = set()
-    for page in pages:
-        for item in page.items:
-            since = max(since, min(_moment(item.updated_at), pages.until))
+    for items in pages:
+        for item in items:
+            since = max(since, min(_changed_at(item.updated_at), pages.until))
             server_id = _applied(ingest, item, named)
             before.discard(server_id)
             said |= {item.name, server_id}
@@ -151,13 +152,15 @@ def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None
             raise SourceUnavailable(f"{url}: more than {MAX_ENTRIES} entries")
     for server_id in before:
         ingest.drop(server_id)
+    if ingest.size() > MAX_BYTES:
+        raise SourceUnavailable(f"{url}: its entries are larger than {MAX_BYTES} bytes together")
     if pages.since:
         ingest.keep_faults(said - {""})
     ingest.finish()
     # Nothing of a signed file that may have been here before vouches for this.
     connection.execute(
-        "UPDATE copy SET since = ?, etag = '', modified = '', digest = x'', baseline = '', signer = '', unsigned = '',"
-        " tried = x'' WHERE n = ?",
+        "UPDATE copy SET since = ?, etag = '', modified = '', digest = x'', baseline = '', attested = '', signer = '',"
+        " unsigned = '', tried = x'' WHERE n = ?",
         (since, n),
     )
     show(connection)
@@ -202,15 +205,11 @@ def _with_query(url: str, values: dict[str, str]) -> str:
     return urlunsplit(parts._replace(query=query))
 
 
-def _moment(text: str) -> str:
+def _changed_at(text: str) -> str:
     """*text* in a form that sorts as time goes; empty for what is no time, or is yet to come."""
-    try:
-        found = datetime.fromisoformat(text)
-        found = (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return ""
-    return _sortable(found) if found <= datetime.now(UTC) else ""
+    found = moment(text)
+    return _sortable(found) if found is not None and found <= datetime.now(UTC) else ""
 
 
-def _sortable(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _sortable(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from mcpd.model import SourceType
+from mcpd.model import COMMIT, SourceType
 
 if TYPE_CHECKING:
     from mcpd.model import Entry, Source
@@ -16,8 +16,6 @@ _EXACT: Final = {
     SourceType.NPM: re.compile(r"\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.+-]+)?", re.ASCII),
     SourceType.PYPI: re.compile(r"(?:\d+!)?\d+(?:\.\d+)*[0-9A-Za-z.+_-]*", re.ASCII),
 }
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_FILES: Final = (SourceType.MCPB, SourceType.ARCHIVE)
 
 
 def pins_what_it_names(entry: Entry) -> bool:
@@ -33,13 +31,13 @@ def pins_what_it_names(entry: Entry) -> bool:
 def pinned_sha256(entry: Entry) -> str:
     """The SHA-256 of the one file that *entry* installs; empty if it pins none."""
     source = entry.source
-    return source.sha256 if source is not None and source.type in _FILES else ""
+    return source.sha256 if source is not None and source.is_file else ""
 
 
 def _is_exact(source: Source) -> bool:
-    if source.type in _FILES:
+    if source.is_file:
         return bool(source.sha256)
     if source.type is SourceType.GIT:
-        return _COMMIT.fullmatch(source.rev) is not None
+        return COMMIT.fullmatch(source.rev) is not None
     exact = _EXACT.get(source.type) if isinstance(source.type, SourceType) else None
     return exact is not None and exact.fullmatch(source.version) is not None

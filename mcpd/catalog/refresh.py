@@ -8,31 +8,44 @@ import hashlib
 import os
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 from mcpd.catalog.copies import Copy, confirm, copies, copy_of, make_copy, no_key, show, standing
 from mcpd.catalog.ingest import Ingest
 from mcpd.catalog.official import fetch_pages, ingest_pages
-from mcpd.catalog.urls import check_source_url, signature_url
+from mcpd.catalog.results import Failure
+from mcpd.catalog.urls import check_source_url, file_path, is_directory, signature_url
 from mcpd.errors import InvalidManifest, McpdError, SignatureInvalid, SourceUnavailable
+from mcpd.formats.moments import moment
 from mcpd.formats.registry import Body, Item, parse_item, split
 from mcpd.model import printable
 from mcpd.trust.keys import MAX_SIGNATURE
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Awaitable
     from pathlib import Path
 
     from mcpd.catalog.database import Database
     from mcpd.catalog.fetch import Fetched, Fetcher
-    from mcpd.catalog.sources import SourceLine
+    from mcpd.catalog.sources import SourceLine, State
     from mcpd.trust.keys import Keys
 
 MAX_FILES: Final = 1000
 """Files of a directory that are read."""
+_TOLERANCE: Final = timedelta(days=1)
+"""How far the clock of whoever made a registry may be ahead of this one."""
+
+
+class _Outdated(Exception):
+    """A file is older than what was seen before, as far as can be told."""
+
+    def __init__(self, fault: str) -> None:
+        self.error: Final = SourceUnavailable(fault)
+        super().__init__(fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +69,49 @@ class Refresher:
         self._fetcher = fetcher
         self._spool = spool
 
-    async def refresh(self, line: SourceLine) -> None:
-        """Bring the copies of *line* up to date.
+    async def refresh(self, line: SourceLine) -> Failure | None:
+        """Bring the copies of *line* up to date, or say why not: what was there stays then.
 
-        Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.SignatureInvalid` and other errors that
-        name the source; what was there stays then.
+        Errors are :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.SignatureInvalid` and others.
         """
         url = check_source_url(line.url)
-        if line.type == "official":
-            await self._official(url)
-        elif line.type == "directory":
-            await self._directory(line, url)
-        else:
-            await self._file(line, url, url, "")
+        if line.type == "directory":
+            return await self._directory(line, url)
+        return await _failure(self._official(url) if line.type == "official" else self._single(line, url))
+
+    async def _single(self, line: SourceLine, url: str) -> None:
+        if url.startswith("file:") and await asyncio.to_thread(is_directory, url):
+            way = f"end its URL with a slash, or: mcpctl source add {url} --name NAME --type directory"
+            raise SourceUnavailable(f"{url}: a directory, but listed as a file; {way}")
+        await self._file(line, url, url, "")
 
     async def _official(self, url: str) -> None:
-        kept = await self._kept(url, "")
+        kept = await asyncio.to_thread(self._kept, url, "")
         with await fetch_pages(self._fetcher, url, kept.since if kept is not None else "", self._spool) as pages:
             await asyncio.to_thread(self._database.change, partial(ingest_pages, url=url, pages=pages))
 
-    async def _directory(self, line: SourceLine, url: str) -> None:
-        path = unquote(urlsplit(url).path)
-        names = await asyncio.to_thread(_json_files, path, url)
-        faults: list[McpdError] = []
-        for name in names:
-            try:
-                _check_file_name(name, url)
-                await self._file(line, f"{url.rstrip('/')}/{quote(name)}", url, name)
-            except McpdError as error:
-                faults.append(error)
-        await asyncio.to_thread(self._database.change, partial(_forget_others, source=url, parts=set(names)))
-        if faults:
-            more = f" (and {len(faults) - 1} more files)" if len(faults) > 1 else ""
-            raise type(faults[0])(f"{faults[0].message}{more}")
+    async def _directory(self, line: SourceLine, url: str) -> Failure | None:
+        try:
+            names = await asyncio.to_thread(_json_files, file_path(url), url)
+            found = [await _failure(self._part(line, url, name)) for name in names]
+            await asyncio.to_thread(self._database.change, partial(_forget_others, source=url, parts=set(names)))
+        except McpdError as error:
+            return Failure(error, "offline")
+        failures = [failure for failure in found if failure is not None]
+        if not failures:
+            return None
+        first = failures[0]
+        more = f" (and {len(failures) - 1} more files)" if len(failures) > 1 else ""
+        states = {failure.state for failure in failures}
+        state: State = "partly" if len(failures) < len(names) or len(states) > 1 else first.state
+        return Failure(type(first.error)(f"{first.error.message}{more}"), state)
+
+    async def _part(self, line: SourceLine, url: str, name: str) -> None:
+        _check_file_name(name, url)
+        await self._file(line, f"{url.rstrip('/')}/{quote(name)}", url, name)
 
     async def _file(self, line: SourceLine, url: str, source: str, part: str) -> None:
-        kept = await self._kept(source, part)
-        was_verified = kept is not None and bool(standing(kept, line, self._keys.trusted).signer)
+        kept, was_verified = await asyncio.to_thread(self._known, line, source, part)
         fetched = await self._fetcher.fetch(url, kept.etag, kept.modified) if kept else await self._fetcher.fetch(url)
         if fetched.data is None and kept is not None:
             # Where it has to be signed, and is not, the file is judged again, and refused with the reason.
@@ -111,8 +130,13 @@ class Refresher:
         arrival = _Arrival(line, self._keys, source, part, url, fetched, digest, judged)
         await asyncio.to_thread(self._database.change, arrival.settle)
 
-    async def _kept(self, source: str, part: str) -> Copy | None:
-        return await asyncio.to_thread(self._database.ask, partial(copy_of, source=source, part=part), None)
+    def _kept(self, source: str, part: str) -> Copy | None:
+        return self._database.ask(partial(copy_of, source=source, part=part), None)
+
+    def _known(self, line: SourceLine, source: str, part: str) -> tuple[Copy | None, bool]:
+        """The copy there is, and whether it is verified. Reads the keys, so it is for threads."""
+        kept = self._kept(source, part)
+        return kept, _is_verified(kept, line, self._keys)
 
     async def _signature(self, url: str) -> Fetched:
         return await self._fetcher.fetch(signature_url(url), max_bytes=MAX_SIGNATURE + 1, optional=True)
@@ -185,41 +209,97 @@ class _Arrival:
     def settle(self, connection: sqlite3.Connection) -> None:
         """Put it in place of the copy there is, within a transaction.
 
-        Raises :class:`~mcpd.errors.SourceUnavailable` for one that is older,
+        Raises :class:`_Outdated` for one that is older,
         :class:`~mcpd.errors.SignatureInvalid` if another process has put a verified one there meanwhile, and
         :class:`~mcpd.errors.InvalidManifest` if it is no registry.
         """
         kept = copy_of(connection, self.source, self.part)
-        was_verified = kept is not None and bool(standing(kept, self.line, self.keys.trusted).signer)
+        was_verified = _is_verified(kept, self.line, self.keys)
         if was_verified and not self.judged.signer:
             raise _no_longer_signed(self.url, self.judged)
         n = make_copy(connection, self.source, self.part)
-        if kept is None or kept.digest != self.digest:
+        is_other = kept is None or kept.digest != self.digest
+        if is_other or not was_verified:
             body = _body(self.fetched.data or b"", self.url, self.part)
-            baseline = _checked_age(body.updated, kept.baseline if kept else "", self.url, was_verified=was_verified)
-            if not self.part:
-                _forget_others(connection, self.source, {""})
-            ingest = Ingest(connection, n, self.url)
-            ingest.replace(body.items)
-            ingest.finish()
-            connection.execute("UPDATE copy SET baseline = ?, digest = ? WHERE n = ?", (baseline, self.digest, n))
-            show(connection)
+            baseline, attested = self._checked_age(body.updated, kept, was_verified=was_verified)
+            if is_other:
+                self._put(connection, n, body)
+            connection.execute(
+                "UPDATE copy SET baseline = ?, attested = ?, digest = ? WHERE n = ?",
+                (baseline, attested, self.digest, n),
+            )
         connection.execute(
             "UPDATE copy SET signer = ?, unsigned = ?, tried = ?, since = '' WHERE n = ?",
             (self.judged.signer, self.judged.unsigned, self.judged.tried, n),
         )
         _confirm_as(connection, n, self.fetched)
 
+    def _put(self, connection: sqlite3.Connection, n: int, body: Body) -> None:
+        if not self.part:
+            _forget_others(connection, self.source, {""})
+        ingest = Ingest(connection, n, self.url)
+        if body.fault:
+            ingest.faults.add("", body.fault)
+        ingest.replace(body.items)
+        ingest.finish()
+        show(connection)
+
+    def _checked_age(self, updated: str, kept: Copy | None, *, was_verified: bool) -> tuple[str, str]:
+        """The new :attr:`Copy.baseline` and :attr:`Copy.attested`, where *updated* is what the file says.
+
+        Refuses what is older than what there was, with which somebody might hide fixes.
+        """
+        is_signed = bool(self.judged.signer)
+        baseline, attested = (kept.baseline, kept.attested) if kept is not None else ("", "")
+        before = attested if is_signed else baseline
+        known, found = moment(before), moment(updated)
+        shown = f"{self.url}: refused: updated is {printable(updated)}"
+        way_out = "if that is meant, remove the source and add it again"
+        if found is None:
+            if known is not None and (is_signed or was_verified):
+                raise _Outdated(
+                    f"{self.url}: refused: updated is {printable(updated)!r}, which is no date, but that of the copy in"
+                    f" use is {before}; {way_out}"
+                )
+            return baseline, attested
+        if found > datetime.fromtimestamp(time.time(), UTC) + _TOLERANCE:
+            raise _Outdated(f"{shown}, which is yet to come; compare the clocks, and mend it there or here")
+        if known is not None and found < known:
+            raise _Outdated(f"{shown}, older than {before} of the copy that is in use; {way_out}")
+        if known is not None and found == known and is_signed and was_verified:
+            raise _Outdated(
+                f"{shown}, as in the copy that is in use, but it says something else; sign it with a newer one, or"
+                f" {way_out}"
+            )
+        return updated, updated if is_signed else attested
+
+
+async def _failure(work: Awaitable[None]) -> Failure | None:
+    """How *work* failed, if it did."""
+    try:
+        await work
+    except _Outdated as outdated:
+        return Failure(outdated.error, "refused")
+    except SignatureInvalid as error:
+        return Failure(error, "refused")
+    except McpdError as error:
+        return Failure(error, "offline")
+    return None
+
+
+def _is_verified(copy: Copy | None, line: SourceLine, keys: Keys) -> bool:
+    return copy is not None and bool(standing(copy, line, keys.trusted).signer)
+
 
 def _body(data: bytes, url: str, part: str) -> Body:
     try:
         return split(data, url)
     except InvalidManifest:
-        if not part or b'"servers"' in data:
+        if not part or b'"servers"' in data or not data.lstrip().startswith(b"{"):
             raise
         # A file of a directory may hold a single entry, too.
         parse_item("the entry", data, url)
-        return Body("", "", iter([Item("the entry", data)]))
+        return Body("", iter([Item("the entry", data)]))
 
 
 def _no_longer_signed(url: str, judged: _Judged) -> SignatureInvalid:
@@ -238,7 +318,7 @@ def _confirm_as(connection: sqlite3.Connection, copy: int, fetched: Fetched) -> 
     confirm(connection, copy)
 
 
-def _json_files(path: str, url: str) -> list[str]:
+def _json_files(path: Path, url: str) -> list[str]:
     try:
         with os.scandir(path) as entries:
             names = sorted(e.name for e in entries if e.name.endswith(".json") and not e.name.startswith("."))
@@ -269,31 +349,3 @@ def forget_copy(connection: sqlite3.Connection, copy: int) -> None:
     ingest.clear()
     ingest.finish()
     connection.execute("DELETE FROM copy WHERE n = ?", (copy,))
-
-
-def _checked_age(updated: str, baseline: str, url: str, *, was_verified: bool) -> str:
-    """The new baseline; refuses what is older than the one there was, with which an attacker might hide fixes."""
-    known, found = _time(baseline), _time(updated)
-    way_out = "if that is meant, remove the source and add it again"
-    if known is not None and found is not None and found < known:
-        raise SourceUnavailable(
-            f"{url}: refused: updated is {printable(updated)}, older than {baseline} of the copy that is in use;"
-            f" {way_out}"
-        )
-    if known is not None and found is None and was_verified:
-        raise SourceUnavailable(
-            f"{url}: refused: updated is {printable(updated)!r}, which is no date, but that of the copy in use is"
-            f" {baseline}; {way_out}"
-        )
-    if found is None:
-        return baseline
-    now = datetime.fromtimestamp(time.time(), UTC)
-    return updated if found <= now else now.isoformat(timespec="seconds")
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mcpd.catalog.sources import State
+    from mcpd.errors import McpdError
     from mcpd.model import Entry
 
 
@@ -51,6 +53,17 @@ class Query:
     """Ids."""
     without: frozenset[str] = frozenset()
     """Ids."""
+    offers: frozenset[tuple[str, str]] | None = None
+    """Ids, each with the URL of the registry whose entry is wanted, be it the first that has one or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there is no news of a source."""
+
+    error: McpdError
+    state: State
+    """How the source is, if there is a copy of before."""
 
 
 @dataclass(frozen=True, slots=True)

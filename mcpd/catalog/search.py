@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MAX_LIMIT: Final = 1000
 MAX_WORDS: Final = 32
 MAX_TEXT: Final = 1000
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of what a page says, which ends before the first entry that is too much, as a registry may say a lot."""
 _RANKED: Final = 300
 """Matches that are weighed against each other; of words that nearly everything holds, weight says little."""
 _CHUNKS: Final = (256, 4096)
@@ -36,32 +38,37 @@ def search(
     where, values = _conditions(query, order)
     text = _cleaned(query.text)
     if text.strip():
-        is_narrow = query.only is not None or bool(query.category)
-        rows, following = _by_match(connection, text, (where, values), cursor, limit, is_narrow=is_narrow)
+        is_narrow = query.only is not None or query.offers is not None or bool(query.category)
+        rows = _by_match(connection, text, (where, values), cursor, limit + 1, is_narrow=is_narrow)
     else:
-        found = connection.execute(
+        rows = connection.execute(
             f"SELECT n, id FROM entry WHERE {where} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608 - of our own
             (*values, cursor, limit + 1),
         ).fetchall()
-        rows = [n for n, _ in found[:limit]]
-        following = found[limit - 1][1] if len(found) > limit else ""
-    return _listings(connection, order, rows), following
+    page = _bearable(connection, rows[:limit])
+    return _listings(connection, order, [n for n, _ in page]), page[-1][1] if len(page) < len(rows) else ""
 
 
 def _conditions(query: Query, order: list[Standing]) -> tuple[str, list[object]]:
     """What of the table entry *query* wants, beside its text."""
     parts, values = ["shown"], list[object]()
-    if query.source:
-        copies = json.dumps([each.copy.n for each in order if each.usable and each.copy.source == query.source])
+    if query.source or query.offers is not None:
+        # Files of one directory may hold the same id.
         parts = [
-            "copy IN (SELECT value FROM json_each(?))",
-            # Files of one directory may hold the same id.
             (
                 "NOT EXISTS (SELECT 1 FROM entry o JOIN copy c ON c.n = entry.copy JOIN copy d ON d.n = o.copy"
                 " WHERE o.id = entry.id AND d.source = c.source AND d.place < c.place)"
-            ),
+            )
         ]
-        values.append(copies)
+    if query.source:
+        parts.append("copy IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps(_copies(order, query.source)))
+    if query.offers is not None:
+        parts.append(
+            "(id, copy) IN (SELECT json_extract(p.value, '$[0]'), c.value"
+            " FROM json_each(?) p, json_each(p.value, '$[1]') c)"
+        )
+        values.append(json.dumps([[server_id, _copies(order, source)] for server_id, source in sorted(query.offers)]))
     if query.installable is not None:
         parts.append("installable = ?")
         values.append(query.installable)
@@ -75,6 +82,11 @@ def _conditions(query: Query, order: list[Standing]) -> tuple[str, list[object]]
         parts.append("id NOT IN (SELECT value FROM json_each(?))")
         values.append(json.dumps(sorted(query.without)))
     return " AND ".join(parts), values
+
+
+def _copies(order: list[Standing], source: str) -> list[int]:
+    """The copies of *source* that may be used."""
+    return [each.copy.n for each in order if each.usable and each.copy.source == source]
 
 
 def _cleaned(text: str) -> str:
@@ -98,14 +110,14 @@ def _by_match(
     limit: int,
     *,
     is_narrow: bool,
-) -> tuple[list[int], str]:
-    """Rows that match *text* and *conditions*, which few do if *is_narrow*."""
+) -> list[tuple[int, str]]:
+    """Rows that match *text* and *conditions*, which few do if *is_narrow*; each with the cursor that follows it."""
     expression = _expression(text)
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
-        raise InvalidArgument(f"cursor {cursor[:40]!r}: not one that was given for this text")
+        raise InvalidArgument(f"cursor {cursor[:40]!r}: not one that was given for this text; begin with ''")
     start = int(cursor or 0)
     if not expression:
-        return [], ""
+        return []
     where, values = conditions
     matches = enumerate(_matches(connection, text.strip(), expression))
     for _ in islice(matches, start):
@@ -113,7 +125,7 @@ def _by_match(
     wanted = set[int]()
     if is_narrow:
         wanted = set(_numbers(connection.execute(f"SELECT n FROM entry WHERE {where}", values)))  # noqa: S608
-    rows: list[int] = []
+    rows: list[tuple[int, str]] = []
     size = _CHUNKS[0]
     while chunk := list(islice(matches, size)):
         size = _CHUNKS[1]
@@ -125,10 +137,10 @@ def _by_match(
             wanted = set(_numbers(found))
         for position, n in chunk:
             if n in wanted:
+                rows.append((n, str(position + 1)))
                 if len(rows) == limit:
-                    return rows, str(position)
-                rows.append(n)
-    return rows, ""
+                    return rows
+    return rows
 
 
 def _matches(connection: sqlite3.Connection, text: str, expression: str) -> Iterator[int]:
@@ -169,6 +181,22 @@ def _found(connection: sqlite3.Connection, expression: str) -> Iterator[int]:
 
 def _numbers(rows: Iterable[tuple[int]]) -> Iterator[int]:
     return (n for (n,) in rows)
+
+
+def _bearable(connection: sqlite3.Connection, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """As many of *rows* as :data:`MAX_BYTES` hold, and one in any case."""
+    sizes = dict(
+        connection.execute(
+            "SELECT n, length(fields) FROM body WHERE n IN (SELECT value FROM json_each(?))",
+            (json.dumps([n for n, _ in rows]),),
+        )
+    )
+    total = 0
+    for number, (n, _) in enumerate(rows):
+        total += sizes[n]
+        if total > MAX_BYTES and number:
+            return rows[:number]
+    return rows
 
 
 def _listings(connection: sqlite3.Connection, order: list[Standing], rows: list[int]) -> list[Listing]:

@@ -7,20 +7,19 @@ A list ``*.list`` holds bare URLs; a file ``NAME.toml`` describes one source mor
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcpd.catalog.urls import check_source_url
+from mcpd.catalog.urls import SourceType, as_listed, check_source_url, key_of, type_of
 from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, NotFound, ReadOnly, from_oserror
 from mcpd.model import printable
 from mcpd.model.base import first_fault
 from mcpd.paths import Paths, Scope
 from mcpd.store.files import is_missing, make_directory, read_file, sync_directory, write_atomic
 from mcpd.store.lock import WriteLock
+from mcpd.toml import parse_toml
 from mcpd.trust.keys import NAME
 
 if TYPE_CHECKING:
@@ -35,11 +34,8 @@ MANAGED_NAME: Final = "50-mcpd.list"
 """The one file of the system's lists that mcpd writes (design §3)."""
 
 _DESCRIBED: Final = ".toml"
-_OFFICIAL: Final = ("/v0.1/servers", "/v0/servers")
-"""Ends of the path of an API like the official one."""
 
-State: TypeAlias = Literal["new", "ready", "offline", "failed", "untrusted", "invalid"]
-SourceType: TypeAlias = Literal["registry", "official", "directory"]
+State: TypeAlias = Literal["new", "ready", "offline", "refused", "partly", "failed", "untrusted", "invalid"]
 Policy: TypeAlias = Literal["required", "warn", "off"]
 
 
@@ -55,8 +51,9 @@ class SourceLine:
     read_only: bool
     """Whether the line is somebody else's to remove."""
     state: State = "new"
-    """``ready``: fetched; ``offline``: an earlier copy is used; ``failed``: there is no copy; ``untrusted``: there is
-    one, but not signed as it has to be; ``invalid``: refused."""
+    """``ready``: fetched; ``offline``: an earlier copy is used; ``refused``: so it is, as what is there now was changed
+    or is older; ``partly``: so it is of some files of a directory; ``failed``: there is no copy; ``untrusted``: there
+    is one, but not signed as it has to be; ``invalid``: refused."""
     updated: float = 0.0
     """Unix time of the copy in use, 0 if there is none."""
     problem: str = ""
@@ -121,12 +118,12 @@ class Sources:
         """List *url*: in the list that this instance writes, or described in ``sources.list.d/NAME.toml``.
 
         It is described if anything is said of it; *name* is needed then, unless it is described already. What is empty
-        stays as it was. The values are those of :class:`SourceLine`.
+        stays as it was. The values are those of :class:`SourceLine`. A directory that is there is listed as one.
 
         Raises :class:`~mcpd.errors.InvalidArgument` for what cannot be a source, and for a *name* that is taken;
         :class:`~mcpd.errors.ReadOnly` for one that somebody else listed otherwise.
         """
-        normal = check_source_url(url)
+        normal, written = check_source_url(url), url.strip() if type else as_listed(url)
         said = {field: value for field, value in (("type", type), ("signature", signature), ("key", key)) if value}
         with self._lock.hold():
             own = [line for line in self._all(self._scope) if key_of(line.url) == normal]
@@ -137,7 +134,7 @@ class Sources:
                     raise InvalidArgument("; ".join(line.problem for line in own if line.problem))
                 if not own:
                     text = _read(self.writable)
-                    self._write(f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{url.strip()}\n")
+                    self._write(f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{written}\n")
             elif foreign is not None:
                 raise _foreign(foreign)
             elif described is not None and name in ("", described.name):
@@ -147,7 +144,7 @@ class Sources:
                     f"{printable(url)} is described in {described.origin}: call it {described.name!r}, or remove that"
                 )
             else:
-                self._describe(self._new_file(url, name), url.strip(), said)
+                self._describe(self._new_file(url, name), written, said)
                 self._unlist(normal)
 
     def remove(self, url: str) -> None:
@@ -188,10 +185,12 @@ class Sources:
         import tomlkit  # noqa: PLC0415 - needed for changes only
 
         try:
-            document = tomlkit.parse(_read(file))
+            kept = _read(file)
+            parse_toml(kept)  # which fails where the other takes its time
+            document = tomlkit.parse(kept)
             document.update({"url": url} | said)
             data = document.as_string().encode()
-            _settled(_parse(_toml(data)))
+            _settled(_parse(parse_toml(data)))
         except ValueError as error:
             raise InvalidArgument(f"source {printable(url)}: {error}") from error
         path = file.resolve()
@@ -245,14 +244,6 @@ class Sources:
             yield _line(url, path, scope, read_only=path != self.writable)
 
 
-def key_of(url: str) -> str:
-    """What *url* is compared by: its normal form, or for one that cannot be a source itself."""
-    try:
-        return check_source_url(url)
-    except InvalidArgument:
-        return url.strip()
-
-
 def _weight(line: SourceLine) -> int:
     return 0 if not line.name else 2 if line.read_only else 1
 
@@ -263,10 +254,10 @@ def _foreign(line: SourceLine) -> ReadOnly:
 
 def _line(url: str, path: Path, scope: Scope, *, read_only: bool) -> SourceLine:
     try:
-        kind = _type_of(check_source_url(url))
+        check_source_url(url)
     except InvalidArgument as error:
         return SourceLine(printable(url), path, scope, read_only, "invalid", problem=f"{path}: {error.message}")
-    return SourceLine(url, path, scope, read_only, type=kind)
+    return SourceLine(url, path, scope, read_only, type=type_of(url))
 
 
 def _unreadable(path: Path, scope: Scope, problem: str) -> SourceLine:
@@ -278,7 +269,7 @@ def _described(path: Path, scope: Scope, *, read_only: bool) -> SourceLine:
     """The source that *path* describes; ``invalid`` if it does not do so rightly."""
     name, url = printable(path.stem), ""
     try:
-        content = _toml(read_file(path, MAX_DESCRIPTION))
+        content = parse_toml(read_file(path, MAX_DESCRIPTION))
         url = str(content.get("url", ""))
         description = _parse(content)
         kind = _settled(description)
@@ -298,14 +289,6 @@ def _described(path: Path, scope: Scope, *, read_only: bool) -> SourceLine:
     return SourceLine(printable(url), path, scope, read_only, "invalid", problem=shown, name=name)
 
 
-def _toml(data: bytes) -> dict[str, Any]:
-    """Raises ValueError."""
-    try:
-        return tomllib.loads(data.decode())
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 def _parse(content: dict[str, Any]) -> _Description:
     """Raises ValueError, whose text names the key."""
     try:
@@ -316,19 +299,19 @@ def _parse(content: dict[str, Any]) -> _Description:
 
 def _plain(error: ValidationError) -> str:
     """The first fault of a description, in words for whoever wrote it."""
-    fault = error.errors(include_url=False, include_input=False)[0]
-    key = str(fault["loc"][0])
+    fault = error.errors(include_url=False)[0]
+    key, given = str(fault["loc"][0]), printable(str(fault["input"]))[:40]
     match fault["type"]:
         case "extra_forbidden":
             return f"there is no key {printable(key)!r}; there are {', '.join(_Description.model_fields)}"
         case "missing":
             return f"{key!r} is missing"
         case "literal_error":
-            return f"{key}: use {fault['ctx']['expected']}"
+            return f"{key}: use {fault['ctx']['expected']}, not {given!r}"
         case "string_type":
             return f"{key}: not a text"
         case "string_pattern_mismatch":
-            return f"{key}: no name of a key: 1 to 64 of A-Z a-z 0-9 . _ -, of which the first is a letter or digit"
+            return f"{key}: {given!r} is no name of a key: 1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit"
     return first_fault(error)
 
 
@@ -338,7 +321,7 @@ def _settled(description: _Description) -> SourceType:
         normal = check_source_url(description.url)
     except InvalidArgument as error:
         raise ValueError(f"url: {error.message}") from error
-    kind = description.type or _type_of(normal)
+    kind = description.type or type_of(description.url)
     is_file = normal.startswith("file:")
     if kind == "official" and is_file:
         raise ValueError("type: an official API is reached over https")
@@ -349,12 +332,6 @@ def _settled(description: _Description) -> SourceType:
     if kind == "directory" and not is_file:
         raise ValueError("type: a directory is one of this machine; use a file:/// URL")
     return kind
-
-
-def _type_of(url: str) -> SourceType:
-    """What is at *url*, a checked one, unless something else is said."""
-    path = urlsplit(url).path.rstrip("/")
-    return "official" if url.startswith("http") and path.endswith(_OFFICIAL) else "registry"
 
 
 def _is_own(path: Path) -> bool:

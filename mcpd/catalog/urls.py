@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The addresses of sources: which there may be, and how they are compared."""
+"""The addresses of sources: which there may be, how they are compared, and what they name."""
 
 from __future__ import annotations
 
+import os
 import posixpath
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from mcpd.catalog.hosts import is_loopback, normal_host
 from mcpd.errors import InvalidArgument
 from mcpd.model import printable
+
+SourceType: TypeAlias = Literal["registry", "official", "directory"]
+_OFFICIAL: Final = ("/v0.1/servers", "/v0/servers")
+"""Ends of the path of an API like the official one."""
 
 
 def check_source_url(url: str) -> str:
@@ -40,10 +47,44 @@ def check_source_url(url: str) -> str:
     )
 
 
+def key_of(url: str) -> str:
+    """What *url* is compared by: its normal form, or for one that cannot be a source itself."""
+    try:
+        return check_source_url(url)
+    except InvalidArgument:
+        return url.strip()
+
+
+def type_of(url: str) -> SourceType:
+    """What is at *url*, a checked one as it is written, unless something else is said."""
+    parts = urlsplit(url.strip())
+    if parts.scheme == "file":
+        return "directory" if parts.path.endswith("/") else "registry"
+    return "official" if parts.path.rstrip("/").endswith(_OFFICIAL) else "registry"
+
+
+def as_listed(url: str) -> str:
+    """*url*, a checked one, as a list is to have it: that of a directory which is there ends with a slash."""
+    parts = urlsplit(url.strip())
+    if parts.scheme == "file" and not parts.path.endswith("/") and is_directory(url.strip()):
+        return urlunsplit(parts._replace(path=f"{parts.path}/"))
+    return url.strip()
+
+
+def is_directory(url: str) -> bool:
+    """Whether the file URL *url* names a directory that is there."""
+    return os.path.isdir(file_path(url))  # noqa: PTH112 - of what cannot be looked at, Path's raises
+
+
 def signature_url(url: str) -> str:
     """Where the signature of the file at *url* is."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=f"{parts.path}.sig"))
+
+
+def file_path(url: str) -> Path:
+    """What the file URL *url* names on this machine."""
+    return Path(unquote(urlsplit(url).path))
 
 
 def _normal_file(parts: SplitResult, shown: str) -> str:

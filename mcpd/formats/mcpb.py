@@ -158,7 +158,7 @@ def file_wanted(source: Source | None) -> str:
     """What to do about a server from *source* if that is a bundle that was installed from a file; else empty."""
     if source is None or source.type is not SourceType.MCPB or source.url or not source.sha256:
         return ""
-    return f"it was installed from a file; install that .mcpb file (sha256 {source.sha256}) with: mcpctl install FILE"
+    return source.unsupported
 
 
 def _document(manifest: object) -> dict[str, Any]:

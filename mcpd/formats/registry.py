@@ -11,6 +11,8 @@ import msgspec
 
 from mcpd.errors import InvalidManifest
 from mcpd.formats import server_json
+from mcpd.formats.elements import elements
+from mcpd.formats.moments import moment
 from mcpd.formats.seed import seed_entry
 from mcpd.model import Problem, printable
 from mcpd.model.base import is_plain_json
@@ -25,6 +27,14 @@ _log = logging.getLogger(__name__)
 
 MAX_ENTRY: Final = 256 * 1024
 """Bytes of one entry."""
+MAX_KEY: Final = 1000
+"""Characters of the key of one, in a map."""
+MAX_BRACKETS: Final = 4_000_000
+"""Lists and objects of one registry, ten times what 20,000 entries have; looking for their ends takes a while."""
+_MAX_STRAY: Final = 1000
+"""Entries of one registry that may be no objects."""
+_SHOWN: Final = 40
+"""Bytes of a wrong value that are shown."""
 _REQUIRED: Final = ("name", "summary", "version")
 _OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
 
@@ -44,17 +54,18 @@ class Item(NamedTuple):
 class Body:
     """A registry split into its entries."""
 
-    version: str
     updated: str
+    """As it is written; empty if there is none."""
     items: Iterator[Item]
-    """To be gone through once."""
+    """To be gone through once, which may raise :class:`~mcpd.errors.InvalidManifest`."""
+    fault: str = ""
+    """What is wrong with :attr:`updated`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
     """The usable entries of a registry, and what is wrong with it."""
 
-    version: str
     updated: str
     servers: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -64,8 +75,7 @@ class Registry:
 class _File(msgspec.Struct):
     """The outermost object; what it holds is looked at piece by piece."""
 
-    servers: list[msgspec.Raw] | dict[str, msgspec.Raw]
-    version: msgspec.Raw = msgspec.Raw(b"null")
+    servers: msgspec.Raw
     updated: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -86,7 +96,13 @@ def split(data: bytes, origin: str) -> Body:
         raise InvalidManifest(f"{origin}: nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidManifest(f"{origin}: not JSON: {error}") from error
-    return Body(_line(_scalar(file.version)), _line(_scalar(file.updated)), _items(file.servers))
+    servers = memoryview(file.servers)
+    if servers[0] not in b"[{":
+        raise _no_registry(origin)
+    if data.count(b"[") + data.count(b"{") > MAX_BRACKETS:
+        raise InvalidManifest(f"{origin}: more than {MAX_BRACKETS} lists and objects")
+    updated = _line(_scalar(file.updated))
+    return Body(updated, _items(servers, origin), _fault_of(updated, file.updated, origin))
 
 
 def parse_item(label: str, data: memoryview | bytes, origin: str, key: str = "") -> Entry:
@@ -96,6 +112,8 @@ def parse_item(label: str, data: memoryview | bytes, origin: str, key: str = "")
     *origin*, *label*, the field and the fault.
     """
     where = f"{origin}: {label}"
+    if len(key) > MAX_KEY:
+        raise InvalidManifest(f"{where}: its key has {len(key)} characters; it may have {MAX_KEY}")
     return _parse_entry(decoded(data, where), where, key, is_plain=is_plain_json(bytes(data)))
 
 
@@ -130,7 +148,7 @@ def parse_registry(document: object, origin: str) -> Registry:
     """
     if not isinstance(document, dict) or not isinstance(document.get("servers"), (list, dict)):
         raise _no_registry(origin)
-    registry = Registry(_line(document.get("version")), _line(document.get("updated")))
+    registry = Registry(_line(document.get("updated")))
     seen: set[str] = set()
     for label, raw, key in _labelled(document["servers"]):
         if _superseded(raw):
@@ -153,7 +171,7 @@ def parse_registry(document: object, origin: str) -> Registry:
 
 
 def _no_registry(origin: str) -> InvalidManifest:
-    return InvalidManifest(f"{origin}: not a registry: needs an object with 'servers', a list or a map of entries")
+    return InvalidManifest(f"{origin}: not a registry: needs an object whose 'servers' is a list or a map of entries")
 
 
 def _scalar(raw: msgspec.Raw) -> object:
@@ -167,13 +185,22 @@ def _line(value: object) -> str:
     return printable(str(value)) if isinstance(value, (str, int, float)) else ""
 
 
+def _fault_of(updated: str, raw: msgspec.Raw, origin: str) -> str:
+    """What is wrong with *updated*, written as *raw*."""
+    written = bytes(memoryview(raw)[:_SHOWN])
+    if written == b"null" or moment(updated) is not None:
+        return ""
+    shown = printable(written.decode("utf-8", "replace"))
+    return f"{origin}: updated: {shown} is no time (2026-01-31T12:00:00Z), so an older file could not be told"
+
+
 def _labelled(servers: list[_T] | dict[str, _T]) -> Iterator[tuple[str, _T, str]]:
-    if isinstance(servers, list):
-        for number, raw in enumerate(servers):
-            yield f"entry {number}", raw, ""
-        return
-    for key, raw in servers.items():
-        yield f"entry {printable(key)!r}", raw, key
+    found = enumerate(servers) if isinstance(servers, list) else servers.items()
+    return ((_label(place), raw, place if isinstance(place, str) else "") for place, raw in found)
+
+
+def _label(place: int | str) -> str:
+    return f"entry {place}" if isinstance(place, int) else f"entry {printable(place)!r}"
 
 
 class _Marked(msgspec.Struct):
@@ -190,12 +217,16 @@ class _Marks(_Marked):
 _MARKS: Final = msgspec.json.Decoder(_Marks)
 
 
-def _items(servers: list[msgspec.Raw] | dict[str, msgspec.Raw]) -> Iterator[Item]:
-    for label, raw, key in _labelled(servers):
-        data = memoryview(raw)
-        if not key and _superseded(_marks(data)):
+def _items(servers: memoryview, origin: str) -> Iterator[Item]:
+    is_map, stray = servers[0] in b"{", 0
+    for number, (key, data) in enumerate(elements(servers)):
+        if data[0] not in b"{":
+            stray += 1
+            if stray > _MAX_STRAY:
+                raise InvalidManifest(f"{origin}: not a registry: more than {_MAX_STRAY} of its entries are no objects")
+        elif not key and _superseded(_marks(data)):
             continue
-        yield Item(label, data, key)
+        yield Item(_label(key if is_map else number), data, key)
 
 
 def _marks(data: memoryview) -> object:

@@ -15,6 +15,9 @@ _NOT_A_REGISTRYS: Final = frozenset({"config", "installDir"})
 _NOT_ITS_ORIGIN: Final = frozenset({"registry", "pinned", "verified", "content"})
 """What mcpd notes of an installation: no registry says who vouches for a server, or where it came from before."""
 
+_TELLS_HOW: Final = frozenset({SourceType.MCPB, SourceType.NPM, SourceType.PYPI})
+"""Sources that tell themselves how their server is started: bundles, and packages by their one obvious program."""
+
 
 def registrys(document: dict[str, Any]) -> dict[str, Any]:
     """What a registry may say of the server in *document*, without what belongs to an installed one."""
@@ -67,4 +70,4 @@ def _does_without_transports(entry: Entry) -> bool:
     if entry.manifest or entry.unsupported_reason:
         return True
     kind = entry.source.type if entry.source is not None else SourceType.LOCAL
-    return kind is SourceType.MCPB or not isinstance(kind, SourceType)
+    return kind in _TELLS_HOW or not isinstance(kind, SourceType)

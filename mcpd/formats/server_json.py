@@ -29,30 +29,40 @@ _SEED_FIELDS: Final = frozenset({"id", "transports", "transport", "source", "man
 
 
 def is_server_json(document: object) -> bool:
-    """Whether *document* is a server.json, of whatever schema."""
+    """Whether *document* is a server.json, of whatever schema, or an item of the official registry's API with one."""
     if not isinstance(document, dict):
         return False
-    schema = document.get("$schema")
+    found: dict[str, Any] = document["server"] if _is_item(document) else document
+    schema = found.get("$schema")
     if isinstance(schema, str) and _SCHEMA in schema:
         return True
-    name = document.get("name")
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None and not _SEED_FIELDS & document.keys()
+    name = found.get("name")
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and not _SEED_FIELDS & found.keys()
 
 
 def entry_of(document: dict[str, Any], origin: str, *, published: bool = False) -> Entry:
-    """The entry for the server.json *document*, read from *origin* (for messages).
+    """The entry for the server.json *document*, or for that in the item *document*, read from *origin* (for messages).
 
     A document made by :func:`~mcpd.formats.server_json_out.server_json_of` and not changed since gives the entry that
     it was made of. With *published*, one that anybody may have written, it does so only if that has the id, the
-    source and the ways to the server that the fields tell which every registry checks and every reader sees.
+    source and the ways to the server that the fields tell which every registry checks and every reader sees. What is in
+    an item is published.
 
     Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*, the field and the fault.
     """
+    if _is_item(document):
+        document, published = document["server"], True
     embedded = _embedded(document, origin)
     if embedded is not None and not published:
         return embedded
     converted = _converted(document, origin)
     return embedded if embedded is not None and _is_the_same(embedded, converted) else converted
+
+
+def _is_item(document: dict[str, Any]) -> bool:
+    """Whether *document* is one of a page of the official registry's API."""
+    found = document.get("server")
+    return isinstance(found, dict) and not {"name", *_SEED_FIELDS} & document.keys()
 
 
 def original(entry: Entry) -> dict[str, Any] | None:

@@ -17,10 +17,11 @@ from mcpd.model.entry import Entry
 from mcpd.model.index import Index, Pointer, parse_index
 from mcpd.model.manifest import Manifest, Runtime
 from mcpd.model.property import ConfigProperty, Target, ValueType
-from mcpd.model.source import Source, SourceType, check_git_url
+from mcpd.model.source import COMMIT, Source, SourceType, check_git_url, strip_credentials
 from mcpd.model.transport import Transport, TransportType
 
 __all__ = [
+    "COMMIT",
     "ID_PATTERN",
     "ConfigProperty",
     "Entry",
@@ -44,4 +45,5 @@ __all__ = [
     "load_json",
     "parse_index",
     "printable",
+    "strip_credentials",
 ]

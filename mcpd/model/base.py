@@ -8,12 +8,13 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    FailFast,
     Field,
     ModelWrapValidatorHandler,
     ValidationError,
@@ -24,11 +25,18 @@ from pydantic.alias_generators import to_camel
 
 from mcpd.errors import InvalidManifest
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ID_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 RESERVED_IDS: Final = frozenset({"meta", "sse"})
 """Taken by routes of the bridge (design §8)."""
 MAX_DEPTH: Final = 64
 """Levels of nesting in one entry, far above any real one and far below what a parser survives."""
+MAX_LISTED: Final = 128
+"""Members of one list or object of an entry."""
+MAX_STRINGS: Final = 1024
+"""Members of a list of strings, as the arguments of a command are."""
 _FROM_OUTSIDE: Final[dict[str, Any]] = {"from": "outside"}
 """The context of a validation that knows a field by its name on disk only."""
 
@@ -104,6 +112,21 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) and value else (value or [])
 
 
+def at_most(most: int) -> Callable[[Any], Any]:
+    """What refuses lists and objects with more than *most* members, before anything is made of them.
+
+    A few bytes of a compressed registry are thousands of members, each of which takes far more when it is made, and
+    one of a thousand faults is enough.
+    """
+
+    def check(value: Any) -> Any:
+        if isinstance(value, (list, dict)) and len(value) > most:
+            raise ValueError(f"has {len(value)} members; it may have {most}")
+        return value
+
+    return check
+
+
 def as_map(value: Any) -> Any:
     """Other tools write ``null`` for an object that they do not have."""
     return {} if value is None else value
@@ -119,7 +142,7 @@ def _flag(value: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_text)]
-Strings = Annotated[list[str], BeforeValidator(_listed)]
+Strings = Annotated[list[str], FailFast(), BeforeValidator(at_most(MAX_STRINGS)), BeforeValidator(_listed)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 NAME: Final = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")
 """A key of the configuration."""

@@ -6,10 +6,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BeforeValidator, FailFast, Field, JsonValue, model_validator
 
 from mcpd.errors import InvalidManifest
-from mcpd.model.base import Document, Strings, Text, as_list, check_id, printable
+from mcpd.model.base import MAX_LISTED, Document, Strings, Text, as_list, at_most, check_id, printable
 from mcpd.model.legacy import modernise
 from mcpd.model.property import ConfigProperty  # noqa: TC001 - pydantic reads the annotations
 from mcpd.model.source import Source  # noqa: TC001 - pydantic reads the annotations
@@ -27,11 +27,8 @@ def _checked_id(value: str) -> str:
         raise ValueError(error.message) from error
 
 
-def _few(value: object) -> object:
-    # Counted before they are made: each takes a hundred times the bytes it is written with.
-    if isinstance(value, list) and len(value) > MAX_PROPERTIES:
-        raise ValueError(f"more than {MAX_PROPERTIES}")
-    return value
+Few = Annotated[JsonValue, BeforeValidator(at_most(MAX_LISTED))]
+FewStrings = Annotated[Strings, BeforeValidator(at_most(MAX_LISTED))]
 
 
 def _unreachable(transport: Transport) -> str:
@@ -49,29 +46,31 @@ class Entry(Document):
     name: Text = ""
     summary: Text = ""
     version: Text = ""
-    transports: Annotated[list[Transport], BeforeValidator(as_list)] = Field(default_factory=list)
+    transports: Annotated[
+        list[Transport], FailFast(), BeforeValidator(at_most(MAX_LISTED)), BeforeValidator(as_list)
+    ] = Field(default_factory=list)
     source: Source | None = None
     description: Text = ""
-    author: JsonValue = ""
+    author: Few = ""
     homepage: Text = ""
     bug_url: Text = ""
     donation_url: Text = ""
     icon: Text = ""
-    categories: Strings = Field(default_factory=list)
-    license: JsonValue = ""
+    categories: FewStrings = Field(default_factory=list)
+    license: Few = ""
     release_date: Text = ""
     size: JsonValue = None
-    screenshots: JsonValue = None
-    changelog: JsonValue = None
+    screenshots: Few = None
+    changelog: Few = None
     capabilities: JsonValue = None
     tools: JsonValue = None
     scope: Text = ""
     """The scope the registry proposes; in a manifest, the one the server is installed in (S-23)."""
-    platforms: JsonValue = None
-    permissions: Strings = Field(default_factory=list)
-    configurable_properties: Annotated[list[ConfigProperty], BeforeValidator(_few), BeforeValidator(as_list)] = Field(
-        default_factory=list
-    )
+    platforms: Few = None
+    permissions: FewStrings = Field(default_factory=list)
+    configurable_properties: Annotated[
+        list[ConfigProperty], FailFast(), BeforeValidator(at_most(MAX_PROPERTIES)), BeforeValidator(as_list)
+    ] = Field(default_factory=list)
     manifest: Text = ""
     """URL of the whole manifest, where the registry holds a summary only."""
     integrity: JsonValue = None
@@ -120,6 +119,11 @@ class Entry(Document):
         return [*implied, *self.permissions]
 
     @property
+    def is_summary(self) -> bool:
+        """Whether it cannot be installed without the manifest whose URL it names."""
+        return bool(self.manifest) and not self.transports and self.source is None
+
+    @property
     def runs_here(self) -> bool:
         """Whether the server is meant for Linux."""
         return covers_linux(self.platforms)
@@ -131,7 +135,7 @@ class Entry(Document):
             return f"it does not run on Linux (platforms: {printable(str(self.platforms))})"
         if self.unsupported_reason:
             return printable(self.unsupported_reason)
-        return "" if self.manifest else self._without_way()
+        return "" if self.is_summary else self._without_way()
 
     def _without_way(self) -> str:
         if self.remote is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -15,9 +15,15 @@ from mcpd.errors import InvalidManifest
 from mcpd.model.base import Document, Text, printable
 from mcpd.model.legacy import modern_source_type
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""The full id of a commit of git: what a ``rev`` is that never moves."""
 _GIT_SCHEMES: Final = frozenset({"https", "ssh", "git", "file"})
 _SCP_LIKE: Final = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?![/:])?[^:].*", re.ASCII)
-
+_CREDENTIALS: Final = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/@\s]{1,2048}@", re.IGNORECASE)
+"""Bounded, so that no text takes the square of its length."""
 _CONTAINERS: Final = frozenset({"oci", "docker"})
 
 
@@ -30,6 +36,9 @@ class SourceType(StrEnum):
     MCPB = "mcpb"
     ARCHIVE = "archive"
     LOCAL = "local"
+
+
+_PACKAGES: Final = frozenset({SourceType.NPM, SourceType.PYPI})
 
 
 class Source(Document):
@@ -49,13 +58,43 @@ class Source(Document):
     sha256: Annotated[Text, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
     @property
+    def is_file(self) -> bool:
+        """Whether it is one file, of which nothing but :attr:`sha256` says what it holds."""
+        return self.type in (SourceType.MCPB, SourceType.ARCHIVE)
+
+    @property
     def unsupported(self) -> str:
-        """Why mcpd cannot install from it, for people; empty if it is of a type that mcpd knows."""
+        """Why mcpd cannot install from it, for people; empty if nothing in it speaks against that."""
         if isinstance(self.type, SourceType):
-            return ""
+            return next(self._faults(), "")
         if self.type in _CONTAINERS:
             return "it is a container image, and mcpd runs no containers"
         return f"mcpd cannot install from a source of type {printable(self.type)!r}"
+
+    def _faults(self) -> Iterator[str]:
+        """What it lacks, or says and cannot mean, of its type."""
+        if self.type in _PACKAGES and not self.package:
+            yield f"its {self.type} source has no 'package'"
+        if self.type is SourceType.GIT:
+            if not self.url.lower().startswith(("https://", "file://")):
+                yield "source.url must be an https or file URL; nobody can be asked for keys during an installation"
+            if self.sha256 or self.version:
+                yield "a git source is pinned by 'rev', not by sha256 or version"
+        if self.is_file:
+            yield from self._faults_of_a_file()
+
+    def _faults_of_a_file(self) -> Iterator[str]:
+        if not self.url and self.type is SourceType.MCPB and self.sha256:
+            file = f"that .mcpb file (sha256 {self.sha256})"
+            yield f"it was installed from a file; install {file} with: mcpctl install FILE"
+        if not self.url:
+            yield f"its {self.type} source has no 'url'"
+        if self.type is SourceType.MCPB and (self.path or self.rev):
+            yield "a bundle is installed whole and pinned by 'sha256'; drop path and rev"
+        if self.type is SourceType.ARCHIVE and not self.sha256:
+            yield "an archive needs source.sha256, for nothing else says what it should hold"
+        if self.type is SourceType.ARCHIVE and self.rev:
+            yield "an archive is pinned by 'sha256', not by rev"
 
     @model_validator(mode="after")
     def _check_path(self) -> Self:
@@ -68,6 +107,11 @@ class Source(Document):
         if ".." in path.parts:
             raise ValueError(f"'path' {printable(self.path)!r} climbs out of the source")
         return self
+
+
+def strip_credentials(text: str) -> str:
+    """*text* without the user and password parts of its URLs."""
+    return _CREDENTIALS.sub(r"\1", text)
 
 
 def check_git_url(url: str) -> str:

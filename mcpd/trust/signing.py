@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from mcpd.errors import InvalidArgument
 
+_BEGIN: Final = "-----BEGIN PUBLIC KEY-----"
 _NEW_KEY: Final = "'mcpctl key new FILE' makes one"
 
 
@@ -55,11 +56,13 @@ def load_public(data: bytes) -> Ed25519PublicKey:
     if b"PRIVATE KEY-----" in data:
         raise ValueError("a private key, which nobody but its owner may have; its public half is needed")
     if data.count(b"-----BEGIN ") > 1:
-        raise ValueError("more than one key")
+        raise ValueError("more than one key; keep each in a file of its own")
     try:
         key = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise ValueError("not a public key in PEM") from error
+        raise ValueError(
+            f"not a public key in PEM, which begins with {_BEGIN!r}; 'mcpctl key new FILE' writes one to FILE.pub"
+        ) from error
     if not isinstance(key, Ed25519PublicKey):
         raise ValueError("not a key for Ed25519")  # noqa: TRY004 - what is wrong is a file, not a call
     return key

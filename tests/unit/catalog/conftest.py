@@ -10,6 +10,8 @@ from mcpd.catalog import Catalog
 from mcpd.paths import Paths, Scope
 from mcpd.settings import CatalogSettings, Settings
 from mcpd.trust.keys import Keys
+from tests.unit.catalog.catalog_server import registry
+from tests.unit.catalog.signed_registry import Signed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,3 +32,11 @@ def user(paths: Paths) -> Catalog:
 @pytest.fixture
 def system(paths: Paths) -> Catalog:
     return Catalog(paths, Scope.SYSTEM, SETTINGS, Keys(paths, Scope.SYSTEM))
+
+
+@pytest.fixture
+def signed(paths: Paths, tmp_path: Path) -> Signed:
+    found = Signed(paths, tmp_path)
+    found.keys.add("example", found.public)
+    found.write(registry("one"))
+    return found

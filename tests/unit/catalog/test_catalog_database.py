@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -13,8 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mcpd.catalog import Catalog, Query
 from mcpd.catalog.copies import copies, make_copy
 from mcpd.catalog.database import Database
+from mcpd.errors import NoSpace
+from mcpd.paths import Paths, Scope
+from mcpd.settings import Settings
+from mcpd.trust.keys import Keys
+from tests.unit.catalog.catalog_server import registry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +100,48 @@ def test_where_nothing_can_be_written_it_is_read_all_the_same(path: Path, monkey
         return [copy.source for copy in copies(connection)]
 
     assert Database(path).ask(look, ["nothing"]) == ["a"]
+
+
+async def test_what_cannot_be_forgotten_keeps_no_source_from_being_listed(
+    user: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "r.json").write_bytes(registry("one"))
+    url = (tmp_path / "r.json").as_uri()
+    user.add_source(url)
+    await user.refresh()
+
+    def full(*_: object) -> None:
+        raise NoSpace("writing the catalogue: no space")
+
+    monkeypatch.setattr(Database, "change", full)
+    user.remove_source(url)
+    assert user.sources() == []
+    user.add_source(url)
+    assert [line.url for line in user.sources()] == [url]
+    assert [record.getMessage() for record in caplog.records] == [
+        "writing the catalogue: no space; what is known of the source is forgotten later"
+    ] * 2
+
+
+async def test_what_a_source_took_is_given_back_with_it(user: Catalog, paths: Paths, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    kept.write_bytes(registry("kept"))
+    large = tmp_path / "large.json"
+    user.add_source(kept.as_uri())
+    user.add_source(large.as_uri())
+    # Words that no other has, for each takes a place of its own in the index.
+    files = [registry(f"e{n}", description=" ".join(f"w{n}x{m}" for m in range(9000))) for n in range(150)]
+    large.write_text(json.dumps({"servers": [json.loads(each)["servers"][0] for each in files]}))
+    roomy = Catalog(paths, Scope.USER, Settings(), Keys(paths, Scope.USER))
+
+    def taken() -> int:
+        return sum(path.stat().st_size for path in paths.user.cache.glob("catalogue.sqlite*"))
+
+    assert await roomy.refresh() == []
+    assert taken() > 20_000_000
+    roomy.remove_source(large.as_uri())
+    assert taken() < 12_000_000
+    assert [hit.id for hit in roomy.query(Query())[0]] == ["kept"]
 
 
 def test_of_a_killed_writer_nothing_stays(path: Path) -> None:

@@ -31,12 +31,58 @@ async def test_a_directory_offers_what_its_files_hold(paths: Paths, user: Catalo
         await user.refresh()
     assert ids(user) == ["one", "two"]
     (line,) = user.sources()
-    assert (line.state, line.entries) == ("offline", 2)
+    assert (line.state, line.entries) == ("partly", 2)
     (folder / "c.json").unlink()
     (folder / "a.json").unlink()
     assert await user.refresh() == []
     assert ids(user) == ["two"]
     assert user.find("two").origin == folder.as_uri()
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+@pytest.mark.parametrize("described", [{}, {"name": "local", "signature": "off"}], ids=["listed", "described"])
+async def test_a_directory_that_is_there_is_listed_as_one(
+    user: Catalog, tmp_path: Path, described: dict[str, str], end: str
+) -> None:
+    folder = tmp_path / "my registries"
+    folder.mkdir()
+    (folder / "a.json").write_bytes(registry("one"))
+    user.add_source(f"{folder.as_uri()}{end}", **described)
+    user.add_source(folder.as_uri())
+    await user.refresh()
+    assert ids(user) == ["one"]
+    (line,) = user.sources()
+    assert (line.url, line.type) == (f"{folder.as_uri()}/", "directory")
+    shutil.rmtree(folder)
+    with pytest.raises(SourceUnavailable):
+        await user.refresh()
+    assert ids(user) == ["one"]
+    user.remove_source(folder.as_uri())
+    assert user.sources() == []
+
+
+async def test_a_directory_that_is_listed_as_a_file_says_how_to_list_it(
+    paths: Paths, user: Catalog, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_bytes(registry("one"))
+    sources(paths, tmp_path.as_uri())
+    with pytest.raises(SourceUnavailable, match=f"mcpctl source add {tmp_path.as_uri()} --name NAME --type directory$"):
+        await user.refresh()
+    user.add_source(tmp_path.as_uri(), name="local", type="directory")
+    await user.refresh()
+    assert ids(user) == ["one"]
+
+
+@pytest.mark.parametrize("data", [b"[]", b"3", b'"x"'])
+async def test_a_file_of_a_directory_that_is_neither_a_registry_nor_an_entry_says_so(
+    user: Catalog, tmp_path: Path, data: bytes
+) -> None:
+    folder = tmp_path / "registries"
+    folder.mkdir()
+    (folder / "a.json").write_bytes(data)
+    user.add_source(folder.as_uri(), name="local", type="directory", signature="off")
+    with pytest.raises(SourceUnavailable, match=r"/a\.json: not a registry: needs an object whose 'servers' is"):
+        await user.refresh()
 
 
 async def test_a_directory_that_holds_nothing_is_ready(paths: Paths, user: Catalog, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -117,6 +118,35 @@ async def test_one_cancelled_while_its_file_is_made_leaves_nothing(tmp_path: Pat
             await before
             await asyncio.to_thread(int)
         assert not target.exists()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_one_cancelled_at_its_end_leaves_nothing_and_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    (tmp_path / "file").write_bytes(DATA)
+    target = tmp_path / "target"
+    begun, let_go = threading.Event(), threading.Event()
+    was_let_go: list[bool] = []
+
+    def slow(_descriptor: int) -> None:
+        begun.set()
+        was_let_go.append(let_go.wait(10))
+
+    monkeypatch.setattr(os, "fsync", slow)
+    async with Fetcher(seconds=5, max_bytes=10) as fetcher:
+        work = asyncio.ensure_future(
+            fetcher.download((tmp_path / "file").as_uri(), target, max_bytes=len(DATA), seconds=60)
+        )
+        assert await asyncio.to_thread(begun.wait, 10)
+        for _ in range(times):
+            work.cancel()
+            await asyncio.sleep(0.01)
+        let_go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert not target.exists()
+    assert was_let_go == [True]
 
 
 async def test_nothing_is_overwritten(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +13,10 @@ import pytest
 from mcpd.catalog import icons
 from mcpd.catalog.results import Icon
 from mcpd.errors import SourceUnavailable
+from mcpd.store.files import TEMP_MARK
 from tests.unit.catalog.catalog_server import answer, serving
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mcpd.catalog import Catalog
     from mcpd.paths import Paths
 
@@ -107,3 +107,26 @@ async def test_the_oldest_go_when_there_are_too_many(
         assert len(list((paths.user.cache / "icons").iterdir())) == 2
         await user.icon(f"{server.base}/b", server.base)
         assert [path for path, _ in server.requests] == ["/a", "/b", "/c"]
+
+
+async def test_a_file_that_goes_while_room_is_made_keeps_no_icon_out(
+    user: Catalog, paths: Paths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = paths.user.cache / "icons"
+    directory.mkdir(parents=True)
+    other = directory / f".other.0123456789ab{TEMP_MARK}"
+    other.touch()
+    lstat = Path.lstat
+
+    def late(path: Path) -> os.stat_result:
+        if path == other:
+            other.unlink()
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", late)
+    async with serving() as server:
+        server.answers = {"/i": answer(PNG)}
+        for _ in range(2):
+            assert (await user.icon(f"{server.base}/i", server.base)).data == PNG
+        assert len(server.requests) == 1
+    assert caplog.records == []

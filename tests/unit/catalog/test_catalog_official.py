@@ -13,7 +13,7 @@ import pytest
 
 from mcpd.catalog import official
 from mcpd.errors import SourceUnavailable
-from mcpd.formats.official import Page, parse_page
+from mcpd.formats.official import Item, parse_page
 from tests.unit.catalog.catalog_server import Server, answer, ids, serving
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ async def test_a_page_of_too_many_items_is_refused(user: Catalog) -> None:
 async def test_a_page_is_parsed_once(user: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
 
-    def parse(data: bytes, origin: str) -> Page:
+    def parse(data: bytes, origin: str) -> list[Item]:
         parsed.append(origin)
         return parse_page(data, origin)
 
@@ -117,6 +117,30 @@ async def test_a_page_is_parsed_once(user: Catalog, monkeypatch: pytest.MonkeyPa
         user.add_source(f"{server.base}{API}")
         await user.refresh()
     assert len(parsed) == 1
+
+
+async def test_all_pages_together_have_a_size(user: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as server:
+        user.add_source(f"{server.base}{API}")
+        monkeypatch.setattr(official, "MAX_BYTES", 1000)
+        server.answers[WHOLE] = page(*(item(f"com.example/{n}") for n in range(9)))
+        with pytest.raises(SourceUnavailable, match="its pages are larger than 1000 bytes together"):
+            await user.refresh()
+    assert ids(user) == []
+
+
+async def test_what_comes_piece_by_piece_is_limited_as_a_whole(user: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(official, "MAX_BYTES", 3000)
+    async with serving() as server:
+        user.add_source(f"{server.base}{API}")
+        server.answers[WHOLE] = page(*(item(f"com.example/a{n}") for n in range(4)))
+        await user.refresh()
+        with pytest.raises(SourceUnavailable, match="404"):
+            await user.refresh()
+        server.answers[server.requests[-1][0]] = page(*(item(f"com.example/b{n}", at="02") for n in range(4)))
+        with pytest.raises(SourceUnavailable, match="its entries are larger than 3000 bytes together"):
+            await user.refresh()
+    assert len(ids(user)) == 4
 
 
 async def test_all_pages_together_have_a_time(user: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import httpx2
 import pytest
 
 from mcpd.catalog import fetch
 from mcpd.catalog.fetch import Fetcher
+from mcpd.catalog.listing import describe
 from mcpd.catalog.reach import check_entry_url
+from mcpd.catalog.results import Query
 from mcpd.catalog.urls import check_source_url
 from mcpd.errors import InvalidArgument, SourceUnavailable
+from mcpd.model import Entry
+from tests.unit.catalog.catalog_server import answer, registry, serving, sources
+
+if TYPE_CHECKING:
+    from mcpd.catalog import Catalog
+    from mcpd.paths import Paths
 
 FAR = "https://example.com/r.json"
 HERE = [
@@ -47,8 +57,47 @@ def test_a_registry_elsewhere_names_nothing_of_this_machine(url: str) -> None:
         check_entry_url(url, FAR)
 
 
+ARCHIVE = {"type": "archive", "url": "file:///srv/a.zip", "sha256": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("fields", "registry", "fault"),
+    [
+        ({"source": ARCHIVE}, FAR, "source.url: file:///srv/a.zip: a registry on the network cannot name files"),
+        ({"source": ARCHIVE}, "file:///srv/r.json", ""),
+        ({"source": ARCHIVE}, "", ""),
+        ({"source": ARCHIVE | {"url": "https://127.0.0.1/a.zip"}}, FAR, "a service of this machine"),
+        ({"source": ARCHIVE | {"url": "http://a.example/a.zip"}}, "file:///srv/r.json", "use https"),
+        ({"source": ARCHIVE | {"url": "https://x:y@a.example/a.zip"}}, "file:///srv/r.json", "cannot hold a password"),
+        ({"source": {"type": "local", "path": "/srv"}}, FAR, "cannot name files of this machine as a source"),
+        ({"source": {"type": "local", "path": "/srv"}}, "file:///srv/r.json", ""),
+        ({"source": {"type": "git", "url": "file:///srv/a.git"}}, FAR, "cannot name files of this machine"),
+        ({"source": {"type": "git", "url": "https://x:y@a.example/a.git"}}, FAR, ""),
+        ({"manifest": "file:///srv/m.json", "transports": []}, FAR, "manifest: file:///srv/m.json: a registry on"),
+        ({"manifest": "https://a.example/m.json", "transports": []}, FAR, ""),
+    ],
+)
+def test_what_names_a_place_out_of_reach_is_listed_as_not_installable(
+    fields: dict[str, Any], registry: str, fault: str
+) -> None:
+    entry = Entry.parse({"id": "a", "transports": [{"type": "stdio", "command": "x"}], **fields}, "test")
+    found = describe(entry, registry)
+    assert found["installable"] is not bool(fault)
+    assert fault in found.get("problem", "")
+
+
+async def test_a_registry_on_the_network_offers_no_file_of_this_machine(paths: Paths, user: Catalog) -> None:
+    async with serving() as server:
+        server.answers = {"/r.json": answer(registry("far", source=ARCHIVE))}
+        sources(paths, f"{server.base}/r.json")
+        await user.refresh()
+    assert user.query(Query(installable=True))[0] == []
+    ((found,), _) = user.query(Query(installable=False))
+    assert (found.id, "cannot name files of this machine" in found.fields["problem"]) == ("far", True)
+
+
 def test_what_may_be_named() -> None:
-    for url, registry in (
+    for url, origin in (
         ("https://other.example/", FAR),
         ("https://localhost.example/", FAR),
         ("http://127.0.0.1/x", "http://localhost:8000/"),
@@ -59,7 +108,7 @@ def test_what_may_be_named() -> None:
         ("https://169.254.1.1/", "file:///srv/r.json"),
         ("https://faß.example/", FAR),
     ):
-        assert check_entry_url(url, registry) == url
+        assert check_entry_url(url, origin) == url
     with pytest.raises(InvalidArgument):
         check_entry_url("file:///etc/passwd", "http://localhost:8000/")
     with pytest.raises(InvalidArgument, match="link-local"):

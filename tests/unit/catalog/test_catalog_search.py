@@ -93,6 +93,21 @@ async def test_filters_narrow_with_and_without_a_text(paths: Paths, tmp_path: Pa
         catalog.query(Query(source="ftp://example.com/"))
 
 
+async def test_the_entry_of_a_registry_that_comes_later_can_be_wanted(paths: Paths, tmp_path: Path) -> None:
+    catalog = await filled(paths, tmp_path / "a.json", entry("x"), entry("y"))
+    first, second = (tmp_path / "a.json").as_uri(), (tmp_path / "b.json").as_uri()
+    (tmp_path / "b.json").write_text(json.dumps({"version": "1", "servers": [entry("x"), entry("z")]}))
+    catalog.add_source(second)
+    await catalog.refresh()
+    offers = frozenset({("x", second), ("y", first), ("z", first), ("nothing", second)})
+    for text in ("", "about"):
+        found, _ = catalog.query(Query(text=text, offers=offers))
+        assert sorted((hit.id, hit.origin) for hit in found) == [("x", second), ("y", first)]
+        assert hits(catalog, text, offers=offers, source=second) == ["x"]
+        assert hits(catalog, text, offers=offers, only=frozenset({"y", "z"})) == ["y"]
+        assert hits(catalog, text, offers=frozenset()) == []
+
+
 @pytest.mark.parametrize("text", ["", "about"])
 async def test_pages_hold_everything_once(
     paths: Paths, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
@@ -128,7 +143,7 @@ async def test_of_too_many_matches_those_by_name_come_first(
 @pytest.mark.parametrize("cursor", ["x", "-1", "1e3", "9" * 30, "\0"])
 async def test_a_cursor_of_somebody_else_is_refused(paths: Paths, tmp_path: Path, cursor: str) -> None:
     catalog = await filled(paths, tmp_path / "r.json", entry("a"))
-    with pytest.raises(InvalidArgument, match="cursor"):
+    with pytest.raises(InvalidArgument, match=r"^cursor .*; begin with ''$"):
         catalog.query(Query(text="about"), cursor)
 
 
@@ -219,6 +234,31 @@ def test_S36_good_entries_stay_whatever_the_others_are(
     assert asyncio.run(catalog.refresh()) == []
     assert ids(catalog) == ["first"]
     assert catalog.sources()[0].faults == ()
+
+
+@pytest.mark.parametrize("text", ["", "about"])
+async def test_a_page_ends_where_it_says_too_much(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    names = [f"e{number}" for number in range(7)]
+    catalog = await filled(paths, tmp_path / "r.json", *(entry(name, description="x " * 500) for name in names))
+    monkeypatch.setattr(search, "MAX_BYTES", 3000)
+    pages: list[list[str]] = []
+    cursor = ""
+    while cursor or not pages:
+        found, cursor = catalog.query(Query(text=text), cursor)
+        pages.append([hit.id for hit in found])
+    assert [len(page) for page in pages] == [2, 2, 2, 1]
+    assert sorted(name for page in pages for name in page) == names
+    monkeypatch.setattr(search, "MAX_BYTES", 10)
+    assert len(catalog.query(Query(text=text))[0]) == 1
+
+
+async def test_only_the_beginning_of_a_long_description_is_looked_through(paths: Paths, tmp_path: Path) -> None:
+    long = f"early {'x ' * 100_000}late"
+    catalog = await filled(paths, tmp_path / "r.json", entry("a", description=long))
+    assert (hits(catalog, "early"), hits(catalog, "late")) == (["a"], [])
+    assert catalog.find("a").entry.description == long
 
 
 async def test_faults_are_counted_and_the_first_hundred_kept(paths: Paths, tmp_path: Path) -> None:

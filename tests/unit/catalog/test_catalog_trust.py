@@ -5,56 +5,24 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mcpd.catalog import Catalog, Query
 from mcpd.catalog.refresh import Refresher
-from mcpd.errors import McpdError, NotFound, SignatureInvalid, SourceUnavailable
+from mcpd.errors import McpdError, NotFound, SignatureInvalid
 from mcpd.paths import Paths, Scope
 from mcpd.settings import Settings
-from mcpd.trust.keys import Keys
 from mcpd.trust.signing import new_key, sign
 from tests.unit.catalog.catalog_server import answer, ids, registry, serving
+from tests.unit.catalog.signed_registry import Signed, updated
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from mcpd.trust.keys import TrustedKey
 
 SHA256 = "ab" * 32
-
-
-class Signed:
-    """A registry in a file, the key it is signed with, and a catalogue that reads it."""
-
-    def __init__(self, paths: Paths, folder: Path) -> None:
-        self.private, public = new_key()
-        self.public = public.decode()
-        self.keys = Keys(paths, Scope.USER)
-        self.catalog = Catalog(paths, Scope.USER, Settings(), self.keys)
-        self.file = folder / "registry.json"
-        self.signature = folder / "registry.json.sig"
-        self.url = self.file.as_uri()
-
-    def write(self, data: bytes, private: bytes | None = None) -> None:
-        self.file.write_bytes(data)
-        self.signature.write_bytes(sign(data, private or self.private))
-
-    def verified(self) -> list[bool]:
-        return [hit.verified for hit in self.catalog.query(Query())[0]]
-
-
-@pytest.fixture
-def signed(paths: Paths, tmp_path: Path) -> Signed:
-    found = Signed(paths, tmp_path)
-    found.keys.add("example", found.public)
-    found.write(registry("one"))
-    return found
-
-
-def updated(text: object, *names: str) -> bytes:
-    return json.dumps({**json.loads(registry(*(names or ("one",)))), "updated": text}).encode()
 
 
 async def test_what_a_trusted_key_signed_is_verified(signed: Signed) -> None:
@@ -116,7 +84,7 @@ async def test_what_was_changed_after_it_was_signed_is_called_so(signed: Signed,
     with pytest.raises(SignatureInvalid) as caught:
         await signed.catalog.refresh()
     (line,) = signed.catalog.sources()
-    assert line.state == "offline"
+    assert line.state == "refused"
     for text in (caught.value.message, line.problem):
         assert re.search("refused", text)
         assert re.search("changed after it was signed", text)
@@ -144,7 +112,7 @@ async def test_a_bad_signature_is_refused_where_one_is_required(signed: Signed, 
         await signed.catalog.refresh()
     assert ids(signed.catalog) == ["one"]
     assert signed.verified() == [True]
-    assert signed.catalog.sources()[0].state == "offline"
+    assert signed.catalog.sources()[0].state == "refused"
 
 
 async def test_what_was_verified_is_not_replaced_by_what_is_not(signed: Signed) -> None:
@@ -240,54 +208,6 @@ async def test_a_bundle_is_vouched_for_by_a_signed_registry_that_pins_it(signed:
     assert signed.catalog.pins_sha256(SHA256) == ""
 
 
-async def test_an_older_registry_is_refused(signed: Signed) -> None:
-    signed.catalog.add_source(signed.url)
-    signed.write(updated("2026-03-01T00:00:00Z", "new"))
-    await signed.catalog.refresh()
-    signed.write(updated("2026-02-01T00:00:00+05:00", "old"))
-    with pytest.raises(SourceUnavailable, match=r"refused.*2026-02-01.*2026-03-01.*remove"):
-        await signed.catalog.refresh()
-    assert ids(signed.catalog) == ["new"]
-    assert signed.catalog.sources()[0].state == "offline"
-    signed.write(updated("whenever", "dateless"))
-    with pytest.raises(SourceUnavailable, match="no date"):
-        await signed.catalog.refresh()
-    signed.write(updated("2026-03-01", "same"))
-    assert await signed.catalog.refresh() == []
-    assert ids(signed.catalog) == ["same"]
-
-
-async def test_a_date_to_come_bars_no_later_one(signed: Signed) -> None:
-    signed.catalog.add_source(signed.url)
-    signed.write(updated("2999-01-01T00:00:00Z", "future"))
-    await signed.catalog.refresh()
-    later = datetime.now(UTC) + timedelta(seconds=2)
-    signed.write(updated(later.isoformat(), "later"))
-    assert await signed.catalog.refresh() == []
-    assert ids(signed.catalog) == ["later"]
-
-
-async def test_removing_a_source_forgets_its_age(signed: Signed) -> None:
-    signed.catalog.add_source(signed.url)
-    signed.write(updated("2026-03-01T00:00:00Z"))
-    await signed.catalog.refresh()
-    signed.catalog.remove_source(signed.url)
-    signed.catalog.add_source(signed.url)
-    assert signed.catalog.sources()[0].state == "new"
-    signed.write(updated("2026-02-01T00:00:00Z"))
-    assert await signed.catalog.refresh() == []
-
-
-async def test_a_line_that_was_taken_out_by_hand_leaves_no_age(paths: Paths, signed: Signed) -> None:
-    signed.catalog.add_source(signed.url)
-    signed.write(updated("2026-03-01T00:00:00Z"))
-    await signed.catalog.refresh()
-    paths.user.sources_list.write_text("")
-    signed.catalog.add_source(signed.url)
-    signed.write(updated("2026-02-01T00:00:00Z"))
-    assert await signed.catalog.refresh() == []
-
-
 async def test_without_its_signature_server_a_verified_source_stays_as_it_was(signed: Signed) -> None:
     data = registry("one")
     async with serving() as server:
@@ -336,6 +256,25 @@ async def test_the_signature_of_a_file_says_nothing_of_an_api_at_its_place(signe
         await signed.catalog.refresh()
         assert ids(signed.catalog) == ["one"]
         assert signed.verified() == [True]
+
+
+async def test_keys_are_not_read_in_the_event_loop(signed: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
+    signed.catalog.add_source(signed.url)
+    await signed.catalog.refresh()
+    trusted = signed.keys.trusted
+    asked_in: list[threading.Thread] = []
+
+    def asked(fingerprint: str, only: str = "") -> TrustedKey | None:
+        asked_in.append(threading.current_thread())
+        return trusted(fingerprint, only)
+
+    monkeypatch.setattr(signed.keys, "trusted", asked)
+    await signed.catalog.refresh()
+    signed.write(updated("2026-01-02", "two"))
+    await signed.catalog.refresh()
+    assert asked_in
+    assert threading.current_thread() not in asked_in
+    assert ids(signed.catalog) == ["two"]
 
 
 async def test_what_another_process_found_verified_meanwhile_stays(

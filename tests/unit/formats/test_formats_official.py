@@ -11,20 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
-from mcpd.formats.official import Item, Page, parse_page
+from mcpd.formats.official import Item, next_cursor, parse_page
 from tests.unit.formats.server_json_examples import EXAMPLES, of
 
 OFFICIAL = "io.modelcontextprotocol.registry/official"
 
 
-def page(*servers: object, **metadata: Any) -> Page:
-    return parse_page(
-        json.dumps({"servers": servers, "metadata": metadata}).encode(), "https://example.com/v0.1/servers"
-    )
+def written(*servers: object, **metadata: Any) -> bytes:
+    return json.dumps({"servers": servers, "metadata": metadata}).encode()
+
+
+def page(*servers: object) -> list[Item]:
+    return parse_page(written(*servers), "https://example.com/v0.1/servers")
 
 
 def item(raw: object) -> Item:
-    (found,) = page(raw).items
+    (found,) = page(raw)
     return found
 
 
@@ -34,18 +36,20 @@ def version(document: dict[str, Any], **official: Any) -> dict[str, Any]:
 
 def test_a_page() -> None:
     meta = {"status": "active", "publishedAt": "2025-01-01T00:00:00Z", "updatedAt": "2025-12-11T01:02:03.5Z"}
-    found = page(version(EXAMPLES["npm"], **meta, isLatest=True), nextCursor="io.github.example/weather:1.0.2", count=1)
-    assert found.next_cursor == "io.github.example/weather:1.0.2"
-    (only,) = found.items
-    assert (only.name, only.version, only.problem) == ("io.github.example/weather", "1.0.2", "")
+    cursor = "io.github.example/weather:1.0.2"
+    data = written(version(EXAMPLES["npm"], **meta, isLatest=True), nextCursor=cursor, count=1)
+    assert next_cursor(data, "test") == cursor
+    (only,) = parse_page(data, "test")
+    assert (only.name, only.problem) == ("io.github.example/weather", "")
     assert (only.deleted, only.is_latest, only.updated_at) == (False, True, "2025-12-11T01:02:03.5Z")
     assert only.entry is not None
     assert only.entry.id == "io.github.example.weather"
 
 
 def test_the_last_page_has_no_cursor() -> None:
-    assert page().next_cursor == ""
-    assert parse_page(b'{"servers": null, "metadata": null}', "test") == Page([], "")
+    for data in (written(), b'{"servers": null, "metadata": null}'):
+        assert next_cursor(data, "test") == ""
+        assert parse_page(data, "test") == []
 
 
 @pytest.mark.parametrize(
@@ -61,12 +65,12 @@ def test_what_is_gone_or_superseded_is_not_read(meta: dict[str, Any], deleted: b
 def test_the_older_form_of_a_page() -> None:
     official = {"id": "1", "published_at": "2025-07-01T00:00:00Z", "updated_at": "2025-07-09", "is_latest": True}
     document = EXAMPLES["first schema"] | {"_meta": {OFFICIAL: official}}
-    data = {"servers": [document], "metadata": {"next_cursor": "x", "count": 1}}
-    found = parse_page(json.dumps(data).encode(), "test")
-    assert found.next_cursor == "x"
-    (only,) = found.items
-    assert (only.version, only.updated_at, only.problem) == ("1.0.2", "2025-07-09", "")
+    data = written(document, next_cursor="x", count=1)
+    assert next_cursor(data, "test") == "x"
+    (only,) = parse_page(data, "test")
+    assert (only.updated_at, only.problem) == ("2025-07-09", "")
     assert only.entry is not None
+    assert only.entry.version == "1.0.2"
     assert item(EXAMPLES["first schema"] | {"status": "deleted"}).deleted
 
 
@@ -81,7 +85,7 @@ def test_the_older_form_of_a_page() -> None:
     ],
 )
 def test_S36_a_faulty_item_is_told_and_the_others_stay(raw: object, named: str) -> None:
-    bad, good = page(raw, version(EXAMPLES["remote"])).items
+    bad, good = page(raw, version(EXAMPLES["remote"]))
     assert bad.problem.startswith("https://example.com/v0.1/servers: item 0: ")
     assert named in bad.problem
     assert bad.entry is None
@@ -97,9 +101,15 @@ def test_what_is_no_page_is_refused(data: bytes) -> None:
         parse_page(data, "test")
 
 
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"servers": [], "metadata": 3}'])
+def test_what_is_no_page_has_no_cursor(data: bytes) -> None:
+    with pytest.raises(InvalidManifest, match=r"^test: not a page"):
+        next_cursor(data, "test")
+
+
 def test_a_cursor_without_end_is_refused() -> None:
     with pytest.raises(InvalidManifest, match="nextCursor"):
-        page(nextCursor="x" * 10_000)
+        next_cursor(written(nextCursor="x" * 10_000), "test")
 
 
 json_values = st.recursive(
@@ -112,6 +122,6 @@ json_values = st.recursive(
 @given(st.dictionaries(st.sampled_from(["server", "_meta", "name", "packages"]), json_values), json_values)
 @settings(deadline=None)
 def test_any_item_is_read_or_told(raw: dict[str, Any], meta: Any) -> None:
-    for found in page(raw, version(of("2025-12-11"), status=meta, isLatest=meta, updatedAt=meta)).items:
+    for found in page(raw, version(of("2025-12-11"), status=meta, isLatest=meta, updatedAt=meta)):
         assert found.entry is None or not found.problem
         assert isinstance(found.updated_at, str)

@@ -39,7 +39,7 @@ def item(raw: object, key: str = "") -> Entry:
 def test_S11_a_registry_with_a_list() -> None:
     data = {"version": "1.0", "updated": "2025-02-03T00:00:00Z", "servers": [entry("a"), entry("b")]}
     registry = parse_registry(data, "test")
-    assert (registry.version, registry.updated) == ("1.0", "2025-02-03T00:00:00Z")
+    assert registry.updated == "2025-02-03T00:00:00Z"
     assert [e.id for e in registry.servers] == ["a", "b"]
     assert registry.problems == []
 
@@ -130,7 +130,7 @@ def test_what_is_no_json_is_refused(data: bytes, fault: str) -> None:
 def test_a_registry_is_split_without_reading_its_entries() -> None:
     data = b'{"updated": "2026-01-02", "servers": [{"id": 3}, 4, "\xff"], "version": 1.0, "more": {}}'
     body = split(data, "test")
-    assert (body.version, body.updated) == ("1.0", "2026-01-02")
+    assert body.updated == "2026-01-02"
     assert [(found.label, bytes(found.data), found.key) for found in body.items] == [
         ("entry 0", b'{"id": 3}', ""),
         ("entry 1", b"4", ""),
@@ -210,6 +210,19 @@ def test_of_an_older_page_the_latest_versions_count() -> None:
         (entry(transports=[], source={"type": "mcpb", "url": "https://example.com/a.mcpb"}), ""),
         (entry(transports=[], source={"type": "oci", "package": "x"}), "container image"),
         (entry(source={"type": "nuget", "package": "x"}), "'nuget'"),
+        (entry(transports=[], source={"type": "npm", "package": "x"}), ""),
+        (entry(transports=[], source={"type": "pypi", "package": "x"}), ""),
+        (entry(source={"type": "pypi"}), "its pypi source has no 'package'"),
+        (entry(source={"type": "git", "url": "ssh://git@example.com/a"}), "https or file URL"),
+        (entry(source={"type": "git", "url": "https://example.com/a", "version": "1"}), "pinned by 'rev'"),
+        (entry(source={"type": "archive", "url": "https://example.com/a.zip"}), "an archive needs source.sha256"),
+        (entry(source={"type": "archive", "sha256": "0" * 64}), "its archive source has no 'url'"),
+        (entry(source={"type": "archive", "url": "https://x/a", "sha256": "0" * 64, "rev": "1"}), "not by rev"),
+        (entry(source={"type": "archive", "url": "https://example.com/a.zip", "sha256": "0" * 64}), ""),
+        (entry(source={"type": "mcpb"}), "its mcpb source has no 'url'"),
+        (entry(source={"type": "mcpb", "sha256": "0" * 64}), "installed from a file"),
+        (entry(source={"type": "mcpb", "url": "https://example.com/a.mcpb", "rev": "1"}), "drop path and rev"),
+        (entry(source={"type": "archive", "url": "https://x/a"}, manifest="https://x/m.json"), "source.sha256"),
         (entry(platforms=["windows"]), "Linux"),
         (entry(transports=[{"type": "stdio", "command": "x", "platforms": ["darwin"]}]), "none of its transports"),
         (entry(transports=[{"type": "carrier-pigeon"}]), "none of its transports"),

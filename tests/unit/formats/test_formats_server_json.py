@@ -40,6 +40,14 @@ def test_the_published_examples_become_entries(name: str) -> None:
     assert bool(entry.unsupported) == (name in {"minimal", "oci", "nuget"})
 
 
+def test_an_item_of_the_official_api_holds_one() -> None:
+    item = {"server": EXAMPLES["npm"], "_meta": {"io.modelcontextprotocol.registry/official": {"isLatest": True}}}
+    assert is_server_json(item)
+    assert entry_of(item, "test") == entry_of(EXAMPLES["npm"], "test")
+    assert not is_server_json({"server": {"command": "x"}})
+    assert not is_server_json({"id": "a", "transports": [], "server": EXAMPLES["npm"]})
+
+
 def test_a_package_of_npm() -> None:
     entry = entry_of(EXAMPLES["npm"], "test").to_json()
     assert entry["name"] == "Weather"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from mcpd.errors import InvalidManifest
 from mcpd.model import (
@@ -23,6 +24,7 @@ from mcpd.model import (
     id_from_name,
     load_json,
 )
+from mcpd.model.base import MAX_LISTED, Strings
 
 SEED: dict[str, Any] = {
     "id": "com.example.my-server",
@@ -204,12 +206,27 @@ def test_null_stands_for_what_is_not_there() -> None:
         ({"x": float("nan")}, "finite"),
         ({"x": "\ud800"}, "surrogate"),
         ({"\0": 1}, "NUL"),
+        *(
+            ({name: ["a"] * (MAX_LISTED + 1)}, f"{name}: has {MAX_LISTED + 1} members; it may have {MAX_LISTED}")
+            for name in ("transports", "permissions", "categories", "license", "screenshots", "platforms", "author")
+        ),
+        ({"changelog": {str(n): "" for n in range(MAX_LISTED + 1)}}, "changelog: has"),
+        ({"transports": [{"type": "stdio", "command": "a", "args": ["a"] * 1025}]}, "transports.0.args: has 1025"),
     ],
 )
 def test_faults_are_named_with_their_place(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidManifest, match=named) as caught:
         Manifest.parse({**SEED, **change}, "registry.json")
     assert caught.value.message.startswith("registry.json: ")
+
+
+def test_of_many_faults_the_first_is_made_and_no_other() -> None:
+    class Counted(BaseModel):
+        names: Strings
+
+    with pytest.raises(ValidationError) as caught:
+        Counted.model_validate({"names": [[]] * 1000})
+    assert caught.value.error_count() == 1
 
 
 def test_a_fault_never_quotes_a_value() -> None:

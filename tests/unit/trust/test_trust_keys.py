@@ -104,11 +104,11 @@ def test_the_users_key_of_a_name_wins(paths: Paths, keys: Keys) -> None:
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b"", "not a public key"),
+        (b"", "not a public key in PEM, which begins with '-----BEGIN PUBLIC KEY-----'; 'mcpctl key new FILE'"),
         (b"\xff\x00", "not a public key"),
         (SECRET, "private key"),
         (PUBLIC + SECRET, "private key"),
-        (PUBLIC + OTHER_PUBLIC, "more than one"),
+        (PUBLIC + OTHER_PUBLIC, "more than one key; keep each in a file of its own"),
         (ELLIPTIC, "Ed25519"),
         (PUBLIC.ljust(20_000), "16384"),
     ],
