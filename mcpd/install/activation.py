@@ -16,9 +16,9 @@ from mcpd.errors import InvalidManifest, McpdError, NeedsApproval, NotFound, Unh
 from mcpd.install.definitions import compare, needs_approval
 from mcpd.install.health import HealthCheck
 from mcpd.install.job import JobState
-from mcpd.install.lockfile import record_protocol
-from mcpd.install.threads import in_thread
+from mcpd.install.lockfile import identity, record_protocol
 from mcpd.store import Generation
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -62,9 +62,9 @@ class Activation:
     ) -> None:
         """Make *generation* the server, with *manifest* and the values of *answers*, given for this installation.
 
-        With *watch_tools* a generation that describes its tools otherwise than the one before is kept aside, to be
-        approved of. Raises :class:`~mcpd.errors.Unhealthy`, :class:`~mcpd.errors.NeedsApproval` and what activating
-        raises; the generation before is in use again then.
+        With *watch_tools* one that is made of something else than the generation before, and describes its tools
+        otherwise, is kept aside, to be approved of. Raises :class:`~mcpd.errors.Unhealthy`, :class:`~mcpd.errors.NeedsApproval` and what
+        activating raises; the generation before is in use again then.
         """
         job.advance(90)
         before = await in_thread(self._remember, manifest.id)
@@ -78,8 +78,8 @@ class Activation:
                     await self._states.drop_unless_kept(manifest.id)
                 await in_thread(partial(self._store.activate, generation, manifest, on_trial=True))
                 health = await self._check(job, generation, manifest)
-                if watch_tools and health is not None:
-                    await in_thread(self._compare, before.generation, manifest, health)
+                if health is not None and watch_tools:
+                    await in_thread(self._compare, before.generation, generation, manifest, health)
             except NeedsApproval:
                 await self._take_back(before, generation, given)
                 await self._hold(generation, manifest, health.tools if health is not None else None)
@@ -97,9 +97,7 @@ class Activation:
 
         Raises :class:`~mcpd.errors.NotFound` if none, or another one, waits, and :class:`~mcpd.errors.Unhealthy`.
         """
-        held = await in_thread(self._store.held, server_id)
-        if held is None or number not in (None, held):
-            raise NotFound(f"no such update of {server_id} waits for approval; see 'mcpctl history {server_id}'")
+        held = await self._held(server_id, number)
         before = await in_thread(self._remember, server_id)
         async with self._sessions.reserved(server_id):
             job.enter(JobState.ACTIVATING)
@@ -121,6 +119,22 @@ class Activation:
         await self._sessions.stop_server(server_id)
         await self._settle(server_id)
 
+    async def drop(self, job: Job, server_id: str, number: int | None) -> None:
+        """Remove the update of *server_id* that waits for approval; *number* is the generation that was seen.
+
+        Raises :class:`~mcpd.errors.NotFound` if none, or another one, waits, and what removing raises.
+        """
+        held = await self._held(server_id, number)
+        job.enter(JobState.ACTIVATING)
+        await in_thread(self._store.drop_held, server_id, held)
+
+    async def _held(self, server_id: str, number: int | None) -> int:
+        """The generation that waits, which is *number* if that is given. Raises :class:`~mcpd.errors.NotFound`."""
+        held = await in_thread(self._store.held, server_id)
+        if held is None or number not in (None, held):
+            raise NotFound(f"no such update of {server_id} waits for approval; see 'mcpctl history {server_id}'")
+        return held
+
     async def _settle(self, server_id: str) -> None:
         await self._states.settle(server_id)
         try:
@@ -135,11 +149,10 @@ class Activation:
         self._sessions.forgive(manifest.id)  # crashes of the version before say nothing about this one
         timeout = self._settings.install.health_timeout
         health = await HealthCheck(self._sessions, manifest.id, job.owner_uid, timeout).run()
+        if keep:
+            await in_thread(self._store.set_tools, manifest.id, health.tools)
+            await in_thread(record_protocol, generation.path, health.protocol)
         job.advance(98)
-        if not keep:
-            return health
-        await in_thread(self._store.set_tools, manifest.id, health.tools)
-        await in_thread(record_protocol, generation.path, health.protocol)
         return health
 
     def _check_shown(self, server_id: str, held: int, health: Health) -> None:
@@ -147,15 +160,16 @@ class Activation:
         if needs_approval(compare(self._store.generation_tools(server_id, held) or [], health.tools)):
             raise NeedsApproval(
                 f"{server_id} lists other tools than those that were shown, and was not put into use;"
-                f" 'mcpctl install --reinstall {server_id}' takes it as it is"
+                f" 'mcpctl install --reinstall {server_id}' makes it anew, to be looked at again"
             )
 
-    def _compare(self, known: int | None, manifest: Manifest, health: Health) -> None:
+    def _compare(self, known: int | None, generation: Generation, manifest: Manifest, health: Health) -> None:
         """Raise :class:`~mcpd.errors.NeedsApproval` if the tools are others than those of the generation *known*.
 
+        Those of the same content may depend on the configuration, which is not what is looked at here.
         What that generation listed and cannot be read any more counts as nothing, so that all is looked at anew.
         """
-        if known is None:
+        if known is None or identity(self._store.generation_path(manifest.id, known)) == identity(generation.path):
             return
         try:
             told = self._store.generation_tools(manifest.id, known) or []

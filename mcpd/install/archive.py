@@ -16,9 +16,9 @@ from mcpd.install.local import copy_project, refuse_own
 from mcpd.install.outcome import LockedFile, Resolution
 from mcpd.install.pinned import pin, pinning
 from mcpd.install.project import ProjectBuild, project_directory
-from mcpd.install.threads import in_thread
 from mcpd.install.walk import readable
 from mcpd.install.workbench import program
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from mcpd.install.outcome import Outcome
@@ -122,12 +122,6 @@ class ArchiveRecipe:
     def check(entry: Entry, source: Source) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         check_url(entry, source)
-        if not source.sha256:
-            raise InvalidManifest(
-                f"{entry.id}: an archive needs source.sha256, for nothing else says what it should hold"
-            )
-        if source.rev:
-            raise InvalidManifest(f"{entry.id}: an archive is pinned by 'sha256', not by rev")
 
     async def resolve(self) -> Resolution:
         """See :class:`~mcpd.install.outcome.Recipe`; what the project needs is known only when it is here."""

@@ -50,7 +50,8 @@ def _describe(path: Path, sha256: str) -> Entry:
     except LimitExceeded as error:
         raise InvalidManifest("the bundle takes too long to read") from error
     if ended != 0:
-        raise InvalidManifest(f"the bundle cannot be read: {said.decode('utf-8', 'replace').strip()[-300:]}")
+        fault = said.decode("utf-8", "replace").strip().removeprefix("error: ")
+        raise InvalidManifest(f"the bundle cannot be read: {fault[-300:]}")
     entry = entry_of_bundle(load_json(said, "the bundle's manifest.json"), "the bundle's manifest.json")
     document = entry.to_json() | {"source": {"type": str(SourceType.MCPB), "url": path.as_uri(), "sha256": sha256}}
     return type(entry).parse(document, "the bundle's manifest.json")

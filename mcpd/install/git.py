@@ -20,9 +20,9 @@ from mcpd.install.local import check_readable, copy_project, refuse_own
 from mcpd.install.outcome import Resolution
 from mcpd.install.pinned import pin, pinning
 from mcpd.install.project import ProjectBuild, project_directory
-from mcpd.install.threads import in_thread
-from mcpd.install.workbench import program, strip_credentials
-from mcpd.model import check_git_url
+from mcpd.install.workbench import program
+from mcpd.model import COMMIT, check_git_url, strip_credentials
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, Source
 
-COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@=-]*", re.ASCII)
 _ENVIRONMENT: Final = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -73,15 +72,9 @@ class GitRecipe:
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""
-        if urlsplit(check_git_url(source.url)).scheme not in {"https", "file"}:
-            raise InvalidManifest(
-                f"{entry.id}: source.url {strip_credentials(source.url)[:200]!r} must be an https or file URL;"
-                " nobody can be asked for keys during an installation"
-            )
+        check_git_url(source.url)
         if source.rev and not _is_revision(source.rev):
             raise InvalidManifest(f"{entry.id}: source.rev {source.rev[:100]!r} is no branch, tag or commit id")
-        if source.sha256 or source.version:
-            raise InvalidManifest(f"{entry.id}: a git source is pinned by 'rev', not by sha256 or version")
         if ".git" in PurePosixPath(source.path).parts:
             raise InvalidManifest(f"{entry.id}: source.path {source.path[:200]!r} is not part of the project")
 

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mcpd.errors import InvalidManifest, NotFound, from_oserror
-from mcpd.install.lockfile import read_lock
+from mcpd.install.lockfile import identity, read_lock
 from mcpd.install.updates import recorded_registry
 from mcpd.store.files import is_missing
 
@@ -95,20 +94,16 @@ def _installed(lock: dict[str, Any], path: Path) -> float:
             raise from_oserror(error, f"reading {path}") from error
 
 
-def last_other(store: Store, server_id: str) -> int | None:
-    """The newest generation before the active one that is something else; None if there is none.
+def way_back(store: Store, server_id: str, wanted: int | None = None) -> int:
+    """The generation to go back to: *wanted*, or the newest before the active one that is something else.
 
-    An update that was undone and came again is there twice. Blocks on the disk.
+    An update that was undone and came again is there twice. If all are the same it is the one before. Blocks on the
+    disk. Raises :class:`~mcpd.errors.NotFound` if there is none.
     """
     active = store.active_generation(server_id)
-    if active is None:
-        return None
-    present = _identity(store.generation_path(server_id, active))
-    older = [number for number in reversed(store.generations(server_id)) if number < active]
-    return next((number for number in older if _identity(store.generation_path(server_id, number)) != present), None)
-
-
-def _identity(generation: Path) -> str:
-    """What is the same for two installations of the same."""
-    lock = read_lock(generation)
-    return json.dumps([lock.get(key) for key in ("source", "resolved", "content", "files")], sort_keys=True)
+    if wanted is None and active is not None:
+        present = identity(store.generation_path(server_id, active))
+        older = [number for number in reversed(store.generations(server_id)) if number < active]
+        others = (number for number in older if identity(store.generation_path(server_id, number)) != present)
+        wanted = next(others, None)
+    return store.previous(server_id, wanted)

@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
+from mcpd.catalog.urls import file_path
 from mcpd.errors import from_oserror
 from mcpd.paths import Scope
 
@@ -152,7 +152,7 @@ def _directories(value: str) -> Iterator[Path]:
     An index ``…/simple`` links to files beside itself, so its parent is what has to be readable.
     """
     for word in value.split():
-        path = Path(unquote(urlsplit(word).path)) if word.startswith("file:") else Path(word)
+        path = file_path(word) if word.startswith("file:") else Path(word)
         if path.is_absolute() and "//" not in word.removeprefix("file://"):
             yield path.parent if path.name == "simple" else path
 

@@ -23,20 +23,20 @@ from mcpd.errors import (
 )
 from mcpd.install.activation import Activation
 from mcpd.install.brought import brought_entry
-from mcpd.install.history import last_other
+from mcpd.install.history import way_back
 from mcpd.install.job import JobKind, JobState
 from mcpd.install.jobs import Jobs
 from mcpd.install.newer import Newer
 from mcpd.install.pipeline import PLAN_ONLY, Pipeline
 from mcpd.install.plan import at_version, make_plan
 from mcpd.install.revisions import Revisions
-from mcpd.install.summary import MAX_MANIFEST, is_summary, whole_entry
-from mcpd.install.threads import in_thread
-from mcpd.install.updates import content_digest, is_from, is_older, is_pinned, is_same_version, recorded_registry
+from mcpd.install.summary import MAX_MANIFEST, whole_entry
+from mcpd.install.updates import check_pin, content_digest, is_from, is_older, is_same_version, recorded_registry
 from mcpd.install.verification import check_generation, verify_servers
 from mcpd.install.workbench import Tools
 from mcpd.model import SourceType, check_id
 from mcpd.runtime.states import States
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mcpd.catalog import Catalog
     from mcpd.install.bundle import Bundle
     from mcpd.install.job import Job
+    from mcpd.install.newer import Update
     from mcpd.install.options import InstallOptions
     from mcpd.install.plan import Plan
     from mcpd.model import Entry, Manifest
@@ -160,7 +161,13 @@ class Installer:
             raise InvalidArgument(f"version {options.version!r} is that of one server; name it, and no other")
 
         def find() -> list[CatalogEntry]:
-            return self._newer.find([self._own(server_id) for server_id in wanted], reinstall=options.reinstall)
+            servers = {server_id: self._own(server_id) for server_id in wanted}
+            found = self._newer.find(servers.values(), reinstall=options.reinstall)
+            for offer in found:
+                server = servers.get(offer.entry.id)
+                if server is not None and server.manifest is not None and not options.version:
+                    check_pin(server.manifest, offer.entry, reinstall=options.reinstall)
+            return found
 
         return [at_version(offer, options.version) for offer in await in_thread(find)]
 
@@ -172,7 +179,7 @@ class Installer:
         async def work(job: Job) -> None:
             failed: list[McpdError] = []
             for index, one in enumerate(found):
-                job.begin_part(index, len(found))
+                job.begin_part(index, len(found), one.entry.id)
                 try:
                     self._own(one.entry.id)
                     await self._carry_out(job, one, options)
@@ -189,44 +196,43 @@ class Installer:
         return self.jobs.start(JobKind.UPDATE, list(wanted) or [one.entry.id for one in found], owner_uid, work)
 
     def rollback(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
-        """Go back to *generation*, or the last that was something else. Errors as :meth:`update`.
+        """Go back to *generation*, or where :func:`~mcpd.install.history.way_back` leads. Errors as :meth:`update`.
 
         The job fails with :class:`~mcpd.errors.IntegrityMismatch` if that is not what was installed any more.
         """
         self._own(server_id)
 
         async def work(job: Job) -> None:
-            number = generation or await in_thread(last_other, self._store, server_id)
-            if number is not None:
-                job.enter(JobState.VERIFYING)
-                await in_thread(check_generation, self._store, server_id, number)
+            job.enter(JobState.VERIFYING)
+            number = await in_thread(way_back, self._store, server_id, generation)
+            await in_thread(check_generation, self._store, server_id, number)
             await self._change(job, server_id, partial(self._store.rollback, server_id, number, keep_pin=True))
 
         return self.jobs.start(JobKind.ROLLBACK, [server_id], owner_uid, work)
 
-    def approve(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
+    def approve(self, server_id: str, owner_uid: int, *, generation: int | None = None, drop: bool = False) -> Job:
         """Put the update of *server_id* into use that waits because it changes tools; *generation*: only that one.
 
-        Errors as :meth:`update`.
+        With *drop* it is removed instead. Errors as :meth:`update`.
         """
         self._own(server_id)
+        decide = self._activation.drop if drop else self._activation.approve
 
         async def work(job: Job) -> None:
-            await self._activation.approve(job, server_id, generation)
+            await decide(job, server_id, generation)
 
         return self.jobs.start(JobKind.APPROVE, [server_id], owner_uid, work)
 
     def verify(self, server_ids: Iterable[str], owner_uid: int) -> Job:
         """Hash what is installed as *server_ids* (none: all servers of this layer) and compare it with the lock files.
 
-        The job fails with :class:`~mcpd.errors.IntegrityMismatch`. Errors as :meth:`update`.
+        The job fails as :func:`~mcpd.install.verification.verify_servers` does. Errors as :meth:`update`.
         """
-        wanted = [self._own(server_id) for server_id in dict.fromkeys(server_ids)]
-        servers = wanted or [server for server in self._store.list() if server.writable and server.script is None]
+        wanted = [self._own(server_id).id for server_id in dict.fromkeys(server_ids)]
 
         async def work(job: Job) -> None:
             job.enter(JobState.VERIFYING)
-            await verify_servers(servers, lambda done: job.advance(100 * done / len(servers)), recorded_only=not wanted)
+            await verify_servers(self._store, wanted, job.advance)
 
         return self.jobs.start(JobKind.VERIFY, [], owner_uid, work)
 
@@ -275,13 +281,9 @@ class Installer:
         """Read the registries again."""
         return self.jobs.start(JobKind.REFRESH, [], owner_uid, self._read_registries)
 
-    def updates(self) -> dict[str, str]:
-        """Servers of this layer that the registry they came from has newer: id → version there.
-
-        Of a server whose branch has moved on the version says where to. It reads the disk, so it is for threads beside
-        the event loop.
-        """
-        return self._newer.versions()
+    def updates(self) -> dict[str, Update]:
+        """By id, the updates of this layer's servers. It reads the disk, so it is for threads beside the event loop."""
+        return self._newer.updates()
 
     async def close(self) -> None:
         """End all jobs; what they began is undone."""
@@ -293,7 +295,7 @@ class Installer:
         entry = offer.entry
         self.jobs.check_free([entry.id])
         self._refuse_installed(entry, offer.origin, options)
-        plan = None if is_summary(entry) else self._plan(offer, options, given=bundle is not None)
+        plan = None if entry.is_summary else self._plan(offer, options, given=bundle is not None)
 
         async def work(job: Job) -> None:
             try:
@@ -351,14 +353,13 @@ class Installer:
             installed = self._store.get(entry.id)
         except NotFound:
             return
-        if not installed.writable or installed.manifest is None or options.reinstall:
+        if not installed.writable or installed.manifest is None:
             return
         manifest = installed.manifest
-        if registry and is_pinned(manifest) and not options.version:
-            raise AlreadyInstalled(
-                f"{entry.id} is pinned to {manifest.version or 'what is installed'};"
-                f" 'mcpctl pin --remove {entry.id}' lets it change, or {REINSTALL}"
-            )
+        if registry and not options.version:
+            check_pin(manifest, entry, reinstall=options.reinstall)
+        if options.reinstall:
+            return
         if registry and not is_from(manifest, entry, registry):
             raise AlreadyInstalled(
                 f"{entry.id} is installed already, {_whence(manifest)}; "

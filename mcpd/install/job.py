@@ -66,9 +66,10 @@ class Need:
     """One thing a job cannot decide or know by itself."""
 
     kind: str
-    """``permission``, ``variable``, ``run-as``, ``unverified`` or ``config``."""
+    """``permission``, ``variable``, ``run-as``, ``remote``, ``unverified`` or ``config``."""
     key: str
-    """The permission, the variable and its value, the account, what nobody vouches for, or the key of the property."""
+    """The permission, the variable and its value, the account, where the server will be, what nobody vouches for, or
+    the key of the property."""
     label: str = ""
     description: str = ""
     sensitive: bool = False
@@ -96,7 +97,7 @@ class PlanItem:
     """One thing that an installation comes to, for whoever is to agree."""
 
     kind: str
-    """``source``, ``package``, ``command``, ``permission``, ``variable``, ``run-as`` or ``verified``."""
+    """``source``, ``package``, ``command``, ``permission``, ``variable``, ``run-as``, ``setting`` or ``verified``."""
     key: str
     label: str = ""
     version: str = ""
@@ -117,7 +118,7 @@ class JobEvent:
     kind: str
     """``added``, ``changed``, ``finished`` (once, with the final state) or ``removed`` (it is no longer listed)."""
     changed: frozenset[str] = frozenset()
-    """Attributes with a new value: state, progress, bytes_done, bytes_total, cancellable, needs, plan."""
+    """Attributes with a new value: server_id, state, progress, bytes_done, bytes_total, cancellable, needs, plan."""
 
 
 class Job:
@@ -147,9 +148,12 @@ class Job:
         self.bytes_total = 0
         """0 while nobody knows."""
         self.needs: list[Need] = []
+        self.question = 0
+        """Another number whenever :attr:`needs` becomes another, even if the same is asked of the next server."""
         self.plan: list[PlanItem] = []
         self.error: McpdError | None = None
         self._report = report
+        self._at_work = ""
         self._floor = 0
         self._share = (0.0, 1.0)
         self._bytes_reported = 0.0
@@ -162,8 +166,8 @@ class Job:
 
     @property
     def server_id(self) -> str:
-        """The server it is about; empty if there are several or none."""
-        return self.server_ids[0] if len(self.server_ids) == 1 else ""
+        """The server it is about: of several the one at work, before and after them none."""
+        return self.server_ids[0] if len(self.server_ids) == 1 else self._at_work
 
     @property
     def cancellable(self) -> bool:
@@ -240,9 +244,13 @@ class Job:
         log.debug("job %d (%s): %s", self.number, self.server_id, state)
         self._changed("state", *(["cancellable"] if was_cancellable != self.cancellable else []))
 
-    def begin_part(self, index: int, count: int) -> None:
-        """What :meth:`advance` says from now on is about part *index* of *count* parts of the job."""
+    def begin_part(self, index: int, count: int, server_id: str) -> None:
+        """What is said from now on is about *server_id*, which is part *index* of *count* parts of the job."""
         self._share = (index / count, 1 / count)
+        if server_id != self.server_id:
+            self._at_work = server_id
+            self.plan = []
+            self._changed("server_id", "plan")
 
     def advance(self, percent: float) -> None:
         """Report that *percent* (0 to 100) of the present part is done; lower than before changes nothing."""
@@ -296,6 +304,7 @@ class Job:
     def _set_needs(self, needs: list[Need]) -> None:
         if needs != self.needs:
             self.needs = needs
+            self.question += 1
             self._changed("needs")
 
     def _check_open(self) -> None:
@@ -325,12 +334,17 @@ class Job:
 
     def _finish(self, state: JobState, error: McpdError | None) -> None:
         self.error, self.needs = error, []
+        self.question += 1
         self.state = state
         if state is JobState.DONE:
             self.progress = PROGRESS_DONE
         self.answers.forget()
         self._finished.set()
-        self._changed("state", "progress", "bytes_done", "bytes_total", "cancellable", "needs")
+        changed = ["state", "progress", "bytes_done", "bytes_total", "cancellable", "needs"]
+        if self._at_work:
+            self._at_work = ""
+            changed.append("server_id")
+        self._changed(*changed)
         self._report(JobEvent(self, "finished"))
 
     def _changed(self, *names: str) -> None:

@@ -16,8 +16,8 @@ from mcpd.install.copytree import LEFT_OUT, copy_tree, tree_bytes
 from mcpd.install.outcome import Resolution
 from mcpd.install.pinned import overlap, pin, pinning
 from mcpd.install.project import ProjectBuild
-from mcpd.install.threads import ended, in_thread
 from mcpd.paths import Scope
+from mcpd.store.threads import ended, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

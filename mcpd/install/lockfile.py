@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidManifest
-from mcpd.install.workbench import strip_credentials
-from mcpd.model import load_json
+from mcpd.model import SourceType, load_json, strip_credentials
 from mcpd.store.files import read_file, write_atomic
 
 if TYPE_CHECKING:
@@ -71,6 +70,17 @@ def read_lock(root: Path) -> dict[str, Any]:
         return _read(root)
     except (OSError, InvalidManifest):
         return {}
+
+
+def identity(root: Path) -> str:
+    """What is the same for two generations that were made of the same; *root* is that of one."""
+    lock = read_lock(root)
+    source = lock.get("source")
+    made_of = [lock.get(key) for key in ("source", "resolved", "content", "files")]
+    if isinstance(source, dict) and source.get("type") == SourceType.LOCAL:
+        # A directory of somebody has no version of its own.
+        made_of.append(lock.get("tree"))
+    return json.dumps(made_of, sort_keys=True)
 
 
 def _read(root: Path) -> dict[str, Any]:

@@ -6,14 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.errors import InvalidManifest
-from mcpd.formats.mcpb import entry_of_bundle, file_wanted
+from mcpd.formats.mcpb import entry_of_bundle
 from mcpd.install.archive import ArchiveFile, check_url
 from mcpd.install.outcome import LockedFile, Outcome, Resolution
 from mcpd.install.project import ProjectBuild
 from mcpd.install.python import VENV
-from mcpd.install.threads import in_thread
 from mcpd.model import load_json
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,11 +41,7 @@ class McpbRecipe:
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""
-        if said := file_wanted(source):
-            raise InvalidManifest(f"{entry.id}: {said}")
         check_url(entry, source)
-        if source.path or source.rev:
-            raise InvalidManifest(f"{entry.id}: a bundle is installed whole and pinned by 'sha256'; drop path and rev")
 
     async def resolve(self) -> Resolution:
         """See :class:`~mcpd.install.outcome.Recipe`; fetches the bundle, which says what its server is."""

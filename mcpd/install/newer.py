@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mcpd.errors import McpdError, NotFound
 from mcpd.install.updates import is_from, is_made_from, is_update
@@ -20,6 +20,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Update(NamedTuple):
+    """What a registry has newer."""
+
+    version: str
+    """With the commit where a branch has moved on. It may be that which is installed, as the same version can have
+    other content, and is empty where the registry names none."""
+    registry: str
+    """Its URL."""
+
+
 class Newer:
     """Compares what is installed with what registries offer, and with where branches are. Its methods read the disk."""
 
@@ -28,14 +38,15 @@ class Newer:
         self._catalog = catalog
         self._revisions = revisions
 
-    def versions(self) -> dict[str, str]:
-        """The new version of each server of this layer that has one; with the commit where a branch has moved on."""
-        found: dict[str, str] = {}
+    def updates(self) -> dict[str, Update]:
+        """What is newer for each server of this layer that has an update, by id."""
+        found: dict[str, Update] = {}
         for offer in self.find():
             with suppress(NotFound):  # removed since
                 server = self._store.get(offer.entry.id)
                 commit = self._revisions.moved(server, server.generation)
-                found[server.id] = f"{offer.entry.version} ({commit})".strip() if commit else offer.entry.version
+                version = f"{offer.entry.version} ({commit})".strip() if commit else offer.entry.version
+                found[server.id] = Update(version, offer.origin)
         return found
 
     def find(self, servers: Collection[InstalledServer] = (), *, reinstall: bool = False) -> list[CatalogEntry]:

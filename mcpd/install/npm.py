@@ -16,10 +16,10 @@ from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceU
 from mcpd.install.hostconfig import npm_config
 from mcpd.install.outcome import LockedFile, Outcome, Resolution
 from mcpd.install.projectfiles import MAX_FILE, MAX_LOCK, read_project_file
-from mcpd.install.threads import in_thread
 from mcpd.install.walk import readable
 from mcpd.install.workbench import program
 from mcpd.store.files import read_file
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

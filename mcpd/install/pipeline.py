@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 from mcpd.errors import Cancelled, from_oserror
 from mcpd.install import verify
 from mcpd.install.commands import settle
-from mcpd.install.job import JobKind, JobState
+from mcpd.install.job import JobState
 from mcpd.install.lockfile import write_lock
 from mcpd.install.outcome import Outcome, Resolution
 from mcpd.install.seal import seal
-from mcpd.install.threads import in_thread
 from mcpd.install.workbench import Workbench
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,9 +79,8 @@ class Pipeline:
                 await in_thread(check_signer, plan.verified)
             async with self._slots:
                 manifest = await self._build(job, plan, recipe, bench)
-                await self._activation.activate(
-                    job, made[0], manifest, plan.answers, watch_tools=_watches_tools(job, plan)
-                )
+                # Who brings the files is the one who would be asked.
+                await self._activation.activate(job, made[0], manifest, plan.answers, watch_tools=bool(plan.registry))
         except OSError as error:
             raise from_oserror(error, f"installing {plan.entry.id}") from error
         finally:
@@ -116,8 +115,3 @@ class Pipeline:
         manifest = plan.manifest(transports, outcome.version)
         await in_thread(verify.record, bench.root, manifest)
         return manifest
-
-
-def _watches_tools(job: Job, plan: Plan) -> bool:
-    """Whether this is an update, rather than an installation that somebody asked to replace another."""
-    return job.kind is JobKind.UPDATE or (plan.is_upgrade and not plan.is_replacement)

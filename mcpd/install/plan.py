@@ -6,30 +6,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.catalog.reach import check_entry_url
+from mcpd.catalog.reach import out_of_reach
 from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, SystemInstanceOnly
 from mcpd.install.answers import Answers
 from mcpd.install.archive import ArchiveRecipe
 from mcpd.install.git import GitRecipe
-from mcpd.install.job import Need, PlanItem
+from mcpd.install.job import PlanItem
 from mcpd.install.local import LocalRecipe
 from mcpd.install.mcpb import McpbRecipe
+from mcpd.install.needs import filled_in, granted, needs_of, unverified
 from mcpd.install.npm import NpmRecipe
 from mcpd.install.pypi import PypiRecipe
-from mcpd.install.updates import is_pinned, recorded_registry
-from mcpd.install.workbench import strip_credentials
-from mcpd.model import Manifest, Source, SourceType
-from mcpd.model.placeholders import expand, placeholders
-from mcpd.model.steering import is_steering
+from mcpd.install.updates import recorded_registry
+from mcpd.model import Manifest, Source, SourceType, strip_credentials
 from mcpd.paths import Scope
 from mcpd.runtime import permissions
 from mcpd.runtime.bundled import remote_program
-from mcpd.store import configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from mcpd.catalog import CatalogEntry
+    from mcpd.install.job import Need
     from mcpd.install.options import InstallOptions
     from mcpd.install.outcome import LockedFile, Recipe
     from mcpd.install.workbench import Workbench
@@ -46,8 +44,6 @@ RECIPES: Final[
     SourceType.NPM: NpmRecipe,
     SourceType.PYPI: PypiRecipe,
 }
-_UNVOUCHED: Final = frozenset({SourceType.ARCHIVE, SourceType.MCPB})
-"""Files from anywhere, which no registry of packages stands behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +55,14 @@ class Plan:
     registry: str
     """Where the entry was found; empty if the caller brought it."""
     pinned: bool
-    """Whether the caller asked for a version, now or before, which updates then leave alone."""
+    """Whether the caller asked for a version, which updates then leave alone, as they do one that was pinned before."""
     needs: tuple[Need, ...]
     """What has to be consented to."""
     answers: Answers
     verified: str
     """Name of the key that vouches for exactly this; empty if none does."""
-    is_upgrade: bool
-    """Whether it goes in place of another version from the same registry."""
     is_dry_run: bool
     """Whether nothing more is wanted than to know what would be done."""
-    is_replacement: bool
-    """Whether the caller wants it in place of whatever is there."""
     is_given: bool
     """Whether the caller brought the files, so that there is no place to have them from again."""
     content: str
@@ -112,12 +104,14 @@ class Plan:
                 command = " ".join([transport.command, *transport.args]).strip()
                 yield PlanItem("command", command or transport.address, str(transport.type))
         manifest = Manifest.parse(entry.to_json(), entry.id)
-        for text in _granted(manifest):
-            yield PlanItem("permission", text, _filled_in(text, manifest, self.answers.given()))
+        for text in granted(manifest):
+            yield PlanItem("permission", text, filled_in(text, manifest, self.answers.given()))
         for name, value in manifest.env.items():
             yield PlanItem("variable", f"{name}={strip_credentials(value)}")
         if manifest.runtime.run_as == "system":
             yield PlanItem("run-as", "system")
+        for prop in self.answers.missing():
+            yield PlanItem("setting", prop.key, prop.label)
 
     def manifest(self, transports: list[Any], version: str) -> Manifest:
         """The manifest to activate, without the values given for this installation."""
@@ -156,9 +150,7 @@ def make_plan(
     offer = at_version(offer, options.version)
     entry, registry = offer.entry, offer.origin
     manifest = Manifest.parse(entry.to_json(), entry.id)
-    _check(entry, manifest, scope)
-    if not is_given:
-        _check_reach(entry, registry)
+    _check(entry, manifest, scope, "" if is_given else registry)
     installed, held = _installed(store, entry.id)
     answers = Answers(manifest, held)
     if describes_itself(entry):
@@ -166,25 +158,22 @@ def make_plan(
     answers.set_config(options.config)
     verified = offer.signer if offer.verified else ""
     before = installed.manifest if installed is not None and installed.writable else None
-    stays = before is not None and is_pinned(before) and entry.version == before.version != ""
     is_upgrade = before is not None and registry != "" and recorded_registry(before) == registry
     needs: tuple[Need, ...] = ()
     if not options.consent:
         vouched = bool(verified) or is_upgrade
         needs = (
-            *_unverified(entry, vouched=vouched, given=is_given),
-            *_needs(manifest, installed, answers.given()),
+            *unverified(entry, vouched=vouched, given=is_given),
+            *needs_of(manifest, installed, answers.given()),
         )
     return Plan(
         entry,
         registry,
-        bool(options.version) or stays,
+        bool(options.version),
         needs,
         answers,
         verified,
-        is_upgrade,
         options.dry_run,
-        options.reinstall,
         is_given,
         content,
     )
@@ -195,13 +184,6 @@ def describes_itself(entry: Entry) -> bool:
     return entry.source is not None and entry.source.type is SourceType.MCPB and not entry.transports
 
 
-def _unverified(entry: Entry, *, vouched: bool, given: bool) -> Iterator[Need]:
-    source = entry.source
-    if source is not None and source.type in _UNVOUCHED and not vouched:
-        where = entry.id if given else strip_credentials(source.url).rpartition("/")[2] or entry.id
-        yield Need("unverified", where, "nobody vouches for this file: no trusted key signed its hash")
-
-
 def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
     """*offer* at *version* (or revision) of its package; as it is if that is empty.
 
@@ -210,7 +192,7 @@ def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
     if not version:
         return offer
     entry, source = offer.entry, offer.entry.source
-    if source is None or source.type in {SourceType.LOCAL, *_UNVOUCHED}:
+    if source is None or source.is_file or source.type is SourceType.LOCAL:
         raise InvalidArgument(f"{entry.id} has no versions to choose from")
     if source.sha256 and version != source.version:
         raise InvalidArgument(
@@ -223,11 +205,11 @@ def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
     return replace(offer, entry=chosen, verified=False, signer="")
 
 
-def _check(entry: Entry, manifest: Manifest, scope: Scope) -> None:
+def _check(entry: Entry, manifest: Manifest, scope: Scope, registry: str) -> None:
     if scope is Scope.USER and (entry.scope == Scope.SYSTEM or manifest.runtime.run_as == "system"):
         raise SystemInstanceOnly(f"{entry.id} is a server for the whole system; install it with mcpctl --system")
-    if entry.unsupported:
-        raise InvalidManifest(f"{entry.id} cannot be installed: {entry.unsupported}")
+    if obstacle := entry.unsupported or out_of_reach(entry, registry):
+        raise InvalidManifest(f"{entry.id} cannot be installed: {obstacle}")
     permissions.parse(entry.id, manifest.permissions, {})
     if entry.remote is not None:
         _check_remote(entry, entry.remote)
@@ -247,24 +229,6 @@ def _check_remote(entry: Entry, transport: Transport) -> None:
     remote_program(entry.id)
 
 
-def _check_reach(entry: Entry, registry: str) -> None:
-    """Refuse an entry by which a registry elsewhere would copy files of this machine into its server's sight.
-
-    Nor may it have mcpd ask the services of this machine.
-    """
-    source = entry.source
-    if source is None or not registry or registry.startswith("file:"):
-        return
-    if source.type is SourceType.LOCAL:
-        raise InvalidManifest(f"{entry.id}: a registry on the network cannot name files of this machine as a source")
-    if not source.url:
-        return
-    try:
-        check_entry_url(strip_credentials(source.url), registry)
-    except InvalidArgument as error:
-        raise InvalidManifest(f"{entry.id}: source.url: {error.message}") from error
-
-
 def _check_source(entry: Entry, source: Source) -> None:
     recipe = RECIPES.get(source.type) if isinstance(source.type, SourceType) else None
     if recipe is None:
@@ -281,45 +245,3 @@ def _installed(store: Store, server_id: str) -> tuple[InstalledServer | None, Co
         return None, None
     except InvalidManifest:
         return None, None  # a broken installation is what gets replaced
-
-
-def _needs(manifest: Manifest, installed: InstalledServer | None, given: Mapping[str, JsonValue]) -> tuple[Need, ...]:
-    """What goes beyond the plain sandbox and was not consented to before; *given* are values for this installation."""
-    before = installed.manifest if installed and installed.writable and installed.manifest else None
-    needs = [
-        Need("permission", text, _filled_in(text, manifest, given))
-        for text in _granted(manifest)
-        if not (before and text in before.all_permissions and _grants_the_same(text, before, manifest))
-    ]
-    needs += [
-        Need("variable", f"{name}={strip_credentials(value)}", "decides which code runs, or where it connects to")
-        for name, value in manifest.env.items()
-        if is_steering(name) and not (before and before.env.get(name) == value)
-    ]
-    if manifest.runtime.run_as == "system" and not (before and before.runtime.run_as == "system"):
-        needs.append(Need("run-as", "system", "runs as the system's own account mcp-server"))
-    return tuple(needs)
-
-
-def _granted(manifest: Manifest) -> list[str]:
-    """The permissions of *manifest* that grant something."""
-    words = permissions.parse(manifest.id, manifest.all_permissions, {}).ignored
-    return [text for text in manifest.all_permissions if text not in words]
-
-
-def _filled_in(text: str, manifest: Manifest, given: Mapping[str, JsonValue]) -> str:
-    """The permission *text* with the values that it would have; as it is where there are none."""
-    shown = {key: value for key, value in given.items() if (prop := manifest.property(key)) and not prop.sensitive}
-    if any((prop := manifest.property(key)) and prop.sensitive for key in placeholders(text)):
-        return text
-    found = expand(text, configuration.merge(manifest, [manifest.config, shown]))
-    return ", ".join(found) or text
-
-
-def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
-    """Whether the permission *text* comes to what was consented to: a new default may make more of the same words."""
-    then, now = (
-        permissions.parse(manifest.id, [text], configuration.merge(manifest, [before.config]))
-        for manifest in (before, after)
-    )
-    return then == now

@@ -22,7 +22,7 @@ from mcpd.install.outcome import LockedFile, Outcome
 from mcpd.install.projectfiles import MAX_LOCK, read_project_file
 from mcpd.install.python import PythonEnvironment, normalise
 from mcpd.install.requirements import PythonProject, check_line
-from mcpd.install.threads import in_thread
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path

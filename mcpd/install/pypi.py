@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcpd.errors import IntegrityMismatch, InvalidManifest
+from mcpd.errors import IntegrityMismatch
 from mcpd.install.outcome import LockedFile, Outcome, Resolution
 from mcpd.install.python import PythonEnvironment, check_requirement, normalise
-from mcpd.install.threads import in_thread
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from mcpd.install.workbench import Workbench
@@ -27,8 +27,6 @@ class PypiRecipe:
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""
-        if not source.package:
-            raise InvalidManifest(f"{entry.id}: a pypi source needs 'package'")
         check_requirement(source.package, source.version, entry.id)
 
     async def resolve(self) -> Resolution:

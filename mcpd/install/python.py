@@ -23,8 +23,8 @@ from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceU
 from mcpd.install.hostconfig import pip_config
 from mcpd.install.outcome import LockedFile
 from mcpd.install.projectfiles import read_project_file
-from mcpd.install.threads import in_thread
 from mcpd.runtime.environment import CA_BUNDLES
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

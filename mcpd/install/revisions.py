@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidManifest, McpdError
-from mcpd.install.git import COMMIT, GitRecipe
+from mcpd.install.git import GitRecipe
 from mcpd.install.lockfile import read_lock
-from mcpd.install.threads import in_thread
 from mcpd.install.updates import is_pinned, recorded_registry
 from mcpd.install.workbench import Workbench
-from mcpd.model import SourceType, load_json
+from mcpd.model import COMMIT, SourceType, load_json
 from mcpd.store.files import is_missing, make_directory, read_file, remove_tree, write_atomic
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,8 +12,8 @@ from mcpd.catalog.pins import pins_what_it_names
 from mcpd.catalog.reach import check_entry_url
 from mcpd.catalog.urls import signature_url
 from mcpd.errors import IntegrityMismatch, InvalidArgument, InvalidManifest, SignatureInvalid, SourceUnavailable
-from mcpd.install.threads import in_thread
 from mcpd.model import Entry, load_json
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from mcpd.catalog import CatalogEntry
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 MAX_MANIFEST: Final = 1024 * 1024
 """Bytes of a manifest that is not part of a registry."""
-
-
-def is_summary(entry: Entry) -> bool:
-    """Whether *entry* cannot be installed without the manifest it names."""
-    return bool(entry.manifest) and not entry.transports and entry.source is None
 
 
 async def whole_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) -> CatalogEntry:
@@ -39,7 +34,7 @@ async def whole_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) 
     ``integrity.manifestSha256`` says, and :class:`~mcpd.errors.InvalidManifest` for the manifest of another server.
     """
     entry, is_signed = offer.entry, False
-    if not is_summary(entry):
+    if not entry.is_summary:
         return offer
     try:
         url = check_entry_url(entry.manifest, offer.origin)

@@ -8,9 +8,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from mcpd.install.summary import is_summary
-from mcpd.install.workbench import strip_credentials
-from mcpd.model import SourceType
+from mcpd.errors import AlreadyInstalled
+from mcpd.model import SourceType, strip_credentials
 from mcpd.store.documents import origin_of
 
 if TYPE_CHECKING:
@@ -71,7 +70,26 @@ def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
     known = origin_of(manifest).get("content")
     if isinstance(known, str) and known.startswith(_FORM):
         return known != content_digest(entry)
-    return not is_summary(entry) and _pins(entry) != _pins(manifest)
+    return not entry.is_summary and _pins(entry) != _pins(manifest)
+
+
+def is_installed_version(manifest: Manifest, entry: Entry) -> bool:
+    """Whether *entry* names just the version, and the revision or version of the source, that *manifest* has."""
+    return entry.version == manifest.version and _requested(entry.source) == _requested(manifest.source)
+
+
+def check_pin(manifest: Manifest, entry: Entry, *, reinstall: bool) -> None:
+    """Raise :class:`~mcpd.errors.AlreadyInstalled` if *manifest* is pinned and *entry* may not take its place.
+
+    Where nobody named a version, only the pinned one itself may, if a *reinstall* was asked for.
+    """
+    if not is_pinned(manifest) or (reinstall and is_installed_version(manifest, entry)):
+        return
+    offered = f", and what is offered is {entry.version}" if entry.version not in {"", manifest.version} else ""
+    raise AlreadyInstalled(
+        f"{entry.id} is pinned to {manifest.version or 'what is installed'}{offered};"
+        f" 'mcpctl pin --remove {entry.id}' lets it change"
+    )
 
 
 def is_older(entry: Entry, manifest: Manifest) -> bool:

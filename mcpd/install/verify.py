@@ -21,7 +21,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from mcpd.errors import InvalidManifest, from_oserror
+from mcpd.errors import IntegrityMismatch, InvalidManifest, from_oserror
 from mcpd.install.lockfile import LOCK_FILE, read_lock, record_tree
 from mcpd.install.walk import open_root, readable, walk
 from mcpd.model import load_json
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 LIST: Final = ".mcpd-files"
 """Hidden and named after mcpd, as :data:`~mcpd.install.lockfile.LOCK_FILE`."""
-MAX_SHOWN: Final = 100
-"""Differences that are named."""
+MAX_SHOWN: Final = 20
+"""Differences that are named; the others are counted."""
 _OWN: Final = frozenset({MANIFEST, LOCK_FILE, LIST})
 """Files of mcpd in the root of a generation, which change for good reasons."""
 _CHANGING: Final = frozenset({"config", "installDir", "scope"})
@@ -70,13 +70,15 @@ def record(root: Path, manifest: Manifest | None = None) -> None:
 
 
 def verify(root: Path) -> list[str]:
-    """What in the generation in *root* is not as it was recorded, one line each; why, if that cannot be told.
+    """What in the generation in *root* is not as it was recorded, one line each; the last one says how many more there
+    are than :data:`MAX_SHOWN`.
 
-    Raises :class:`~mcpd.errors.McpdError` for what cannot be read.
+    Raises :class:`~mcpd.errors.IntegrityMismatch` if the record itself is gone, and another
+    :class:`~mcpd.errors.McpdError` for what cannot be read.
     """
     tree = read_lock(root).get("tree")
     if not isinstance(tree, dict) or not isinstance(tree.get("sha256"), str):
-        return [f"cannot be told: {LOCK_FILE} is missing, or does not say what was installed; reinstall the server"]
+        raise IntegrityMismatch(f"{LOCK_FILE} is missing, or does not say what was installed; reinstall the server")
     try:
         changed = _verify_manifest(root, tree.get("manifest"))
         with _open_list(root) as recorded:

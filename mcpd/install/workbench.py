@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import shutil
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, McpdError, NoSpace, NotSupported, SourceUnavailable
 from mcpd.install.complaints import condense
-from mcpd.install.threads import in_thread
+from mcpd.model import strip_credentials
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec
 from mcpd.store.files import remove_tree
+from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -39,9 +39,6 @@ WATCH_INTERVAL: Final = 0.5
 
 _FULL: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT")
 _MISMATCH: Final = ("DO NOT MATCH THE HASHES", "EINTEGRITY", "Hashes are required")
-
-_CREDENTIALS: Final = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/@\s]{1,2048}@", re.IGNORECASE)
-"""Bounded, so that no text takes the square of its length."""
 
 log = logging.getLogger(__name__)
 
@@ -190,8 +187,3 @@ def explain(doing: str, root: Path, *, network: bool, code: int, stderr: str) ->
     if any(mark in stderr for mark in _MISMATCH):
         return IntegrityMismatch(text)
     return SourceUnavailable(text) if network else BuildFailed(text)
-
-
-def strip_credentials(text: str) -> str:
-    """*text* without the user and password parts of its URLs."""
-    return _CREDENTIALS.sub(r"\1", text)

@@ -40,6 +40,15 @@ def origin_of(manifest: Manifest) -> dict[str, Any]:
     return origin if isinstance(origin, dict) else {}
 
 
+def with_pin(document: dict[str, Any], *, pinned: bool) -> dict[str, Any]:
+    """*document*, which says that updates pass its server over if *pinned*, and else that they do not."""
+    found = document.get("origin")
+    origin = found if isinstance(found, dict) else {}
+    if (origin.get("pinned") is True) == pinned:
+        return document
+    return {**document, "origin": {**origin, "pinned": pinned}}
+
+
 def dump(document: dict[str, Any]) -> bytes:
     """The file for *document*."""
     return dump_json(document)

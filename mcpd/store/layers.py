@@ -122,7 +122,10 @@ class Layer:
         return found
 
     def held(self, found: Found) -> tuple[int, str]:
-        """Number and version of the update of *found* that waits for approval; 0 and empty if none does."""
+        """Number and version of the update of *found* that waits for approval; 0 and empty if none does.
+
+        The version is empty where the update has none, too.
+        """
         if self._generations is None or not ID_PATTERN.fullmatch(found.id):
             return 0, ""
         home = self._generations / found.id
@@ -275,4 +278,4 @@ def _waiting(home: Path) -> tuple[int, str]:
     except InvalidManifest as error:
         _log.warning("%s", error.message)
         return 0, ""
-    return number, version if isinstance(version, str) and version else f"generation {number}"
+    return number, version if isinstance(version, str) else ""

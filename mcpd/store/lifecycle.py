@@ -40,16 +40,20 @@ class Lifecycle:
         self._tools = tools
 
     def activate(self, generation: Generation, manifest: Manifest, *, on_trial: bool) -> None:
-        """Make *generation* the active one, with *manifest*; ``manifest.config`` wins over what was set before."""
+        """Make *generation* the active one, with *manifest*; ``manifest.config`` wins over what was set before.
+
+        Unless *on_trial* the oldest are removed that are too many; else that is for later, as it may be taken back.
+        """
         _check_manifest(generation, manifest)
         replaced = self._tree.active(generation.server_id)
         self._tree.publish(generation.server_id, generation.number)
         if on_trial:
             self._tree.try_out(generation.server_id)
-        self._switch(generation.server_id, generation.number, manifest.to_json(), manifest, given=manifest.config)
+        document = self._still_pinned(generation.server_id, manifest.to_json())
+        self._switch(generation.server_id, generation.number, document, manifest, given=manifest.config)
         if not on_trial:
             self._tree.finish(generation.server_id, generation.number)
-        self._tree.prune(generation.server_id, replaced)
+            self._tree.prune(generation.server_id, replaced)
 
     def hold(self, generation: Generation, manifest: Manifest, tools: Tools | None) -> None:
         """Keep *generation* aside until it is approved of."""
@@ -63,7 +67,7 @@ class Lifecycle:
         kept = self._view.secrets.read(server_id)
         if new := exposed.keys() - kept.keys():
             self._view.secrets.write(server_id, {**kept, **{key: exposed[key] for key in new}})
-        document = {**manifest.to_json(), **self._place(server_id), "config": shown}
+        document = {**self._still_pinned(server_id, manifest.to_json()), **self._place(server_id), "config": shown}
         directory = self._tree.directory(server_id, number)
         write_atomic(directory / MANIFEST, documents.dump(document))
         if tools is not None:
@@ -78,18 +82,16 @@ class Lifecycle:
         if held is None:
             raise NotFound(f"{server_id}: no update waits for approval")
         if number != held:
-            raise InvalidArgument(f"{server_id}: generation {held} waits for approval, not {number}; look at it first")
+            raise another_waits(server_id, held, number)
         document, manifest = self.read(server_id, held)
-        replaced = self._tree.active(server_id)
         unset = documents.config_of(document)
         try:
             self._tree.try_held(server_id, held)
-            self._switch(server_id, held, self._with_pin(server_id, document), manifest, unset=unset)
+            self._switch(server_id, held, document, manifest, unset=unset)
         except BaseException:
             if self._tree.active(server_id) != held:
                 self._tree.finish(server_id, held)  # it waits on
             raise
-        self._tree.prune(server_id, replaced)
 
     def read(self, server_id: str, number: int) -> tuple[dict[str, Any], Manifest]:
         """The manifest of generation *number*, as it is in the file and as it is understood."""
@@ -99,21 +101,32 @@ class Lifecycle:
         return document, Manifest.parse(document, str(path))
 
     def rollback(self, server_id: str, number: int | None, *, keep_pin: bool = False) -> None:
-        """Make an earlier generation the active one, with today's configuration; pinned also if today's is."""
+        """Make an earlier generation the active one, with today's configuration; *keep_pin*: pinned as today's is."""
         number = self._tree.previous(check_id(server_id), number)
         document, manifest = self.read(server_id, number)
-        if keep_pin:
-            document = self._with_pin(server_id, document)
+        if keep_pin and (pinned := self._pinned(server_id)) is not None:
+            document = documents.with_pin(document, pinned=pinned)
         self._switch(server_id, number, document, manifest)
         self._tree.end_trial(server_id)
 
-    def _with_pin(self, server_id: str, document: dict[str, Any]) -> dict[str, Any]:
-        """*document*, pinned if the active generation is: that was said of the server, not of a version of it."""
+    def pin_held(self, server_id: str, *, pinned: bool) -> None:
+        """Have the generation that waits for approval, if one does, be *pinned* as its server is from now on."""
+        held = self._tree.held(server_id)
+        if held is None:
+            return
+        path = self._tree.directory(server_id, held) / MANIFEST
+        write_atomic(path, documents.dump(documents.with_pin(documents.load(path), pinned=pinned)))
+
+    def _still_pinned(self, server_id: str, document: dict[str, Any]) -> dict[str, Any]:
+        """*document* of another version of a server: pinned also if the server is."""
+        return documents.with_pin(document, pinned=True) if self._pinned(server_id) else document
+
+    def _pinned(self, server_id: str) -> bool | None:
+        """Whether the server is pinned, which is said of it and not of a version; None if nobody can tell."""
         found = self._view.own.find(server_id)
-        if found is None or found.manifest is None or documents.origin_of(found.manifest).get("pinned") is not True:
-            return document
-        origin = document.get("origin")
-        return {**document, "origin": {**(origin if isinstance(origin, dict) else {}), "pinned": True}}
+        if found is None or found.manifest is None:
+            return None
+        return documents.origin_of(found.manifest).get("pinned") is True
 
     def _place(self, server_id: str) -> dict[str, str]:
         """What a manifest says of where it is."""
@@ -256,6 +269,11 @@ class Lifecycle:
         except NotFound:
             if not self._view.overlay.path(server_id).exists():
                 self._view.secrets.remove(server_id)
+
+
+def another_waits(server_id: str, held: int, number: int | None) -> InvalidArgument:
+    """What is to be said if *number* was looked at, and *held* waits for approval."""
+    return InvalidArgument(f"{server_id}: generation {held} waits for approval, not {number}; look at it first")
 
 
 def _check_manifest(generation: Generation, manifest: Manifest) -> None:

@@ -59,9 +59,9 @@ class InstalledServer:
     clash: str = ""
     """What has the same id and is not used because of that."""
     pending: str = ""
-    """The version of an update that waits for approval, empty if none does."""
+    """The version of an update that waits for approval, empty if none does or if it has none."""
     pending_generation: int = 0
-    """The number of that update."""
+    """The number of that update, 0 if none waits."""
 
 
 @dataclass(frozen=True, slots=True)

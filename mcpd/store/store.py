@@ -10,7 +10,7 @@ from mcpd.model import ConfigProperty, check_id
 from mcpd.store import configuration, configure, documents
 from mcpd.store.catalogue import ToolFiles, Tools
 from mcpd.store.contained import contained
-from mcpd.store.lifecycle import Lifecycle
+from mcpd.store.lifecycle import Lifecycle, another_waits
 from mcpd.store.lock import WriteLock
 from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest
 from mcpd.store.tree import Tree
@@ -141,13 +141,14 @@ class Store:
             configure.set_secret(self._view, server_id, key, value)
 
     def set_pinned(self, server_id: str, pinned: bool) -> None:
-        """Have updates pass the server over, or no longer.
+        """Have updates pass the server over, or no longer; an update that waits for approval is no exception.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` for a server that this scope does not
         write, :class:`~mcpd.errors.InvalidManifest` for a broken one, and what writing raises.
         """
         with self.lock():
             configure.set_pinned(self._view, server_id, pinned=pinned)
+            self._lifecycle.pin_held(server_id, pinned=pinned)
 
     def forget(self, server_id: str) -> None:
         """Drop all values and secrets kept for a script server, be it broken or gone.
@@ -166,9 +167,10 @@ class Store:
     def activate(self, generation: Generation, manifest: Manifest, *, on_trial: bool = False) -> InstalledServer:
         """Make *generation*, which is complete, the server; the one it replaces stays until :meth:`prune`.
 
-        ``manifest.config`` holds values given for this install, sensitive ones too; all others are carried over. A
-        failure, and a power cut, leave the previous generation active. *on_trial*: should this process end before
-        :meth:`prune`, :meth:`hold` or :meth:`discard`, :meth:`recover` brings the previous generation back, too.
+        ``manifest.config`` holds values given for this install, sensitive ones too; all others are carried over, and a
+        server that is pinned stays so. A failure, and a power cut, leave the previous generation active. *on_trial*:
+        all generations stay until :meth:`prune`, and should this process end before that, :meth:`hold` or
+        :meth:`discard`, :meth:`recover` brings the previous one back, too.
         """
         with self.lock():
             self._lifecycle.activate(generation, manifest, on_trial=on_trial)
@@ -217,18 +219,28 @@ class Store:
             self._lifecycle.approve(server_id, number)
             return self.get(server_id)
 
-    def drop_held(self, server_id: str) -> None:
-        """Remove the generation that waits for approval, if one does. Its number is not given again."""
+    def drop_held(self, server_id: str, number: int | None = None) -> None:
+        """Remove the generation that waits for approval, if one does. Its number is not given again.
+
+        Raises :class:`~mcpd.errors.InvalidArgument` if it is another one than *number*, and what removing raises.
+        """
         with self.lock():
-            number = self._tree.held(check_id(server_id))
-            if number is not None:
-                self._tree.discard(server_id, number)
+            held = self._tree.held(check_id(server_id))
+            if held is None:
+                return
+            if number not in (None, held):
+                raise another_waits(server_id, held, number)
+            self._tree.discard(server_id, held)
+
+    def previous(self, server_id: str, number: int | None = None) -> int:
+        """The generation that :meth:`rollback` goes back to. Raises :class:`~mcpd.errors.NotFound` if there is none."""
+        return self._tree.previous(check_id(server_id), number)
 
     def rollback(self, server_id: str, number: int | None = None, *, keep_pin: bool = False) -> InstalledServer:
         """Go back to generation *number*, or the one before; the configuration stays as it is now.
 
-        With *keep_pin* a server that is pinned stays so, else it is as it was then. Raises
-        :class:`~mcpd.errors.NotFound` if there is none.
+        With *keep_pin* it is pinned if it is now, else if it was then. Raises :class:`~mcpd.errors.NotFound` if there
+        is none.
         """
         with self.lock():
             self._lifecycle.rollback(server_id, number, keep_pin=keep_pin)

@@ -163,6 +163,10 @@ class World:
         await job.wait()
         return job
 
+    def updates(self) -> dict[str, str]:
+        """The versions of what registries have newer, by id."""
+        return {server_id: update.version for server_id, update in self.installer.updates().items()}
+
     def begin(self, document: Mapping[str, Any], **options: Any) -> Job:
         options.setdefault("consent", True)
         return self.installer.install_manifest(json.dumps(document).encode(), InstallOptions(**options), os.getuid())

@@ -13,6 +13,7 @@ from install_parts import SERVER, World, local, project
 
 from mcpd.errors import Busy, NeedsApproval, NoSpace, NotFound, SpawnFailed, Unhealthy
 from mcpd.install import InstallOptions, Job, JobState
+from mcpd.install.job import JobKind
 from mcpd.paths import Scope
 from mcpd.runtime.sessions import Owner
 from mcpd.store import Store
@@ -110,6 +111,25 @@ async def test_only_what_was_seen_is_approved_of(waiting: World) -> None:
     assert (await approve(waiting, generation=held)).error is None
 
 
+async def test_what_waits_can_be_refused(waiting: World) -> None:
+    held = waiting.store.held(HELLO)
+    assert held is not None
+    job = await approve(waiting, generation=held + 1, drop=True)
+    assert isinstance(job.error, NotFound)
+    assert waiting.store.held(HELLO) == held
+    job = await approve(waiting, generation=held, drop=True)
+    assert (job.state, job.kind) == (JobState.DONE, JobKind.APPROVE)
+    server = waiting.store.get(HELLO)
+    assert server.manifest is not None
+    assert (server.manifest.version, server.pending, server.pending_generation) == ("1.0", "", 0)
+    assert tools(waiting) == ["says hello"]
+    assert waiting.store.generations(HELLO) == [1]
+    assert waiting.left_over() == ["org.test.hello/held"]
+    assert isinstance((await approve(waiting, drop=True)).error, NotFound)
+    # It is offered again, for nobody said that it is not wanted later.
+    assert waiting.updates() == {HELLO: "2.0"}
+
+
 async def test_an_approved_update_that_does_not_work_any_more_waits_on(waiting: World) -> None:
     held = waiting.store.held(HELLO)
     assert held is not None
@@ -129,12 +149,29 @@ async def test_nothing_waits_after_an_update_of_the_same_tools(world: World, tmp
     assert isinstance((await approve(world)).error, NotFound)
 
 
-async def test_a_reinstallation_that_was_asked_for_replaces_the_tools(world: World, tmp_path: Path) -> None:
+async def test_files_of_ones_own_replace_the_tools(world: World, tmp_path: Path) -> None:
     source = telling(tmp_path / "src", "says hello")
     assert (await world.install(local(source))).error is None
     telling(source, "says something else")
     assert (await world.install(local(source), reinstall=True)).error is None
     assert tools(world) == ["says something else"]
+
+
+async def test_a_reinstallation_of_other_content_waits_as_an_update_does(world: World, tmp_path: Path) -> None:
+    source = telling(tmp_path / "src", "says hello")
+    assert (await world.fetch(local(source))).error is None
+    telling(source, "says something else")
+    assert isinstance((await world.fetch(local(source), reinstall=True)).error, NeedsApproval)
+    assert tools(world) == ["says hello"]
+    assert (await approve(world)).error is None
+    assert tools(world) == ["says something else"]
+
+
+async def test_a_reinstallation_of_the_same_may_be_configured_otherwise(world: World, tmp_path: Path) -> None:
+    document = local(project(tmp_path / "src"), "config", configurableProperties=[{"key": "rounds", "type": "integer"}])
+    for rounds in (1, 2):
+        assert (await world.fetch(document, reinstall=True, config={"rounds": rounds})).error is None
+        assert [tool["name"] for tool in world.store.tools(HELLO) or []] == [f"rounds={rounds}"]
 
 
 async def test_nobody_starts_what_is_on_trial(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

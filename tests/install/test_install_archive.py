@@ -180,7 +180,7 @@ async def test_files_of_mcpd_are_no_archives(world: World, tmp_path: Path) -> No
         ({"url": "ftp://example.com/x.zip"}, "https"),
         ({"url": "https://user:word@example.com/x.zip"}, "password"),
         ({"url": "file:x.zip"}, "absolute path"),
-        ({"url": ""}, "empty"),
+        ({"url": ""}, "its archive source has no 'url'"),
     ],
 )
 async def test_sources_that_can_never_work(world: World, tmp_path: Path, fields: dict[str, str], fault: str) -> None:

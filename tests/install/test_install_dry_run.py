@@ -128,3 +128,17 @@ async def test_an_update_that_cannot_be_made_fails_though_the_others_could(world
     assert job.state is JobState.FAILED
     assert isinstance(job.error, InvalidManifest)
     assert "plan" not in job.error.message
+
+
+async def test_the_plan_names_the_settings_that_are_missing(world: World, tmp_path: Path) -> None:
+    required = {"required": True, "type": "string"}
+    properties = [
+        {**required, "key": "api_key", "label": "The key", "sensitive": True},
+        {**required, "key": "region"},
+        {**required, "key": "zone", "default": "a"},
+        {"key": "color"},
+    ]
+    document = local(project(tmp_path / "src"), configurableProperties=properties)
+    job = await world.install(document, dry_run=True, config={"region": "eu"})
+    assert only_planned(world, job)["setting"] == ["api_key"]
+    assert [item.label for item in job.plan if item.kind == "setting"] == ["The key"]

@@ -11,7 +11,7 @@ import pytest
 from git_server import Repository, Server
 from install_parts import SERVER, World, local
 
-from mcpd.errors import InvalidManifest, SourceUnavailable
+from mcpd.errors import AlreadyInstalled, InvalidManifest, SourceUnavailable
 from mcpd.install import JobState, read_lock
 
 if TYPE_CHECKING:
@@ -245,3 +245,21 @@ async def test_requirements_that_would_run_code_while_resolving_are_refused(
     job = await world.install(local(tmp_path, source=repository.source()))
     assert isinstance(job.error, InvalidManifest)
     assert JobState.BUILDING not in world.states(job)
+
+
+async def test_a_version_that_is_named_moves_the_pin_and_nothing_else_does(
+    world: World, tmp_path: Path, repository: Repository
+) -> None:
+    first = repository.git("rev-parse", "HEAD")
+    document = local(tmp_path, source=repository.source())
+    await world.fetch(document)
+    world.store.set_pinned("org.test.hello", True)
+    second = repository.commit({"VERSION": "two"})
+    for commit, text in ((second, "two"), (first, "one")):
+        job = await world.fetch(document, version=commit)
+        assert job.error is None, job.error
+        assert version(world) == text
+        with pytest.raises(AlreadyInstalled, match="pinned"):
+            await world.fetch(document, reinstall=True)
+    world.shelf.put(local(tmp_path, version="9.0", source=repository.source()))
+    assert world.updates() == {}

@@ -163,7 +163,7 @@ async def test_update_makes_a_new_generation_and_rollback_goes_back(world: World
     assert nothing.error is None
     assert world.store.generations("org.test.hello") == [1]
     world.shelf.put(local(source, version="1.1"))
-    assert world.installer.updates() == {"org.test.hello": "1.1"}
+    assert world.updates() == {"org.test.hello": "1.1"}
     await world.update("org.test.hello")
     installed = world.store.get("org.test.hello").manifest
     assert installed is not None
@@ -179,7 +179,7 @@ async def test_S7_an_older_entry_is_no_update(world: World, tmp_path: Path) -> N
     source = project(tmp_path / "src")
     await world.fetch(local(source, version="2.0"))
     world.shelf.put(local(source, version="1.9"))
-    assert world.installer.updates() == {}
+    assert world.updates() == {}
 
 
 async def test_uninstall_stops_what_runs(world: World, tmp_path: Path) -> None:

@@ -340,3 +340,11 @@ def test_how_it_is_started_is_the_bundle_s() -> None:
     assert "configurableProperties" not in found
     assert found["origin"] == {"name": "r"}
     assert (found["description"], found["homepage"]) == ("b", "https://r")
+
+
+def test_what_is_no_bundle_is_named_without_ado(tmp_path: Path) -> None:
+    path = tmp_path / "a.mcpb"
+    path.write_bytes(b"no zip")
+    with pytest.raises(InvalidManifest) as caught:
+        describe(path, "0" * 64)
+    assert caught.value.message == "the bundle cannot be read: it is no zip file"

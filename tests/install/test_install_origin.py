@@ -38,7 +38,7 @@ async def test_a_registry_that_comes_later_takes_no_server_over(world: World, tm
     source = project(tmp_path / "src")
     await world.install(local(source))
     world.shelf.put(local(source, "dual", version="9.0"))
-    assert world.installer.updates() == {}
+    assert world.updates() == {}
     for ids, reinstall in (((), False), ((HELLO,), False), ((HELLO,), True)):
         job = await world.update(*ids, reinstall=reinstall)
         assert job.error is None
@@ -56,14 +56,14 @@ async def test_another_registry_updates_nothing_either(world: World, tmp_path: P
     await world.fetch(local(source))
     world.shelf.put(local(source, version="2.0"))
     world.shelf.origin = OTHER
-    assert world.installer.updates() == {}
+    assert world.updates() == {}
     await world.update(HELLO)
     await world.update(HELLO, reinstall=True)
     with pytest.raises(AlreadyInstalled, match=f"from {first}.*{OTHER}"):
         await world.fetch(local(source, version="2.0"))
     assert world.store.generations(HELLO) == [1]
     world.shelf.origin = first
-    assert world.installer.updates() == {HELLO: "2.0"}
+    assert world.updates() == {HELLO: "2.0"}
     await world.update(HELLO)
     assert installed(world)["version"] == "2.0"
 
@@ -79,7 +79,7 @@ async def test_the_registry_of_a_server_updates_it_though_another_comes_first(
     world.shelf.put(local(source, "pages", version="3.0"))
     others = world.shelf.offers([HELLO])[HELLO]
     monkeypatch.setattr(world.shelf, "offers", lambda _ids: {HELLO: [*others, *own]})
-    assert world.installer.updates() == {HELLO: "2.0"}
+    assert world.updates() == {HELLO: "2.0"}
     await world.update()
     assert arguments(world) == ["server.py", "dual"]
 
@@ -95,7 +95,7 @@ async def test_a_server_of_another_tool_is_told_by_its_source(
     (directory / "manifest.json").write_text(json.dumps({**local(source), "installDir": str(directory)}))
     offered = local(source if same else project(tmp_path / "else"), "dual", version=version)
     world.shelf.put(offered)
-    assert (HELLO in world.installer.updates()) is update
+    assert (HELLO in world.updates()) is update
     await world.update(HELLO)
     assert (arguments(world) == ["server.py", "dual"]) is update
     if not update:

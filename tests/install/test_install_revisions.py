@@ -42,7 +42,7 @@ async def look(world: World) -> dict[str, str]:
     job = world.installer.check_updates(os.getuid())
     await job.wait()
     assert job.state is JobState.DONE, job.error
-    return world.installer.updates()
+    return world.updates()
 
 
 async def test_a_branch_that_moves_on_is_an_update_until_it_is_installed(
@@ -50,13 +50,13 @@ async def test_a_branch_that_moves_on_is_an_update_until_it_is_installed(
 ) -> None:
     assert await look(following) == {}
     commit = repository.commit({"VERSION": "two"})
-    assert following.installer.updates() == {}
+    assert following.updates() == {}
     assert await look(following) == {HELLO: f"1.0 ({commit[:12]})"}
     assert (await following.update(HELLO)).error is None
     server = following.store.get(HELLO)
     assert version(following) == "two"
     assert read_lock(server.generation)["resolved"] == {"rev": commit}
-    assert following.installer.updates() == await look(following) == {}
+    assert following.updates() == await look(following) == {}
     assert (await following.update(HELLO)).error is None
     assert following.store.get(HELLO).generation == server.generation
     assert following.left_over() == []
@@ -81,7 +81,7 @@ async def test_what_was_installed_since_the_look_is_no_older_than_it(following: 
     repository.commit({"VERSION": "three"})
     assert (await following.update(HELLO)).error is None
     assert version(following) == "three"
-    assert following.installer.updates() == {}
+    assert following.updates() == {}
 
 
 async def test_one_of_the_same_id_from_elsewhere_is_not_measured_by_it(
@@ -93,7 +93,7 @@ async def test_one_of_the_same_id_from_elsewhere_is_not_measured_by_it(
     other.commit({"server.py": SERVER, "VERSION": "other"})
     job = await following.fetch(local(tmp_path, source=other.source()), reinstall=True)
     assert job.error is None
-    assert following.installer.updates() == {}
+    assert following.updates() == {}
 
 
 async def test_the_next_mcpd_knows_it(following: World, repository: Repository) -> None:
@@ -101,10 +101,10 @@ async def test_the_next_mcpd_knows_it(following: World, repository: Repository) 
     found = await look(following)
     async with make_world() as later:
         later.shelf.entries_by_id.update(following.shelf.entries_by_id)
-        assert later.installer.updates() == found != {}
+        assert later.updates() == found != {}
         assert (await later.update()).error is None
         assert version(later) == "two"
-        assert later.installer.updates() == {}
+        assert later.updates() == {}
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"org.test.hello": 1}', '{"org.test.hello": {"head": "x"}}', "null"])
@@ -112,7 +112,7 @@ async def test_a_file_of_another_form_says_nothing(following: World, repository:
     repository.commit({"VERSION": "two"})
     following.paths.user.cache.mkdir(parents=True, exist_ok=True)
     (following.paths.user.cache / "revisions.json").write_text(text)
-    assert following.installer.updates() == {}
+    assert following.updates() == {}
     assert await look(following)
 
 
@@ -161,7 +161,7 @@ async def test_a_commit_that_waits_for_approval_is_not_found_again_but_the_next_
     await following.update(HELLO)
     held = following.store.held(HELLO)
     assert held is not None
-    assert following.installer.updates() == await look(following) == {}
+    assert following.updates() == await look(following) == {}
     repository.commit({"VERSION": "three"})
     assert await look(following)
     await following.update(HELLO)

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from install_parts import World, local, project
 
-from mcpd.errors import IntegrityMismatch
+from mcpd.errors import IntegrityMismatch, NotFound, NotSupported
 from mcpd.install import Job, JobState, is_pinned
 from mcpd.install.lockfile import LOCK_FILE
+from mcpd.install.verify import MAX_SHOWN
+from mcpd.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,21 +46,63 @@ async def test_what_is_as_it_was_installed(installed: World) -> None:
     assert (await verify(installed)).error is None
 
 
-async def test_a_server_of_another_tool_is_looked_at_if_it_is_named(installed: World) -> None:
-    assert "org.test.other" in str((await verify(installed, "org.test.other")).error)
+async def test_of_a_server_of_another_tool_nothing_is_said_but_that(installed: World) -> None:
+    job = await verify(installed, IDS[0], "org.test.other")
+    assert isinstance(job.error, NotSupported)
+    assert "org.test.other was not installed by mcpd" in job.error.message
+    assert "not what was installed" not in job.error.message
+    (installed.store.get(IDS[0]).generation / "server.py").write_text("changed")
+    job = await verify(installed, "org.test.other", IDS[0])
+    assert isinstance(job.error, IntegrityMismatch)
+    assert f"{IDS[0]}:\n  changed: server.py" in job.error.message
+    assert "org.test.other was not installed by mcpd" in job.error.message
 
 
-async def test_a_reinstallation_mends_it_and_unpins_no_more_than_it_changes(installed: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_one_that_is_removed_meanwhile_is_not_called_another_one(installed: World, *, is_named: bool) -> None:
+    job = installed.installer.verify(IDS if is_named else (), os.getuid())
+    installed.store.remove(IDS[0])
+    await job.wait()
+    if is_named:
+        assert isinstance(job.error, NotFound)
+        assert IDS[0] in job.error.message
+    else:
+        assert job.state is JobState.DONE, job.error
+
+
+async def test_all_servers_are_listed_beside_the_event_loop(installed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing, listed = Store.list, list[threading.Thread]()
+
+    def noting(store: Store, **options: bool) -> Any:
+        listed.append(threading.current_thread())
+        return listing(store, **options)
+
+    monkeypatch.setattr(Store, "list", noting)
+    assert (await verify(installed)).error is None
+    assert listed
+    assert threading.current_thread() not in listed
+
+
+async def test_what_is_not_named_is_counted(installed: World) -> None:
+    for number in range(130):
+        (installed.store.get(IDS[0]).generation / f"added{number}").write_text("")
+    job = await verify(installed)
+    assert isinstance(job.error, IntegrityMismatch)
+    assert job.error.message.count("added: ") == MAX_SHOWN
+    assert f"\n  and {130 - MAX_SHOWN} more\n" in job.error.message
+
+
+async def test_a_reinstallation_mends_it_and_unpins_nothing(installed: World, tmp_path: Path) -> None:
     server_id, document = IDS[0], {**local(tmp_path / "src"), "id": IDS[0]}
     installed.store.set_pinned(server_id, True)
     (installed.store.get(server_id).generation / "server.py").write_text("changed")
     assert (await installed.install(document, reinstall=True)).error is None
     assert (await verify(installed)).error is None
-    for version, pinned in (("1.0", True), ("2.0", False)):
+    for version in ("1.0", "2.0"):
         assert (await installed.install({**document, "version": version}, reinstall=True)).error is None
         manifest = installed.store.get(server_id).manifest
         assert manifest is not None
-        assert is_pinned(manifest) is pinned
+        assert is_pinned(manifest)
 
 
 async def test_every_server_and_file_is_named(installed: World) -> None:
@@ -73,7 +118,8 @@ async def test_a_lock_file_that_is_gone_hides_nothing(installed: World) -> None:
     (installed.store.get(IDS[0]).generation / LOCK_FILE).unlink()
     job = await verify(installed)
     assert isinstance(job.error, IntegrityMismatch)
-    assert IDS[0] in job.error.message
+    assert f"cannot be told:\n{IDS[0]}:\n  cannot be told: {LOCK_FILE}" in job.error.message
+    assert "not what was installed" not in job.error.message
     assert "org.test.other" not in job.error.message
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from install_parts import World, local, project, reach
 
-from mcpd.errors import AlreadyInstalled, IntegrityMismatch, InvalidManifest, SignatureInvalid
-from mcpd.install import InstallOptions, Job, JobState
+from mcpd.errors import AlreadyInstalled, IntegrityMismatch, InvalidManifest, NotFound, SignatureInvalid, Unhealthy
+from mcpd.install import InstallOptions, Job, JobState, is_pinned
 from mcpd.install.bundle import Bundle
+from mcpd.install.lockfile import LOCK_FILE
 from mcpd.model import Entry
 from mcpd.trust.signing import new_key, sign
 
@@ -69,8 +70,16 @@ async def test_neither_a_pin_nor_a_newer_version_is_passed_over(world: World, tm
     with pytest.raises(AlreadyInstalled, match=r"newer than the 1\.0"):
         await world.fetch(local(source, version="1.0"))
     world.store.set_pinned(HELLO, True)
+    for reinstall in (False, True):
+        with pytest.raises(AlreadyInstalled, match=rf"pinned to 2.0, and what is offered is 3.0.*pin --remove {HELLO}"):
+            await world.fetch(local(source, version="3.0"), reinstall=reinstall)
     with pytest.raises(AlreadyInstalled, match="pinned to 2"):
-        await world.fetch(local(source, version="3.0"))
+        await world.update(HELLO, reinstall=True)
+    assert (await world.update(HELLO)).error is None
+    assert (await world.fetch(local(source, version="2.0"), reinstall=True)).error is None
+    with pytest.raises(AlreadyInstalled, match="pinned to 2"):
+        await world.fetch(local(source, version="1.0"))
+    world.store.set_pinned(HELLO, False)
     assert (await world.fetch(local(source, version="1.0"), reinstall=True)).error is None
 
 
@@ -95,6 +104,83 @@ async def test_a_rollback_goes_to_something_else_that_is_as_it_was_installed(wor
     assert isinstance(job.error, IntegrityMismatch)
     assert "server.py" in job.error.message
     assert world.store.active_generation(HELLO) == 1
+
+
+async def test_a_pin_that_was_removed_does_not_come_back(world: World, tmp_path: Path) -> None:
+    source = project(tmp_path / "src")
+    await world.fetch(local(source, version="1.0"))
+    world.store.set_pinned(HELLO, True)
+    assert (await world.install(local(source, "dual", version="2.0"))).error is None
+    manifest = world.store.get(HELLO).manifest
+    assert manifest is not None
+    assert is_pinned(manifest)
+    world.store.set_pinned(HELLO, False)
+    assert (await rolled_back(world)).error is None
+    assert world.updates() == {}
+    world.shelf.put(local(source, version="3.0"))
+    assert world.updates() == {HELLO: "3.0"}
+
+
+async def test_an_update_that_fails_costs_no_generation(world: World, tmp_path: Path) -> None:
+    source = project(tmp_path / "src")
+    for version in ("1.0", "1.1", "1.2"):
+        await world.fetch(local(source, version=version))
+    for version in ("2.0", "2.1"):
+        world.shelf.put(local(source, "exit", version=version))
+        assert isinstance((await world.update(HELLO)).error, Unhealthy)
+        assert world.store.generations(HELLO) == [1, 2, 3]
+
+
+async def tampered(world: World, source: Path) -> Path:
+    """Generation 1 with another file than was installed, behind generation 2, which is another version of the same."""
+    await world.fetch(local(source, version="1.0"))
+    world.shelf.put(local(source, version="2.0"))
+    assert (await world.update(HELLO)).error is None
+    path = world.store.generation_path(HELLO, 1)
+    with (path / "server.py").open("a") as file:
+        file.write("# more")
+    return path
+
+
+async def test_a_rollback_looks_at_its_files_though_the_versions_are_of_the_same(world: World, tmp_path: Path) -> None:
+    path = await tampered(world, project(tmp_path / "src"))
+    job = await rolled_back(world)
+    assert isinstance(job.error, IntegrityMismatch)
+    assert "changed: server.py" in job.error.message
+    assert JobState.ACTIVATING not in world.states(job)
+    assert world.store.active_generation(HELLO) == 2
+    (path / "server.py").write_text((tmp_path / "src/server.py").read_text())
+    assert (await rolled_back(world)).error is None
+    assert world.store.active_generation(HELLO) == 1
+
+
+@pytest.mark.parametrize("lock", ["{", "{}", ""])
+async def test_a_rollback_goes_nowhere_without_a_record(world: World, tmp_path: Path, lock: str) -> None:
+    path = await tampered(world, project(tmp_path / "src"))
+    (path / LOCK_FILE).write_text(lock)
+    if not lock:
+        (path / LOCK_FILE).unlink()
+    for options in ({}, {"generation": 1}):
+        job = await rolled_back(world, **options)
+        assert isinstance(job.error, IntegrityMismatch)
+        assert f"generation 1 of {HELLO} is what was installed cannot be told: {LOCK_FILE}" in job.error.message
+    assert world.store.active_generation(HELLO) == 2
+
+
+async def test_a_rollback_to_what_another_tool_installed_needs_no_record(world: World, tmp_path: Path) -> None:
+    directory = project(world.paths.user.installed / HELLO)
+    (directory / "manifest.json").write_text(json.dumps({**local(tmp_path / "src"), "installDir": str(directory)}))
+    await world.fetch(local(project(tmp_path / "src"), version="2.0"), reinstall=True)
+    assert (await rolled_back(world)).error is None
+    assert world.store.active_generation(HELLO) == 1
+
+
+async def test_where_nothing_is_to_go_back_to_that_is_said(world: World, tmp_path: Path) -> None:
+    await world.fetch(local(project(tmp_path / "src")))
+    assert isinstance((await rolled_back(world)).error, NotFound)
+    job = await rolled_back(world, generation=7)
+    assert isinstance(job.error, NotFound)
+    assert "no generation 7" in job.error.message
 
 
 def trusted(world: World, name: str = "honest") -> bytes:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, NoSpace, SourceUnavailable
-from mcpd.install.workbench import explain, strip_credentials
+from mcpd.install.workbench import explain
+from mcpd.model import strip_credentials
 
 NPM_LOG = """npm warn Unknown user config "nodedir".
 npm error code ETARGET

@@ -90,9 +90,19 @@ def test_requirement_files_include_each_other_inside_the_project_only(tmp_path: 
         PythonProject.read(root)
 
 
-def test_broken_project_files_are_named(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[project\n")
-    with pytest.raises(InvalidManifest, match=r"pyproject\.toml"):
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("[project\n", "cannot be read: "),
+        ("a" + ".a" * 100_000 + " = 1", r"cannot be read: a key of more than 64 parts \(at line 1, column 1\)"),
+        ("a = " + "9" * 5000, "cannot be read: a number of thousands of digits"),
+        ("a = '\udcff'", "cannot be read: not UTF-8"),
+    ],
+    ids=["open", "long-key", "digits", "bytes"],
+)
+def test_broken_project_files_are_named(tmp_path: Path, text: str, fault: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text, errors="surrogateescape")
+    with pytest.raises(InvalidManifest, match=rf"^pyproject\.toml of the project {fault}"):
         PythonProject.read(tmp_path)
 
 

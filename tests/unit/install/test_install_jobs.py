@@ -21,7 +21,7 @@ from mcpd.errors import (
 from mcpd.install import job as job_module
 from mcpd.install import jobs as jobs_module
 from mcpd.install.answers import Answers
-from mcpd.install.job import Job, JobEvent, JobKind, JobState, Need
+from mcpd.install.job import Job, JobEvent, JobKind, JobState, Need, PlanItem
 from mcpd.install.jobs import Jobs
 from mcpd.journal import JOB_FINISHED
 from mcpd.model import Manifest
@@ -99,6 +99,26 @@ async def test_progress_never_falls_and_ends_at_100(jobs: Jobs) -> None:
     assert job.progress == 101
     await job.wait()
     assert seen == [10, 60, 99, 100]
+
+
+async def test_of_several_the_server_at_work_is_named(jobs: Jobs) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def note(event: JobEvent) -> None:
+        if "server_id" in event.changed:
+            seen.append((event.job.server_id, len(event.job.plan)))
+
+    async def work(job: Job) -> None:
+        for index, server_id in enumerate(job.server_ids):
+            job.begin_part(index, len(job.server_ids), server_id)
+            job.show_plan([PlanItem("command", "x")])
+
+    jobs.subscribe(note)
+    one, two = (jobs.start(JobKind.UPDATE, found, 0, work) for found in (["a"], ["b", "c"]))
+    await one.wait()
+    await two.wait()
+    assert (one.server_id, two.server_id) == ("a", "")
+    assert seen == [("b", 0), ("c", 0), ("", 1)]
 
 
 async def test_a_failure_is_the_jobs_error(jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:

@@ -182,10 +182,10 @@ def test_hard_links_become_files_of_their_own(tmp_path: Path) -> None:
     assert (tmp_path / "outside").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
-def test_a_huge_file_of_a_python_project_is_not_read(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "limit"), [("requirements.txt", "1 MiB"), ("pyproject.toml", "0.25 MiB")])
+def test_a_huge_file_of_a_python_project_is_not_read(tmp_path: Path, name: str, limit: str) -> None:
     sparse(tmp_path / name)
-    with pytest.raises(InvalidManifest, match=f"{name} of the project is larger than 1 MiB"):
+    with pytest.raises(InvalidManifest, match=f"{name} of the project is larger than {limit}"):
         PythonProject.read(tmp_path)
 
 

@@ -76,6 +76,24 @@ def test_the_generation_in_use_until_now_stays_until_the_new_one_has_proved_itse
     assert store.generations(ONE) == list(range(2, keep + 2))
 
 
+def test_what_is_on_trial_costs_no_generation_unless_it_stays(paths: Paths) -> None:
+    store = Store(paths, Scope.USER, keep_generations=2)
+    for version in ("1", "2"):
+        install(store, version=version)
+    for _ in range(2):
+        generation = store.new_generation(ONE)
+        store.activate(generation, Manifest.parse(document(version="3"), "test"), on_trial=True)
+        store.rollback(ONE, 2)
+        store.discard(generation)
+        assert store.generations(ONE) == [1, 2]
+    held = store.new_generation(ONE)
+    store.hold(held, Manifest.parse(document(version="5"), "test"))
+    store.approve(ONE, held.number)
+    assert store.generations(ONE) == [1, 2]
+    store.prune(ONE)
+    assert store.generations(ONE) == [2, held.number]
+
+
 def test_rollback_and_forward_again(user: Store) -> None:
     for version in ("1", "2", "3"):
         install(user, version=version)

@@ -106,7 +106,10 @@ def test_only_what_was_looked_at_is_approved_of(user: Store) -> None:
 def test_the_number_of_what_was_dropped_is_not_given_again(user: Store) -> None:
     install(user)
     hold(user)
-    user.drop_held(ONE)
+    with pytest.raises(InvalidArgument, match="generation 2 waits for approval, not 3"):
+        user.drop_held(ONE, 3)
+    assert user.held(ONE) == 2
+    user.drop_held(ONE, 2)
     user.drop_held(ONE)
     assert user.held(ONE) is None
     assert user.get(ONE).pending == ""
@@ -205,10 +208,10 @@ def test_removal_takes_what_waits_along(paths: Paths, user: Store, tmp_path: Pat
     assert names_in(paths.user.generations) == [".lock"]
 
 
-def test_a_version_that_is_not_named_is_told_by_its_generation(user: Store) -> None:
+def test_what_waits_and_names_no_version_is_told_by_its_generation(user: Store) -> None:
     install(user)
     hold(user, "")
-    assert user.get(ONE).pending == "generation 2"
+    assert (user.get(ONE).pending, user.get(ONE).pending_generation) == ("", 2)
 
 
 @pytest.mark.parametrize("target", ["../1", "1", "x", "/", "0", "9" * 30, "nothing"])
@@ -272,6 +275,16 @@ def test_a_server_stays_pinned_whichever_version_is_chosen(user: Store) -> None:
     user.rollback(ONE, 3)
     user.rollback(ONE, 1, keep_pin=True)
     assert is_pinned()
+    user.set_pinned(ONE, False)
+    user.rollback(ONE, 3, keep_pin=True)
+    assert not is_pinned()
+    user.set_pinned(ONE, True)
+    install(user, version="4")
+    assert is_pinned()
+    number = hold(user, "5")
+    user.set_pinned(ONE, False)
+    approve(user, number)
+    assert not is_pinned()
 
 
 def test_pinning_another_tools_server_keeps_its_secrets_out_of_sight(paths: Paths, user: Store, tmp_path: Path) -> None:
