@@ -47,30 +47,34 @@ async def list_available(manager: Manager, call: Call, wanted: Mapping[str, Any]
         found, following = await manager.core.in_turn(
             call.uid, partial(manager.core.catalog.query, query, cursor, limit)
         )
-        records = [_record(manager, listing).raw for listing in found]
-        if len(records) < 2 or sum(map(len, records)) <= MAX_PAGE_BYTES:
+        records: list[Raw] = []
+        size = 0
+        for listing in found:
+            raw = _record(manager, listing).raw
+            size += len(raw)
+            if size > MAX_PAGE_BYTES and records:
+                break
+            records.append(raw)
+        if len(records) == len(found):
             return records, following
-        limit = len(records) // 2
+        limit = len(records)
 
 
 def _query(manager: Manager, wanted: Mapping[str, Any]) -> Query:
     from mcpd.catalog import Query  # noqa: PLC0415 -- with SQLite, which is not needed to start
 
-    only: frozenset[str] | None = None
-    without: frozenset[str] = frozenset()
-    for key, ids in (("installed", manager.installed_ids()), ("updatable", frozenset(manager.core.newer))):
-        wish = flag(wanted, key)
-        if wish:
-            only = ids if only is None else only & ids
-        elif wish is not None:
-            without |= ids
+    installed, newer = flag(wanted, "installed"), flag(wanted, "updatable")
+    without = manager.installed_ids() if installed is False else frozenset()
+    if newer is False:
+        without |= manager.core.newer.keys()
     return Query(
         text=option(wanted, "text", str, ""),
         category=option(wanted, "category", str, ""),
         source=option(wanted, "source", str, ""),
         installable=flag(wanted, "installable"),
-        only=only,
+        only=manager.installed_ids() if installed else None,
         without=without,
+        offers=frozenset((key, update.registry) for key, update in manager.core.newer.items()) if newer else None,
     )
 
 
@@ -99,13 +103,13 @@ def _offered(
     manager: Manager, fields: Mapping[str, Any], origin: str, installed: InstalledServer | None, *, verified: bool
 ) -> Record:
     """The record of what the registry *origin* offers; *installed* is updated from the one it came from alone."""
-    newer = installed is not None and installed.id in manager.core.newer
+    update = manager.core.newer.get(installed.id) if installed is not None else None
+    newer = update is not None and update.registry == origin
     if installed is not None and installed.manifest is not None:
         from mcpd.install.updates import recorded_registry  # noqa: PLC0415 -- not needed to start
 
         if recorded_registry(installed.manifest) not in (None, origin):
             fields = {key: value for key, value in fields.items() if key != "version"}
-            newer = False
     return available_record(fields, verified=verified, scope=str(manager.core.scope), installed=installed, newer=newer)
 
 
@@ -117,7 +121,7 @@ async def get_available(
     catalog, source = manager.core.catalog, option(options, "source", str, "")
     found = await asyncio.to_thread(catalog.find, server_id, source)
     others = await asyncio.to_thread(catalog.offers, [server_id])
-    fields = describe(found.entry) | {"origin": found.origin}
+    fields = describe(found.entry, found.origin) | {"origin": found.origin}
     record = _offered(manager, fields, found.origin, _installed(manager, server_id), verified=found.verified)
     entry = found.entry
     shown = record.variants()

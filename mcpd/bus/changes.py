@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus.dispatcher import Row
 from mcpd.bus.names import MANAGER, job_path
 from mcpd.bus.options import install_options, option
 from mcpd.bus.readfd import read_all, save_all
+from mcpd.bus.records import pending_version
 from mcpd.bus.wire import Variant
 from mcpd.catalog.listing import text
 from mcpd.errors import (
@@ -55,15 +56,13 @@ async def install_action(manager: Manager, call: Call, server_id: str, options: 
 
 def _is_vouched_for(offer: CatalogEntry) -> bool:
     """Whether it is known already that a trusted key vouches for *offer*: of a summary the rest is fetched later."""
-    from mcpd.install.summary import is_summary  # noqa: PLC0415 -- not needed to start
-
-    return offer.verified and not is_summary(offer.entry)
+    return offer.verified and not offer.entry.is_summary
 
 
-def install_details(_manager: Manager, call: Call, server_id: str, *_args: object) -> dict[str, str]:
-    """What a prompt says about an installation from the registries."""
+def install_details(_manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """What a prompt says about an installation from the registries: the version is that which would be installed."""
     offer = call.memo["offer"]
-    said = {"id": server_id, "source": offer.origin, "version": offer.entry.version}
+    said = {"id": server_id, "source": offer.origin, "version": install_options(options).version or offer.entry.version}
     said["signed-by"] = offer.signer if _is_vouched_for(offer) else ""
     return {key: text(value) for key, value in said.items() if value}
 
@@ -108,7 +107,7 @@ async def _manifest(call: Call, index: int) -> bytes:
 
 async def bundle_action(manager: Manager, call: Call, _bundle: int, options: Mapping[str, Any]) -> str:
     """What ``InstallBundle`` asks for: less where a signed registry pins it."""
-    pinned = option(options, "sha256", str, "").lower()
+    pinned = "" if option(options, "unverified", bool, default=False) else option(options, "sha256", str, "").lower()
     call.memo["pinned"] = bool(pinned and await asyncio.to_thread(manager.core.catalog.pins_sha256, pinned))
     return _TRUSTED if call.memo["pinned"] else _UNTRUSTED
 
@@ -134,10 +133,13 @@ async def install_bundle(manager: Manager, call: Call, bundle: int, options: Map
         # It may have taken minutes to arrive.
         signer = await asyncio.to_thread(manager.core.installer.bundle_signer, described)
         if call.memo["pinned"] and not signer:
-            raise NotAuthorized(
-                f"no trusted key vouches for this bundle as {described.entry.id}; leave out the option sha256 to be"
-                " asked for more"
-            )
+            said = f"no trusted key vouches for this bundle as {described.entry.id}"
+            if await asyncio.to_thread(manager.core.catalog.pins_sha256, sha256):
+                raise SignatureInvalid(
+                    f"{said}, for the registry that has this file has it under another id; the option 'unverified' has"
+                    " it installed like any other file"
+                )
+            raise NotAuthorized(f"{said} any more; try again to be asked for more")
         job = manager.core.installer.install_bundle(described, found, call.uid, signer)
         unless_begun.pop_all()
     return _path(job)
@@ -167,8 +169,9 @@ async def update_action(manager: Manager, call: Call, ids: Sequence[str], option
 
 
 def update_details(_manager: Manager, call: Call, ids: Sequence[str], *_args: object) -> dict[str, str]:
-    """What a prompt says about updates."""
-    return {"id": text(list(dict.fromkeys(ids)) or [offer.entry.id for offer in call.memo["newer"]])}
+    """What a prompt says about updates: of one its id, of several their ids."""
+    named = list(dict.fromkeys(ids)) or [offer.entry.id for offer in call.memo["newer"]]
+    return {"id" if len(named) == 1 else "ids": text(named)} if named else {}
 
 
 def update(manager: Manager, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
@@ -177,24 +180,36 @@ def update(manager: Manager, call: Call, ids: Sequence[str], options: Mapping[st
     return _path(manager.core.installer.update_to(wanted, call.memo["newer"], install_options(options), call.uid))
 
 
-def rollback(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
+async def rollback_details(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """What a prompt says about going back: to which generation, and to no other."""
+    from mcpd.install.history import way_back  # noqa: PLC0415 -- not needed to start
+
+    wanted = _generation(options)
+    with suppress(NotFound):  # which the installer tells in its own words
+        wanted = await asyncio.to_thread(way_back, manager.core.store, server_id, wanted)
+    call.memo["generation"] = wanted
+    return _generation_details(server_id, wanted)
+
+
+def rollback(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> str:
     """``Rollback``."""
-    return _path(manager.core.installer.rollback(server_id, call.uid, generation=_generation(options)))
+    return _path(manager.core.installer.rollback(server_id, call.uid, generation=call.memo["generation"]))
 
 
 async def approve_details(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
     """What a prompt says about an approval: which update it is about, and no other."""
     held = _generation(options) or await asyncio.to_thread(manager.core.store.held, server_id)
     call.memo["generation"] = held
-    return {"id": text(server_id)} | ({"generation": str(held)} if held else {})
+    return _generation_details(server_id, held)
 
 
-def approve(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> str:
+def approve(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
     """``Approve``."""
     held = call.memo["generation"]
     if held is None:
         raise NotFound(f"no update of {text(server_id)} waits for approval")
-    return _path(manager.core.installer.approve(server_id, call.uid, generation=held))
+    drop = option(options, "drop", bool, default=False)
+    return _path(manager.core.installer.approve(server_id, call.uid, generation=held, drop=drop))
 
 
 def verify(manager: Manager, call: Call, ids: Sequence[str], _options: Mapping[str, Any]) -> str:
@@ -280,7 +295,7 @@ async def get_pending(
             raise NotFound(f"no update of {server_id} waits for approval")
         about = {
             "generation": Variant("u", held),
-            "version": Variant("s", text(server.pending)),
+            "version": Variant("s", pending_version(server)),
             "from-version": Variant("s", text(server.manifest.version if server.manifest else "")),
         }
         changes = compare(store.tools(server_id) or [], store.generation_tools(server_id, held) or [])
@@ -312,6 +327,10 @@ def _id_details(_target: Manager, _call: Call, server_id: str, *_args: object) -
     return {"id": text(server_id)}
 
 
+def _generation_details(server_id: str, number: int | None) -> dict[str, str]:
+    return {"id": text(server_id)} | ({"generation": str(number)} if number else {})
+
+
 def _manifest_details(_target: Manager, call: Call, *_args: object) -> dict[str, str]:
     signer = call.memo.get("signer", "")
     return {"source": "manifest"} | ({"signed-by": text(signer)} if signer else {})
@@ -330,7 +349,7 @@ METHODS: Final = {
     (MANAGER, "InstallBundle"): Row(install_bundle, bundle_action, _bundle_details, changes=True),
     (MANAGER, "Update"): Row(update, update_action, update_details, changes=True),
     (MANAGER, "Uninstall"): Row(uninstall, "uninstall", _id_details, changes=True),
-    (MANAGER, "Rollback"): Row(rollback, "rollback", _id_details, changes=True),
+    (MANAGER, "Rollback"): Row(rollback, "rollback", rollback_details, changes=True),
     (MANAGER, "Approve"): Row(approve, "approve", approve_details, changes=True),
     (MANAGER, "SetPinned"): Row(set_pinned, "configure", _id_details, changes=True),
     # What only reads the disk or the network changes nothing.

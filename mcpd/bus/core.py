@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mcpd.catalog import Catalog
     from mcpd.install.installer import Installer
+    from mcpd.install.newer import Update
     from mcpd.paths import Scope
     from mcpd.runtime.sessions import Session, Sessions
     from mcpd.settings import Settings
@@ -51,14 +52,16 @@ class Core:
     version: str
     bundles: Path
     """Where bundles that callers bring are kept until they are installed."""
-    newer: Mapping[str, str] = field(default_factory=dict)
-    """Versions that the registries offer over the installed ones, by server id, as of :meth:`look_for_updates`."""
+    newer: Mapping[str, Update] = field(default_factory=dict)
+    """What the registries have newer than what is installed, by server id, as of :meth:`look_for_updates`."""
 
     began: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the registries have been read that nobody had read when mcpd started."""
     readers: Executor = field(default_factory=lambda: ThreadPoolExecutor(READERS, "reader"))
     """Apart from the threads in which servers are started and installed, so that no search keeps those waiting."""
     turns: Turns = field(default_factory=lambda: Turns(READERS, 1))
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while updates are looked for: of two looks the one that began first must not have the last word."""
     sandbox_problem: str = ""
     """Why servers cannot be confined here, and so are not started; empty if they can, or while it is found out."""
 
@@ -99,10 +102,11 @@ class Core:
 
     async def look_for_updates(self) -> None:
         """Compare the installed servers with what the registries offered when they were last read."""
-        try:
-            self.newer = await asyncio.to_thread(self.installer.updates)
-        except McpdError as error:
-            log.warning("Updates cannot be looked for: %s", error.message)
+        async with self.looking:
+            try:
+                self.newer = await asyncio.to_thread(self.installer.updates)
+            except McpdError as error:
+                log.warning("Updates cannot be looked for: %s", error.message)
 
     async def spawn(
         self, server_id: str, fds: Mapping[int, int], uid: int, sender: str, environment: Mapping[str, str]

@@ -263,5 +263,8 @@ def _marshal(method: Method, result: Any) -> bytes:
         # A value of our own that does not fit is our fault, not the caller's argument.
         raise RuntimeError(f"{method.name} gave what its signature {method.gives!r} cannot carry") from error
     if len(body) > MAX_REPLY:
-        raise LimitExceeded(f"the answer of {method.name} has {len(body)} bytes, more than can be sent")
+        raise LimitExceeded(
+            f"the answer of {method.name} has {len(body)} bytes, and {MAX_REPLY} can be sent; ask for less of it, if it"
+            " takes a filter or a limit"
+        )
     return body

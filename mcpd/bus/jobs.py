@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.bus import configuration
 from mcpd.bus.dispatcher import Row
 from mcpd.bus.names import JOB
+from mcpd.bus.options import option
 from mcpd.bus.records import plain
 from mcpd.bus.wire import Variant
 from mcpd.errors import InvalidArgument
@@ -32,7 +33,7 @@ CHANGES: Final = {
     "plan": "Plan",
 }
 """Attributes of a job that change, and the properties they are."""
-URGENT: Final = frozenset({"state", "needs", "cancellable"})
+URGENT: Final = frozenset({"server_id", "state", "needs", "cancellable"})
 
 
 @dataclass(slots=True)
@@ -68,11 +69,16 @@ class JobObject:
         """``Cancel``."""
         self.job.cancel()
 
-    def proceed(self, call: Call, _options: Mapping[str, Any]) -> None:
+    def proceed(self, call: Call, options: Mapping[str, Any]) -> None:
         """``Proceed``."""
-        if self.job.needs != call.memo["needs"]:
-            raise InvalidArgument(f"job {self.job.number} waits for something else now; look at its Needs again")
-        self.job.proceed()
+        job = self.job
+        meant = option(options, "server-id", str, "")
+        if job.question != call.memo["question"] or (meant and meant != job.server_id):
+            now = f"is at {job.server_id} and " if job.server_id else ""
+            raise InvalidArgument(
+                f"job {job.number} {now}does not ask that any more; look at its ServerId and Needs again"
+            )
+        job.proceed()
 
     def set_config(self, _call: Call, changes: Mapping[str, Any], _options: Mapping[str, Any]) -> None:
         """``SetConfig``."""
@@ -88,7 +94,7 @@ def _foreign(target: JobObject, call: Call, *_args: object) -> str | None:
 
 
 def _proceeding(target: JobObject, call: Call, *args: object) -> str | None:
-    call.memo["needs"] = list(target.job.needs)
+    call.memo["question"] = target.job.question
     agrees = target.job.state is JobState.NEEDS_CONSENT
     return _foreign(target, call, *args) or ("install-trusted" if agrees and _is_update(target) else None)
 

@@ -207,10 +207,6 @@ def _stdio(call: Call, fds: Mapping[int, int]) -> tuple[dict[int, int], dict[int
     return {0: server_in, 1: server_out}, {0: call.ends.add(client_in), 1: call.ends.add(client_out)}
 
 
-def _id_details(_target: Manager, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
-    return {"id": text(server_id)}
-
-
 def _key_details(_target: Manager, _call: Call, server_id: str, key: Any, *_args: object) -> dict[str, str]:
     return {"id": text(server_id), "keys": text(key if isinstance(key, str) else list(key))}
 

@@ -6,17 +6,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import hashlib
 import os
 import socket
 import stat
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
+from mcpd.catalog.newfile import new_file
 from mcpd.errors import InvalidArgument, LimitExceeded, TimedOut, from_oserror
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
 READ_TIMEOUT: Final = 10.0
@@ -34,51 +34,48 @@ async def read_all(fd: int, limit: int, what: str, timeout: float = READ_TIMEOUT
     :class:`~mcpd.errors.TimedOut`.
     """
     data = bytearray()
-    with _explained(what, timeout):
-        async with asyncio.timeout(timeout), aclosing(_pieces(fd, limit, what)) as pieces:
-            async for piece in pieces:
-                data += piece
+    async with _arriving(fd, limit, what, timeout) as pieces:
+        async for piece in pieces:
+            data += piece
     return bytes(data)
 
 
 async def save_all(fd: int, path: Path, limit: int, what: str, timeout: float) -> str:  # noqa: ASYNC109
     """Write everything up to the end of *fd* to the new file *path*; returns its sha256 in hexadecimal.
 
-    Takes and raises what :func:`read_all` does, and :class:`~mcpd.errors.NoSpace`; then there is no file.
+    Takes and raises what :func:`read_all` does, and what writing may raise (:class:`~mcpd.errors.NoSpace`), which names
+    *path*; then there is no file.
     """
-    digest = hashlib.sha256()
-    with _explained(what, timeout), contextlib.ExitStack() as unless_done:
-        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        unless_done.callback(path.unlink)
-        with open(target, "wb") as file:  # noqa: ASYNC230, PTH123 - a descriptor
-            async with asyncio.timeout(timeout), aclosing(_pieces(fd, limit, what)) as pieces:
-                async for piece in pieces:
-                    digest.update(piece)
-                    await asyncio.to_thread(file.write, piece)
-        unless_done.pop_all()
-    return digest.hexdigest()
+    async with new_file(path) as file:
+        async with _arriving(fd, limit, what, timeout) as pieces:
+            async for piece in pieces:
+                await file.write(piece)
+        return await file.finish()
 
 
-@contextlib.contextmanager
-def _explained(what: str, seconds: float) -> Generator[None]:
+@contextlib.asynccontextmanager
+async def _arriving(fd: int, limit: int, what: str, seconds: float) -> AsyncGenerator[AsyncGenerator[bytes]]:
+    """What *fd* holds, piece by piece, for a block that has to be done with it within *seconds*."""
     try:
-        yield
+        async with asyncio.timeout(seconds), aclosing(_pieces(fd, limit, what)) as pieces:
+            yield pieces
     except TimeoutError:
         raise TimedOut(f"{what}: its end did not arrive within {seconds:.0f} s; close the writing end") from None
-    except OSError as error:
-        raise from_oserror(error, f"reading {what}") from error
 
 
 async def _pieces(fd: int, limit: int, what: str) -> AsyncGenerator[bytes]:
     """What *fd* holds, piece by piece; more than *limit* bytes are refused."""
-    mode, total = os.fstat(fd).st_mode, 0
-    pieces = _of_memfd(fd, what) if stat.S_ISREG(mode) else _of_stream(fd, mode, what)
-    async with aclosing(pieces):
-        async for piece in pieces:
-            total += len(piece)
-            if total > limit:
-                raise LimitExceeded(f"{what} is longer than {limit} bytes")
-            yield piece
+    try:
+        mode, total = os.fstat(fd).st_mode, 0
+        pieces = _of_memfd(fd, what) if stat.S_ISREG(mode) else _of_stream(fd, mode, what)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                total += len(piece)
+                if total > limit:
+                    raise LimitExceeded(f"{what} is longer than {limit} bytes")
+                yield piece
+    except OSError as error:
+        raise from_oserror(error, f"reading {what}") from error
 
 
 async def _of_memfd(fd: int, what: str) -> AsyncGenerator[bytes]:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.bus import wire
 from mcpd.bus.wire import Raw, Variant
 from mcpd.catalog.listing import describe, text, texts
+from mcpd.store.documents import origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from mcpd.install.newer import Update
     from mcpd.model import ConfigProperty, JsonValue, Manifest
     from mcpd.store import InstalledServer
 
@@ -70,13 +72,13 @@ class Record:
         }
 
 
-def installed_record(server: InstalledServer, *, available: str, sandboxed: bool) -> Record:
-    """The record of an installed *server*; *available* is a newer version that a registry offers, else empty."""
+def installed_record(server: InstalledServer, *, update: Update | None, sandboxed: bool) -> Record:
+    """The record of an installed *server*; *update* is what a registry has newer."""
     found: dict[str, object] = {"id": text(server.id), "name": text(server.id), "summary": "", "version": ""}
     if server.manifest is not None:
         fields = describe(server.manifest)
         found |= fields | {"transports": _transports(fields)}
-        origin = _origin(server.manifest)
+        origin = origin_of(server.manifest)
         found |= {"verified": bool(origin.get("verified")), "pinned": origin.get("pinned") is True}
         found["sharing"] = server.manifest.runtime.sharing
         found["run-as"] = server.manifest.runtime.run_as
@@ -85,13 +87,13 @@ def installed_record(server: InstalledServer, *, available: str, sandboxed: bool
     found |= {
         "id": text(server.id),
         "scope": str(server.scope),
-        "state": _state(server, available),
+        "state": _state(server, update),
         "problem": text(server.problem or server.entry.problem or server.clash),
-        "available-version": text(available),
+        "available-version": text(update.version if update else ""),
         "sandboxed": sandboxed,
         "configured": server.configured,
         "installable": True,
-        "pending-version": text(server.pending),
+        "pending-version": pending_version(server),
     }
     return Record.make(found)
 
@@ -106,6 +108,8 @@ def details(server: InstalledServer) -> dict[str, Variant]:
     if server.entry.policy:
         found["policy"] = Variant("s", text(server.entry.policy))
     found["digest"] = Variant("s", _digest(server, manifest))
+    if key := origin_of(manifest).get("verified"):
+        found["signed-by"] = Variant("s", text(str(key)))
     protocols = _protocols(server)
     if protocols is not None:
         found["protocols"] = Variant("as", protocols)
@@ -147,17 +151,21 @@ def property_of(prop: ConfigProperty) -> dict[str, Variant]:
 def available_record(
     fields: Mapping[str, Any], *, verified: bool, scope: str, installed: InstalledServer | None, newer: bool
 ) -> Record:
-    """The record of what a registry offers: *fields* as :func:`mcpd.catalog.listing.describe` gives them."""
+    """The record of what a registry offers: *fields* as :func:`mcpd.catalog.listing.describe` gives them.
+
+    Of what is *installed* its version and trust are shown, as the state is about that.
+    """
     state = "available" if installed is None else "updatable" if newer else "installed"
     found: dict[str, object] = {**fields, "scope": scope, "state": state, "verified": verified}
     found["transports"] = _transports(fields)
     if installed is not None:
         found["scope"] = str(installed.scope)
         found["configured"] = installed.configured
-        found["pending-version"] = text(installed.pending)
+        found["pending-version"] = pending_version(installed)
         if installed.manifest is not None:
             found |= {"available-version": fields.get("version", ""), "version": text(installed.manifest.version)}
-            found["pinned"] = _origin(installed.manifest).get("pinned") is True
+            origin = origin_of(installed.manifest)
+            found |= {"pinned": origin.get("pinned") is True, "verified": bool(origin.get("verified"))}
     return Record.make(found)
 
 
@@ -168,18 +176,20 @@ def _transports(fields: Mapping[str, Any]) -> list[Raw]:
     ]
 
 
-def _origin(manifest: Manifest) -> Mapping[str, Any]:
-    """What mcpd noted about where *manifest* is from."""
-    origin = (manifest.model_extra or {}).get("origin")
-    return origin if isinstance(origin, Mapping) else {}
+def pending_version(server: InstalledServer) -> str:
+    """The version of the update of *server* that waits for approval, in words where it has none; empty if none waits.
+
+    Whoever shows it tells by it that there is one.
+    """
+    return text(server.pending) or (f"generation {server.pending_generation}" if server.pending_generation else "")
 
 
-def _state(server: InstalledServer, available: str) -> str:
+def _state(server: InstalledServer, update: Update | None) -> str:
     if server.manifest is None or server.problem:
         return "broken"
     if server.entry.disabled or (server.manifest.model_extra or {}).get("disabled") is True:
         return "disabled"
-    return "updatable" if available else "installed"
+    return "updatable" if update is not None else "installed"
 
 
 def plain(values: Mapping[str, JsonValue]) -> dict[str, Variant]:

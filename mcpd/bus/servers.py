@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mcpd.bus.core import Core
     from mcpd.bus.objects import Objects
     from mcpd.bus.wire import Variant
+    from mcpd.install.newer import Update
     from mcpd.store import InstalledServer
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class ServerObject:
     """An installed server on the bus."""
 
     server: InstalledServer
-    available: str
+    update: Update | None
     record: Record
     interface: str = SERVER
 
@@ -44,6 +45,7 @@ class Servers:
         self._core = core
         self._objects = objects
         self._known: dict[str, ServerObject] = {}
+        self._looked = False
 
     def __len__(self) -> int:
         return len(self._known)
@@ -66,9 +68,11 @@ class Servers:
         for server_id in gone:
             del self._known[server_id]
             self._objects.remove(server_path(server_id))
-        changed = [self._update(server, newer.get(server_id, "")) for server_id, server in found.items()]
-        if gone or any(changed):
+        changed = [self._update(server, newer.get(server_id)) for server_id, server in found.items()]
+        # What is there when the first look is taken is no change.
+        if self._looked and (gone or any(changed)):
             self._objects.emit(ROOT, "CatalogChanged")
+        self._looked = True
         return [self._known[server_id].record for server_id in found]
 
     def get(self, server_id: str) -> ServerObject:
@@ -82,27 +86,26 @@ class Servers:
         """The servers as the store has them, by id, as of the last look."""
         return {server_id: known.server for server_id, known in self._known.items()}
 
-    def _update(self, server: InstalledServer, available: str) -> bool:
-        """Whether a process of it may be another one than before."""
+    def _update(self, server: InstalledServer, update: Update | None) -> bool:
+        """Whether anything about it is otherwise than before, or a process of it may be another one."""
         known = self._known.get(server.id)
         sandboxed = self._core.settings.runtime.sandbox == "on"
         # The store gives the same object as long as nothing about a server has changed.
         if (
             known is not None
             and known.server is server
-            and (known.available, known.record.values["sandboxed"]) == (available, sandboxed)
+            and (known.update, known.record.values["sandboxed"]) == (update, sandboxed)
         ):
             return False
-        record = installed_record(server, available=available, sandboxed=sandboxed)
+        record = installed_record(server, update=update, sandboxed=sandboxed)
         if known is None:
-            known = self._known[server.id] = ServerObject(server, available, record)
-            self._objects.add(server_path(server.id), known)
-            return False
-        has_changed = known.server is not server
+            self._known[server.id] = added = ServerObject(server, update, record)
+            self._objects.add(server_path(server.id), added)
+            return True
         before, known.record = known.record.values, record
-        known.server, known.available = server, available
+        known.server, known.update = server, update
         self._objects.changed(server_path(server.id), _different(before, record.values), urgent=True)
-        return has_changed
+        return True
 
 
 def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -52,16 +52,19 @@ async def run_job(
     *,
     fds: Sequence[int] = (),
     answers: Answers | None = None,
+    file: str = "",
+    about: str = "",
 ) -> str:
     """Call the Manager's *member*, which starts a job, and return when that has ended well.
 
     The result is the id of the server that the job was about, empty if it was about several or none. What an
-    installation comes to is shown as soon as it is known.
+    installation comes to is shown as soon as it is known. *file* is the name of the file that was sent, *about* what
+    its progress is shown under where mcpd names no server.
 
     Raises the error the job ended with; :class:`~mcpd.errors.NotAuthorized` if a needed consent is not given
     and :class:`~mcpd.errors.ConfigMissing` if a needed value is not. Whatever ends it early cancels the job.
     """
-    follower = _Follower(answers or Answers())
+    follower = _Follower(answers or Answers(), file=file, about=about)
     async with _following(follower, bus, member, signature, args, fds) as task:
         await follower.follow()
         result = await task
@@ -70,13 +73,15 @@ async def run_job(
 
 
 async def foresee_job(
-    bus: Client, member: str, signature: str, args: Sequence[object], *, fds: Sequence[int] = ()
+    bus: Client, member: str, signature: str, args: Sequence[object], *, fds: Sequence[int] = (), file: str = ""
 ) -> Foreseen:
     """Call *member*, which starts a job, with the option ``dry-run`` among *args*; returns what the job comes to.
 
+    *file* is the name of the file that was sent.
+
     Raises the error of a job that ends before that is known.
     """
-    follower = _Follower(Answers(), foresee=True)
+    follower = _Follower(Answers(), foresee=True, file=file)
     async with _following(follower, bus, member, signature, args, fds) as task:
         await follower.follow()
         result = await task
@@ -108,8 +113,10 @@ async def _following(
 class _Follower:
     """Shows one job and answers what it asks; with *foresee*, only until it is known what the job comes to."""
 
-    def __init__(self, answers: Answers, *, foresee: bool = False) -> None:
+    def __init__(self, answers: Answers, *, foresee: bool = False, file: str = "", about: str = "") -> None:
         self._answers = answers
+        self._file = file
+        self._about = about
         self._foresee = foresee
         self._changes: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._job: Remote | None = None
@@ -133,19 +140,23 @@ class _Follower:
             self.server_id = str(properties.get("ServerId") or self.server_id)
             self._show_plan(properties.get("Plan") or [])
             if not (self._foresee and self.plan and properties.get("State") == "cancelled"):  # which a dry run ends as
-                self.view.show(properties)
+                self.view.show(properties | {"ServerId": properties.get("ServerId") or self._about})
             if self._job is not None and properties.get("State") in {"needs-consent", "needs-config"}:
                 await self._answer(self._job, properties)
 
     def _show_plan(self, plan: list[dict[str, Any]]) -> None:
-        if plan in ([], self.plan):
+        if not plan:
+            return
+        from mcpd.cli.plan_output import PACKAGES, named, plan_lines  # noqa: PLC0415 - which few jobs need
+
+        plan = named(plan, self._file) if self._file else plan
+        if plan == self.plan:
             return
         self.plan = plan
         if not self._foresee:
-            from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - which few jobs need
-
             self.view.pause()
-            note("\n".join([f"{clean(self.server_id)}:" if self.server_id else "the plan:", *plan_lines(plan)]))
+            heading = f"{clean(self.server_id)}:" if self.server_id else "the plan:"
+            note("\n".join([heading, *plan_lines(plan, PACKAGES)]))
 
     async def cancel(self, task: asyncio.Task[JobResult]) -> None:
         """Cancel the job and wait a little for its end; what it cannot undo goes on without us."""
@@ -166,7 +177,7 @@ class _Follower:
         server = clean(properties.get("ServerId", ""))
         if properties["State"] == "needs-consent":
             self._consent(server, needs)
-            await job.call("Proceed", "a{sv}", [{}])
+            await job.call("Proceed", "a{sv}", [{"server-id": properties.get("ServerId", "")}])
         else:
             await self._configure(server, job, needs)
 

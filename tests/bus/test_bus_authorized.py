@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import io
 import json
 import os
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mcpd.bus.names import PROPERTIES
+from mcpd.bus.wire import Variant
 from mcpd.errors import Busy, InvalidArgument, NotAuthorized, NotFound, SignatureInvalid
 from mcpd.install.job import Job, JobKind, JobState, Need
+from mcpd.install.lockfile import write_lock
+from mcpd.install.outcome import Outcome
+from mcpd.model import Entry, Manifest
 from mcpd.paths import Scope
+from mcpd.store import Store
 from mcpd.trust.signing import new_key, sign
+from tests.bus.harness import next_signal
 from tests.bus.inside import served
 from tests.bus.polkit_mock import SOMEBODY, TEMPLATE, people, polkitd
 from tests.bus.test_bus_catalogue import entry, refreshed, write
@@ -92,6 +96,7 @@ async def test_less_is_asked_for_what_a_key_vouches_for(
     ((found, details),) = await asked(machine, ("Install", "sa{sv}", [f"org.test.{name}", options]))
     assert found == action
     assert details["id"] == f"org.test.{name}"
+    assert details["version"] == options.get("version", "1.0")
     assert details.get("signed-by", "") == ("admin" if action == "install-trusted" else "")
     assert details["source"].endswith("signed.json")
 
@@ -136,42 +141,6 @@ async def test_a_bundle_that_a_signed_registry_pins_is_vouched_for(machine: Mach
         assert found == action
     os.close(read)
     os.close(write_end)
-
-
-async def test_a_bundle_must_still_be_vouched_for_when_it_has_arrived(machine: Machine, signed: bytes) -> None:
-    packed = io.BytesIO()
-    manifest = {
-        "manifest_version": "0.3", "name": "late", "version": "1.0.0", "description": "d", "author": {"name": "a"},
-        "server": {"type": "node", "entry_point": "i.js", "mcp_config": {"command": "node", "args": ["i.js"]}},
-    }  # fmt: skip
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("manifest.json", json.dumps(manifest))
-    sha256 = hashlib.sha256(packed.getvalue()).hexdigest()
-    source = {"type": "mcpb", "url": "https://x.example/x.mcpb", "sha256": sha256}
-    registry = machine.paths.system.sources_list.with_name("late.json")
-    data = write(registry, {**entry("late", transports=[], source=source), "id": "late"})
-    registry.with_name("late.json.sig").write_bytes(sign(data, signed))
-    machine.paths.system.sources_list.write_text(f"{registry.as_uri()}\n")
-    read, write_end = os.pipe()
-    async with (
-        people(machine) as (one, _, uids, third),
-        served(machine, scope=Scope.SYSTEM, uids=uids) as core,
-        polkitd(machine, third, TEMPLATE) as mock,
-    ):
-        await core.catalog.refresh()
-        await mock.answer(PREFIX + "install-trusted", "yes")
-        options = {"sha256": sha256.upper()}
-        call = asyncio.create_task(one.manager.call("InstallBundle", "ha{sv}", [0, options], fds=[read]))
-        while not await mock.calls():
-            await asyncio.sleep(0.01)
-        core.keys.remove("admin")
-        os.write(write_end, packed.getvalue())
-        os.close(write_end)
-        with pytest.raises(NotAuthorized, match="no trusted key vouches for this bundle as late"):
-            await call
-        assert list(core.bundles.iterdir()) == []
-        assert core.installer.jobs.list() == []
-    os.close(read)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +189,34 @@ async def test_least_is_asked_for_an_update_that_is_vouched_for(
     assert (found, details) == (action, {"id": f"org.test.{name}"})
 
 
+@pytest.mark.parametrize("named", [True, False])
+async def test_who_is_asked_about_several_updates_is_told_their_ids(
+    machine: Machine, signed: bytes, tmp_path: Path, *, named: bool
+) -> None:
+    assert signed
+    origin = {"registry": (tmp_path / "signed.json").as_uri()}
+    ids = ["org.test.bundle", "org.test.pinned"]
+    for server_id in ids:
+        machine.install(server_id, where=machine.paths.system.installed, scope="system", version="0.5", origin=origin)
+    ((_, details),) = await asked(machine, ("Update", "asa{sv}", [ids if named else [], {}]))
+    assert details == {"ids": "org.test.bundle, org.test.pinned"}
+
+
+async def test_who_is_asked_about_going_back_is_told_where_to(machine: Machine) -> None:
+    store = Store(machine.paths, Scope.SYSTEM)
+    for version in ("1", "2", "3"):
+        generation = store.new_generation("x")
+        write_lock(generation.path, Entry.parse({"id": "x"}, version), Outcome(), registry="", content=version)
+        store.activate(generation, Manifest.parse({"id": "x", "version": version}, "test"))
+    for options, expected in (
+        ({}, "2"),
+        ({"generation": Variant("u", 1)}, "1"),
+        ({"generation": Variant("u", 7)}, "7"),
+    ):
+        ((action, details),) = await asked(machine, ("Rollback", "sa{sv}", ["x", options]))
+        assert (action, details) == ("rollback", {"id": "x", "generation": expected})
+
+
 async def test_an_update_changes_no_configuration(core: Core, client: Client) -> None:
     with pytest.raises(InvalidArgument, match="SetConfig"):
         await client.manager.call("Update", "asa{sv}", [["x"], {"config": {"level": "high"}}])
@@ -229,13 +226,14 @@ async def test_an_update_changes_no_configuration(core: Core, client: Client) ->
 
 
 def waiting(core: Core, kind: JobKind) -> tuple[Job, str]:
-    """A job of :data:`SOMEBODY` that wants a permission agreed to, and its object."""
+    """A job of :data:`SOMEBODY` about two servers that want the same permission agreed to, and its object."""
 
     async def work(job: Job) -> None:
-        await job.ask_consent([Need("permission", "network")])
-        await job.ask_consent([Need("permission", "filesystem:rw:/")])
+        for index, server_id in enumerate(("x", "y")):
+            job.begin_part(index, 2, server_id)
+            await job.ask_consent([Need("permission", "network")])
 
-    job = core.installer.jobs.start(kind, ["x"], SOMEBODY, work)
+    job = core.installer.jobs.start(kind, ["x", "y"], SOMEBODY, work)
     return job, f"/org/mcpd/Mcp1/job/{job.number}"
 
 
@@ -277,11 +275,31 @@ async def test_nobody_agrees_to_what_came_up_while_they_were_asked(machine: Mach
         await mock.waiting(1)
         job.proceed()
         await one.manager.call("ListServers", "a{sv}", [{}])
-        assert [need.key for need in job.needs] == ["filesystem:rw:/"]
+        assert (job.server_id, [need.key for need in job.needs]) == ("y", ["network"])
         await mock.call("Release")
-        with pytest.raises(InvalidArgument, match="something else"):
+        with pytest.raises(InvalidArgument, match="is at y and does not ask that"):
             await call
         assert job.state is JobState.NEEDS_CONSENT
+
+
+async def test_who_names_the_server_agrees_to_no_other(core: Core, client: Client) -> None:
+    async def work(job: Job) -> None:
+        for index, server_id in enumerate(("x", "y")):
+            job.begin_part(index, 2, server_id)
+            await job.ask_consent([Need("permission", "network")])
+
+    job = core.installer.jobs.start(JobKind.INSTALL, ["x", "y"], os.getuid(), work)
+    remote = client.job(f"/org/mcpd/Mcp1/job/{job.number}")
+    async with client.signals(interface=PROPERTIES) as signals:
+        await remote.call("Proceed", "a{sv}", [{"server-id": "x"}])
+        while (await next_signal(signals, "PropertiesChanged")).args[1].get("ServerId") != "y":
+            pass
+    with pytest.raises(InvalidArgument, match="ServerId"):
+        await remote.call("Proceed", "a{sv}", [{"server-id": "x"}])
+    assert ((await remote.properties())["ServerId"], job.state) == ("y", JobState.NEEDS_CONSENT)
+    await remote.call("Proceed", "a{sv}", [{"server-id": "y"}])
+    await job.wait()
+    assert (await remote.properties())["ServerId"] == ""
 
 
 async def test_the_update_that_waited_at_first_is_approved_of(
@@ -290,7 +308,8 @@ async def test_the_update_that_waited_at_first_is_approved_of(
     seen: list[object] = []
     held = iter([3, 4])
 
-    def approve(_server_id: str, _uid: int, *, generation: int | None) -> None:
+    def approve(_server_id: str, _uid: int, *, generation: int | None, drop: bool) -> None:
+        assert not drop
         seen.append(generation)
         raise NotFound("no such update")
 

@@ -6,16 +6,23 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mcpd.bus import catalogue
 from mcpd.bus.dispatcher import MAX_REPLY
-from mcpd.bus.names import MANAGER
+from mcpd.bus.names import MANAGER, ROOT
+from mcpd.bus.wire import Variant
 from mcpd.errors import InvalidArgument, LimitExceeded, NotFound, ReadOnly
+from mcpd.install.newer import Update
+from mcpd.model import Manifest
 from mcpd.paths import Scope
 from mcpd.trust.signing import new_key, sign
+from tests.bus.harness import PATIENCE, next_signal
 from tests.bus.inside import served
 from tests.bus.polkit_mock import people
 from tests.unit.catalog.catalog_server import answer, serving
@@ -122,7 +129,7 @@ async def test_what_no_bus_carries_is_not_sent(core: Core, client: Client, monke
     tools = [{"name": "t", "description": "x" * MAX_REPLY}]
     monkeypatch.setattr(type(core.store), "held", lambda _store, _server_id: 2)
     monkeypatch.setattr(type(core.store), "generation_tools", lambda _store, _server_id, _number: tools)
-    with pytest.raises(LimitExceeded, match="GetPending"):
+    with pytest.raises(LimitExceeded, match=f"GetPending .* {MAX_REPLY} can be sent; ask for less"):
         await client.manager.call("GetPending", "s", ["x"])
     assert [server["id"] for server in await client.manager.call("ListServers", "a{sv}", [{"id": "x"}])] == ["x"]
 
@@ -168,6 +175,120 @@ async def test_only_the_registry_a_server_came_from_updates_it(
         for record in (listed, shown):
             assert (record["state"], record["version"], record.get("available-version", "")) == said
     assert ("org.test.y" in core.newer) is (registry == "a.json")
+
+
+async def test_what_can_be_updated_is_shown_as_the_registry_has_it_that_updates_it(
+    core: Core, client: Client, machine: Machine, tmp_path: Path
+) -> None:
+    first, second = (tmp_path / "a.json").as_uri(), (tmp_path / "b.json").as_uri()
+    write(tmp_path / "a.json", entry("y", version="1.0"))
+    write(tmp_path / "b.json", entry("y", version="2.0"))
+    machine.install("org.test.y", where=machine.paths.user.installed, origin={"registry": second})
+    for url in (first, second):
+        await client.manager.call("AddSource", "sa{sv}", [url, {}])
+    await refreshed(client)
+    assert core.newer == {"org.test.y": ("2.0", second)}
+    for more in ({}, {"installed": True}, {"text": "the y"}, {"source": second}):
+        found, _ = await client.manager.call("ListAvailable", "a{sv}s", [{"updatable": True, **more}, ""])
+        shown = [(record["origin"], record["state"], record["available-version"]) for record in found]
+        assert shown == [(second, "updatable", "2.0")]
+    assert await available(client, updatable=True, source=first) == []
+    assert await available(client, updatable=False) == []
+    assert await available(client, updatable=True, installed=False) == []
+
+
+async def test_an_update_that_names_no_version_is_one_everywhere(
+    core: Core, client: Client, machine: Machine, tmp_path: Path
+) -> None:
+    registry = (tmp_path / "r.json").as_uri()
+    write(tmp_path / "r.json", entry("y", version="", env={"MODE": "other"}))
+    origin = {"registry": registry, "content": "1-another"}
+    machine.install("org.test.y", where=machine.paths.user.installed, version="", origin=origin)
+    await client.manager.call("AddSource", "sa{sv}", [registry, {}])
+    await refreshed(client)
+    assert core.newer == {"org.test.y": ("", registry)}
+    (server,) = await client.manager.call("ListServers", "a{sv}", [{"id": "org.test.y"}])
+    assert (server["state"], server.get("available-version", "")) == ("updatable", "")
+    assert await available(client, updatable=True) == ["y"]
+    shown = await client.manager.call("GetAvailable", "sa{sv}", ["org.test.y", {}])
+    assert (shown["state"], shown.get("available-version", "")) == ("updatable", "")
+
+
+async def test_whoever_shows_the_catalogue_is_told_of_an_installation(
+    core: Core, client: Client, machine: Machine
+) -> None:
+    def let_be(server_id: str) -> None:
+        """What was written just now is looked at again and again."""
+        os.utime(machine.paths.user.installed / server_id / "manifest.json", (1, 1))
+
+    for server_id in ("x", "b.broken"):
+        let_be(server_id)
+    await core.began.wait()
+    for _ in range(2):
+        await client.manager.call("ListServers", "a{sv}", [{}])
+    async with client.signals(path=ROOT, member="CatalogChanged") as signals:
+        for _ in range(2):
+            await client.manager.call("ListServers", "a{sv}", [{}])
+        assert signals.empty()
+        machine.install("org.test.y", where=machine.paths.user.installed)
+        let_be("org.test.y")
+        await client.manager.call("ListServers", "a{sv}", [{}])
+        await next_signal(signals, "CatalogChanged")
+
+
+async def test_of_two_looks_for_updates_the_later_has_the_last_word(core: Core) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def look() -> dict[str, Update]:
+        if begun.is_set():
+            return {}
+        begun.set()
+        go_on.wait(PATIENCE)
+        return {"x": Update("2.0", "https://registry.test/r.json")}
+
+    looking = replace(core, installer=SimpleNamespace(updates=look))  # type: ignore[arg-type]
+    first = asyncio.create_task(looking.look_for_updates())
+    await asyncio.to_thread(begun.wait, PATIENCE)
+    second = asyncio.create_task(looking.look_for_updates())
+    await asyncio.wait([second], timeout=0.1)
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert looking.newer == {}
+
+
+async def test_what_waits_is_refused_over_the_bus(core: Core, client: Client) -> None:
+    generation = core.store.new_generation("x")
+    core.store.hold(generation, Manifest.parse({"id": "x", "version": ""}, "test"))
+    (server,) = await client.manager.call("ListServers", "a{sv}", [{"id": "x"}])
+    assert server["pending-version"] == f"generation {generation.number}"
+    update, _ = await client.manager.call("GetPending", "s", ["x"])
+    assert (update["generation"], update["version"]) == (generation.number, server["pending-version"])
+    with pytest.raises(NotFound, match="no such update"):
+        (await client.run_job("Approve", "sa{sv}", ["x", {"drop": True, "generation": Variant("u", 9)}])).check()
+    (await client.run_job("Approve", "sa{sv}", ["x", {"drop": True}])).check()
+    assert core.store.held("x") is None
+    (server,) = await client.manager.call("ListServers", "a{sv}", [{"id": "x"}])
+    assert (server["version"], "pending-version" in server) == ("1.0", False)
+    with pytest.raises(NotFound, match="no update of x waits"):
+        await client.manager.call("Approve", "sa{sv}", ["x", {"drop": True}])
+
+
+async def test_of_what_is_installed_it_is_told_who_vouched_for_that(
+    machine: Machine, core: Core, client: Client, tmp_path: Path
+) -> None:
+    secret, public = new_key()
+    data = write(tmp_path / "r.json", {**entry("x"), "id": "x", "version": "9.0"}, entry("clock"))
+    (tmp_path / "r.json.sig").write_bytes(sign(data, secret))
+    await client.manager.call("AddKey", "ssa{sv}", ["honest", public.decode(), {}])
+    await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
+    await refreshed(client)
+    found, _ = await client.manager.call("ListAvailable", "a{sv}s", [{}, ""])
+    assert {record["id"]: record["verified"] for record in found} == {"org.test.clock": True, "x": False}
+    assert (await client.manager.call("GetAvailable", "sa{sv}", ["x", {}]))["verified"] is False
+    machine.install("vouched", where=machine.paths.user.installed, origin={"verified": "honest"})
+    shown = {name: (await client.manager.call("GetServer", "s", [name]))[0] for name in ("x", "vouched")}
+    assert {name: server.get("signed-by") for name, server in shown.items()} == {"x": None, "vouched": "honest"}
+    assert core.store.get("x").id == "x"
 
 
 async def test_long_records_are_not_kept(core: Core, client: Client, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import socket
 import struct
 from contextlib import ExitStack
@@ -22,11 +23,13 @@ from mcpd.bus.fds import Fds
 from mcpd.bus.names import MANAGER, PEER, ROOT
 from mcpd.bus.objects import Objects
 from mcpd.bus.polkit import OwnUser
-from mcpd.bus.readfd import read_all
+from mcpd.bus.readfd import read_all, save_all
 from mcpd.bus.transport import Frame
 from tests.bus.harness import PATIENCE, RawClient, connected, error_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcpd.bus.client import Client
     from mcpd.bus.core import Core
     from tests.bus.harness import PrivateBus
@@ -74,6 +77,23 @@ async def test_a_stream_is_read_up_to_the_limit() -> None:
         with pytest.raises(errors.LimitExceeded, match="10 bytes"):
             await read_all(ours.fileno(), 10, "it")
         assert os.get_blocking(ours.fileno())
+
+
+@pytest.mark.parametrize("fault", ["no-directory", "too-large"])
+async def test_what_cannot_be_written_is_not_called_a_fault_of_reading(tmp_path: Path, fault: str) -> None:
+    path = tmp_path / ("none/bundle" if fault == "no-directory" else "bundle")
+    there = os.memfd_create("bundle")
+    os.write(there, b"x" * 1000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        if fault == "too-large":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+        with pytest.raises(errors.McpdError, match=f"^writing {path}: "):
+            await save_all(there, path, 10_000, "the bundle", PATIENCE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        os.close(there)
+    assert list(tmp_path.iterdir()) == []
 
 
 def options(signatures: list[str]) -> bytes:
