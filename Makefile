@@ -27,7 +27,7 @@ test-system:
 	.venv/bin/python -m pytest tests/system
 
 test-others:
-	.venv/bin/python -m pytest --ignore=tests/system --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest --ignore=tests/system --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 # The packages on a booted Debian, which takes root: "make test" skips this without.
 check-system:
@@ -43,6 +43,8 @@ bench:
 docs: man completions
 
 man:
+	@$(docs_python) -c 'import argparse_manpage' 2>/dev/null && command -v scdoc >/dev/null || \
+		{ echo 'make man: argparse-manpage or scdoc is missing; "packaging/setup.sh check" installs both' >&2; exit 1; }
 	@PYTHONPATH=. $(docs_python) packaging/gen-man.py build/man
 
 completions:

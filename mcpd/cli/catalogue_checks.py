@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.checks import Check
-from mcpd.cli.output import counted
+from mcpd.cli.registries import faults_shown, of_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,9 +21,14 @@ _BAD: Final[Mapping[str, tuple[Result, str]]] = {
         "'mcpctl key add' trusts the key that signs it, then 'mcpctl refresh'; 'mcpctl source remove {url}' ends this",
     ),
     "failed": ("fail", "'mcpctl refresh' tries again; 'mcpctl source remove {url}' ends this"),
+    "refused": ("warn", "what was read before is used; if what is there now is meant, the problem says what to do"),
+    "partly": ("warn", "the other files are used, and of these what was read before; 'mcpctl refresh' tries again"),
     "offline": ("warn", "what was read before is used; 'mcpctl refresh' tries again"),
 }
 """By the state of a registry that is not as it should be."""
+_UNUSED: Final = frozenset({"untrusted", "invalid"})
+_FAULTS: Final = 3
+"""Faults in the entries of a registry that are named."""
 
 
 def key_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
@@ -46,7 +51,7 @@ def source_checks(sources: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
             yield Check(
                 "registry", result, f"{place}: {problem}", advice.format(url=place, file=source.get("file", ""))
             )
-        elif faults := source.get("faults"):
-            said = f"{place}: {counted(len(faults), 'fault')} in its entries: {faults[0]}"
+        if source["state"] not in _UNUSED and (number := of_faults(source)):
+            said = f"{place}: {number}: {'; '.join(faults_shown(source, _FAULTS, 'mcpctl source list'))}"
             yield Check("registry", "warn", said, "who publishes it can mend them; its other entries are offered")
     yield Check("registries", "ok", f"{len(sources)} listed")

@@ -99,7 +99,8 @@ async def _installed(bus: Client, _args: argparse.Namespace, _prefix: str) -> Of
 
 async def _updatable(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
     servers = await _servers(bus, {"state": "updatable"})
-    return {server["id"]: f"to {server.get('available-version', '')}" for server in servers}
+    found = {server["id"]: server.get("available-version") for server in servers}
+    return {server_id: f"to {version}" if version else "" for server_id, version in found.items()}
 
 
 async def _pinned(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
@@ -142,6 +143,14 @@ def _files(prefix: str) -> Offer:
     return {f"{directory}{path.name}{'/' * path.is_dir()}": "" for path in Path(directory or ".").iterdir()}
 
 
+async def _versions(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+    """The version that a registry names of the server named before."""
+    options = {"source": args.source} if args.source else {}
+    offered = await bus.manager.call("GetAvailable", "sa{sv}", [args.target, options])
+    version = offered.get("available-version") or offered.get("version", "")
+    return {version: ""} if version else {}
+
+
 async def _known(bus: Client, args: argparse.Namespace, prefix: str) -> Offer:
     return {**await _available(bus, args, prefix), **await _installed(bus, args, prefix)}
 
@@ -161,10 +170,13 @@ async def _sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offe
 
 
 async def _own_sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+    from mcpd.cli.registries import name_of  # noqa: PLC0415 - for this alone
+
     return {
-        source["url"]: source.get("state", "")
+        called: source.get("state", "")
         for source in await bus.manager.call("ListSources")
-        if source["url"] and not source["read-only"]
+        for called in (source["url"], name_of(source))
+        if called and not source["read-only"]
     }
 
 
@@ -311,6 +323,7 @@ _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str],
     ("show", "id"): _known,
     ("install", "target"): _available,
     ("install", "id"): _nothing,
+    ("install", "at_version"): _versions,
     ("search", "source"): _sources,
     ("show", "source"): _sources,
     ("install", "source"): _sources,

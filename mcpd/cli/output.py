@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1}
 _STATES: Final = {
-    "broken": "red", "failed": "red", "fail": "red",
-    "updatable": "yellow", "disabled": "yellow", "warn": "yellow", "stopping": "yellow",
+    "broken": "red", "failed": "red", "fail": "red", "refused": "red",
+    "updatable": "yellow", "disabled": "yellow", "warn": "yellow", "stopping": "yellow", "partly": "yellow",
     "installed": "green", "running": "green", "ok": "green", "completed": "green", "success": "green",
     "completed_with_errors": "yellow", "cancelled": "yellow", "interrupted": "yellow", "skipped": "yellow",
 }  # fmt: skip

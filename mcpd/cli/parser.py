@@ -63,10 +63,12 @@ def build_parser() -> argparse.ArgumentParser:
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """What *argv* (default: the process's own arguments) says to *parser*, which ends the process if it is wrong."""
     args, rest = parser.parse_known_args(argv)
-    if args.handler == CALL:
-        # argparse takes no more arguments of a tool after an option that stands behind its name.
-        words = [word for word in rest if not word.startswith("-")]
-        args.arguments = [*args.arguments, *words]
+    words = [word for word in rest if not word.startswith("-")]
+    if rest and (action := _open_ended(args.parser)) is not None:
+        # argparse takes no more of them after an option that stands between them.
+        setattr(
+            args, action.dest, [*getattr(args, action.dest), *(_converted(word, action, args.parser) for word in words)]
+        )
         rest = [word for word in rest if word.startswith("-") and word != "--"]
     if args.handler == RUN and args.input is None and args.input_file is None and _is_word(rest):
         # Nor the input of an ensemble.
@@ -74,6 +76,22 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) ->
     if rest:
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return args
+
+
+def _open_ended(parser: argparse.ArgumentParser) -> argparse.Action | None:
+    """The last argument of *parser* that is no option, if there may be any number of it."""
+    # argparse has no public way to list them.
+    arguments = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001
+    return arguments[-1] if arguments and arguments[-1].nargs in ("*", "+") else None
+
+
+def _converted(word: str, action: argparse.Action, parser: argparse.ArgumentParser) -> object:
+    """*word* as *action* takes it; ends the process if it does not."""
+    convert = action.type if callable(action.type) else str
+    try:
+        return convert(word)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"argument {action.metavar}: {error}")
 
 
 def _is_word(rest: Sequence[str]) -> bool:

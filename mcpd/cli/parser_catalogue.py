@@ -42,12 +42,12 @@ def add_changes(add: _Adder) -> None:
     remove = add("remove", "install:remove", "remove servers", aliases=["uninstall"])
     add_id(remove, nargs="+")
     remove.add_argument("--keep-config", action="store_true", help="keep the configuration, the secrets and the state")
-    update = add("update", "install:update", "update servers", json=True)
+    update = add("update", "update:update", "update servers", json=True)
     add_id(update, nargs="*")
     update.add_argument("--check", action="store_true", help="only look which servers have an update")
     add_consent(update)
     _versions(add)
-    add("refresh", "install:refresh", "read the registries again")
+    add("refresh", "install:refresh", "read the registries again", json=True)
 
 
 def _versions(add: _Adder) -> None:
@@ -55,7 +55,7 @@ def _versions(add: _Adder) -> None:
     add_id(rollback)
     rollback.add_argument(
         "--to", type=positive, metavar="N", help="number of the generation, as 'mcpctl history' lists it (default: the "
-        "one before)",
+        "last that was something else)",
     )  # fmt: skip
     add_id(add("history", "versions:history", "list the generations of a server that are still there", json=True))
     pin = add("pin", "versions:pin", "keep servers at their versions, whatever is offered", json=True)
@@ -68,7 +68,9 @@ def _versions(add: _Adder) -> None:
         json=True,
     )  # fmt: skip
     add_id(approve)
-    approve.add_argument("--dry-run", action="store_true", help="only show what it changes")
+    instead = approve.add_mutually_exclusive_group()
+    instead.add_argument("--dry-run", action="store_true", help="only show what it changes")
+    instead.add_argument("--drop", action="store_true", help="refuse the update: remove what waits, without a question")
     approve.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
 
@@ -79,8 +81,15 @@ def _source(parser: argparse.ArgumentParser, text: str) -> None:
 def _install(install: argparse.ArgumentParser) -> None:
     install.add_argument("target", metavar="TARGET", help=TARGET_HELP)
     _source(install, "take the server of the catalogue from this registry (default: the first that has it)")
+    install.add_argument(
+        "--version",
+        dest="at_version",
+        metavar="VERSION",
+        help="install the server of the catalogue in this version (of git: revision), unless its entry has the hash of "
+        "another one, and pin it to that",
+    )
     install.add_argument("--sha256", type=sha256, metavar="DIGEST", help="what a bundle or archive has to hash to")
-    install.add_argument("--dry-run", action="store_true", help="only show what would be installed")
+    install.add_argument("--dry-run", action="store_true", help="only show what would be installed, with all packages")
     install.add_argument("--id", metavar="ID", help=f"id to install it under {_NOT_FROM_CATALOGUE}")
     install.add_argument("--command", dest="program", metavar="NAME", help="program of the package to start")
     install.add_argument(
@@ -141,5 +150,10 @@ def _install(install: argparse.ArgumentParser) -> None:
         metavar="KEY=FILE",
         help="set a sensitive property to what FILE holds (- is standard input)",
     )
-    install.add_argument("--reinstall", action="store_true", help="install again what is installed already")
+    install.add_argument(
+        "--reinstall",
+        action="store_true",
+        help="install again what is installed already, or from elsewhere; what is pinned in its pinned version alone, "
+        "until 'mcpctl pin --remove' ends that or --version moves it",
+    )
     add_consent(install)

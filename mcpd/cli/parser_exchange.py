@@ -21,7 +21,7 @@ def add_exchange(add: _Adder) -> None:
         "server.json (-: standard input)",
     )
     importer.add_argument("names", metavar="NAME", nargs="*", help="names in FILE, or ids (default: all servers of it)")
-    importer.add_argument("--dry-run", action="store_true", help="show what would be installed, and install nothing")
+    importer.add_argument("--dry-run", action="store_true", help="show what the file says of each, and install nothing")
     add_consent(importer)
     importer.add_argument("--json", action="store_true", help="print JSON")
     exporter = add("export", "export:export", "write the entries of installed servers for others")

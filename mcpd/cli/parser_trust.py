@@ -45,7 +45,7 @@ def _sources(source: _Adder) -> None:
     )
     new.add_argument("--key", metavar="KEY", help="name of the only key that may sign it (default: any trusted one)")
     source("remove", "sources:remove_source", "remove a registry").add_argument(
-        "url", metavar="URL", help="its URL, as 'mcpctl source list' shows it"
+        "url", metavar="URL|NAME", help="its URL or its name, as 'mcpctl source list' shows them"
     )
 
 

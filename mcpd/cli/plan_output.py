@@ -13,14 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PACKAGES: Final = 20
-"""Packages that are listed; of more, only their number is told."""
+"""Packages that are listed for whoever is asked; of more, only their number is told."""
 _PINNED: Final = ("key", "version", "integrity")
 _NETWORK: Final = "network"
 
 
-def plan_lines(items: Sequence[Mapping[str, Any]]) -> list[str]:
-    """*items* in lines: where it is from, its packages, what is started, what it may do, and who vouches for it."""
-    rows = [(heading, clean(text)) for heading, text in _rows(items)]
+def plan_lines(items: Sequence[Mapping[str, Any]], packages: int | None = None) -> list[str]:
+    """*items* in lines: where it is from, its packages, what is started, what it may do, what has to be set,
+    and who vouches for it.
+
+    At most *packages* packages are listed, without that all of them.
+    """
+    rows = [(heading, clean(text)) for heading, text in _rows(items, packages)]
     width = max(len(heading) for heading, _ in rows) + 2
     lines, last = [], ""
     for heading, text in rows:
@@ -29,14 +33,25 @@ def plan_lines(items: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _rows(items: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def named(items: Sequence[Mapping[str, Any]], file: str) -> list[dict[str, Any]]:
+    """*items* of an installation of *file*: mcpd, which got it without a name, knows a copy of it alone."""
+    digests = {item.get("integrity") for item in items if item.get("kind") == "source"} - {None, ""}
+    shown = []
+    for item in items:
+        kind, is_file = item.get("kind"), item.get("integrity") in digests
+        own = {"source": {"key": file}, "package": {"key": file, "label": file} if is_file else {}}.get(str(kind), {})
+        shown.append({**item, **own})
+    return shown
+
+
+def _rows(items: Sequence[Mapping[str, Any]], most: int | None) -> Iterator[tuple[str, str]]:
     kinds: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for item in items:
         kinds[str(item.get("kind", ""))].append(item)
     yield from (("from", _words(item, "label", *_PINNED)) for item in kinds["source"])
-    yield from (("packages", _words(item, *_PINNED)) for item in kinds["package"][:PACKAGES])
-    if len(kinds["package"]) > PACKAGES:
-        yield "packages", f"and {len(kinds['package']) - PACKAGES} more"
+    yield from (("packages", _words(item, *_PINNED)) for item in kinds["package"][:most])
+    if most is not None and len(kinds["package"]) > most:
+        yield "packages", f"and {len(kinds['package']) - most} more"
     yield from (("starts", _command(item)) for item in kinds["command"])
     yield from (("sets", _words(item, "key")) for item in kinds["variable"])
     granted = [(str(item.get("key", "")), str(item.get("label", ""))) for item in kinds["permission"]]
@@ -45,6 +60,7 @@ def _rows(items: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     permissions = [text for text, _ in granted]
     yield "network", _network(permissions)
     yield from (("runs as", _words(item, "key")) for item in kinds["run-as"])
+    yield from (("to be set", _setting(item)) for item in kinds["setting"])
     vouching = [f"the key {item.get('key', '')}" for item in kinds["verified"]]
     yield "verified by", ", ".join(vouching) or "nobody: no trusted key vouches for it"
 
@@ -57,6 +73,12 @@ def _command(item: Mapping[str, Any]) -> str:
     """What is started, or the address of a server elsewhere with how it is spoken to."""
     how = item.get("label", "")
     return str(item.get("key", "")) + (f"  ({how})" if how not in {"", "stdio"} else "")
+
+
+def _setting(item: Mapping[str, Any]) -> str:
+    """A required setting that has no value yet, with what it is called."""
+    key, label = str(item.get("key", "")), item.get("label", "")
+    return key + (f"  ({label})" if label not in {"", key} else "")
 
 
 def _network(permissions: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.jobs import run_job
-from mcpd.cli.output import warn
+from mcpd.cli.output import counted, warn
 from mcpd.errors import IntegrityMismatch, SourceUnavailable
 
 if TYPE_CHECKING:
@@ -14,8 +14,15 @@ if TYPE_CHECKING:
 
     from mcpd.bus.client import Client
 
-_UNREAD: Final = frozenset({"offline", "failed"})
+_UNREAD: Final[Mapping[str, str]] = {
+    "offline": "could not be read", "failed": "could not be read", "partly": "could be read in part only",
+    "refused": "has something now that is not taken",
+}  # fmt: skip
+"""What is said of a registry by its state, where what is known of it is old."""
 _UNUSED: Final = frozenset({"untrusted", "invalid"})
+_DESCRIBED: Final = ".toml"
+_TOLD: Final = 100
+"""Faults of a source that mcpd tells; one line more says how many more there are."""
 
 
 async def read_registries(bus: Client, member: str) -> bool:
@@ -45,7 +52,15 @@ async def registry_of(bus: Client, server_id: str) -> str | None:
 async def warn_of_origin(bus: Client, origin: str = "") -> None:
     """Say what is wrong with the registry *origin*, or with any if it is empty, as what is sought may be there."""
     sources: list[dict[str, Any]] = await bus.manager.call("ListSources")
-    warn_of(source for source in sources if origin in {"", source.get("url")})
+    warn_of(at_url(sources, origin) if origin else sources)
+
+
+def at_url(sources: Iterable[dict[str, Any]], url: str) -> list[dict[str, Any]]:
+    """Those of *sources*, as ListSources gives them, whose URL is *url* or another spelling of it."""
+    from mcpd.catalog.urls import key_of  # noqa: PLC0415 - with all models, which few commands need
+
+    wanted = key_of(url)
+    return [source for source in sources if key_of(str(source.get("url", ""))) == wanted]
 
 
 def warn_of(sources: Iterable[Mapping[str, Any]]) -> bool:
@@ -56,16 +71,35 @@ def warn_of(sources: Iterable[Mapping[str, Any]]) -> bool:
     return bool(found)
 
 
+def name_of(source: Mapping[str, Any]) -> str:
+    """What the file that describes *source* is called; empty for a line of a list."""
+    directory, _, file = str(source.get("file") or "").rpartition("/")
+    return file.removesuffix(_DESCRIBED) if directory and file.endswith(_DESCRIBED) else ""
+
+
+def of_faults(source: Mapping[str, Any]) -> str:
+    """How many faults the entries of *source* have; empty if none."""
+    number = len(source.get("faults") or ())
+    many = f"more than {_TOLD} faults" if number > _TOLD else counted(number, "fault")
+    return f"{many} in its entries" if number else ""
+
+
+def faults_shown(source: Mapping[str, Any], most: int, command: str) -> list[str]:
+    """What is wrong with the entries of *source*; of more than *most* the first, and the *command* that tells more."""
+    faults = [str(fault).removeprefix(f"{source.get('url')}: ") for fault in source.get("faults") or ()]
+    return faults if len(faults) <= most else [*faults[:most], f"and others, which '{command}' tells"]
+
+
 def _line(source: Mapping[str, Any]) -> str:
     """What is to be said of *source*; empty if nothing is."""
     state = source.get("state")
     name = source.get("url") or source.get("file", "")
     said = str(source.get("problem") or "").removeprefix(f"{name}: ")
     problem = f" ({said})" if said else ""
-    if state in _UNREAD:
+    if unread := _UNREAD.get(str(state)):
         old = _age(source)
         known = f"what is shown of it is {old} old" if old else "nothing of it is known"
-        return f"{name} could not be read{problem}; {known}"
+        return f"{name} {unread}{problem}; {known}"
     if state in _UNUSED:
         return f"{name} is {state}{problem}; nothing of it is shown"
     return f"{name} was not read yet; 'mcpctl refresh' does" if state == "new" else ""

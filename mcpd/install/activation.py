@@ -63,8 +63,8 @@ class Activation:
         """Make *generation* the server, with *manifest* and the values of *answers*, given for this installation.
 
         With *watch_tools* one that is made of something else than the generation before, and describes its tools
-        otherwise, is kept aside, to be approved of. Raises :class:`~mcpd.errors.Unhealthy`, :class:`~mcpd.errors.NeedsApproval` and what
-        activating raises; the generation before is in use again then.
+        otherwise, is kept aside, to be approved of. Raises :class:`~mcpd.errors.Unhealthy`,
+        :class:`~mcpd.errors.NeedsApproval` and what activating raises; the generation before is in use again then.
         """
         job.advance(90)
         before = await in_thread(self._remember, manifest.id)

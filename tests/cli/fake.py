@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from mcpd.bus import wire
 from mcpd.bus.connection import Connection
 from mcpd.bus.contract import interfaces
 from mcpd.bus.names import BUS_NAME, JOB, MANAGER, PROPERTIES, ROOT, SESSION, job_path, server_path, session_path
-from mcpd.errors import InvalidArgument, McpdError, NotFound
+from mcpd.errors import InvalidArgument, McpdError, NotFound, NotSupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +96,8 @@ class FakeMcpd:
         self.generations: list[dict[str, Any]] = []
         """Of each server but those in :attr:`histories`."""
         self.histories: dict[str, list[dict[str, Any]]] = {}
+        self.entries: dict[str, dict[str, Any]] = {}
+        """What servers were installed from."""
         self.changes: list[dict[str, Any]] = []
         """What the update that waits changes of the tools."""
         self.errors: dict[str, McpdError] = {}
@@ -190,6 +193,11 @@ class FakeMcpd:
             if entry["id"] == server_id and options.get("source", entry.get("origin")) == entry.get("origin"):
                 return [entry]
         raise NotFound(f"no registry offers {server_id!r}")
+
+    def _GetEntry(self, _frame: Frame, server_id: str) -> list[Any]:
+        if server_id not in self.entries:
+            raise NotSupported(f"{server_id} was not installed from an entry")
+        return [json.dumps(self.entries[server_id])]
 
     def _GetHistory(self, _frame: Frame, server_id: str) -> list[Any]:
         self._server(server_id)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.cli.target_archives import name_and_version
+from mcpd.errors import McpdError, SignatureInvalid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +54,23 @@ async def test_S4_a_bundle_travels_as_a_file(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp
     assert (ended.code, ended.out) == (0, "Installed calculator 1.0 (user).\n")
     assert mcpd.received == [bundle.read_bytes()]
     assert mcpd.calls[0] == ("InstallBundle", 0, {"consent": False, "reinstall": False, "config": {}, "sha256": digest})
+
+
+async def test_a_bundle_that_is_vouched_for_as_something_else_is_sent_as_unverified(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Once(dict[str, McpdError]):
+        def __getitem__(self, member: str) -> McpdError:
+            return self.pop(member)
+
+    bundle = tmp_path / "calculator.mcpb"
+    bundle.write_bytes(b"PK")
+    monkeypatch.setattr(mcpd, "errors", Once(InstallBundle=SignatureInvalid("under another id")))
+    ended = await mcpctl("install", str(bundle))
+    assert (ended.code, ended.out) == (0, "Installed calculator 1.0 (user).\n")
+    assert "calculator.mcpb: the registry that vouches for this file has it under another id" in ended.err
+    (_, _, options) = mcpd.calls[0]
+    assert (options["unverified"], options["sha256"]) == (True, hashlib.sha256(b"PK").hexdigest())
 
 
 async def test_a_file_that_hashes_to_something_else_is_not_sent(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:

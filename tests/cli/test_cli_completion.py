@@ -152,6 +152,8 @@ async def test_the_catalogue_and_files_are_offered_to_install(shells: Shells, mc
     (home / "weather.json").write_text("{}")
     assert set(await shells(shell, "mcpctl --user install com.ex")) == {"com.example.weather"}
     assert set(await shells(shell, "mcpctl --user install ./wea")) == {"./weather.json"}
+    mcpd.pages[0][0]["version"] = "1.2.0"
+    assert set(await shells(shell, "mcpctl --user install com.example.weather --version 1")) == {"1.2.0"}
 
 
 @every_shell
@@ -167,16 +169,17 @@ async def test_what_a_command_has_no_effect_on_is_not_offered(shells: Shells, mc
     ]
     mcpd.sources = [
         {"url": "https://r.example/r.json", "read-only": True},
-        {"url": "file:///r.json", "read-only": False},
+        {"url": "file:///r.json", "read-only": False, "file": "/c/mcp/sources.list.d/own.toml"},
     ]
     expected = {
-        "update ": {"newer"}, "approve ": {"waiting"}, "pin ": {"calculator", "waiting"}, "pin --remove ": {"newer"},
+        "update ": {"newer"}, "approve ": {"waiting"}, "approve --drop ": {"waiting"},
+        "pin ": {"calculator", "waiting"}, "pin --remove ": {"newer"},
         "rollback newer --to ": {"2"}, "search --source h": {"https://r.example/r.json"},
-        "source remove f": {"file:///r.json"},
+        "source remove f": {"file:///r.json"}, "source remove o": {"own"},
     }  # fmt: skip
     for line, values in expected.items():
         offered = set(await shells(shell, f"mcpctl --user {line}"))
-        known = {*mcpd.servers, "2", "3", *(source["url"] for source in mcpd.sources)}
+        known = {*mcpd.servers, "2", "3", "own", *(source["url"] for source in mcpd.sources)}
         assert offered & known == values, line
 
 

@@ -261,7 +261,10 @@ async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcp
         {"url": "", "file": "/etc/mcp/sources.list.d/c.toml", "state": "invalid", "problem": "no url"},
         {"url": "https://d.example/r.json", "state": "offline", "problem": "no answer"},
         {"url": "https://e.example/r.json", "state": "ready", "faults": ["entry 3: transports", "entry 4: id"]},
+        {"url": "https://g.example/r.json", "state": "offline", "problem": "no answer", "faults": list("pqrs")},
         {"url": "https://f.example/r.json", "state": "ready", "faults": []},
+        {"url": "https://h.example/r.json", "state": "refused", "problem": "it is older"},
+        {"url": "file:///i/", "state": "partly", "problem": "b.json: not JSON"},
     ]
     mcpd.sources = [
         {key: wire.Variant("as", value) if key == "faults" else value for key, value in source.items()}
@@ -274,12 +277,19 @@ async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcp
         ("fail", "https://b.example/r.json: answers 404"),
         ("fail", "/etc/mcp/sources.list.d/c.toml: no url"),
         ("warn", "https://d.example/r.json: no answer"),
-        ("warn", "https://e.example/r.json: 2 faults in its entries: entry 3: transports"),
+        ("warn", "https://e.example/r.json: 2 faults in its entries: entry 3: transports; entry 4: id"),
+        ("warn", "https://g.example/r.json: no answer"),
+        (
+            "warn",
+            "https://g.example/r.json: 4 faults in its entries: p; q; r; and others, which 'mcpctl source list' tells",
+        ),
+        ("warn", "https://h.example/r.json: it is older"),
+        ("warn", "file:///i/: b.json: not JSON"),
     ]
     advice = [check["advice"] for check in checks if check["name"] == "registry"]
     assert "mcpctl source remove https://a.example/r.json" in advice[0]
     assert "/etc/mcp/sources.list.d/c.toml" in advice[2]
-    assert _named(checks, "registries")["message"] == "6 listed"
+    assert _named(checks, "registries")["message"] == "9 listed"
 
 
 async def test_doctor_tells_of_keys_that_cannot_be_used(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

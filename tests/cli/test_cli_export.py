@@ -105,6 +105,27 @@ async def test_a_bundle_that_was_installed_from_a_file(
     assert len(exporting.calls) == 2
 
 
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"type": "local", "path": "/srv/it"}, "its files are in /srv/it of this machine"),
+        (
+            {"type": "archive", "url": "file:///srv/it.zip", "sha256": "a" * 64},
+            "at file:///srv/it.zip, which is on this",
+        ),
+        ({"type": "archive", "url": "https://x.example/it.zip", "sha256": "a" * 64}, ""),
+    ],
+    ids=["local", "file", "https"],
+)
+async def test_what_others_cannot_install_is_warned_of(
+    mcpctl: Mcpctl, exporting: FakeMcpd, monkeypatch: pytest.MonkeyPatch, source: dict[str, str], said: str
+) -> None:
+    monkeypatch.setitem(ENTRIES, "time", ENTRIES["time"] | {"source": source})
+    ended = await mcpctl("export", "time")
+    assert (ended.code, bool(ended.err), said in ended.err) == (0, bool(said), True)
+    assert len(exporting.calls) == 1
+
+
 async def test_nothing_to_export(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers = {}
     ended = await mcpctl("export")

@@ -127,6 +127,14 @@ async def test_no_server_takes_the_name_of_another(mcpctl: Mcpctl, tmp_path: Pat
     assert (refused.code, "one, two; give the id" in refused.err) == (2, True)
 
 
+async def test_an_item_of_a_page_of_the_official_registry(mcpctl: Mcpctl, tmp_path: Path) -> None:
+    package = {"registryType": "npm", "identifier": "x", "version": "1.0.0", "transport": {"type": "stdio"}}
+    server = {"name": "com.example/time", "description": "Tells it", "version": "1.0.0", "packages": [package]}
+    name = written(tmp_path / "item.json", {"server": server, "_meta": {}})
+    result = json.loads((await mcpctl("import", name, "--dry-run", "--json")).out)
+    assert ([found["id"] for found in result["servers"]], result["problems"]) == (["com.example.time"], [])
+
+
 async def test_a_dry_run_shows_no_secrets(mcpctl: Mcpctl, client: str) -> None:
     ended = await mcpctl("import", client, "--dry-run")
     assert (ended.code, ended.out.split("\n")[0]) == (0, "calculator:")
@@ -157,7 +165,27 @@ async def test_a_dry_run_shows_what_each_is_and_may_do(mcpctl: Mcpctl, tmp_path:
     ):
         assert line in lines
     assert lines.count("permissions network (may use the network)") == 2
-    assert ended.err == "Nothing was installed.\n"
+    assert ended.err == "Nothing was installed. Which packages come along is known when it is.\n"
+
+
+async def test_a_dry_run_says_what_cannot_be_installed(mcpctl: Mcpctl, tmp_path: Path) -> None:
+    image = {"registryType": "oci", "identifier": "x/y", "version": "1", "transport": {"type": "stdio"}}
+    name = written(tmp_path / "oci.json", SERVER_JSON | {"packages": [image]})
+    ended = await mcpctl("import", name, "--dry-run")
+    assert (ended.code, ended.out) == (1, "")
+    assert "com.example.time cannot be installed: " in ended.err
+    assert "container" in ended.err
+    as_json = await mcpctl("import", name, "--dry-run", "--json")
+    (server,) = json.loads(as_json.out)["servers"]
+    assert (as_json.code, server["error"], "container" in server["message"]) == (1, "InvalidManifest", True)
+
+
+async def test_names_may_stand_behind_options(mcpctl: Mcpctl, client: str) -> None:
+    for argv in (["--dry-run", "github"], ["calculator", "--dry-run", "github"]):
+        ended = await mcpctl("import", client, *argv, "--json")
+        assert [server["id"] for server in json.loads(ended.out)["servers"]][-1] == "github"
+    ended = await mcpctl("import", client, "--dry-run", "github", "--bogus")
+    assert (ended.code, "unrecognized arguments: --bogus\n" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize("how", [(), ("--dry-run",)])
@@ -264,6 +292,7 @@ async def test_standard_input(mcpctl: Mcpctl) -> None:
         ("x.json", {"a": 1}, 1, "neither the file of an MCP client"),
         ("x.json", "{", 1, "x.json:1: not JSON"),
         ("x.toml", "[", 1, "not TOML"),
+        ("x.toml", "mcpServers" + ".a" * 100_000 + " = 1", 1, "x.toml: not TOML: a key of more than 64 parts"),
         ("x.mcpb", "x", 2, "mcpctl install"),
         ("x.nix", "{ }", 2, "~/.config/mcp/mcp.json"),
         ("x.json", {"programs": {"mcp": {"servers": {"a": {"command": "x"}}}}}, 1, "~/.config/mcp/mcp.json"),

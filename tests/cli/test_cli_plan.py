@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mcpd.bus import wire
 from mcpd.cli.plan_output import PACKAGES, plan_lines
 from mcpd.errors import AlreadyInstalled
 
 if TYPE_CHECKING:
-    from tests.cli.conftest import Mcpctl
+    from pathlib import Path
+
+    from tests.cli.conftest import Ended, Mcpctl
     from tests.cli.fake import FakeMcpd, Job
 
 NETWORK = {"kind": "permission", "key": "network", "label": "", "sensitive": False, "type": "", "description": ""}
@@ -33,6 +36,8 @@ PLAN: list[dict[str, Any]] = [
     {"kind": "permission", "key": "network"},
     {"kind": "permission", "key": "filesystem:ro:/srv"},
     {"kind": "run-as", "key": "system"},
+    {"kind": "setting", "key": "API_KEY", "label": "Key of the API"},
+    {"kind": "setting", "key": "region"},
     {"kind": "verified", "key": "example"},
 ]
 SHOWN = [
@@ -45,6 +50,8 @@ SHOWN = [
     "               filesystem:ro:/srv  (may read /srv)",
     "  network      yes",
     "  runs as      system",
+    "  to be set    API_KEY  (Key of the API)",
+    "               region",
     "  verified by  the key example",
 ]
 
@@ -53,10 +60,45 @@ def test_a_plan_says_everything() -> None:
     assert plan_lines(PLAN) == SHOWN
 
 
-def test_of_many_packages_the_first_are_listed() -> None:
-    lines = plan_lines([{"kind": "package", "key": f"p{at}"} for at in range(PACKAGES + 7)])
-    assert [line.split()[-1] for line in lines[:PACKAGES]] == [f"p{at}" for at in range(PACKAGES)]
-    assert lines[PACKAGES].split() == ["and", "7", "more"]
+async def test_of_many_packages_the_first_are_listed_and_a_dry_run_lists_all(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    packages = [{"kind": "package", "key": f"p{at}"} for at in range(PACKAGES + 7)]
+
+    def planned(job: Job) -> None:
+        job.enter("planning", plan=packages)
+        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
+
+    mcpd.on_job = planned
+    lines = (await mcpctl("install", "calculator")).err.splitlines()
+    at = lines.index("calculator:") + 1
+    assert [line.split()[-1] for line in lines[at : at + PACKAGES]] == [f"p{at}" for at in range(PACKAGES)]
+    assert lines[at + PACKAGES].split() == ["and", "7", "more"]
+    lines = (await mcpctl("install", "calculator", "--dry-run")).out.splitlines()
+    assert [line.split()[-1] for line in lines[1 : len(packages) + 1]] == [item["key"] for item in packages]
+
+
+async def test_a_plan_names_the_file_that_was_given(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+    bundle = tmp_path / "weather.mcpb"
+    bundle.write_bytes(b"PK")
+    copy = {"label": "b8d293.mcpb", "version": "1.0", "integrity": "sha256:ab"}
+    plan = [
+        {"kind": "source", "key": "", "label": "mcpb", "version": "1.0", "integrity": "sha256:ab"},
+        {"kind": "package", "key": "b8d293.mcpb", **copy},
+        {"kind": "package", "key": "anyio", "version": "4.0", "integrity": "sha256:cd"},
+    ]
+
+    def planned(job: Job) -> None:
+        job.enter("planning", plan=plan)
+        job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
+
+    mcpd.on_job = planned
+    lines = (await mcpctl("install", str(bundle), "--dry-run")).out.splitlines()
+    assert [" ".join(line.split()) for line in lines[1:4]] == [
+        "from mcpb weather.mcpb 1.0 sha256:ab", "packages weather.mcpb 1.0 sha256:ab", "anyio 4.0 sha256:cd",
+    ]  # fmt: skip
+    assert "from         mcpb  weather.mcpb" in (await mcpctl("install", str(bundle))).err
+    items = json.loads((await mcpctl("install", str(bundle), "--dry-run", "--json")).out)["plan"]
+    assert [item["key"] for item in items] == ["weather.mcpb", "weather.mcpb", "anyio"]
+    assert "b8d293" not in json.dumps(items)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +197,16 @@ async def test_install_as_json_is_the_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> 
     assert mcpd.calls[0][2]["source"] == "https://r.example/r.json"
 
 
+async def test_a_server_of_the_catalogue_is_installed_in_the_version_that_is_named(
+    mcpctl: Mcpctl, mcpd: FakeMcpd
+) -> None:
+    assert (await mcpctl("install", "calculator", "--version", "1.0")).code == 0
+    assert mcpd.calls[-2][:2] == ("Install", "calculator")
+    assert mcpd.calls[-2][2]["version"] == "1.0"
+    refused = await mcpctl("install", "pypi:calculator", "--version", "1.0")
+    assert (refused.code, "leave out --version" in refused.err) == (2, True)
+
+
 @pytest.fixture
 def updatable(mcpd: FakeMcpd) -> FakeMcpd:
     """An mcpd with three servers that have an update, of which one has new tools."""
@@ -183,6 +235,47 @@ async def test_an_update_that_waits_or_fails_stops_no_other(mcpctl: Mcpctl, upda
     as_json = await mcpctl("update", "a", "b", "--json")
     assert [server["id"] for server in json.loads(as_json.out)["updates"]] == ["a"]
     assert as_json.code == 1
+
+
+async def test_an_update_as_json_tells_the_state_of_each_server(mcpctl: Mcpctl, updatable: FakeMcpd) -> None:
+    origin = "https://r.example/r.json"
+    own = updatable.servers["calculator"]
+    updatable.servers |= {"broken": updatable.servers["c"] | {"id": "broken"}}
+    updatable.servers |= {
+        "pinned": own | {"id": "pinned", "pinned": True}, "still": own | {"id": "still", "pinned": True},
+        "held": own | {"id": "held", "pending-version": "3.0"}, "dead": own | {"id": "dead", "state": "broken"},
+    }  # fmt: skip
+    updatable.sources = [{"url": origin, "state": "ready"}]
+    updatable.generations = [{"generation": wire.Variant("u", 1), "state": "active", "registry": origin}]
+    updatable.pages = [[{"id": "pinned", "version": "1.0", "available-version": "2.0", "origin": origin}]]
+    work = updatable.on_job
+
+    def told(ended: Ended) -> dict[str, str]:
+        return {server["id"]: server["state"] for server in json.loads(ended.out)["servers"]}
+
+    def fail(job: Job) -> None:
+        if job.properties["ServerId"] == "broken":
+            job.end("failed", "org.mcpd.Mcp1.Error.Unhealthy", "broken does not answer")
+        else:
+            work(job)
+
+    updatable.on_job = fail
+    checked = await mcpctl("update", "--check", "--json")
+    states = {"a": "available", "b": "available", "c": "available", "broken": "available"}
+    assert (checked.code, told(checked)) == (0, states | {"pinned": "pinned", "held": "held"})
+    done = await mcpctl("update", "--json")
+    states = {"a": "updated", "b": "held", "c": "updated", "broken": "failed", "pinned": "pinned", "held": "held"}
+    assert (done.code, told(done)) == (1, states)
+    servers = {server["id"]: server for server in json.loads(done.out)["servers"]}
+    assert servers["broken"]["problem"] == "broken does not answer"
+    assert [servers[server_id]["pending-version"] for server_id in ("a", "b", "held")] == ["", "2.0", "3.0"]
+    assert servers["a"] == {
+        "id": "a", "version": "1.0", "available-version": "2.0", "pending-version": "",
+        "state": "updated", "problem": "",
+    }  # fmt: skip
+    named = await mcpctl("update", "still", "calculator", "held", "dead", "--check", "--json")
+    states = {"calculator": "up-to-date", "still": "pinned", "held": "held", "dead": "broken"}
+    assert (named.code, told(named)) == (0, states)
 
 
 async def test_an_update_of_an_unknown_server_updates_no_other(mcpctl: Mcpctl, updatable: FakeMcpd) -> None:

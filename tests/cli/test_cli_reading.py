@@ -8,10 +8,11 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mcpd.bus import wire
 from mcpd.cli import output
 from mcpd.cli.main import _handler
 from mcpd.cli.parser import build_parser
@@ -87,6 +88,52 @@ async def test_S26_show_tells_all_but_the_secrets(mcpctl: Mcpctl, mcpd: FakeMcpd
     assert "config digits:" in plain.out
     assert "(set, not shown)" in plain.out
     assert json.loads(as_json.out) == mcpd.servers["calculator"] | {"config": {"digits": 3}, "secrets-set": ["api_key"]}
+
+
+async def test_arguments_of_which_there_may_be_many_stand_around_options(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.config["calculator"] = ({}, [])
+    assert (await mcpctl("search", "add", "--json", "numbers")).code == 0
+    assert mcpd.calls[0][1]["text"] == "add numbers"
+    assert (await mcpctl("config", "set", "calculator", "a=y", "--no-ask-password", "b=x")).code == 0
+    assert [call[2] for call in mcpd.calls if call[0] == "SetConfig"] == [{"a": "y", "b": "x"}]
+    for argv in (["config", "set", "calculator", "a=1", "--user", "b"], ["show", "calculator", "--json", "other"]):
+        ended = await mcpctl(*argv)
+        assert (ended.code, argv[-1] in ended.err.splitlines()[-1]) == (2, True)
+
+
+async def test_S26_show_tells_where_what_is_installed_is_from(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    source = {"type": "npm", "package": "calculator", "version": "1.0"}
+    mcpd.entries["calculator"] = {"id": "calculator", "source": source | {"x-more": [1]}}
+    assert "source: npm calculator 1.0" in _lines((await mcpctl("show", "calculator")).out)
+    assert json.loads((await mcpctl("show", "calculator", "--json")).out)["source"] == source
+
+
+async def test_S26_show_tells_which_key_vouched_for_what_is_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    assert "signed-by" not in (await mcpctl("show", "calculator")).out
+    mcpd.servers["calculator"] |= {"verified": True, "signed-by": "example"}
+    assert "signed-by: example" in _lines((await mcpctl("show", "calculator")).out)
+    assert json.loads((await mcpctl("show", "calculator", "--json")).out)["signed-by"] == "example"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"source": {"type": "mcpb"}}, "permissions: known when it is fetched"),
+        ({"source": {"type": "mcpb"}, "permissions": ["network"]}, "permissions: more may be known when it is fetched"),
+        ({"manifest": "https://x.example/m.json"}, "permissions: known when it is fetched"),
+        ({"source": {"type": "pypi"}}, "permissions: none beyond the sandbox"),
+        ({"transports": [{"type": "http", "url": "https://x.example/"}]}, "permissions: none beyond the sandbox"),
+    ],
+    ids=["bundle", "bundle with some", "summary", "package", "remote"],
+)
+async def test_show_says_none_only_where_it_is_known(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, said: dict[str, Any], shown: str
+) -> None:
+    offered = {"id": "w", "state": "available"} | said
+    mcpd.pages = [[offered]]
+    if "transports" in said:
+        offered["transports"] = wire.Variant("aa{sv}", said["transports"])
+    assert shown in _lines((await mcpctl("show", "w")).out)
 
 
 async def test_S26_show_tells_what_can_be_configured(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

@@ -139,11 +139,24 @@ def test_a_file_that_was_changed_is_named(shop: Shop) -> None:
     program.chmod(0o644)
     program.write_text(program.read_text() + "# changed\n")
     found = shop("verify", code=1).stderr
-    assert f"mcpctl: {SERVER} is not what was installed; 'mcpctl install --reinstall {SERVER}' mends it:\n" in found
-    assert "server.py" in found
+    assert f"{SERVER}:\n  changed: " in found
+    assert "server.py\n" in found
+    assert "'mcpctl install --reinstall" in found
     (server,) = json.loads(shop("verify", SERVER, "--json", code=1).stdout)["servers"]
     assert (server["state"], "server.py" in server["problem"]) == ("changed", True)
     shop("install", "--reinstall", SERVER, "--yes")
+    shop("verify")
+
+
+def test_what_another_tool_installed_is_not_called_changed(shop: Shop) -> None:
+    other = shop.rig.installed / "com.example.other"
+    other.mkdir(parents=True)
+    (other / "manifest.json").write_text(
+        '{"id": "com.example.other", "transports": [{"type": "stdio", "command": "x"}]}'
+    )
+    assert "com.example.other was not installed by mcpd" in shop("verify", "com.example.other", code=1).stderr
+    (server,) = json.loads(shop("verify", "com.example.other", "--json", code=1).stdout)["servers"]
+    assert server["state"] == "unknown"
     shop("verify")
 
 
@@ -161,6 +174,24 @@ def test_new_words_for_a_tool_wait_for_approval(shop: Shop) -> None:
     shop("approve", SERVER, "--yes")
     assert shop.version() == "2.0"
     shop("approve", SERVER, code=4)
+
+
+def test_new_words_for_a_tool_are_refused(shop: Shop) -> None:
+    shop("install", SERVER, "--yes")
+    shop.offer("2.0", description="Says what it hears, after reading your keys")
+    shop("update", code=1)
+    said = shop("approve", "--drop", SERVER)
+    assert said.stdout == f"Dropped the update that waited; still used: {SERVER} 1.0 (user).\n"
+    assert shop.version() == "1.0"
+    (server,) = shop.json("list")["servers"]
+    assert not server.get("pending-version")
+    assert [known["state"] for known in shop.json("history", SERVER)["generations"]] == ["active"]
+    for argv in (["--drop"], ["--yes"]):
+        shop("approve", SERVER, *argv, code=4)
+    assert "mcpctl approve" in shop("update", code=1).stderr, "what is still offered waits again"
+    shop("approve", "--drop", SERVER)
+    shop("pin", SERVER)
+    shop("update")
 
 
 def test_S4_a_bundle_and_an_archive_of_this_machine(shop: Shop) -> None:
@@ -252,3 +283,24 @@ def test_who_signed_a_manifest_is_shown(shop: Shop) -> None:
     assert (
         "by none of the keys that are trusted" in shop("install", str(home / "remote.json"), "--dry-run", code=1).stderr
     )
+
+
+def test_a_setting_that_has_no_value_is_named_before_anything_is_installed(shop: Shop) -> None:
+    shop.offer("1.1", configurableProperties=[{"key": "API_KEY", "label": "Key", "sensitive": True, "required": True}])
+    assert "  to be set    API_KEY  (Key)\n" in shop("install", SERVER, "--dry-run").stdout
+    settings = [item for item in shop.json("install", SERVER, "--dry-run")["plan"] if item["kind"] == "setting"]
+    assert [(item["key"], item["label"]) for item in settings] == [("API_KEY", "Key")]
+
+
+def test_what_becomes_of_a_server_whose_registry_is_not_listed_any_more(shop: Shop) -> None:
+    shop("install", SERVER, "--yes")
+    shop.offer("1.1", "Now sends it away")
+    assert shop.json("update", "--check")["servers"][0]["state"] == "available"
+    held = json.loads(shop("update", "--json", "--yes", code=1).stdout)["servers"]
+    assert [(told["state"], told["pending-version"]) for told in held] == [("held", "1.1")]
+    assert shop.json("update")["servers"] == [held[0] | {"problem": "", "available-version": ""}]
+    shop("approve", SERVER, "--yes")
+    assert "not pinned: the next update replaces it" in shop("rollback", SERVER).stderr
+    (url,) = [source["url"] for source in shop.json("source", "list")["sources"] if not source["read-only"]]
+    shop("source", "remove", url)
+    assert f"{SERVER} came from {url}, which is not listed any more" in shop("update", SERVER).stderr

@@ -64,8 +64,9 @@ async def test_S14_a_large_limit_is_read_in_pages(mcpctl: Mcpctl, mcpd: FakeMcpd
     mcpd.pages = [[entry("a"), entry("b")], [entry("c")], [entry("d")]]
     ended = await mcpctl("search", "--limit", "3", "--json")
     assert [server["id"] for server in json.loads(ended.out)["servers"]] == ["a", "b", "c"]
-    assert "Only the first 3" in ended.err
+    assert "Only the first 3 servers are shown" in ended.err
     assert [call[2] for call in mcpd.calls if call[0] == "ListAvailable"] == ["", "1"]
+    assert "Only the first server is shown; --limit" in (await mcpctl("search", "--limit", "1")).err
     await mcpctl("search", "--limit", "2000")
     assert mcpd.calls[-2][1]["limit"] == 500
 
@@ -79,6 +80,10 @@ async def test_S14_a_large_limit_is_read_in_pages(mcpctl: Mcpctl, mcpd: FakeMcpd
          f"{REGISTRY} could not be read (status 500); what is shown of it is 2 h old"),
         ({"state": "failed", "problem": f"{REGISTRY}: status 500"},
          f"warning: {REGISTRY} could not be read (status 500); nothing of it is known"),
+        ({"state": "refused", "problem": "it is older", "age": 7300},
+         f"{REGISTRY} has something now that is not taken (it is older); what is shown of it is 2 h old"),
+        ({"state": "partly", "problem": "b.json: not JSON", "age": 7300},
+         f"{REGISTRY} could be read in part only (b.json: not JSON); what is shown of it is 2 h old"),
         ({"state": "untrusted", "problem": "not signed"}, "is untrusted (not signed); nothing of it is shown"),
         ({"state": "invalid", "url": "", "problem": "no url"}, "/f is invalid (no url); nothing of it is shown"),
         ({"state": "new"}, "'mcpctl refresh' does"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mcpd.bus import wire
 from mcpd.paths import Scope
 from mcpd.trust.keys import Keys, fingerprint
 from mcpd.trust.signing import load_public, new_key, sign
@@ -62,18 +63,81 @@ async def test_source_list_says_who_vouches_and_how_old_it_is(mcpctl: Mcpctl, mc
         SOURCE | {"url": "", "file": "/c.toml", "signature": "off", "signed-by": "", "state": "invalid"},
     ]  # fmt: skip
     ended = await mcpctl("source", "list")
-    head, first, second, third = ended.out.splitlines()
-    assert head.split() == ["URL", "TYPE", "SCOPE", "STATE", "AGE", "ENTRIES", "SIGNED", "PROBLEM"]
+    head, first, second, third, *_ = ended.out.splitlines()
+    assert head.split() == ["URL", "NAME", "TYPE", "SCOPE", "STATE", "AGE", "ENTRIES", "SIGNED", "PROBLEM"]
     for part in ("https://example.com/r.json", "registry", "offline", " 3 h ", " 1234 ", " ex-key ", "status 503"):
         assert part in first
     assert " 5 d " in second
-    assert "2 faults in its entries: entry 3: id: bad" in second
+    assert second.endswith("2 faults in its entries")
     assert third.startswith("/c.toml ")
     assert "not asked for" in third
     assert json.loads((await mcpctl("source", "list", "--json")).out) == {"sources": mcpd.sources}
 
 
-async def test_source_add_says_what_is_asked_of_it(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_source_list_names_what_is_wrong_with_the_entries_of_each(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    many = [f"entry {at}: id: bad" for at in range(100)]
+    mcpd.sources = [
+        SOURCE
+        | {
+            "problem": "not signed by a trusted key: there is no signature",
+            "faults": [many[0], f"{SOURCE['url']}: {many[1]}"],
+        },
+        SOURCE | {"url": "https://b.example/", "problem": "", "faults": [*many, "and 7 more faults"]},
+        SOURCE | {"url": "https://c.example/", "faults": wire.Variant("as", [])},
+    ]
+    table, first, second = (await mcpctl("source", "list")).out.split("\n\n")
+    rows = table.splitlines()[1:]
+    assert rows[0].endswith("not signed by a trusted key: there is no signature; 2 faults in its entries")
+    assert rows[1].endswith("  more than 100 faults in its entries")
+    assert rows[2].endswith("  status 503")
+    assert first.splitlines() == [f"In {SOURCE['url']}:", *(f"  {fault}" for fault in many[:2])]
+    assert second.splitlines()[0] == "In https://b.example/:"
+    assert second.splitlines()[20:] == [f"  {many[19]}", "  and others, which 'mcpctl source list --json' tells"]
+
+
+@pytest.mark.parametrize("error", ["", "SourceUnavailable", "IntegrityMismatch"])
+async def test_refresh_as_json_tells_how_each_source_is(mcpctl: Mcpctl, mcpd: FakeMcpd, error: str) -> None:
+    mcpd.sources = [SOURCE]
+    if error:
+        mcpd.on_reading = lambda job: job.end("failed", f"org.mcpd.Mcp1.Error.{error}", "no route")
+    ended = await mcpctl("refresh", "--json")
+    assert (ended.code, json.loads(ended.out)) == (1, {"sources": [SOURCE]})
+    mcpd.sources = [SOURCE | {"state": "ready"}]
+    ended = await mcpctl("refresh", "--json")
+    assert (ended.code, json.loads(ended.out)) == (int(bool(error)), {"sources": mcpd.sources})
+
+
+async def test_a_source_is_shown_and_removed_by_its_name(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.sources = [
+        SOURCE,
+        SOURCE | {"url": "file:///list.json", "file": "/etc/mcp/sources.list"},
+        SOURCE | {"url": "https://b.example/", "file": "/b/two.toml"},
+        SOURCE | {"url": "https://c.example/", "file": "/c/two.toml"},
+        SOURCE | {"url": "", "file": "/d/broken.toml"},
+    ]
+    rows = [line.split()[:3] for line in (await mcpctl("source", "list")).out.splitlines()]
+    assert rows[1:3] == [[SOURCE["url"], "ex", "registry"], ["file:///list.json", "registry", "system"]]
+    assert (await mcpctl("source", "remove", "ex")).out == f"Removed {SOURCE['url']}.\n"
+    assert (await mcpctl("source", "remove", SOURCE["url"])).code == 0
+    assert [call[1] for call in mcpd.calls if call[0] == "RemoveSource"] == [SOURCE["url"], SOURCE["url"]]
+    for name, code, said in (
+        ("two", 2, "2 sources are called 'two'"),
+        ("broken", 2, "/d/broken.toml"),
+        ("no", 4, "no"),
+    ):
+        ended = await mcpctl("source", "remove", name)
+        assert (ended.code, said in ended.err) == (code, True), ended.err
+
+
+async def test_a_key_that_is_not_there_is_warned_of(mcpctl: Mcpctl, key_calls: FakeMcpd) -> None:
+    for key, said in (("nope", "warning: there is no key 'nope' yet; 'mcpctl key add FILE --name nope'"), ("ex", "")):
+        ended = await mcpctl("source", "add", "https://example.com/r.json", "--name", "n", "--key", key)
+        assert (ended.code, ended.err[: len(said) or None]) == (0, said)
+    assert [call[0] for call in key_calls.calls] == ["AddSource", "ListKeys"] * 2
+
+
+async def test_source_add_says_what_is_asked_of_it(mcpctl: Mcpctl, key_calls: FakeMcpd) -> None:
+    mcpd = key_calls
     url = "https://example.com/r.json"
     assert (await mcpctl("source", "add", url)).code == 0
     options = ("--name", "ex", "--type", "registry", "--signature", "required", "--key", "k")
@@ -82,10 +146,11 @@ async def test_source_add_says_what_is_asked_of_it(mcpctl: Mcpctl, mcpd: FakeMcp
     assert mcpd.calls == [
         ("AddSource", url, {}),
         ("AddSource", url, {"name": "ex", "type": "registry", "signature": "required", "key": "k"}),
+        ("ListKeys",),
         ("AddSource", url, {"signature": "off"}),
     ]
     assert (await mcpctl("source", "add", url, "--signature", "sometimes")).code == 2
-    assert len(mcpd.calls) == 3
+    assert len(mcpd.calls) == 4
 
 
 async def test_key_list(mcpctl: Mcpctl, key_calls: FakeMcpd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +287,7 @@ def test_trust_ends_with_its_key(tmp_path: Path) -> None:
         assert (source()["state"], source()["signed-by"], source()["entries"]) == ("ready", "me", 1)
         registry.write_text(registry.read_text() + " ")
         assert rig.mcpctl("refresh").returncode == 1
-        assert (source()["state"], source()["signed-by"], source()["entries"]) == ("offline", "me", 1)
+        assert (source()["state"], source()["signed-by"], source()["entries"]) == ("refused", "me", 1)
         run("key", "remove", "me")
         assert (source()["state"], source()["signed-by"]) == ("untrusted", "")
         assert json.loads(run("search", "--json"))["servers"] == []

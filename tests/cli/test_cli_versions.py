@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.bus import wire
-from mcpd.cli.tool_diff import diff_lines
-from mcpd.errors import UnknownMethod
+from mcpd.cli.tool_diff import MOST_LINES, diff_lines
+from mcpd.errors import NotFound, UnknownMethod
 from tests.cli.test_cli_jobs import Terminal
 
 if TYPE_CHECKING:
@@ -60,6 +60,15 @@ async def test_rollback_as_json_is_the_server(mcpctl: Mcpctl, mcpd: FakeMcpd) ->
     assert mcpd.calls[0] == ("Rollback", "calculator", {})
 
 
+async def test_rollback_says_whether_the_next_update_replaces_it(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("rollback", "calculator")
+    assert ended.out == "Went back to calculator 1.0 (user).\n"
+    assert ended.err.endswith("not pinned: the next update replaces it, unless 'mcpctl pin calculator' keeps it.\n")
+    mcpd.servers["calculator"]["pinned"] = True
+    ended = await mcpctl("rollback", "calculator")
+    assert ended.err.endswith("It is pinned, so that updates pass it over until 'mcpctl pin --remove calculator'.\n")
+
+
 async def test_pin_and_its_removal(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers["b"] = {"id": "b", "scope": "user", "version": "2"}
     ended = await mcpctl("pin", "calculator", "b", "calculator")
@@ -71,45 +80,101 @@ async def test_pin_and_its_removal(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     ]  # fmt: skip
 
 
+async def test_the_end_of_a_pin_is_told_where_there_was_one(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"]["pinned"] = True
+    mcpd.servers["b"] = {"id": "b", "scope": "user", "version": "2"}
+    ended = await mcpctl("pin", "--remove", "b", "calculator")
+    assert ended.out == "b 2 (user) was not pinned.\ncalculator 1.0 (user) may be updated again.\n"
+
+
 async def test_pin_of_an_unknown_server_pins_no_other(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (await mcpctl("pin", "calculator", "nope")).code == 4
     assert "SetPinned" not in [call[0] for call in mcpd.calls]
 
 
-async def test_verify_names_what_is_different(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    mcpd.generations = [{"generation": wire.Variant("u", 1), "version": "1.0", "state": "active"}]
-    mcpd.histories["calculator"] = [mcpd.generations[0] | {"registry": "https://r.example/r.json"}]
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [("1.0", "1.0", " within 1.0"), ("1.0", "", " from 1.0"), ("", "2.0", " to 2.0"), ("", "", "")],
+)
+async def test_an_update_is_told_also_where_a_version_is_not_known(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, before: str, after: str, change: str
+) -> None:
+    mcpd.servers["calculator"] |= {"state": "updatable", "version": before, "available-version": after}
+    assert (await mcpctl("update")).out == f"Updated calculator{change}.\n"
+
+
+async def test_an_update_of_what_came_from_a_registry_that_is_not_listed_says_so(
+    mcpctl: Mcpctl, mcpd: FakeMcpd
+) -> None:
+    origin = "https://a.example/r.json"
+    mcpd.generations = [{"generation": wire.Variant("u", 1), "state": "active", "registry": origin}]
+    gone = (
+        f"calculator came from {origin}, which is not listed any more, so that nothing updates it. 'mcpctl source add' "
+        "lists it again, 'mcpctl install --reinstall calculator' takes what another offers."
+    )
+    ended = await mcpctl("update", "calculator", "--json")
+    assert (ended.code, ended.err.splitlines()[-1]) == (0, gone)
+    assert [(told["state"], told["problem"]) for told in json.loads(ended.out)["servers"]] == [("up-to-date", gone)]
+    mcpd.sources = [{"url": "HTTPS://A.example:443/r.json", "state": "ready"}]
+    assert (await mcpctl("update", "calculator")).err.splitlines()[-1] == "Everything is up to date."
+    mcpd.sources, mcpd.servers["calculator"]["pinned"] = [], True
+    assert f"pinned to 1.0; {origin}, which it came from, is not" in (await mcpctl("update", "calculator")).err
+
+
+DIFFERENT = "not what was installed:\ncalculator:\n  changed: a.py\n  missing: b.py\n'mcpctl install' mends it"
+FOREIGN = "brought was not installed by mcpd"
+
+
+def verdicts(job: Job) -> None:
+    """End *job* as mcpd does for a server that is changed, that it did not install, and that is gone by now."""
+    ids = job.fake.calls[-1][1]
+    if ids == ["brought"]:
+        job.end("failed", "org.freedesktop.DBus.Error.NotSupported", FOREIGN)
+    elif ids == ["gone"]:
+        job.end("failed", "org.mcpd.Mcp1.Error.NotFound", "gone is not installed")
+    elif ids == ["intact"]:
+        job.end()
+    else:
+        job.end("failed", "org.mcpd.Mcp1.Error.IntegrityMismatch", DIFFERENT)
+
+
+async def test_verify_asks_mcpd_once_and_repeats_what_it_says(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers["brought"] = {"id": "brought", "scope": "user"}
     assert (await mcpctl("verify")).out == "All servers are as they were installed.\n"
-    assert (await mcpctl("verify", "calculator")).out == "calculator is as it was installed.\n"
-    intact = [{"id": server_id, "state": "intact", "problem": ""} for server_id in ("calculator", "brought")]
-    assert json.loads((await mcpctl("verify", "--json")).out) == {"servers": intact}
-    verified = [call[1] for call in mcpd.calls if call[0] == "Verify"]
-    assert verified == [["calculator"], ["brought"], ["calculator"], ["calculator"], ["brought"]]
+    both = await mcpctl("verify", "calculator", "brought", "calculator")
+    assert both.out == "calculator is as it was installed.\nbrought is as it was installed.\n"
+    assert [call[1] for call in mcpd.calls if call[0] == "Verify"] == [[], ["calculator", "brought"]]
+    mcpd.on_job = verdicts
+    for argv, said in ((["verify"], DIFFERENT), (["verify", "brought"], FOREIGN)):
+        ended = await mcpctl(*argv)
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err.endswith(f"mcpctl: {said}\n")
+        assert ended.err.count("installed") == 1
+
+
+async def test_verify_as_json_tells_what_became_of_each_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.generations = [{"generation": wire.Variant("u", 1), "version": "1.0", "state": "active"}]
+    own = ("calculator", "intact", "brought", "gone")
+    mcpd.servers |= {server_id: {"id": server_id, "scope": "user"} for server_id in own[1:]}
+    as_json = await mcpctl("verify", "--json")
+    intact = [{"id": server_id, "state": "intact", "problem": ""} for server_id in own]
+    assert (as_json.code, json.loads(as_json.out)) == (0, {"servers": intact})
     assert ("ListServers", {"scope": "user"}) in mcpd.calls
-
-    def different(job: Job) -> None:
-        server_id = job.properties["ServerId"]
-        said = f"not what was installed:\n{server_id}:\n  changed: a.py\n  missing: b.py\n'mcpctl install' mends it"
-        job.end("failed", "org.mcpd.Mcp1.Error.IntegrityMismatch", said)
-
-    mcpd.on_job = different
-    ended = await mcpctl("verify")
-    assert (ended.code, ended.out) == (1, "")
-    assert ended.err.endswith(
-        "mcpctl: calculator is not what was installed; 'mcpctl install --reinstall calculator' mends it:\n"
-        "  changed: a.py\n  missing: b.py\n"
-        "brought is not what was installed; 'mcpctl install --reinstall' of where it came from mends it:\n"
-        "  changed: a.py\n  missing: b.py\n"
-    )
-    as_json = await mcpctl("verify", "brought", "--json")
-    changed = {"id": "brought", "state": "changed", "problem": "changed: a.py\nmissing: b.py"}
-    assert (as_json.code, json.loads(as_json.out)) == (1, {"servers": [changed]})
+    mcpd.on_job = verdicts
+    as_json = await mcpctl("verify", "--json")
+    assert as_json.code == 1
+    assert json.loads(as_json.out)["servers"] == [
+        {"id": "calculator", "state": "changed", "problem": DIFFERENT},
+        {"id": "intact", "state": "intact", "problem": ""},
+        {"id": "brought", "state": "unknown", "problem": FOREIGN},
+        {"id": "gone", "state": "unknown", "problem": "gone is not installed"},
+    ]
+    intact_alone = await mcpctl("verify", "intact", "--json")
+    assert (intact_alone.code, intact_alone.err) == (0, "intact: done\n")
 
 
 async def test_what_nobody_recorded_is_not_verified_unasked(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    assert (await mcpctl("verify")).code == 0
-    assert mcpd.jobs == []
+    assert json.loads((await mcpctl("verify", "--json")).out) == {"servers": []}
     assert (await mcpctl("verify", "calculator", "nope")).code == 4
     assert mcpd.jobs == []
 
@@ -150,6 +215,34 @@ async def test_a_person_at_the_terminal_approves(
     await terminal.answer("Use calculator 2.0? [y/N] ", answer)
     assert (await terminal.ended(), len(waiting.jobs)) == (code, jobs)
     assert "\x1b[32m+" in terminal.seen
+    assert ("'mcpctl approve --drop calculator' removes it" in terminal.seen) == (not jobs)
+
+
+async def test_an_update_that_waits_is_refused_without_a_question(mcpctl: Mcpctl, waiting: FakeMcpd) -> None:
+    def dropped(job: Job) -> None:
+        del waiting.servers["calculator"]["pending-version"]
+        job.end()
+
+    waiting.on_job = dropped
+    ended = await mcpctl("approve", "--drop", "calculator")
+    assert (ended.code, ended.out) == (0, "Dropped the update that waited; still used: calculator 1.0 (user).\n")
+    assert [call for call in waiting.calls if call[0] == "Approve"] == [("Approve", "calculator", {"drop": True})]
+    waiting.on_job = lambda job: job.end()
+    as_json = await mcpctl("approve", "calculator", "--drop", "--json")
+    assert json.loads(as_json.out) == waiting.servers["calculator"]
+
+
+async def test_to_refuse_an_update_and_only_to_look_at_it_contradict_each_other(
+    mcpctl: Mcpctl, waiting: FakeMcpd
+) -> None:
+    assert (await mcpctl("approve", "calculator", "--drop", "--dry-run")).code == 2
+    assert waiting.jobs == []
+
+
+async def test_refusing_what_does_not_wait_fails_as_approving_it_does(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.errors["Approve"] = NotFound("no update of calculator waits for approval")
+    ended = await mcpctl("approve", "calculator", "--drop")
+    assert (ended.code, ended.out, ended.err) == (4, "", "mcpctl: no update of calculator waits for approval\n")
 
 
 async def test_nothing_waits(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
@@ -168,6 +261,22 @@ def test_a_difference_is_never_hidden(before: str, after: str) -> None:
     lines = list(diff_lines({"tool": "t", "change": "changed", "before": definitions[0], "after": definitions[1]}))
     assert all(line.isprintable() for line in lines)
     assert any(re.match(r"[+-]", line) for line in lines[3:]) == (before != after)
+
+
+@pytest.mark.parametrize("lines", [990, 20_000])
+def test_a_long_definition_is_shown_from_its_first_to_its_last_difference(lines: int) -> None:
+    """The time to find the lines in between that stay grows faster than their number."""
+    texts = [[f"{at % 150}" for at in range(lines)] for _ in range(2)]
+    for at in (10, lines - 10):
+        texts[0][at], texts[1][at] = "old", "new"
+    before, after = (json.dumps({"description": "\n".join(text)}) for text in texts)
+    shown = list(diff_lines({"tool": "t", "change": "changed", "before": before, "after": after}))
+    apart = lines > MOST_LINES
+    assert next(line for line in shown if line.startswith("@@")).startswith("@@ -9,")
+    assert (f"{lines + 2:,} lines became {lines + 2:,}" in shown[1]) == apart
+    assert sum(line.startswith("-") for line in shown) - 1 == (lines - 19 if apart else 2)
+    assert sum(line.startswith("+") for line in shown) - 1 == (lines - 19 if apart else 2)
+    assert {"-old\\n", "+new\\n"} <= set(shown)
 
 
 @given(definition=st.text())

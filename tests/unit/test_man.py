@@ -27,6 +27,11 @@ PAGES = {
     "llm-orc.1", "mcpctl.1", "mcp-orchestration.1", "mcp-scripts.1", "mcp-workstation.1", "mcpd.8", "mcpd-bridge.8",
     "mcpd.toml.5", "mcp-manifest.5", "mcp-policy.toml.5", "mcp-sources.list.5", "org.mcpd.Mcp1.5",
 }  # fmt: skip
+DETAILS = {
+    "id", "ids", "source", "version", "signed-by", "generation", "keys", "type", "signature", "key", "fingerprint",
+    "job", "kind", "session", "owner-uid", "caller-uid", "caller-user", "caller-groups",
+}  # fmt: skip
+"""What rules of polkit are told of a change."""
 NEEDED = ("scdoc", "man", "mandoc")
 
 pytestmark = pytest.mark.skipif(
@@ -165,6 +170,47 @@ def test_every_member_of_the_interfaces_is_described(pages: Path) -> None:
                     assert match, (interface.attrib["name"], member.attrib["name"])
                     for arg in member.iter("arg"):
                         assert f"{arg.attrib['type']} {arg.attrib['name']}" in match[0]
+
+
+def test_every_action_of_polkit_and_what_rules_are_told_is_described(pages: Path) -> None:
+    described = section(shown(pages, "mcpd.8"), "AUTHORIZATION")
+    policy = ET.parse(REPOSITORY / "dbus/org.mcpd.mcp1.policy")
+    actions = {action.attrib["id"].removeprefix("org.mcpd.mcp1.") for action in policy.iter("action")}
+    assert actions <= set(re.findall(r"[a-z-]+", described.partition("pkaction")[0]))
+    listed = [line.split(", ") for line in described.splitlines() if re.fullmatch(r" +[a-z-]+(, [a-z-]+)*", line)]
+    assert {detail.strip() for details in listed for detail in details} == DETAILS
+
+
+def test_the_last_generation_that_was_something_else_is_said_everywhere() -> None:
+    words = "the last that was something else"
+    rollback = next(parser for command, parser in subparsers(build_parser(), "") if command == " rollback")
+    texts = [
+        " ".join(rollback.format_help().split()),
+        (REPOSITORY / "dbus/org.mcpd.Mcp1.Manager.xml").read_text(),
+        (REPOSITORY / "docs/catalogue.md").read_text(),
+    ]
+    assert [words in text for text in texts] == [True] * 3
+
+
+def test_a_prompt_names_all_that_its_action_is_asked_for() -> None:
+    policy = ET.parse(REPOSITORY / "dbus/org.mcpd.mcp1.policy")
+    prompts = {
+        action.attrib["id"].rpartition(".")[2]: action.findtext("message") or "" for action in policy.iter("action")
+    }
+    expected = {
+        "manage-sources": ["where MCP servers come from", "whose signatures are trusted"],
+        "approve": ["put into use", "refuse", "changes the tools"],
+    }
+    for name, words in expected.items():
+        assert [part for part in words if part not in prompts[name]] == [], name
+
+
+def test_what_the_manual_is_made_with_is_named_where_it_is_missing() -> None:
+    done = subprocess.run(
+        ["make", "--silent", f"--directory={REPOSITORY}", "man", "docs_python=false"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode != 0, "packaging/setup.sh check" in done.stderr) == (True, True)
 
 
 def test_every_error_is_described(pages: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.bus.client import variant
 from mcpd.cli.commands.servers import cells, with_pin
 from mcpd.cli.output import clean, note, table, write_json
-from mcpd.cli.registries import warn_of
+from mcpd.cli.registries import at_url, warn_of
 from mcpd.cli.session import open_bus
 from mcpd.errors import NotFound
 
@@ -47,7 +47,8 @@ async def search(args: argparse.Namespace) -> int:
     else:
         _tell_nothing(args)
     if more:
-        note(f"Only the first {args.limit} servers are shown; --limit shows more.")
+        shown = f"the first {args.limit} servers are" if args.limit > 1 else "the first server is"
+        note(f"Only {shown} shown; --limit shows more.")
     warn_of(sources)
     return 0
 
@@ -64,9 +65,7 @@ def _of(sources: Sequence[dict[str, Any]], url: str | None) -> Sequence[dict[str
     """Those of *sources* that are read for a search in *url*, or anywhere if it is ``None``."""
     if url is None:
         return sources
-    from mcpd.catalog.urls import check_source_url  # noqa: PLC0415 - with all models, which few searches need
-
-    chosen = [source for source in sources if source.get("url") in {url, check_source_url(url)}]
+    chosen = at_url(sources, url)
     if not chosen:
         raise NotFound(f"{url!r} is none of the registries; 'mcpctl source list' shows them")
     return chosen

@@ -13,13 +13,14 @@ from mcpd.cli.session import open_bus
 from mcpd.errors import InvalidArgument, McpdError, NotFound, from_oserror
 from mcpd.formats.mcpb import file_wanted
 from mcpd.formats.server_json_out import registry_of, server_json_of
-from mcpd.model import Entry, dump_json, load_json
+from mcpd.model import Entry, SourceType, dump_json, load_json
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
     from mcpd.bus.client import Client
+    from mcpd.model import Source
 
 _STDOUT: Final = "-"
 
@@ -70,9 +71,18 @@ async def _entries(bus: Client, args: argparse.Namespace) -> list[Entry]:
 async def _entry(bus: Client, server_id: str) -> Entry:
     text = await bus.manager.call("GetEntry", "s", [server_id])
     entry = Entry.parse(load_json(text, server_id), server_id)
-    if said := file_wanted(entry.source):
+    if said := file_wanted(entry.source) or _only_here(entry.source):
         warn(f"{server_id}: its entry alone is not enough for others: {said}")
     return entry
+
+
+def _only_here(source: Source | None) -> str:
+    """What keeps others from installing from *source*, if that is on this machine; else empty."""
+    if source is None:
+        return ""
+    if source.type is SourceType.LOCAL:
+        return f"its files are in {source.path} of this machine"
+    return f"its files are at {source.url}, which is on this machine" if source.url.startswith("file:") else ""
 
 
 def _deliver(data: bytes, output: str | None, what: str) -> None:

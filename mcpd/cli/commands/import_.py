@@ -12,12 +12,12 @@ from mcpd.cli.import_files import read_import
 from mcpd.cli.jobs import Answers, run_job
 from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.cli.session import open_bus
-from mcpd.errors import EXIT_FAILED, AlreadyInstalled, McpdError, ServiceUnavailable
+from mcpd.errors import EXIT_FAILED, AlreadyInstalled, InvalidManifest, McpdError, ServiceUnavailable
 from mcpd.model import Entry
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mcpd.bus.client import Client
     from mcpd.cli.import_files import Importable, ImportFile
@@ -28,7 +28,8 @@ async def import_file(args: argparse.Namespace) -> int:
 
     JSON: ``{"servers": [{id, …}], "problems": [{name, message}], "left-out": [name]}``, with ``installed`` (the keys of
     the server) or ``error`` and ``message`` for each server, or with ``--dry-run`` its ``entry`` and the keys of its
-    ``secrets``. What is left out cannot be imported; the other problems are of servers that are.
+    ``secrets``, beside ``error`` and ``message`` if it cannot be installed. What is left out cannot be imported; the
+    other problems are of servers that are.
     """
     found = read_import(args.file)
     chosen = found.chosen(args.names, args.file)
@@ -37,8 +38,9 @@ async def import_file(args: argparse.Namespace) -> int:
             if not args.names or name in args.names:
                 warn(message)
     if args.dry_run:
-        _show(found, chosen, as_json=args.json)
-        return 0 if chosen else EXIT_FAILED
+        faults = {server.id: fault for server in chosen if (fault := _parsed(server).unsupported)}
+        _show(found, chosen, faults, as_json=args.json)
+        return 0 if chosen and not faults else EXIT_FAILED
     results, failed = await _install_all(args, chosen) if chosen else ([], [])
     if args.json:
         write_json({"servers": results, **_problems(found)})
@@ -88,22 +90,34 @@ def _tell(result: dict[str, Any]) -> None:
         warn(f"{result['id']} was not installed: {result['message']}")
 
 
-def _show(found: ImportFile, chosen: Sequence[Importable], *, as_json: bool) -> None:
+def _parsed(server: Importable) -> Entry:
+    return Entry.parse(server.entry, server.id)
+
+
+def _show(found: ImportFile, chosen: Sequence[Importable], faults: Mapping[str, str], *, as_json: bool) -> None:
+    """Show what of *chosen* would be installed; *faults*, by id, say why some cannot be."""
     if as_json:
-        shown = [{"id": server.id, "entry": server.entry, "secrets": sorted(server.secrets)} for server in chosen]
+        shown = [
+            {"id": server.id, "entry": server.entry, "secrets": sorted(server.secrets)}
+            | ({"error": InvalidManifest.__name__, "message": faults[server.id]} if server.id in faults else {})
+            for server in chosen
+        ]
         write_json({"servers": shown, **_problems(found)})
         return
     from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - for this alone
 
     for server in chosen:
+        if server.id in faults:
+            warn(f"{server.id} cannot be installed: {faults[server.id]}")
+            continue
         write(f"{clean(server.id)}:")
-        for line in plan_lines(list(_plan(Entry.parse(server.entry, server.id)))):
+        for line in plan_lines(list(_plan(_parsed(server)))):
             write(line)
         if server.secrets:
             write(f"  with the secrets of the file: {clean(', '.join(sorted(server.secrets)))}")
     if chosen == found.servers:
         _tell_left_out(found)
-    note("Nothing was installed.")
+    note("Nothing was installed. Which packages come along is known when it is.")
 
 
 def _tell_left_out(found: ImportFile) -> None:

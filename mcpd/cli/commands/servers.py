@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.output import clean, details, note, paint, table, warn, write, write_json
 from mcpd.cli.session import open_bus
-from mcpd.errors import NotFound
+from mcpd.errors import McpdError, NotFound, ServiceUnavailable
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +50,7 @@ async def list_servers(args: argparse.Namespace) -> int:
 
 
 async def show(args: argparse.Namespace) -> int:
-    """``mcpctl show``. JSON: the server's keys, and for an installed one ``config`` and ``secrets-set``."""
+    """``mcpctl show``. JSON: the server's keys, and for an installed one ``source``, ``config`` and ``secrets-set``."""
     async with open_bus(args) as bus:
         if args.source:
             server = await _offered(bus, args.id, {"source": args.source})
@@ -68,6 +69,14 @@ def title(server: Mapping[str, Any]) -> str:
     """What *server* is called where something is said of it: id, version and scope."""
     version = f" {clean(server['version'])}" if server.get("version") else ""
     return f"{clean(server['id'])}{version} ({clean(server.get('scope', ''))})"
+
+
+def step(before: object, after: object) -> str:
+    """What an update from the version *before* to *after* is: `` from 1.0 to 2.0``; empty where neither is known."""
+    old, new = clean(before), clean(after)
+    if old and old == new:
+        return f" within {new}"
+    return (f" from {old}" if old else "") + (f" to {new}" if new else "")
 
 
 def tell_waiting(servers: Iterable[Mapping[str, Any]]) -> None:
@@ -138,7 +147,20 @@ async def _installed_or_offered(bus: Client, server_id: str) -> dict[str, Any]:
             "'mcpctl search' lists what can be installed"
         ) from None
     values, secrets = await bus.manager.call("GetConfig", "s", [server_id])
-    return server | {"config": values, "secrets-set": secrets}
+    return await _source_of(bus, server_id) | server | {"config": values, "secrets-set": secrets}
+
+
+async def _source_of(bus: Client, server_id: str) -> dict[str, Any]:
+    """``source`` of the entry that *server_id* was installed from, as GetAvailable has it; nothing if there is none."""
+    try:
+        entry = json.loads(await bus.manager.call("GetEntry", "s", [server_id]))
+    except ServiceUnavailable:
+        raise
+    except (McpdError, ValueError):  # a script has none, nor has what is broken
+        return {}
+    source = entry.get("source")
+    known = {key: source[key] for key in _SOURCE_KEYS if source.get(key)} if isinstance(source, dict) else {}
+    return {"source": known} if known else {}
 
 
 async def _offered(bus: Client, server_id: str, options: Mapping[str, object]) -> dict[str, Any]:
@@ -166,7 +188,10 @@ def _print_server(server: Mapping[str, Any]) -> None:
     if source := server.get("source"):
         shown.append(("source", "  ".join(str(source[key]) for key in _SOURCE_KEYS if source.get(key))))
     shown += [("permission", described(text)) for text in server.get("permissions", [])]
-    if not server.get("permissions") and server.get("state") != "broken":
+    if _is_told_later(server):
+        more = "more may be " if server.get("permissions") else ""
+        shown.append(("permissions", f"{more}known when it is fetched"))
+    elif not server.get("permissions") and server.get("state") != "broken":
         confined = server.get("sandboxed", True)
         shown.append(("permissions", "none beyond the sandbox" if confined else "all of the user: the sandbox is off"))
     for transport in server.get("transports", []):
@@ -176,6 +201,13 @@ def _print_server(server: Mapping[str, Any]) -> None:
     shown += [(f"config {key}", show_value(value)) for key, value in sorted(server.get("config", {}).items())]
     shown += [(f"config {key}", "(set, not shown)") for key in sorted(server.get("secrets-set", []))]
     details(shown)
+
+
+def _is_told_later(server: Mapping[str, Any]) -> bool:
+    """Whether *server* is offered by a registry that does not tell how it is started: a bundle, or a manifest does."""
+    if "config" in server or server.get("transports") or not server.get("installable", True):
+        return False
+    return "source" not in server or server["source"].get("type") == "mcpb"
 
 
 def _property(prop: Mapping[str, Any]) -> str:

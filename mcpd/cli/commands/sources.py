@@ -7,23 +7,31 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.output import clean, counted, note, table, write, write_json
+from mcpd.cli.output import clean, note, table, warn, write, write_json
+from mcpd.cli.registries import faults_shown, name_of, of_faults
 from mcpd.cli.session import open_bus
 from mcpd.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from mcpd.bus.client import Client
 
 SHIPPED: Final = Path("/usr/share/mcp/registry.json")
 """The registry that comes with mcpd."""
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+_FAULTS: Final = 20
+"""Faults of a source that are named, of which somebody may have made thousands."""
 _UNSIGNED: Final = {"required": "no, but has to be", "warn": "no", "off": "not asked for"}
 
 
 async def list_sources(args: argparse.Namespace) -> int:
-    """``mcpctl source list``. JSON: ``{"sources": […]}`` with the keys of ``ListSources``."""
+    """``mcpctl source list``, and what is wrong with the entries of each source.
+
+    JSON: ``{"sources": […]}`` with the keys of ``ListSources``.
+    """
     async with open_bus(args) as bus:
         sources: list[dict[str, Any]] = await bus.manager.call("ListSources")
     if args.json:
@@ -31,10 +39,11 @@ async def list_sources(args: argparse.Namespace) -> int:
     elif sources:
         now = time.time()
         table(
-            ("URL", "TYPE", "SCOPE", "STATE", "AGE", "ENTRIES", "SIGNED", "PROBLEM"),
+            ("URL", "NAME", "TYPE", "SCOPE", "STATE", "AGE", "ENTRIES", "SIGNED", "PROBLEM"),
             [
                 [
-                    source.get("url") or source.get("file", ""),
+                    _place(source),
+                    name_of(source),
                     source.get("type", ""),
                     source.get("scope", ""),
                     source.get("state", ""),
@@ -46,6 +55,7 @@ async def list_sources(args: argparse.Namespace) -> int:
                 for source in sources
             ],
         )
+        _write_faults(sources)
     else:
         note("There are no registries. 'mcpctl source add URL' adds one.")
         if SHIPPED.exists():
@@ -59,7 +69,10 @@ async def add_source(args: argparse.Namespace) -> int:
     options = {key: value for key in ("name", "type", "signature", "key") if (value := getattr(args, key))}
     async with open_bus(args, changing=True) as bus:
         await bus.manager.call("AddSource", "sa{sv}", [args.url, options])
+        keys = await bus.manager.call("ListKeys") if args.key else []
     write(f"Added {clean(args.url)}. 'mcpctl refresh' reads it.")
+    if args.key and args.key not in {key.get("name") for key in keys}:
+        warn(f"there is no key {args.key!r} yet; 'mcpctl key add FILE --name {args.key}' trusts it")
     return 0
 
 
@@ -72,9 +85,25 @@ def _refuse_path(url: str) -> None:
 async def remove_source(args: argparse.Namespace) -> int:
     """``mcpctl source remove``."""
     async with open_bus(args, changing=True) as bus:
-        await bus.manager.call("RemoveSource", "sa{sv}", [args.url, {}])
-    write(f"Removed {clean(args.url)}.")
+        url = await _url_of(bus, args.url)
+        await bus.manager.call("RemoveSource", "sa{sv}", [url, {}])
+    write(f"Removed {clean(url)}.")
     return 0
+
+
+async def _url_of(bus: Client, called: str) -> str:
+    """The URL of the source that is *called* so, as its URL or its name; *called* itself if none is.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` for a name of several, and of one whose URL cannot be told.
+    """
+    if ":" in called:
+        return called
+    named = [source for source in await bus.manager.call("ListSources") if name_of(source) == called]
+    if len(named) > 1:
+        raise InvalidArgument(f"{len(named)} sources are called {called!r}; give the URL of one")
+    if named and not named[0].get("url"):
+        raise InvalidArgument(f"{named[0].get('file', called)} names no URL; mend the file, or remove it")
+    return str(named[0]["url"]) if named else called
 
 
 def age(updated: float, now: float) -> str:
@@ -86,9 +115,19 @@ def age(updated: float, now: float) -> str:
     return f"{passed // size:.0f} {unit}"
 
 
+def _place(source: Mapping[str, Any]) -> str:
+    return str(source.get("url") or source.get("file", ""))
+
+
 def _problem(source: Mapping[str, Any]) -> str:
-    """What is wrong with it, else with its entries."""
-    faults = source.get("faults") or ()
-    if source.get("problem") or not faults:
-        return str(source.get("problem", ""))
-    return f"{counted(len(faults), 'fault')} in its entries: {faults[0]}"
+    """What is wrong with it, and how much with its entries."""
+    return "; ".join(filter(None, (str(source.get("problem") or ""), of_faults(source))))
+
+
+def _write_faults(sources: Sequence[Mapping[str, Any]]) -> None:
+    """Name what is wrong with the entries of each of *sources*, below the table, which has no room for it."""
+    for source in sources:
+        if shown := faults_shown(source, _FAULTS, "mcpctl source list --json"):
+            write(f"\nIn {clean(_place(source))}:")
+            for fault in shown:
+                write(f"  {clean(fault)}")

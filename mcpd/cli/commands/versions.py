@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from mcpd.bus.client import variant
 from mcpd.cli import prompt
-from mcpd.cli.commands.servers import title
+from mcpd.cli.commands.servers import step, title
 from mcpd.cli.jobs import run_job
-from mcpd.cli.output import clean, table, write, write_json
+from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.registries import registry_of
 from mcpd.cli.session import open_bus
-from mcpd.errors import EXIT_FAILED, Cancelled, IntegrityMismatch, NotAuthorized
+from mcpd.errors import EXIT_FAILED, Cancelled, IntegrityMismatch, NotAuthorized, NotFound, NotSupported
 
 if TYPE_CHECKING:
     import argparse
@@ -22,11 +22,18 @@ if TYPE_CHECKING:
 
 
 async def rollback(args: argparse.Namespace) -> int:
-    """``mcpctl rollback``. JSON: the keys of the server."""
+    """``mcpctl rollback``; says whether it stays so. JSON: the keys of the server, ``pinned`` among them."""
     options = {"generation": variant(args.to, "u")} if args.to else {}
     async with open_bus(args, changing=True) as bus:
         await run_job(bus, "Rollback", "sa{sv}", [args.id, options])
-        await _tell(bus, args, "Went back to")
+        server = await _tell(bus, args, "Went back to")
+    if not args.json:
+        server_id = clean(args.id)
+        note(
+            f"It is pinned, so that updates pass it over until 'mcpctl pin --remove {server_id}'."
+            if server.get("pinned")
+            else f"It is not pinned: the next update replaces it, unless 'mcpctl pin {server_id}' keeps it."
+        )
     return 0
 
 
@@ -61,8 +68,7 @@ async def pin(args: argparse.Namespace) -> int:
     wanted = not args.remove
     async with open_bus(args, changing=True) as bus:
         ids = list(dict.fromkeys(args.id))
-        for server_id in ids:
-            await bus.manager.call("GetServer", "s", [server_id])
+        before = {server_id: (await bus.manager.call("GetServer", "s", [server_id]))[0] for server_id in ids}
         for server_id in ids:
             await bus.manager.call("SetPinned", "sba{sv}", [server_id, wanted, {}])
         servers = [(await bus.manager.call("GetServer", "s", [server_id]))[0] for server_id in ids]
@@ -70,71 +76,63 @@ async def pin(args: argparse.Namespace) -> int:
         write_json({"servers": servers})
     else:
         for server in servers:
-            write(f"{title(server)} {'stays at its version' if wanted else 'is updated again'}.")
+            was_pinned = before[server["id"]].get("pinned", False)
+            ended = "may be updated again" if was_pinned else "was not pinned"
+            write(f"{title(server)} {'stays at its version' if wanted else ended}.")
     return 0
 
 
 async def verify(args: argparse.Namespace) -> int:
-    """``mcpctl verify``; fails if a server is not as it was installed.
+    """``mcpctl verify``; fails with what mcpd says of the servers that are not as they were installed.
 
-    JSON: ``{"servers": [{id, state, problem}]}``, where ``state`` is ``intact`` or ``changed``, and ``problem`` names
-    each file that is another one. Nothing is verified if one of the ids is unknown.
+    JSON: ``{"servers": [{id, state, problem}]}``, where ``state`` is ``intact``, ``changed`` (or nobody can tell any
+    more) or ``unknown`` (mcpd did not install it, or it is gone by now), and ``problem`` is what mcpd says of it, for
+    people. Nothing is verified if there is no server of one of the ids.
     """
-    async with open_bus(args, changing=True) as bus:
-        found = [await _verified(bus, server_id) for server_id in await _to_verify(bus, args)]
-        changed = [server for server in found if server["state"] == "changed"]
-        problems = [_mending(server, await registry_of(bus, server["id"])) for server in changed]
-    if args.json:
-        write_json({"servers": found})
-    elif args.id:
-        for server in found:
-            if server not in changed:
-                write(f"{clean(server['id'])} is as it was installed.")
-    elif not changed:
-        write("All servers are as they were installed.")
-    if problems and not args.json:
-        raise IntegrityMismatch("\n".join(problems))
-    return EXIT_FAILED if changed else 0
-
-
-async def _to_verify(bus: Client, args: argparse.Namespace) -> list[str]:
-    """The servers that are named, else those of this instance that mcpd installed."""
     named = list(dict.fromkeys(args.id))
+    async with open_bus(args, changing=True) as bus:
+        for server_id in named:
+            await bus.manager.call("GetServer", "s", [server_id])
+        if args.json:
+            return await _verify_each(bus, named or await _recorded(bus, "system" if args.system else "user"))
+        await run_job(bus, "Verify", "asa{sv}", [named, {}])
     for server_id in named:
-        await bus.manager.call("GetServer", "s", [server_id])
-    if named:
-        return named
-    scope = "system" if args.system else "user"
+        write(f"{clean(server_id)} is as it was installed.")
+    if not named:
+        write("All servers are as they were installed.")
+    return 0
+
+
+async def _recorded(bus: Client, scope: str) -> list[str]:
+    """The servers of *scope* that mcpd installed: what others did has no generations, and nothing to compare with."""
     servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{"scope": scope}])
-    # What others installed has no generations, and nothing to compare it with.
     return [server["id"] for server in servers if await registry_of(bus, server["id"]) is not None]
 
 
-async def _verified(bus: Client, server_id: str) -> dict[str, Any]:
-    """What a job finds of *server_id*."""
-    try:
-        await run_job(bus, "Verify", "asa{sv}", [[server_id], {}])
-    except IntegrityMismatch as error:
-        # Between what it is about, and what to do about it.
-        lines = [line.strip() for line in error.message.splitlines() if line.startswith("  ")]
-        return {"id": server_id, "state": "changed", "problem": "\n".join(lines) or error.message}
-    return {"id": server_id, "state": "intact", "problem": ""}
-
-
-def _mending(server: Mapping[str, Any], registry: str | None) -> str:
-    """What is wrong with *server*, which is from *registry*, and what to do about it."""
-    problem = server["problem"].replace("\n", "\n  ")
-    how = (
-        f"'mcpctl install --reinstall {server['id']}' mends it"
-        if registry
-        else "'mcpctl install --reinstall' of where it came from mends it"
-    )
-    return f"{server['id']} is not what was installed; {how}:\n  {problem}"
+async def _verify_each(bus: Client, server_ids: list[str]) -> int:
+    """Print what a job of its own finds of each of *server_ids*; the exit status."""
+    found: list[dict[str, str]] = []
+    for server_id in server_ids:
+        state, problem = "intact", ""
+        try:
+            await run_job(bus, "Verify", "asa{sv}", [[server_id], {}], about=server_id)
+        except (IntegrityMismatch, NotSupported, NotFound) as error:
+            state, problem = "changed" if isinstance(error, IntegrityMismatch) else "unknown", error.message
+        found.append({"id": server_id, "state": state, "problem": problem})
+    write_json({"servers": found})
+    return EXIT_FAILED if any(server["problem"] for server in found) else 0
 
 
 async def approve(args: argparse.Namespace) -> int:
-    """``mcpctl approve``. JSON: ``{"update": {generation, …}, "changes": [{tool, change, before, after}]}``."""
+    """``mcpctl approve``. JSON: ``{"update": {generation, …}, "changes": [{tool, change, before, after}]}``.
+
+    With ``--drop`` the update that waits is removed, whatever it changes. JSON: the keys of the server.
+    """
     async with open_bus(args, changing=True) as bus:
+        if args.drop:
+            await run_job(bus, "Approve", "sa{sv}", [args.id, {"drop": True}])
+            await _tell(bus, args, "Dropped the update that waited; still used:")
+            return 0
         update, changes = await bus.manager.call("GetPending", "s", [args.id])
         if args.json:
             write_json({"update": update, "changes": changes})
@@ -153,8 +151,8 @@ async def approve(args: argparse.Namespace) -> int:
 def _show_changes(server_id: str, update: Mapping[str, Any], changes: list[dict[str, Any]]) -> None:
     from mcpd.cli.tool_diff import diff_lines  # noqa: PLC0415 - for this alone
 
-    before, after = (clean(update.get(key, "")) for key in ("from-version", "version"))
-    write(f"{clean(server_id)}: the update from {before} to {after} changes what it says of its tools:")
+    versions = step(update.get("from-version", ""), update.get("version", ""))
+    write(f"{clean(server_id)}: the update{versions} changes what it says of its tools:")
     for change in changes:
         for line in diff_lines(change):
             write(line)
@@ -167,12 +165,16 @@ def _ask(args: argparse.Namespace, update: Mapping[str, Any]) -> None:
     if not prompt.terminal():
         raise NotAuthorized(f"{args.id}: the update needs your approval; give it with --yes")
     if not prompt.confirm(f"Use {clean(args.id)} {clean(update.get('version', ''))}?"):
-        raise Cancelled(f"{args.id}: the update was not approved and goes on waiting")
+        raise Cancelled(
+            f"{args.id}: the update was not approved and goes on waiting; 'mcpctl approve --drop {args.id}' removes it"
+        )
 
 
-async def _tell(bus: Client, args: argparse.Namespace, done: str) -> None:
-    server, _ = await bus.manager.call("GetServer", "s", [args.id])
+async def _tell(bus: Client, args: argparse.Namespace, done: str) -> dict[str, Any]:
+    """Say what was *done*, and with which server; its keys."""
+    server: dict[str, Any] = (await bus.manager.call("GetServer", "s", [args.id]))[0]
     if args.json:
         write_json(server)
     else:
         write(f"{done} {title(server)}.")
+    return server

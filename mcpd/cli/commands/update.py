@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``mcpctl update``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mcpd.cli.commands.servers import step, tell_waiting
+from mcpd.cli.jobs import Answers, run_job
+from mcpd.cli.output import clean, note, table, warn, write, write_json
+from mcpd.cli.registries import at_url, read_registries, registry_of
+from mcpd.cli.session import open_bus
+from mcpd.errors import Cancelled, McpdError, NeedsApproval, NotFound, ServiceUnavailable
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from mcpd.bus.client import Client
+
+
+async def update(args: argparse.Namespace) -> int:
+    """``mcpctl update``. JSON: ``{"updates": [{id, version, available-version, …}], "servers": [{id, state, …}]}``.
+
+    ``updates`` is what was or can be updated, ``servers`` what is to be said of each that was named, or without names
+    of each that has an update: see :func:`_outcome`. Nothing if one of the ids is unknown. What cannot be read of the
+    registries is told, and what is known of them is used. One that fails stops no other; the command then fails for all
+    that did.
+    """
+    failed: dict[str, McpdError] = {}
+    ids = list(dict.fromkeys(args.id))
+    async with open_bus(args, changing=True) as bus:
+        for server_id in ids:
+            await bus.manager.call("GetServer", "s", [server_id])
+        is_read = await _look(bus)
+        servers = await _servers(bus)
+        updatable = _updatable(servers, ids)
+        if not args.check and (ids or updatable):
+            failed = await _update_each(bus, ids or list(updatable), consent=args.yes)
+            servers = await _servers(bus)
+        named = [server for server in servers if not ids or server["id"] in ids]
+        asked = [server for server in named if server["id"] not in failed]
+        rest = [server for server in asked if server["id"] not in updatable]
+        reasons = {
+            server["id"]: reason for server in rest if (reason := await _why_not(bus, server, is_named=bool(ids)))
+        }
+    updates = [server for server_id, server in updatable.items() if server_id not in failed]
+    if args.json:
+        done = "available" if args.check else "updated"
+        outcomes = [_outcome(server, updatable, failed, reasons, done) for server in named]
+        write_json({"updates": updates, "servers": [told for told in outcomes if ids or _is_news(told)]})
+    elif args.check and updates:
+        rows = [[server[key] for key in ("id", "version", "available-version", "scope")] for server in updates]
+        table(("ID", "VERSION", "AVAILABLE", "SCOPE"), rows)
+    elif not (updates or failed or reasons or any(server.get("pending-version") for server in asked)):
+        note(f"Everything is up to date{'' if is_read else ', as far as is known'}.")
+    else:
+        for server in updates:
+            write(f"Updated {clean(server['id'])}{step(server['version'], server['available-version'])}.")
+    for reason in reasons.values():
+        note(reason)
+    tell_waiting(asked)
+    if failed:
+        first = next(iter(failed.values()))
+        raise type(first)("\n".join(error.message for error in failed.values()))
+    return 0
+
+
+def _outcome(
+    server: Mapping[str, Any],
+    updatable: Mapping[str, Mapping[str, Any]],
+    failed: Mapping[str, McpdError],
+    reasons: Mapping[str, str],
+    done: str,
+) -> dict[str, str]:
+    """What is to be said of *server*: its id, versions, what keeps it from an update (``problem``), and ``state``.
+
+    That is *done* if it has an update and nothing failed; ``failed``; ``held`` if an update waits for approval;
+    ``pinned``; ``broken``; or ``up-to-date``.
+    """
+    server_id = server["id"]
+    known = updatable.get(server_id, server)
+    error = failed.get(server_id)
+    if error is not None:
+        state = "held" if isinstance(error, NeedsApproval) else "failed"
+    elif server_id in updatable:
+        state = done
+    elif server.get("pending-version"):
+        state = "held"
+    elif server.get("pinned"):
+        state = "pinned"
+    else:
+        state = "broken" if server["state"] == "broken" else "up-to-date"
+    return {
+        "id": server_id,
+        **{key: str(known.get(key, "")) for key in ("version", "available-version")},
+        "pending-version": str(server.get("pending-version", "")),
+        "state": state,
+        "problem": error.message if error is not None else reasons.get(server_id, ""),
+    }
+
+
+def _is_news(outcome: Mapping[str, str]) -> bool:
+    """Whether *outcome* is worth a word where nobody named the server: one that is pinned has another version."""
+    return outcome["state"] not in {"up-to-date", "broken"} and (
+        outcome["state"] != "pinned" or bool(outcome["problem"])
+    )
+
+
+async def _look(bus: Client) -> bool:
+    """Have the registries read for updates; whether all could be. What could not is told."""
+    try:
+        return await read_registries(bus, "CheckUpdates")
+    except (Cancelled, ServiceUnavailable):
+        raise
+    except McpdError as error:
+        warn(f"{error.message}; what is known of updates may be old")
+        return False
+
+
+async def _why_not(bus: Client, server: Mapping[str, Any], *, is_named: bool) -> str:
+    """Why *server* is not updated, if it may have no update; one that waits for approval is told of elsewhere.
+
+    Unless it *is_named*, that is of interest only if there is another version.
+    """
+    server_id, version = clean(server["id"]), server.get("version", "")
+    if not (is_named or server.get("pinned")):
+        return ""
+    registry = await registry_of(bus, server["id"])
+    is_gone = bool(registry) and not at_url(await bus.manager.call("ListSources"), registry or "")
+    if server.get("pinned"):
+        offered = await _offered_version(bus, server["id"], registry) if registry and not is_gone else ""
+        there = f"; its registry has {clean(offered)}" if offered not in {"", version} else ""
+        if not (is_named or there):
+            return ""
+        there = f"; {clean(registry)}, which it came from, is not listed any more" if is_gone else there
+        version = clean(version) or "what it is"
+        return f"{server_id} is pinned to {version}{there}. 'mcpctl pin --remove {server_id}' lets it be updated."
+    if is_gone:
+        return (
+            f"{server_id} came from {clean(registry)}, which is not listed any more, so that nothing updates it."
+            f" 'mcpctl source add' lists it again, 'mcpctl install --reinstall {server_id}' takes what another offers."
+        )
+    if registry == "" and not server.get("pending-version"):
+        return f"{server_id} was not installed from a registry; install another version with --reinstall."
+    return ""
+
+
+async def _offered_version(bus: Client, server_id: str, registry: str) -> str:
+    """The version that *registry* has of *server_id*; empty if nobody knows."""
+    try:
+        offered = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, {"source": registry}])
+    except NotFound:
+        return ""
+    return str(offered.get("available-version") or offered.get("version", ""))
+
+
+async def _servers(bus: Client) -> list[dict[str, Any]]:
+    servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{}])
+    return servers
+
+
+def _updatable(servers: Sequence[dict[str, Any]], ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What of *servers* has an update, by id; with *ids* only of these."""
+    return {
+        server["id"]: server | {"available-version": server.get("available-version", "")}
+        for server in servers
+        if server["state"] == "updatable" and (not ids or server["id"] in ids)
+    }
+
+
+async def _update_each(bus: Client, ids: Sequence[str], *, consent: bool) -> dict[str, McpdError]:
+    """Update each of *ids* by a job of its own, so that its questions are about it; the errors of those that failed."""
+    failed: dict[str, McpdError] = {}
+    for server_id in ids:
+        try:
+            options = {"consent": consent}
+            await run_job(bus, "Update", "asa{sv}", [[server_id], options], answers=Answers(consent=consent))
+        except ServiceUnavailable:
+            raise
+        except McpdError as error:
+            failed[server_id] = error
+    return failed
