@@ -222,6 +222,8 @@ def verify(manager: Manager, call: Call, ids: Sequence[str], _options: Mapping[s
 
 async def set_pinned(manager: Manager, _call: Call, server_id: str, pinned: bool, _options: Mapping[str, Any]) -> None:
     """``SetPinned``."""
+    # What a job has on trial may be taken back, with what was said of it.
+    manager.core.installer.jobs.check_free([server_id])
     await asyncio.to_thread(manager.core.store.set_pinned, server_id, pinned)
     await manager.core.look_for_updates()
     manager.servers.sync()

@@ -71,40 +71,56 @@ class JobObject:
 
     def proceed(self, call: Call, options: Mapping[str, Any]) -> None:
         """``Proceed``."""
-        job = self.job
-        meant = option(options, "server-id", str, "")
-        if job.question != call.memo["question"] or (meant and meant != job.server_id):
-            now = f"is at {job.server_id} and " if job.server_id else ""
-            raise InvalidArgument(
-                f"job {job.number} {now}does not ask that any more; look at its ServerId and Needs again"
-            )
-        job.proceed()
+        if self.job.question != call.memo["question"]:
+            raise self._not_that()
+        self._check_server(call, options)
+        self.job.proceed()
 
-    def set_config(self, _call: Call, changes: Mapping[str, Any], _options: Mapping[str, Any]) -> None:
+    def set_config(self, call: Call, changes: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         """``SetConfig``."""
+        self._check_server(call, options)
         self.job.set_config(configuration.values(changes))
 
-    async def set_secret(self, call: Call, key: str, value: int, _options: Mapping[str, Any]) -> None:
+    async def set_secret(self, call: Call, key: str, value: int, options: Mapping[str, Any]) -> None:
         """``SetSecret``."""
-        self.job.set_secret(key, await configuration.secret(call, value, key) or "")
+        secret = await configuration.secret(call, value, key) or ""
+        self._check_server(call, options)
+        self.job.set_secret(key, secret)
+
+    def _check_server(self, call: Call, options: Mapping[str, Any]) -> None:
+        """Raise :class:`~mcpd.errors.InvalidArgument` if another server is at work than when it was called."""
+        then = call.memo["server"]
+        if self.job.server_id != then or option(options, "server-id", str, then) != then:
+            raise self._not_that()
+
+    def _not_that(self) -> InvalidArgument:
+        now = f"is at {self.job.server_id} and " if self.job.server_id else ""
+        return InvalidArgument(
+            f"job {self.job.number} {now}does not ask that any more; look at its ServerId and Needs again"
+        )
 
 
 def _foreign(target: JobObject, call: Call, *_args: object) -> str | None:
     return None if target.job.owner_uid == call.uid else "cancel-foreign"
 
 
+def _answering(target: JobObject, call: Call, *args: object) -> str | None:
+    call.memo["server"] = target.job.server_id
+    return _foreign(target, call, *args)
+
+
 def _proceeding(target: JobObject, call: Call, *args: object) -> str | None:
     call.memo["question"] = target.job.question
     agrees = target.job.state is JobState.NEEDS_CONSENT
-    return _foreign(target, call, *args) or ("install-trusted" if agrees and _is_update(target) else None)
+    return _answering(target, call, *args) or ("install-trusted" if agrees and _is_update(target) else None)
 
 
 def _configuring(target: JobObject, call: Call, *args: object) -> str | None:
-    return _foreign(target, call, *args) or ("configure" if _is_update(target) else None)
+    return _answering(target, call, *args) or ("configure" if _is_update(target) else None)
 
 
 def _giving_secret(target: JobObject, call: Call, *args: object) -> str | None:
-    return _foreign(target, call, *args) or ("set-secret" if _is_update(target) else None)
+    return _answering(target, call, *args) or ("set-secret" if _is_update(target) else None)
 
 
 def _is_update(target: JobObject) -> bool:

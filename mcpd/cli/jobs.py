@@ -208,10 +208,10 @@ class _Follower:
             else:
                 values[need["key"]] = _ask_value(need)
         if values:
-            await job.call("SetConfig", "a{sv}a{sv}", [values, {}])
+            await job.call("SetConfig", "a{sv}a{sv}", [values, {"server-id": server}])
         for key, secret in secrets.items():
             with prompt.memfd(secret, "secret") as fd:
-                await job.call("SetSecret", "sha{sv}", [key, 0, {}], fds=[fd])
+                await job.call("SetSecret", "sha{sv}", [key, 0, {"server-id": server}], fds=[fd])
 
 
 def _label(need: Mapping[str, Any]) -> str:

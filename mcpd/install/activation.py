@@ -80,15 +80,17 @@ class Activation:
                 health = await self._check(job, generation, manifest)
                 if health is not None and watch_tools:
                     await in_thread(self._compare, before.generation, generation, manifest, health)
-            except NeedsApproval:
-                await self._take_back(before, generation, given)
+            except NeedsApproval as error:
+                if not await self._take_back(before, generation, given):
+                    raise NeedsApproval(f"{manifest.id} changes tools. {_after(manifest.id, is_back=False)}") from error
                 await self._hold(generation, manifest, health.tools if health is not None else None)
                 raise
             except BaseException as error:
-                await self._take_back(before, generation, given)
-                await self._discard(generation)
+                is_back = await self._take_back(before, generation, given)
+                if is_back:
+                    await self._discard(generation)
                 if isinstance(error, Unhealthy) and before.generation is not None:
-                    raise Unhealthy(f"{error.message}\nThe previous version is in use again.") from error
+                    raise Unhealthy(f"{error.message}\n{_after(manifest.id, is_back=is_back)}") from error
                 raise
         await self._settle(manifest.id)
 
@@ -111,10 +113,10 @@ class Activation:
                         await in_thread(self._check_shown, server_id, held, health)
             except BaseException as error:
                 # What was shown stays what is to be approved of, or the same number would stand for something else.
-                await in_thread(self._back_to, server_id, before.generation, held)
+                is_back = await in_thread(self._back_to, server_id, before.generation, held)
                 self._sessions.forgive(server_id)
                 if isinstance(error, Unhealthy):
-                    raise Unhealthy(f"{error.message}\nThe previous version is in use again.") from error
+                    raise Unhealthy(f"{error.message}\n{_after(server_id, is_back=is_back)}") from error
                 raise
         await self._sessions.stop_server(server_id)
         await self._settle(server_id)
@@ -196,8 +198,11 @@ class Activation:
             values = {}  # broken: there is nothing to go back to
         return _Before(generation, not installed.writable, values)
 
-    async def _take_back(self, before: _Before, generation: Generation, given: Collection[str]) -> None:
-        """Restore what *before* says; a fault on the way is logged, for the reason of the failure matters more."""
+    async def _take_back(self, before: _Before, generation: Generation, given: Collection[str]) -> bool:
+        """Restore what *before* says; a fault on the way is logged, for the reason of the failure matters more.
+
+        Returns whether *generation* is used no longer.
+        """
         server_id = generation.server_id
         try:
             await in_thread(self._restore, before, generation, given)
@@ -208,6 +213,7 @@ class Activation:
         except (McpdError, OSError):
             log.exception("%s: the previous version could not be restored", server_id)
         self._sessions.forgive(server_id)
+        return await in_thread(self._store.active_generation, server_id) != generation.number
 
     async def _hold(self, generation: Generation, manifest: Manifest, tools: Tools | None) -> None:
         """Keep *generation* aside; what cannot be kept is gone, and nobody is told that it waits."""
@@ -245,8 +251,8 @@ class Activation:
                 old = before.values.get(prop.key)
                 self._store.set_secret(server_id, prop.key, None if old is None else str(old))
 
-    def _back_to(self, server_id: str, number: int | None, held: int) -> None:
-        """Bring generation *number* back after *held* was tried, and keep that aside as it was."""
+    def _back_to(self, server_id: str, number: int | None, held: int) -> bool:
+        """Bring generation *number* back after *held* was tried, and keep that aside as it was; whether that worked."""
         try:
             tried = self._store.get(server_id).manifest
             self._store.rollback(server_id, number)
@@ -255,3 +261,12 @@ class Activation:
                 self._store.hold(Generation(server_id, held, path), tried)
         except (McpdError, OSError):
             log.exception("%s: the previous version could not be restored", server_id)
+            return False
+        return True
+
+
+def _after(server_id: str, *, is_back: bool) -> str:
+    """What is in use after a failure."""
+    if is_back:
+        return "The previous version is in use again."
+    return f"The previous version could not be brought back; see the journal, and try 'mcpctl rollback {server_id}'."

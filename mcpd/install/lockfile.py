@@ -73,11 +73,17 @@ def read_lock(root: Path) -> dict[str, Any]:
 
 
 def identity(root: Path) -> str:
-    """What is the same for two generations that were made of the same; *root* is that of one."""
+    """What is the same for two generations that were made of the same; *root* is that of one.
+
+    One that does not tell what it was made of is the same as itself only.
+    """
     lock = read_lock(root)
-    source = lock.get("source")
+    source, content = lock.get("source"), lock.get("content")
+    is_local = isinstance(source, dict) and source.get("type") == SourceType.LOCAL
+    if not isinstance(content, str) or not content or (is_local and not lock.get("tree")):
+        return json.dumps(str(root))
     made_of = [lock.get(key) for key in ("source", "resolved", "content", "files")]
-    if isinstance(source, dict) and source.get("type") == SourceType.LOCAL:
+    if is_local:
         # A directory of somebody has no version of its own.
         made_of.append(lock.get("tree"))
     return json.dumps(made_of, sort_keys=True)

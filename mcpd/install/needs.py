@@ -30,10 +30,19 @@ def unverified(entry: Entry, *, vouched: bool, given: bool) -> Iterator[Need]:
         yield Need("unverified", where, "nobody vouches for this file: no trusted key signed its hash")
 
 
-def needs_of(manifest: Manifest, installed: InstalledServer | None, given: Mapping[str, JsonValue]) -> tuple[Need, ...]:
-    """What goes beyond the plain sandbox and was not consented to before; *given* are values for this installation."""
+def needs_of(
+    manifest: Manifest,
+    installed: InstalledServer | None,
+    given: Mapping[str, JsonValue],
+    kept: Mapping[str, JsonValue] | None = None,
+) -> tuple[Need, ...]:
+    """What goes beyond the plain sandbox and was not consented to before.
+
+    *given* are values for this installation; *kept* what it finds set apart from any manifest, secrets left out, and
+    None where there is nothing, no secret either.
+    """
     before = installed.manifest if installed and installed.writable and installed.manifest else None
-    needs = [*_elsewhere(manifest, installed.manifest if installed else None)]
+    needs = [*_elsewhere(manifest, installed, kept)]
     needs += [
         Need("permission", text, filled_in(text, manifest, given))
         for text in granted(manifest)
@@ -73,9 +82,22 @@ def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
     return then == now
 
 
-def _elsewhere(manifest: Manifest, before: Manifest | None) -> Iterator[Need]:
+def _elsewhere(
+    manifest: Manifest, installed: InstalledServer | None, kept: Mapping[str, JsonValue] | None
+) -> Iterator[Need]:
     """That a server is somewhere else than what it takes the place of, which gets what was set and said for that."""
-    if before is None or manifest.stdio is not None or manifest.remote is None:
+    if (installed is None and kept is None) or manifest.stdio is not None or manifest.remote is None:
+        return
+    before = installed.manifest if installed else None
+    if before is None:
+        # A broken manifest may hold values, too, and nobody can tell for which place they were meant.
+        shown, _ = configuration.split(manifest, kept or {})
+        yield Need(
+            "remote",
+            ", ".join(_origins(manifest.remote.address, configuration.merge(manifest, [shown]))),
+            description="will get what clients ask and the values that are kept from before; where those went until now"
+            " cannot be told",
+        )
         return
     now = _origins(manifest.remote.address, configuration.merge(manifest, [before.config]))
     then: list[str] = []

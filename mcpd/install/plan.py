@@ -144,8 +144,8 @@ def make_plan(
     brought the files, too.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an entry that cannot be installed,
-    :class:`~mcpd.errors.InvalidConfig` and :class:`~mcpd.errors.InvalidArgument` for the options, and
-    :class:`~mcpd.errors.SystemInstanceOnly`.
+    :class:`~mcpd.errors.InvalidConfig` and :class:`~mcpd.errors.InvalidArgument` for the options, the former also
+    where values kept of a server that was there before cannot be read, and :class:`~mcpd.errors.SystemInstanceOnly`.
     """
     offer = at_version(offer, options.version)
     entry, registry = offer.entry, offer.origin
@@ -164,7 +164,7 @@ def make_plan(
         vouched = bool(verified) or is_upgrade
         needs = (
             *unverified(entry, vouched=vouched, given=is_given),
-            *needs_of(manifest, installed, answers.given()),
+            *needs_of(manifest, installed, answers.given(), store.kept(entry.id)),
         )
     return Plan(
         entry,
@@ -240,8 +240,6 @@ def _check_source(entry: Entry, source: Source) -> None:
 def _installed(store: Store, server_id: str) -> tuple[InstalledServer | None, Configuration | None]:
     try:
         installed = store.get(server_id)
-        return installed, store.config(server_id)
-    except NotFound:
+        return installed, None if installed.manifest is None else store.config(server_id)
+    except (NotFound, InvalidManifest):
         return None, None
-    except InvalidManifest:
-        return None, None  # a broken installation is what gets replaced

@@ -118,6 +118,14 @@ class Store:
             merged |= {key: value for key, value in values.items() if value is not None}
         return merged
 
+    def kept(self, server_id: str) -> dict[str, JsonValue] | None:
+        """The values kept apart from the manifest of *server_id*, secrets left out; None if not even a secret is.
+
+        A server that is installed where none is now gets them. Raises :class:`~mcpd.errors.InvalidConfig`.
+        """
+        shown, hidden = (files.read(server_id) for files in (self._view.overlay, self._view.secrets))
+        return shown if shown or hidden else None
+
     def _set(self, layer: Place, found: Found, document: dict[str, Any]) -> _Values:
         """Everything that was set for *found*, whose manifest is *document*, by rising precedence."""
         exposed = {key: value for key, value in documents.config_of(document).items() if key in found.exposed}

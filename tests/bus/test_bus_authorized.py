@@ -13,6 +13,7 @@ import pytest
 from mcpd.bus.names import PROPERTIES
 from mcpd.bus.wire import Variant
 from mcpd.errors import Busy, InvalidArgument, NotAuthorized, NotFound, SignatureInvalid
+from mcpd.install.answers import Answers
 from mcpd.install.job import Job, JobKind, JobState, Need
 from mcpd.install.lockfile import write_lock
 from mcpd.install.outcome import Outcome
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tests.bus.harness import Machine
 
 PREFIX = "org.mcpd.mcp1."
+ASKED = [{"key": "token", "sensitive": True}, {"key": "level"}]
 
 
 @pytest.fixture
@@ -280,6 +282,40 @@ async def test_nobody_agrees_to_what_came_up_while_they_were_asked(machine: Mach
         with pytest.raises(InvalidArgument, match="is at y and does not ask that"):
             await call
         assert job.state is JobState.NEEDS_CONSENT
+
+
+async def test_what_is_given_for_a_server_reaches_no_other(core: Core, client: Client) -> None:
+    go_on = asyncio.Event()
+
+    async def work(job: Job) -> None:
+        for index, server_id in enumerate(("x", "y")):
+            job.begin_part(index, 2, server_id)
+            job.answers = Answers(Manifest.parse({"id": server_id, "configurableProperties": ASKED}, "test"))
+            await go_on.wait()
+            go_on.clear()
+
+    job = core.installer.jobs.start(JobKind.INSTALL, ["x", "y"], os.getuid(), work)
+    remote = client.job(f"/org/mcpd/Mcp1/job/{job.number}")
+    read, write_end = os.pipe()
+    try:
+        late = asyncio.create_task(remote.call("SetSecret", "sha{sv}", ["token", 0, {}], fds=[read]))
+        await client.manager.call("ListServers", "a{sv}", [{}])
+        go_on.set()
+        while job.server_id != "y":
+            await asyncio.sleep(0)
+        os.write(write_end, b"secret of x")
+    finally:
+        os.close(write_end)
+        os.close(read)
+    with pytest.raises(InvalidArgument, match="is at y"):
+        await late
+    with pytest.raises(InvalidArgument, match="is at y"):
+        await remote.call("SetConfig", "a{sv}a{sv}", [{"level": "high"}, {"server-id": "x"}])
+    assert job.answers.given() == {}
+    await remote.call("SetConfig", "a{sv}a{sv}", [{"level": "high"}, {"server-id": "y"}])
+    assert job.answers.given() == {"level": "high"}
+    with pytest.raises(Busy, match="working on x"):
+        await client.manager.call("SetPinned", "sba{sv}", ["x", True, {}])
 
 
 async def test_who_names_the_server_agrees_to_no_other(core: Core, client: Client) -> None:

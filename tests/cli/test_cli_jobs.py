@@ -284,7 +284,8 @@ async def test_a_person_at_the_terminal_is_asked(mcpctl: Mcpctl, mcpd: FakeMcpd)
     calls = await job.wait_call(3)
     job.end()
     assert await terminal.ended() == 0
-    assert calls[1:] == [("SetConfig", [{"digits": 4}, {}]), ("SetSecret", ["api_key", 0, {}])]
+    meant = {"server-id": "calculator"}
+    assert calls[1:] == [("SetConfig", [{"digits": 4}, meant]), ("SetSecret", ["api_key", 0, meant])]
     assert mcpd.received == [b"s3cret"]
     assert "s3cret" not in terminal.seen
     assert "digits is an integer" in terminal.seen

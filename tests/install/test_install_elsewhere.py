@@ -66,3 +66,49 @@ async def test_what_ran_here_and_will_run_elsewhere_is_agreed_to(world: World, t
     ((key, said),) = await asked(world, remote("https://there.example/mcp"))
     assert key == "https://there.example"
     assert "on this machine" in said
+
+
+SETTINGS = [{"key": "TOKEN", "sensitive": True}, {"key": "AT", "default": "https://there.example"}]
+
+
+@pytest.mark.parametrize("signer", ["", "honest"])
+@pytest.mark.parametrize("key", ["TOKEN", "AT"])
+async def test_what_was_kept_of_a_removed_server_is_sent_nowhere_unasked(
+    world: World, tmp_path: Path, key: str, signer: str
+) -> None:
+    await world.fetch(local(project(tmp_path / "src"), configurableProperties=SETTINGS))
+    if key == "TOKEN":
+        world.store.set_secret(HELLO, key, "s3cret")
+    else:
+        world.store.set_config(HELLO, {key: "https://mine.example"})
+    job = world.installer.uninstall(HELLO, os.getuid(), keep_config=True)
+    await job.wait()
+    assert job.error is None
+    world.shelf.signer = signer
+    document = remote("{config.AT}/mcp", configurableProperties=SETTINGS)
+    ((where, said),) = await asked(world, document, reinstall=True)
+    assert where == ("https://there.example" if key == "TOKEN" else "https://mine.example")
+    assert "kept from before" in said
+    assert "s3cret" not in said
+
+
+@pytest.mark.parametrize("broken", ["{", '{"id": "org.test.hello", "transports": 1, "config": {"AT": "x"}}'])
+async def test_what_takes_the_place_of_a_broken_server_elsewhere_is_agreed_to(
+    world: World, tmp_path: Path, broken: str
+) -> None:
+    await world.fetch(local(project(tmp_path / "src"), configurableProperties=SETTINGS))
+    world.store.set_secret(HELLO, "TOKEN", "s3cret")
+    (world.store.generation_path(HELLO, 1) / "manifest.json").write_text(broken)
+    assert world.store.get(HELLO).manifest is None
+    ((where, said),) = await asked(world, remote("https://there.example/mcp"), reinstall=True)
+    assert where == "https://there.example"
+    assert "kept from before" in said
+
+
+async def test_where_nothing_is_kept_nothing_is_asked_about_the_place(world: World, tmp_path: Path) -> None:
+    await world.fetch(local(project(tmp_path / "src"), configurableProperties=SETTINGS))
+    world.store.set_secret(HELLO, "TOKEN", "s3cret")
+    job = world.installer.uninstall(HELLO, os.getuid())
+    await job.wait()
+    # That it reaches the network is asked as of any server.
+    assert await asked(world, remote("https://there.example/mcp"), reinstall=True) == []

@@ -14,6 +14,7 @@ from install_parts import World, local, make_world, project, reach
 from mcpd.errors import (
     Busy,
     InvalidConfig,
+    NoSpace,
     NotFound,
     Unhealthy,
 )
@@ -117,6 +118,29 @@ async def test_a_server_that_never_answers_is_unhealthy(tmp_path: Path, mode: st
         assert ("complaint" in job.error.message) is (mode == "flood")
         assert world.sessions.list() == []
         assert world.left_over() == []
+
+
+async def test_nobody_is_told_that_the_previous_version_is_back_if_it_is_not(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await world.fetch(local(project(tmp_path / "src")))).error is None
+    world.shelf.put(local(tmp_path / "src", "exit", version="2.0"))
+
+    def full(*_: object, **__: object) -> None:
+        raise NoSpace("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "rollback", full)
+        update = await world.update()
+    assert isinstance(update.error, Unhealthy)
+    assert "could not be brought back" in update.error.message
+    assert "in use again" not in update.error.message
+    assert world.store.active_generation("org.test.hello") == 2
+    assert world.store.generation_path("org.test.hello", 2).is_dir()
+    world.store.rollback("org.test.hello")
+    server = world.store.get("org.test.hello")
+    assert server.manifest is not None
+    assert server.manifest.version == "1.0"
 
 
 async def test_an_unhealthy_update_brings_the_previous_version_back(world: World, tmp_path: Path) -> None:

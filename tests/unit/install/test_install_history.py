@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import NotFound
-from mcpd.install.history import GenerationInfo, history
+from mcpd.install.history import GenerationInfo, history, way_back
 from mcpd.install.lockfile import LOCK_FILE, write_lock
 from mcpd.install.outcome import Outcome
 from mcpd.model import Entry, Manifest
@@ -108,3 +108,24 @@ def test_what_mcpd_did_not_install_has_no_history(paths: Paths) -> None:
     directory.mkdir(parents=True)
     (directory / "manifest.json").write_text('{"id": "com.example.one"}')
     assert history(store, ONE) == []
+
+
+@pytest.mark.parametrize(
+    ("locks", "expected"),
+    [
+        pytest.param(['{"content": "a"}', '{"content": "b"}', '{"content": "b"}'], 1, id="the same twice"),
+        pytest.param(['{"content": "a"}', "{", "{"], 2, id="broken"),
+        pytest.param(['{"content": "a"}', "{}", "{}"], 2, id="nothing told"),
+        pytest.param(
+            ['{"content": "a"}', *['{"content": "b", "source": {"type": "local"}}'] * 2],
+            2,
+            id="directory of no version",
+        ),
+    ],
+)
+def test_the_way_back_passes_over_what_is_known_to_be_the_same(paths: Paths, locks: list[str], expected: int) -> None:
+    store = Store(paths, Scope.USER)
+    for number, lock in enumerate(locks, 1):
+        put(store, str(number), lock=False)
+        (store.generation_path(ONE, number) / LOCK_FILE).write_text(lock)
+    assert way_back(store, ONE) == expected
