@@ -300,7 +300,9 @@ class Catalog:
         problems = [fault.error.message] if fault else [each.problem for each in own if each.problem][:1]
         if not own:
             read = self._empty.get(url, 0.0) if line.type == "directory" else 0.0
-            state: State = "failed" if fault else "ready" if read else "new"
+            state: State = "ready" if read else "new"
+            if fault:
+                state = "refused" if fault.state == "refused" else "failed"
             return replace(line, state=state, updated=read, problem="; ".join(problems))
         usable = [each for each in own if each.usable]
         signers = {each.signer for each in own}

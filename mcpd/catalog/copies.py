@@ -40,7 +40,7 @@ class Copy:
     fetched: float
     """Unix time at which it was last found to be what the source has."""
     baseline: str
-    """The newest ``updated`` that was seen."""
+    """The newest ``updated`` that was seen; of one that was yet to come the time at which it was seen."""
     attested: str
     """The newest that a trusted key signed: what nobody vouched for says nothing of what is older than that.
 

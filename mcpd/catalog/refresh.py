@@ -262,16 +262,18 @@ class _Arrival:
                     f" use is {before}; {way_out}"
                 )
             return baseline, attested
-        if found > datetime.fromtimestamp(time.time(), UTC) + _TOLERANCE:
+        now = datetime.fromtimestamp(time.time(), UTC)
+        if found > now + _TOLERANCE:
             raise _Outdated(f"{shown}, which is yet to come; compare the clocks, and mend it there or here")
         if known is not None and found < known:
-            raise _Outdated(f"{shown}, older than {before} of the copy that is in use; {way_out}")
+            raise _Outdated(f"{shown}, older than the copy that is in use, which counts as of {before}; {way_out}")
         if known is not None and found == known and is_signed and was_verified:
             raise _Outdated(
                 f"{shown}, as in the copy that is in use, but it says something else; sign it with a newer one, or"
                 f" {way_out}"
             )
-        return updated, updated if is_signed else attested
+        # What nobody signed, dated ahead, would else bar the honest file of now until that date has passed.
+        return updated if found <= now else now.isoformat(timespec="seconds"), updated if is_signed else attested
 
 
 async def _failure(work: Awaitable[None]) -> Failure | None:

@@ -51,9 +51,9 @@ class SourceLine:
     read_only: bool
     """Whether the line is somebody else's to remove."""
     state: State = "new"
-    """``ready``: fetched; ``offline``: an earlier copy is used; ``refused``: so it is, as what is there now was changed
-    or is older; ``partly``: so it is of some files of a directory; ``failed``: there is no copy; ``untrusted``: there
-    is one, but not signed as it has to be; ``invalid``: refused."""
+    """``ready``: fetched; ``offline``: an earlier copy is used; ``refused``: so it is, if there is one, as what is
+    there now was changed or is older; ``partly``: so it is of some files of a directory; ``failed``: there is no copy;
+    ``untrusted``: there is one, but not signed as it has to be; ``invalid``: refused."""
     updated: float = 0.0
     """Unix time of the copy in use, 0 if there is none."""
     problem: str = ""

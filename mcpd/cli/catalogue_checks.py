@@ -47,6 +47,8 @@ def source_checks(sources: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
         place = source.get("url") or source.get("file", "")
         if source["state"] in _BAD:
             result, advice = _BAD[source["state"]]
+            if source["state"] == "refused" and not source.get("updated"):
+                result, advice = "fail", "nothing of it is known; what is to be done, the problem says"
             problem = str(source.get("problem") or source["state"]).removeprefix(f"{place}: ")
             yield Check(
                 "registry", result, f"{place}: {problem}", advice.format(url=place, file=source.get("file", ""))

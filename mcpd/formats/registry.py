@@ -224,7 +224,7 @@ def _items(servers: memoryview, origin: str) -> Iterator[Item]:
             stray += 1
             if stray > _MAX_STRAY:
                 raise InvalidManifest(f"{origin}: not a registry: more than {_MAX_STRAY} of its entries are no objects")
-        elif not key and _superseded(_marks(data)):
+        elif not key and len(data) <= MAX_ENTRY and _superseded(_marks(data)):
             continue
         yield Item(_label(key if is_map else number), data, key)
 

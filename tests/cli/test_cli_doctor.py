@@ -263,7 +263,8 @@ async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcp
         {"url": "https://e.example/r.json", "state": "ready", "faults": ["entry 3: transports", "entry 4: id"]},
         {"url": "https://g.example/r.json", "state": "offline", "problem": "no answer", "faults": list("pqrs")},
         {"url": "https://f.example/r.json", "state": "ready", "faults": []},
-        {"url": "https://h.example/r.json", "state": "refused", "problem": "it is older"},
+        {"url": "https://h.example/r.json", "state": "refused", "problem": "it is older", "updated": 1},
+        {"url": "https://j.example/r.json", "state": "refused", "problem": "it is not signed"},
         {"url": "file:///i/", "state": "partly", "problem": "b.json: not JSON"},
     ]
     mcpd.sources = [
@@ -284,12 +285,13 @@ async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcp
             "https://g.example/r.json: 4 faults in its entries: p; q; r; and others, which 'mcpctl source list' tells",
         ),
         ("warn", "https://h.example/r.json: it is older"),
+        ("fail", "https://j.example/r.json: it is not signed"),
         ("warn", "file:///i/: b.json: not JSON"),
     ]
     advice = [check["advice"] for check in checks if check["name"] == "registry"]
     assert "mcpctl source remove https://a.example/r.json" in advice[0]
     assert "/etc/mcp/sources.list.d/c.toml" in advice[2]
-    assert _named(checks, "registries")["message"] == "9 listed"
+    assert _named(checks, "registries")["message"] == "10 listed"
 
 
 async def test_doctor_tells_of_keys_that_cannot_be_used(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

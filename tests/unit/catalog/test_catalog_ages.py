@@ -47,8 +47,35 @@ async def test_a_date_to_come_is_refused_and_one_a_few_hours_ahead_is_not(signed
     with pytest.raises(SourceUnavailable, match=r"refused.*2999.*yet to come"):
         await signed.catalog.refresh()
     assert ids(signed.catalog) == []
+    (line,) = signed.catalog.sources()
+    assert (line.state, line.updated, line.entries) == ("refused", 0, 0)
     signed.write(updated((datetime.now(UTC) + timedelta(hours=20)).isoformat(), "ahead"))
     assert await signed.catalog.refresh() == []
+    assert ids(signed.catalog) == ["ahead"]
+
+
+@pytest.mark.parametrize("policy", ["warn", "off"])
+async def test_what_nobody_signed_and_is_dated_ahead_bars_nothing_of_now(signed: Signed, policy: str) -> None:
+    signed.signature.unlink()
+    signed.catalog.add_source(signed.url, name="local", signature=policy)
+    signed.file.write_bytes(updated((datetime.now(UTC) + timedelta(hours=23)).isoformat(), "ahead"))
+    assert await signed.catalog.refresh() == []
+    signed.file.write_bytes(updated(datetime.now(UTC).isoformat(), "now"))
+    assert await signed.catalog.refresh() == []
+    assert ids(signed.catalog) == ["now"]
+    signed.file.write_bytes(updated((datetime.now(UTC) - timedelta(hours=1)).isoformat(), "old"))
+    with pytest.raises(SourceUnavailable, match="older"):
+        await signed.catalog.refresh()
+    assert ids(signed.catalog) == ["now"]
+
+
+async def test_what_is_signed_and_dated_ahead_stays_the_newest(signed: Signed) -> None:
+    signed.catalog.add_source(signed.url)
+    signed.write(updated((datetime.now(UTC) + timedelta(hours=20)).isoformat(), "ahead"))
+    await signed.catalog.refresh()
+    signed.write(updated(datetime.now(UTC).isoformat(), "old"))
+    with pytest.raises(SourceUnavailable, match="older"):
+        await signed.catalog.refresh()
     assert ids(signed.catalog) == ["ahead"]
 
 
@@ -156,6 +183,29 @@ async def test_in_a_directory_what_is_signed_and_newest_wins_whatever_it_is_call
     assert [hit.fields["version"] for hit in signed.catalog.query(Query())[0]] == ["2.0.0"]
     assert [hit.fields["version"] for hit in signed.catalog.query(Query(source=folder.as_uri()))[0]] == ["2.0.0"]
     assert signed.verified() == [True]
+
+
+async def test_in_a_directory_each_file_has_an_age_of_its_own(signed: Signed, tmp_path: Path) -> None:
+    folder = tmp_path / "registries"
+    folder.mkdir()
+
+    def put(name: str, date: str, *names: str) -> None:
+        data = updated(date, *names)
+        (folder / name).write_bytes(data)
+        (folder / f"{name}.sig").write_bytes(sign(data, signed.private))
+
+    signed.catalog.add_source(folder.as_uri(), name="local", type="directory", signature="required")
+    put("tools.json", "2026-03-01", "tool")
+    put("games.json", "2025-03-01", "game")
+    assert await signed.catalog.refresh() == []
+    assert ids(signed.catalog) == ["game", "tool"]
+    (folder / "tools.json").unlink()
+    put("maps.json", "2024-03-01", "map")
+    assert await signed.catalog.refresh() == []
+    assert ids(signed.catalog) == ["game", "map"]
+    put("games.json", "2025-02-01", "old")
+    assert [type(failure) for failure in await _refreshed(signed)] == [SourceUnavailable]
+    assert ids(signed.catalog) == ["game", "map"]
 
 
 async def _refreshed(signed: Signed) -> list[McpdError]:

@@ -192,6 +192,14 @@ def test_of_a_page_of_the_official_registry_the_latest_versions_count() -> None:
     assert [parse_item(found.label, found.data, "test").id for found in items] == ["a.there", "a.odd"]
 
 
+def test_nothing_is_made_of_what_is_too_long_for_an_entry() -> None:
+    servers = [{"_meta": {OFFICIAL: {"isLatest": False}, "more": "x" * MAX_ENTRY}}, entry("good")]
+    first, second = split(json.dumps({"servers": servers}).encode(), "test").items
+    with pytest.raises(InvalidManifest, match=str(MAX_ENTRY)):
+        parse_item(first.label, first.data, "test")
+    assert parse_item(second.label, second.data, "test").id == "good"
+
+
 def test_of_an_older_page_the_latest_versions_count() -> None:
     servers = [
         old(name=f"a/{name}", packages=[package()]) | {"_meta": {OFFICIAL: {"is_latest": latest}}, "status": status}
