@@ -42,26 +42,29 @@ def resident(pid: int) -> int:
 
 
 @pytest.mark.parametrize("which", ["sse", "POST"])
-def test_a_client_that_does_not_read_takes_little_and_holds_nobody_up(alone: Callable[..., Bridge], which: str) -> None:
+def test_a_client_that_does_not_read_takes_little_and_holds_nobody_up(
+    alone: Callable[..., Bridge], tmp_path: Path, which: str
+) -> None:
     bridge = alone()
     other = bridge.client().open()
-    lines = 15_000
+    lines, end = 15_000, tmp_path / "end"
+    flood = call("flood", 1, lines=lines, end=str(end))
     with contextlib.ExitStack() as stack:
         if which == "sse":
             client = stack.enter_context(link(bridge))
             client.open()
             before = resident(bridge.pid)
-            client.post(call("flood", 1, lines=lines))
+            client.post(flood)
             stream = client.stream
         else:
             mine = bridge.client().open()
-            reply = stack.enter_context(
-                mine.http.stream("POST", mine.path, json=call("flood", 1, lines=lines), headers=mine.headers)
-            )
+            reply = stack.enter_context(mine.http.stream("POST", mine.path, json=flood, headers=mine.headers))
             before = resident(bridge.pid)
             stream = frames(reply)
-        for number in range(50):
-            assert text_of(other.ask(call("echo", text=str(number)))) == str(number)
+        asked = 0
+        while asked < 50 or not end.exists():
+            asked += 1
+            assert text_of(other.ask(call("echo", text=str(asked)))) == str(asked)
         seen = [each.message for each in stream if each.data] if which == "POST" else []
         while not seen or "id" not in seen[-1]:
             seen.append(next(each for each in stream if each.data).message)
