@@ -2,13 +2,18 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mcpd.model import Manifest
 from mcpd.paths import Layout, Scope
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import pytest
 
     from mcpd.store import InstalledServer, Store
 
@@ -76,3 +81,22 @@ def text_of_tree(root: Path) -> str:
         for path in sorted(root.rglob("*"))
         if path.is_file() and "secrets" not in path.parts
     )
+
+
+@contextmanager
+def failing_write(monkeypatch: pytest.MonkeyPatch, which: int, number: int) -> Iterator[None]:
+    """Have the write, fsync or symlink that is number *which* (from 1) fail with the errno *number*."""
+    real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in ("write", "fsync", "symlink")}
+    left = which
+
+    def call(name: str, *args: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise OSError(number, os.strerror(number))
+        return real[name](*args, **options)
+
+    with monkeypatch.context() as patch:
+        for name in real:
+            patch.setattr(os, name, lambda *args, _name=name, **options: call(_name, *args, **options))
+        yield

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_trees import document, foreign, install, layout, names_in
+from store_trees import document, failing_write, foreign, install, layout, names_in
 
 from mcpd.errors import McpdError, NoSpace
 from mcpd.model import Manifest
@@ -116,21 +116,9 @@ def test_any_write_that_fails_leaves_the_old_state(
     install(user, config={"api_key": "old", "endpoint": "old"})
     install(user, version="2")
     before = state(user)
-    real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in ("write", "fsync", "symlink")}
     kinds: set[bool] = set()
     for failing in range(1, 100):
-        left = failing
-
-        def call(name: str, *args: Any, **options: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise OSError(number, os.strerror(number))
-            return real[name](*args, **options)
-
-        with monkeypatch.context() as patch:
-            for name in real:
-                patch.setattr(os, name, lambda *args, _name=name, **options: call(_name, *args, **options))
+        with failing_write(monkeypatch, failing, number):
             try:
                 CHANGES[change](user)
             except McpdError as error:

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_trees import document, foreign, install, names_in, text_of_tree
+from store_trees import document, failing_write, foreign, install, names_in, text_of_tree
 
 from mcpd.errors import Busy, InvalidArgument, InvalidManifest, McpdError, NotFound, ReadOnly
 from mcpd.model import Manifest
@@ -386,21 +385,9 @@ def test_any_write_that_fails_leaves_the_old_or_the_new_state(
     old = state()
     built = store.new_generation(ONE)
     (built.path / "server.py").write_text("# 3\n")
-    real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in ("write", "fsync", "symlink")}
     seen = {old}
     for failing in range(1, 100):
-        left = failing
-
-        def call(name: str, *args: Any, **options: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise OSError(number, os.strerror(number))
-            return real[name](*args, **options)
-
-        with monkeypatch.context() as patch:
-            for name in real:
-                patch.setattr(os, name, lambda *args, _name=name, **options: call(_name, *args, **options))
+        with failing_write(monkeypatch, failing, number):
             try:
                 FAILING[change](store, built)
             except McpdError:
