@@ -162,9 +162,11 @@ def make_plan(
     needs: tuple[Need, ...] = ()
     if not options.consent:
         vouched = bool(verified) or is_upgrade
+        is_orphan = manifest.remote is not None and (installed is None or installed.manifest is None)
+        kept = store.kept(entry.id) if is_orphan else None
         needs = (
             *unverified(entry, vouched=vouched, given=is_given),
-            *needs_of(manifest, installed, answers.given(), store.kept(entry.id)),
+            *needs_of(manifest, installed, answers.given(), kept),
         )
     return Plan(
         entry,

@@ -12,24 +12,13 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
 from mcpd.formats.registry import MAX_ENTRY, parse_item, parse_registry, shortcomings, split
+from tests.unit.entries import entry
 from tests.unit.formats.server_json_examples import EXAMPLES, of, old, package
 
 if TYPE_CHECKING:
     from mcpd.model import Entry
 
 OFFICIAL = "io.modelcontextprotocol.registry/official"
-
-
-def entry(server_id: str = "a", **more: Any) -> dict[str, Any]:
-    return {
-        "id": server_id,
-        "name": "A",
-        "summary": "s",
-        "version": "1",
-        "transports": [{"type": "stdio", "command": "x"}],
-        "source": {"type": "git", "url": "https://example.com/a.git"},
-        **more,
-    }
 
 
 def item(raw: object, key: str = "") -> Entry:

@@ -9,18 +9,7 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
 from mcpd.model import parse_index
-
-
-def entry(server_id: str = "a", **more: Any) -> dict[str, Any]:
-    return {
-        "id": server_id,
-        "name": "A",
-        "summary": "s",
-        "version": "1",
-        "transports": [{"type": "stdio", "command": "x"}],
-        "source": {"type": "git", "url": "https://example.com/a.git"},
-        **more,
-    }
+from tests.unit.entries import entry
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"servers": 3}, {"servers": None}, "x"])
