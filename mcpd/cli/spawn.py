@@ -12,6 +12,7 @@ from mcpd.bus.client import connect, variant
 from mcpd.bus.connection import Match
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, SESSION
 from mcpd.cli.session import asking
+from mcpd.cli.streams import Relay
 from mcpd.errors import McpdError, NeedsBridge, ServiceUnavailable, SystemInstanceOnly, UnknownObject
 
 if TYPE_CHECKING:
@@ -37,10 +38,19 @@ class Between(Exception):
 class Spawned:
     """A server started for this process."""
 
-    def __init__(self, bus: Client, session: Remote, ends: dict[int, int], signals: asyncio.Queue[Signal]) -> None:
+    def __init__(
+        self,
+        bus: Client,
+        session: Remote,
+        ends: dict[int, int],
+        signals: asyncio.Queue[Signal],
+        relay: Relay | None = None,
+    ) -> None:
         self.session = session
         self.ends = ends
         """Our ends of its pipes, if mcpd made them: its stdin at 0, its stdout at 1."""
+        self.relay = relay
+        """Carries bytes between the descriptors given and the server, where it could not have them itself."""
         self._bus = bus
         self._signals = signals
 
@@ -141,12 +151,19 @@ async def _spawn(
         {"environment": variant(environment, "a{ss}")} if environment is not None and not system else {}
     )
     options["direct"] = variant(True, "b")
-    with asking(args, system=system):  # only until the server has the terminal
-        try:
-            path, ends = await bus.spawn(server_id, fds, options)
-        except NeedsBridge:
+    relay = Relay(fds) if system and Relay.needed(fds) else None
+    try:
+        with asking(args, system=system):  # only until the server has the terminal
+            path, ends = await bus.spawn(server_id, relay.fds if relay else fds, options)
+    except BaseException as error:
+        if relay:
+            relay.cancel()
+        if isinstance(error, NeedsBridge):
             raise Between(system=system) from None
-    return Spawned(bus, bus.session(path), ends, signals)
+        raise
+    if relay:
+        relay.start()
+    return Spawned(bus, bus.session(path), ends, signals, relay)
 
 
 async def _readable(fd: int) -> None:

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Standard streams that the caller closed."""
+"""Our standard streams: those that the caller closed, and pipes in their place for servers of the system."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+import threading
+from typing import TYPE_CHECKING, Final
+
+from mcpd.runtime.exec.wire import unsuitable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CLOSED: Final[set[int]] = set()
 """Those of 0, 1 and 2 that were closed when mcpctl started."""
@@ -24,3 +30,58 @@ def fill_closed() -> None:
         sys.stdout = os.fdopen(1, "w")
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w")
+
+
+class Relay:
+    """Pipes between standard streams of ours and a server that accepts nothing else, each served by a thread."""
+
+    def __init__(self, streams: Mapping[int, int]) -> None:
+        """*streams* maps the server's 0, 1 and 2 to descriptors of ours, which stay the caller's."""
+        self._pipes = {number: os.pipe() for number in streams}
+        self._streams = streams
+        self._writers: list[threading.Thread] = []
+
+    @staticmethod
+    def needed(streams: Mapping[int, int]) -> bool:
+        """Return whether the system's mcpd would refuse *streams*: a terminal, a file, or a socket as Node.js makes."""
+        return any(unsuitable(fd, pipes=True) for fd in streams.values())
+
+    @property
+    def fds(self) -> dict[int, int]:
+        """The server's ends."""
+        return {number: ends[number != 0] for number, ends in self._pipes.items()}
+
+    def start(self) -> None:
+        """Carry bytes from now on; the server has its ends."""
+        for fd in self.fds.values():
+            os.close(fd)
+        for number, (read, write) in self._pipes.items():
+            ours = self._streams[number]
+            source, target = (ours, write) if number == 0 else (read, ours)
+            thread = threading.Thread(target=_carry, args=(source, target, write if number == 0 else read), daemon=True)
+            thread.start()
+            if number != 0:
+                self._writers.append(thread)
+
+    def drain(self) -> None:
+        """Wait until everything is written that the server, which has ended, has said."""
+        for thread in self._writers:
+            thread.join()
+
+    def cancel(self) -> None:
+        """Close all pipes of a server that was not started."""
+        for ends in self._pipes.values():
+            for fd in ends:
+                os.close(fd)
+
+
+def _carry(source: int, target: int, ours: int) -> None:
+    try:
+        while data := os.read(source, 1 << 16):
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(target, rest) :]
+    except OSError:
+        pass  # The other side has gone; closing ours tells the one that is left.
+    finally:
+        os.close(ours)

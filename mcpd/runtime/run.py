@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import LimitExceeded, TimedOut
-from mcpd.runtime.launch import memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,12 +35,11 @@ async def run(
     launcher: Launcher,
     spec: LaunchSpec,
     *,
-    stdin: bytes = b"",
     timeout: float,  # noqa: ASYNC109 - the message names the command, which only this function knows
     on_line: Callable[[str], None] | None = None,
     limit: int = 16 * 1024 * 1024,
 ) -> Completed:
-    """Start *spec*, give it *stdin*, collect its stdout and await its end.
+    """Start *spec* with ``/dev/null`` as its stdin, collect its stdout and await its end.
 
     *timeout* is in seconds, *limit* in bytes of stdout; *on_line* gets each line of stdout as it comes. However this
     ends, cancellation included, nothing of the command is left.
@@ -50,17 +48,13 @@ async def run(
     :meth:`~mcpd.runtime.launch.Launcher.launch` raises; a command that fails raises nothing.
     """
     read, write = os.pipe()
-    given = -1
     try:
-        given = memory_file("stdin", stdin)
-        leash = await launcher.launch(spec, {0: given, 1: write})
+        leash = await launcher.launch(spec, {1: write})
     except BaseException:
         os.close(read)
         raise
     finally:
         os.close(write)
-        if given >= 0:
-            os.close(given)
     output = _Output(spec.id, on_line, limit)
     try:
         async with asyncio.timeout(timeout):

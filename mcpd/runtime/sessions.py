@@ -21,6 +21,7 @@ from mcpd.errors import (
 from mcpd.journal import SESSION_ENDED, SESSION_STARTED
 from mcpd.paths import Scope
 from mcpd.runtime.backoff import Backoff
+from mcpd.runtime.exec.wire import unsuitable
 from mcpd.runtime.launch import Leash
 from mcpd.runtime.room import check_room
 from mcpd.runtime.sandbox import server_spec
@@ -151,13 +152,19 @@ class Sessions:
 
         *environment* is the caller's, of which a user's server gets what does not steer it.
 
-        Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled`, :class:`~mcpd.errors.NotStdio`,
+        Raises :class:`~mcpd.errors.InvalidArgument` for descriptors through which a server would reach files outside
+        its sandbox, :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled`, :class:`~mcpd.errors.NotStdio`,
         :class:`~mcpd.errors.SystemInstanceOnly`, :class:`~mcpd.errors.ConfigMissing`, :class:`~mcpd.errors.HeldBack`,
         :class:`~mcpd.errors.LimitExceeded`, :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.InvalidConfig`,
         :class:`~mcpd.errors.SpawnFailed`, and :class:`~mcpd.errors.Busy` for one that is on trial (:meth:`reserved`).
         """
         if not set(fds) <= {0, 1, 2}:
             raise InvalidArgument(f"{server_id}: only the descriptors 0, 1 and 2 can be given, not {sorted(fds)}")
+        for number, fd in fds.items():
+            if fault := unsuitable(fd, pipes=self._scope is Scope.SYSTEM):
+                raise InvalidArgument(
+                    f"{server_id}: descriptor {number} {fault}; pass pipes, or none and mcpd makes them"
+                )
         if not owner.is_mcpd:
             await self._trials.over(server_id, owner.name)
         running = [session.owner for session in self._sessions.values()]

@@ -2,7 +2,7 @@
 """``mcpctl run``: what MCP clients start.
 
 No byte between client and server passes through here, unless something stands between them: then all of them do, on
-their way to the bridge.
+their way to the bridge, or to a server of the system, which takes nothing but pipes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def _direct(args: argparse.Namespace, environment: dict[str, str]) -> int:
     async with spawned(args, args.id, _standard_fds(), environment) as server:
-        _let_go()
+        if server.relay is None:
+            _let_go()
         stopping: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         for number in _FORWARDED:
@@ -46,6 +47,8 @@ async def _direct(args: argparse.Namespace, environment: dict[str, str]) -> int:
         code = await server.wait()
         for task in stopping:
             task.cancel()
+        if server.relay is not None:
+            await asyncio.to_thread(server.relay.drain)
         return code
 
 

@@ -22,7 +22,7 @@ from mcpd.runtime.exec.confined import Confined
 from mcpd.runtime.exec.proc import PR_SET_CHILD_SUBREAPER, SIGINT, SIGTERM, close_inherited, prctl, tell_status, unit
 from mcpd.runtime.exec.stderr import Stderr, log_refusal
 from mcpd.runtime.exec.tree import Tree, Unconfined
-from mcpd.runtime.exec.wire import Failure, Refusal, check_peer, peer_uid, receive
+from mcpd.runtime.exec.wire import Failure, Refusal, check_peer, peer_uid, receive, unsuitable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,8 +171,14 @@ def main() -> None:
     leash = _socket.socket(fileno=0)
     status = 0
     try:
-        check_peer(leash, sys.argv[1] if len(sys.argv) > 1 else "")
-        Supervisor(leash, receive(leash)).run()
+        user = sys.argv[1] if len(sys.argv) > 1 else ""
+        check_peer(leash, user)
+        request = receive(leash)
+        for number, fd in request.fds.items():
+            # mcpd has checked them as well. A user is named in the units of the system.
+            if fault := unsuitable(fd, pipes=bool(user)):
+                raise Refusal(f"descriptor {number} of {request.id} {fault}")
+        Supervisor(leash, request).run()
     except Failure as failure:
         if isinstance(failure, Refusal):
             log_refusal(peer_uid(leash), str(failure))

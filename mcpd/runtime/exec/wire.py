@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _socket
 import os
+import stat
 import sys
 import time
 from _json import make_scanner
@@ -137,6 +138,37 @@ def receive(leash: _socket.socket) -> Request:
         raise Refusal("the launch line cannot be read: it is not UTF-8") from error
     except (StopIteration, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Refusal(f"the launch line cannot be read: {type(error).__name__}: {error}"[:500]) from error
+
+
+def unsuitable(fd: int, *, pipes: bool) -> str:
+    """Return why *fd* cannot be a standard stream of a server, empty if it can.
+
+    A directory opens files outside the sandbox, and over a socket one can be passed. A server of the system gets
+    *pipes* and ``/dev/null`` only, as its callers are other users; a user's gets what the user gives, except a
+    directory and a socket on which descriptors wait.
+    """
+    status = os.fstat(fd)
+    if stat.S_ISFIFO(status.st_mode) or (stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(1, 3)):
+        return ""
+    if pipes:
+        return "is neither a pipe nor /dev/null"
+    if stat.S_ISDIR(status.st_mode):
+        return "is a directory"
+    if stat.S_ISSOCK(status.st_mode) and _brings_descriptors(fd):
+        return "is a socket on which descriptors wait"
+    return ""
+
+
+def _brings_descriptors(fd: int) -> bool:
+    sock = _socket.socket(fileno=os.dup(fd))
+    try:
+        # Without room for one, a descriptor that waits is announced and not received.
+        flags = sock.recvmsg(1, 0, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)[2]
+    except OSError:
+        return False
+    finally:
+        sock.close()
+    return bool(flags & _socket.MSG_CTRUNC)
 
 
 def peer_uid(leash: _socket.socket) -> int:

@@ -36,13 +36,13 @@ def spec(tmp_path: Path) -> Iterator[object]:
 
 async def test_run_collects_output_and_status(spec) -> None:  # type: ignore[no-untyped-def]
     lines: list[str] = []
-    command = spec("sh", "-c", "cat; echo two; echo oops >&2; printf three; exit 4")
-    done = await run(PlainLauncher(), command, stdin=b"one\n", timeout=30, on_line=lines.append)
+    command = spec("sh", "-c", "echo one; echo two; echo oops >&2; printf three; exit 4")
+    done = await run(PlainLauncher(), command, timeout=30, on_line=lines.append)
     assert (done.code, done.stdout, done.stderr_tail) == (4, b"one\ntwo\nthree", "oops\n")
     assert lines == ["one", "two", "three"]
 
 
-async def test_run_without_stdin_reads_its_end_at_once(spec) -> None:  # type: ignore[no-untyped-def]
+async def test_a_command_has_an_empty_stdin(spec) -> None:  # type: ignore[no-untyped-def]
     assert (await run(PlainLauncher(), spec("cat"), timeout=30)).code == 0
 
 
