@@ -57,6 +57,7 @@ def local_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         yield check
     if confined and usable:
         yield _sandbox(paths, scope)
+        yield _landlock()
     elif not confined:
         yield Check(
             "sandbox",
@@ -114,6 +115,20 @@ def _bubblewrap(*, confined: bool) -> Iterator[Check]:
         "kernel.apparmor_restrict_unprivileged_userns; in a container: its seccomp profile)",
         bad=bad,
     )  # fmt: skip
+
+
+def _landlock() -> Check:
+    from mcpd.servers.landlock import version  # noqa: PLC0415
+
+    known = version()
+    if known > 0:
+        return Check("landlock", "ok", f"version {known}")
+    return Check(
+        "landlock",
+        "warn",
+        "not in this kernel or container, so a directory that is passed to a running server opens files outside it",
+        "add landlock to lsm= on the kernel command line, or allow landlock_* in the container's seccomp filter",
+    )
 
 
 def _sandbox(paths: Paths, scope: Scope) -> Check:

@@ -109,6 +109,8 @@ class LaunchSpec:
     confined: bool = True
     """False only by the setting ``sandbox = "off"``."""
     bus: Bus | None = None
+    openat2: bool = False
+    """Whether it may call openat2(2), whose mode no filter sees; for bundled servers, which resolve paths with it."""
 
     def to_line(self, fds: tuple[int, ...]) -> bytes:
         """The launch line; *fds* are the numbers that the passed descriptors get in the server.
@@ -123,6 +125,7 @@ class LaunchSpec:
             "env": self.env,
             "permissions": [
                 *(["network"] if self.network else []),
+                *(["openat2"] if self.openat2 else []),
                 *(f"session-bus:talk:{name}" for name in (self.bus.names if self.bus else ())),
             ],
             "fds": fds,

@@ -155,6 +155,8 @@ _SOCKET: Final = {"x86_64": 41, "aarch64": 198}
 _AF_NETLINK: Final = 16
 """It tells which addresses the machine has, and leads nowhere."""
 _IO_URING_SETUP: Final = 425
+_OPENAT2: Final = 437
+"""Its mode is in memory, where no filter sees set-user-ID bits; mcpd's sandbox allows it to these servers alone."""
 _COMPATIBLE: Final = {"x86_64": (0x40000003, 340), "aarch64": (0x40000028, 369)}
 """The 32-bit architecture that the kernel may run beside it, and the number of prlimit64 there."""
 
@@ -214,6 +216,7 @@ def apart(machine: str, *, network: bool) -> bytes:
     """The filter without ways to processes elsewhere but a *network*, for *machine*. ``KeyError`` if not known."""
     architecture, _ = _ARCHITECTURES[machine]
     body = _beginning(architecture) + _others(machine, _KEYS[machine].values())
+    body.append((_EQUAL, _OPENAT2, "unknown", 0))
     body += _pairs(machine, (_SOCK_STREAM, _SOCK_SEQPACKET))
     body += _sockets(machine, (_AF_UNIX,), _ALLOW) if network else _sockets(machine, (_AF_NETLINK,), _DENY)
     return _assembled(body)
@@ -228,9 +231,10 @@ def limits(machine: str) -> bytes:
     compatible, number = _COMPATIBLE[machine]
     body: list[_Step] = [
         (_LOAD, _ARCHITECTURE_AT, 0, 0),
-        (_EQUAL, architecture, 0, 3),
+        (_EQUAL, architecture, 0, 4),
         (_LOAD, _NUMBER_AT, 0, 0),
         (_AND, 0xFFFFFFFF ^ _X32, 0, 0),
+        (_EQUAL, _OPENAT2, "unknown", 0),
         (_EQUAL, _OWN[machine]["prlimit64"], 3, "allow"),
         (_EQUAL, compatible, 0, "allow"),
         (_LOAD, _NUMBER_AT, 0, 0),

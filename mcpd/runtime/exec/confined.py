@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 
+from mcpd.runtime.exec import seccomp
 from mcpd.runtime.exec.proc import (
     SIGINT,
     SIGKILL,
@@ -16,7 +17,6 @@ from mcpd.runtime.exec.proc import (
     SIGXFSZ,
     children_of,
     signal_pidfd,
-    stat_of,
 )
 from mcpd.runtime.exec.tree import Tree
 from mcpd.runtime.exec.wire import Failure, parse
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.exec.wire import Request
 
-PF_FORKNOEXEC: Final = 0x40
+ENTER: Final = ("/usr/bin/python3", "-IS", "/proc/self/fd/{0}", "{0}", "{1}", "{2}")
+"""How :mod:`mcpd.runtime.exec.enter` is started: with its own descriptor and those that it explains."""
+EXECUTED: Final = b"x"
 UNSHARE: Final = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 ALWAYS: Final = ("--disable-userns", "--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session")
 PROXY_TIMEOUT: Final = 10
@@ -46,22 +48,29 @@ class Confined(Tree):
         self._keep: list[int] = []
         self._line = b""
         self._top = self._top_pidfd = self._pidfd = -1
-        self._ran = False
+        self._report = b""
+        self._executed = False
         self._proxy = 0
 
     def start(self) -> None:
         """Start bubblewrap."""
         self.status, status_write = os.pipe()
+        self.report, report_write = os.pipe()
         os.set_blocking(self.status, False)
+        os.set_blocking(self.report, False)
         try:
             self._inherit(status_write)
+            self._inherit(report_write)
             args = ["--json-status-fd", str(status_write), *self._arguments()]
             args_fd = self._data("args", "\0".join(args).encode())
+            env = [f"{name}={value}" for name, value in self.request.env.items()]
+            launch = self._data("launch", "\0".join([str(len(self.argv)), *self.argv, *env]).encode())
+            script = self._inherit(os.open(__file__.removesuffix("confined.py") + "enter.py", os.O_RDONLY))
             null = os.open(os.devnull, os.O_RDWR)
             self._keep.append(null)
             self.child = os.posix_spawnp(
                 "bwrap",
-                ["bwrap", "--args", str(args_fd), "--", *self.argv],
+                ["bwrap", "--args", str(args_fd), "--", *(word.format(script, launch, report_write) for word in ENTER)],
                 {},
                 file_actions=[(os.POSIX_SPAWN_DUP2, self.fds.get(number, null), number) for number in (0, 1, 2)],
                 setsigmask=(),
@@ -100,6 +109,9 @@ class Confined(Tree):
         args = [*UNSHARE, *([] if "network" in request.permissions else ["--unshare-net"]), *ALWAYS]
         # The kernel lets root's uid write its settings without any capability, whatever the namespaces.
         args += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+        if os.access("/proc/keys", os.F_OK):
+            # Keyrings know no namespaces, so it lists the keys of the user's processes outside.
+            args += ["--dev-bind", os.devnull, "/proc/keys"]
         for kind, target, source in request.mounts:
             if kind in FD_BINDS:
                 fd = self._pin(source)
@@ -123,8 +135,8 @@ class Confined(Tree):
             args += ["--perms", "0400", "--ro-bind-data", str(manifest), request.manifest]
         if request.bus:
             args += ["--ro-bind-fd", str(self._pin(self._start_proxy())), request.bus["socket"]]
-        for name, value in request.env.items():
-            args += ["--setenv", name, value]
+        if code := seccomp.program(os.uname().machine, openat2="openat2" in request.permissions):
+            args += ["--seccomp", str(self._data("seccomp", code))]
         return [*args, "--remount-ro", "/", "--chdir", request.cwd]
 
     def _start_proxy(self) -> str:
@@ -149,7 +161,7 @@ class Confined(Tree):
         return bus["proxy"]
 
     def read_status(self) -> bool:
-        """bubblewrap tells the namespace's first process, and an exit code only if the program was executed."""
+        """bubblewrap tells the namespace's first process."""
         try:
             data = os.read(self.status, 4096)
         except BlockingIOError:
@@ -157,7 +169,6 @@ class Confined(Tree):
         *lines, self._line = (self._line + data).split(b"\n")
         for line in lines:
             status = parse(line.decode())
-            self._ran = self._ran or "exit-code" in status
             if "child-pid" in status:
                 self._top = status["child-pid"]
                 try:
@@ -166,24 +177,33 @@ class Confined(Tree):
                     self._top = -1
         return bool(data)
 
-    def executed(self) -> bool:
-        """The kernel clears PF_FORKNOEXEC at the point of no return of execve; nothing else tells it from outside."""
-        if self._ran:
-            self.pid = self.pid or self.child
-            return True
-        if self._top < 0:
-            return False
-        program = next(iter(children_of(self._top)), 0)
-        fields = stat_of(program) if program else []
-        if not fields or int(fields[6]) & PF_FORKNOEXEC:
-            return False
-        self.pid = program
-        self._forget_proxy_socket()
+    def read_report(self) -> bool:
+        """Take what :mod:`.enter` says; False once its end of the pipe is closed, by the execution or its own end."""
         try:
-            self._pidfd = os.pidfd_open(program)
-        except OSError:
-            self._pidfd = -1
-        return True
+            while data := os.read(self.report, 4096):
+                self._report += data
+        except BlockingIOError:
+            return True
+        if self._report == EXECUTED and not self._executed:
+            self._executed = True
+            self.read_status()
+            self._find_program()
+        return False
+
+    def executed(self) -> bool:
+        """Return whether the program itself runs, or has run."""
+        return self._executed
+
+    def _find_program(self) -> None:
+        self.pid = next(iter(children_of(self._top)), 0) if self._top > 0 else 0
+        self._forget_proxy_socket()
+        if self.pid:
+            try:
+                self._pidfd = os.pidfd_open(self.pid)
+            except OSError:
+                self._pidfd = -1
+        # One that has ended already has no number any more.
+        self.pid = self.pid or self.child
 
     def terminate(self) -> None:
         """SIGTERM for the program; the namespace's first process would ignore it, and bubblewrap pass nothing on."""
@@ -210,12 +230,12 @@ class Confined(Tree):
     def failure(self, stderr: str | None) -> Failure:
         """What bubblewrap's last words mean."""
         program = self.request.argv[0]
-        words = self._repeat() if stderr is None else stderr
-        for line in words.splitlines():
-            if line.startswith("bwrap: execvp "):
-                reason = line.rpartition(": ")[2] if stderr is not None else "no such program, or not executable"
-                return Failure("SpawnFailed", f"{program} cannot be executed in the sandbox: {reason}")
-        return Failure("SandboxUnavailable", "the sandbox cannot be built: " + words.strip().removeprefix("bwrap: "))
+        if self._report.startswith(EXECUTED):
+            reason = self._report.removeprefix(EXECUTED).decode(errors="replace")
+            return Failure("SpawnFailed", f"{program} cannot be executed in the sandbox: {reason}")
+        words = self._report.decode(errors="replace") or (self._repeat() if stderr is None else stderr)
+        words = words.strip().removeprefix("bwrap: ") or "bubblewrap executed nothing"
+        return Failure("SandboxUnavailable", f"the sandbox cannot be built: {words}")
 
     def _repeat(self) -> str:
         """bubblewrap's words went to the caller's stderr, so let it say them again, for what can never be executed."""

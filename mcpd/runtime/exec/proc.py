@@ -15,12 +15,22 @@ SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGSTOP, SIGXFSZ = 2, 9, 13, 15, 19, 25
 """Spelt out because :mod:`signal` takes longer to load than all else here."""
 
 
-_PRCTL = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl")  # type: ignore[arg-type]
+_LIBC = _ctypes.dlopen(None, os.RTLD_NOW)  # type: ignore[arg-type]
+_PRCTL = _ctypes.dlsym(_LIBC, "prctl")
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
+_JOIN_SESSION_KEYRING = 1
 
 
 def prctl(option: int, value: int) -> None:
     """prctl(2), which no module offers; :mod:`ctypes` would take as long as the rest together."""
     _ctypes.call_cdeclfunction(_PRCTL, (option, value, 0, 0, 0))
+
+
+def join_session_keyring() -> None:
+    """Leave the user's session keyring for a new one, which the sandbox inherits: keyrings know no namespaces."""
+    number = _KEYCTL.get(os.uname().machine)
+    if number is not None:
+        _ctypes.call_cdeclfunction(_ctypes.dlsym(_LIBC, "syscall"), (number, _JOIN_SESSION_KEYRING, None))
 
 
 def close_inherited() -> None:
@@ -41,15 +51,6 @@ def reap_orphans() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def stat_of(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third (state) on; empty if there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
 
 
 def children_of(pid: int) -> list[int]:

@@ -19,7 +19,16 @@ import time
 from _json import encode_basestring_ascii
 
 from mcpd.runtime.exec.confined import Confined
-from mcpd.runtime.exec.proc import PR_SET_CHILD_SUBREAPER, SIGINT, SIGTERM, close_inherited, prctl, tell_status, unit
+from mcpd.runtime.exec.proc import (
+    PR_SET_CHILD_SUBREAPER,
+    SIGINT,
+    SIGTERM,
+    close_inherited,
+    join_session_keyring,
+    prctl,
+    tell_status,
+    unit,
+)
 from mcpd.runtime.exec.stderr import Stderr, log_refusal
 from mcpd.runtime.exec.tree import Tree, Unconfined
 from mcpd.runtime.exec.wire import Failure, Refusal, check_peer, peer_uid, receive, unsuitable
@@ -32,8 +41,6 @@ if TYPE_CHECKING:
 
 GRACE: Final = 3.0
 """Seconds between SIGTERM and SIGKILL."""
-EXEC_POLL: Final = 0.001
-"""Seconds between two looks whether bubblewrap has executed the program; it takes a few milliseconds."""
 POLLRDHUP: Final = 0x2000
 
 
@@ -64,9 +71,12 @@ class Supervisor:
                 self._tree.start()
             finally:
                 stdin = self._close_passed()
-            for fd in (0, wake, self._tree.pidfd, self._tree.status, self._stderr.fd if self._stderr else -1):
+            stderr = self._stderr.fd if self._stderr else -1
+            for fd in (0, wake, self._tree.pidfd, self._tree.status, self._tree.report, stderr):
                 if fd >= 0:
                     self._poll.register(fd, select.POLLIN)
+            if self._tree.executed():
+                self._say_started()
             while self._step(wake):
                 pass
             self._finish(stdin)
@@ -88,7 +98,7 @@ class Supervisor:
     def _timeout(self) -> float | None:
         if self._deadline is not None and not self._killed:
             return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
-        return None if self._started else EXEC_POLL * 1000
+        return None
 
     def _step(self, wake: int) -> bool:
         """Handle what has happened; False once the tree's top has ended."""
@@ -101,6 +111,8 @@ class Supervisor:
             stop = True
         if self._tree.status in events and not self._tree.read_status():
             self._poll.unregister(self._tree.status)
+        if self._tree.report in events and not self._tree.read_report():
+            self._poll.unregister(self._tree.report)
         if self._stderr and self._stderr.fd in events and not self._stderr.pump():
             self._poll.unregister(self._stderr.fd)
         if not self._started and self._tree.executed():
@@ -134,6 +146,8 @@ class Supervisor:
         self._tree.end_all()
         if self._tree.status >= 0:
             self._tree.read_status()
+        if self._tree.report >= 0:
+            self._tree.read_report()
         tail = ""
         if self._stderr:
             tail = self._stderr.tail()
@@ -166,6 +180,7 @@ def main() -> None:
     """Run one launch; the exit status says only whether the program was started."""
     close_inherited()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    join_session_keyring()
     # Our memory, and a server's, may hold secrets.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     leash = _socket.socket(fileno=0)

@@ -37,6 +37,8 @@ class Tree(ABC):
         self.fds = request.fds | {2: stderr}
         self.status = -1
         """Becomes readable when :meth:`read_status` has something to do."""
+        self.report = -1
+        """The same for :meth:`read_report`."""
         self.pid = 0
         """The program itself."""
         self.child = 0
@@ -51,8 +53,12 @@ class Tree(ABC):
         """Take what is there; False once there will be no more."""
         return False
 
+    def read_report(self) -> bool:
+        """Take what is there; False once there will be no more."""
+        return False
+
     def executed(self) -> bool:
-        """Whether the program itself runs, or has run."""
+        """Return whether the program itself runs, or has run."""
         return True
 
     @abstractmethod
