@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import socket
 import subprocess
 from contextlib import suppress
@@ -26,18 +28,20 @@ def line(marker: Path, **changes: Any) -> bytes:
     return json.dumps({key: value for key, value in (whole | changes).items() if value is not ...}).encode() + b"\n"
 
 
-def answer_to(talk: Callable[[socket.socket], object]) -> dict[str, Any]:
-    """The first answer of a fresh mcpd-exec after *talk* has had its leash."""
+def answer_to(talk: Callable[[socket.socket], object], *user: str) -> dict[str, Any]:
+    """Return the first answer of a fresh mcpd-exec, for the mcpd of *user*, after *talk* has had its leash."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        process = subprocess.Popen(exec_command(), stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [*exec_command(), *user], stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         theirs.close()
         ours.settimeout(20)
         with suppress(BrokenPipeError, ConnectionResetError):  # It has had enough before it was told everything.
             talk(ours)
         data = b""
         with suppress(ConnectionResetError):
-            while b"\n" not in data and (chunk := ours.recv(65536)):
+            while chunk := ours.recv(65536):
                 data += chunk
         ours.close()
         process.wait(20)
@@ -60,6 +64,17 @@ def test_a_proper_line_starts_the_program(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     assert "started" in answer_to(said(line(marker)))
     assert marker.exists()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_unit_of_the_system_takes_pipes_only(tmp_path: Path, number: int) -> None:
+    marker, ours = tmp_path / "marker", pwd.getpwuid(os.getuid()).pw_name
+    sock, peer = socket.socketpair()
+    with sock, peer, (tmp_path / "file").open("w") as file:
+        for fd in (sock.fileno(), file.fileno()):
+            error = answer_to(said(line(marker, fds=[number]), (fd,)), ours)["error"]
+            assert f"descriptor {number} of x is neither a pipe nor /dev/null" in error["message"]
+    assert not marker.exists()
 
 
 HOSTILE = {
