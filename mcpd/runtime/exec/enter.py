@@ -9,7 +9,8 @@ before the program is executed and is closed by its execution; if that fails, th
 
 The domain (landlock(7)) allows everything below the sandbox's own ``/`` and nothing else, so a descriptor of a foreign
 directory that reaches the server in whatever way opens nothing. Where the kernel can, abstract unix sockets and signals
-are limited to the domain as well. A kernel without Landlock is passed over: ``mcpctl doctor`` reports it.
+(Linux 6.12) and the paths of unix sockets (7.1) are limited to the domain as well. A kernel without Landlock is passed
+over: ``mcpctl doctor`` reports it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import sys
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG = 1
 PATH_BENEATH = 1
-RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-"""How many rights to files each version of Landlock knows; from version 5 on it is 16."""
+RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16, 6: 16, 7: 16, 8: 16}
+"""How many rights to files each version of Landlock knows; from version 9 on it is 17."""
 FILE_RIGHTS = 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 """Write, read, truncate, and ioctl of devices."""
 SCOPES = 1 << 0 | 1 << 1
@@ -50,7 +51,7 @@ def landlock() -> None:
     version = call(CREATE_RULESET, None, 0, VERSION_FLAG)
     if version < 1:
         return
-    rights = (1 << RIGHTS.get(version, 16)) - 1
+    rights = (1 << RIGHTS.get(version, 17)) - 1
     attributes = (word(rights) + word(0) + word(SCOPES))[: 8 if version < 4 else 16 if version < 6 else 24]
     domain = checked(CREATE_RULESET, attributes, len(attributes), 0)
 
