@@ -255,6 +255,15 @@ def test_every_kind_of_parameter_gets_its_own() -> None:
     assert call(function, given) == (1, day, 3, (1.0, 2.0), set(), {"x": day})
 
 
+def test_null_is_taken_where_none_is_the_default_and_nowhere_else() -> None:
+    def function(a: int = None, *, b: int = 2) -> Any:  # noqa: RUF013 - what scripts have
+        return a, b
+
+    assert call(function, {"a": None}) == (None, 2)
+    with pytest.raises(BadArgument, match="'b' has to be"):
+        call(function, {"b": None})
+
+
 def test_what_is_missing_or_too_much_is_named() -> None:
     def function(a: int, b: int = 2, *, context: Any = None) -> None: ...
 

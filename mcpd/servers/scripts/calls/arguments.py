@@ -67,11 +67,14 @@ class _Binding:
 
     def _put(self, parameter: inspect.Parameter, hint: Any, *, by_name: bool) -> None:
         name = parameter.name
+        value: Any
         if name == "context":
             self.left.pop(name, None)
             value = self.context
         elif name in self.left:
-            value = convert(self.left.pop(name), hint, name)
+            given = self.left.pop(name)
+            # Where None is the default the schema offers null, whatever the annotation says: `x: int = None`.
+            value = None if given is None and parameter.default is None else convert(given, hint, name)
         elif parameter.default is parameter.empty:
             raise BadArgument(f"The argument {name!r} is missing.")
         elif by_name:
