@@ -78,9 +78,7 @@ def _checked(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str,
     if fault is not None:
         where = str(fault.path[0]) if fault.path else ""
         text = fault.message
-        if fault.validator == "oneOf":
-            text, where = "give exactly one of local_artifact_id and local_payload", "local_payload"
-        elif fault.validator == "required":
+        if fault.validator == "required":
             where = next(name for name in tool["inputSchema"]["required"] if name not in given)
         elif fault.validator == "additionalProperties":
             where = printable(next(name for name in given if name not in properties))
