@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
 _PROPERTY: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)")
+_BUS: Final = "session-bus:talk:"
 _WHOLE: Final = {
     "network": "may use the network",
     "devices": "may use the devices of this machine",
@@ -23,7 +24,7 @@ _BEGINNINGS: Final = {
     "filesystem:ro:": "may read {}",
     "filesystem:rw:": "may read and change {}",
     "filesystem:create:": "may read and change {}, which is made for it",
-    "session-bus:talk:": "may talk to {} on the session bus",
+    _BUS: "may call {} on the session bus, which is everything that program does for you",
     "mcp:": "may call the server {}",
 }
 
@@ -31,18 +32,18 @@ _BEGINNINGS: Final = {
 def meaning(permission: str) -> str:
     """What *permission* grants, in words; empty if it is a remark for people, which grants nothing.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none.
+    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none, and for one
+    that is never granted.
     """
     from mcpd.runtime.permissions import parse  # noqa: PLC0415 - with all of the model, which few commands need
 
     if parse("the manifest", [permission], {}).ignored:
         return ""
-    condition = _CONDITION.fullmatch(permission)
-    what = condition[1] if condition else permission
+    what, condition = _conditional(permission)
     words = _WHOLE.get(what) or next(
         (text.format(what.removeprefix(begin)) for begin, text in _BEGINNINGS.items() if what.startswith(begin)), ""
     )
-    return f"{words}, while {condition[2]} is true" if condition else words
+    return f"{words}, while {condition} is true" if condition else words
 
 
 def described(permission: str) -> str:
@@ -50,7 +51,7 @@ def described(permission: str) -> str:
     try:
         words = meaning(permission)
     except InvalidManifest:
-        return f"{permission}  (not a permission: the server is not started)"
+        words = f"{_refusal(permission) or 'not a permission'}: the server is not started"
     return f"{permission}  ({words or 'a remark, grants nothing'})"
 
 
@@ -75,4 +76,19 @@ def check(permissions: Iterable[str]) -> None:
         if not words:
             from mcpd.runtime.permissions import KNOWN  # noqa: PLC0415 - as above
 
-            raise InvalidArgument(f"--permission {permission[:200]!r}: there are {KNOWN}")
+            raise InvalidArgument(f"--permission {permission[:200]!r}: {_refusal(permission) or f'there are {KNOWN}'}")
+
+
+def _refusal(permission: str) -> str:
+    """Return why *permission* is never granted; empty if it is none of these."""
+    from mcpd.runtime.session_bus import refusal  # noqa: PLC0415 - as above
+
+    what, _ = _conditional(permission)
+    reason = refusal(what.removeprefix(_BUS)) if what.startswith(_BUS) else ""
+    return reason and f"never granted, as {reason}"
+
+
+def _conditional(permission: str) -> tuple[str, str]:
+    """*permission* without its ``?KEY``, and KEY."""
+    found = _CONDITION.fullmatch(permission)
+    return (found[1], found[2]) if found else (permission, "")

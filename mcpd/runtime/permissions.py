@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from mcpd.errors import InvalidManifest
 from mcpd.model.base import ID_PATTERN
 from mcpd.model.placeholders import expand, placeholders
+from mcpd.runtime import session_bus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -80,8 +81,8 @@ def parse(
 ) -> Permissions:
     """What *strings* grant a server whose configuration is *values*, those with the keys *sensitive* being secrets.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none, or that names
-    a secret.
+    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none, that names a
+    secret, or that names a program on the session bus that no server may call, also while its condition is false.
     """
     words: set[str] = set()
     paths: list[PathGrant] = []
@@ -104,6 +105,8 @@ def parse(
                     for number, path in enumerate(named, 1)
                 )
         elif permission.startswith("session-bus:talk:") and _BUS_NAME.fullmatch(permission[17:]):
+            if reason := session_bus.refusal(permission[17:]):
+                raise InvalidManifest(f"{server_id}: permission {string[:200]!r} is never granted: {reason}")
             bus_names += [permission[17:]] * granted
         elif permission == "mcp" or (permission.startswith("mcp:") and ID_PATTERN.fullmatch(permission[4:])):
             if granted:

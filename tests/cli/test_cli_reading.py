@@ -151,7 +151,10 @@ async def test_S26_show_says_what_each_permission_grants(mcpctl: Mcpctl, mcpd: F
         "devices": "may use the devices of this machine",
         "filesystem:ro:/srv/a b": "may read /srv/a b",
         "filesystem:rw:{config.dir}?write": "may read and change {config.dir}, while write is true",
-        "session-bus:talk:org.example.App": "may talk to org.example.App on the session bus",
+        "session-bus:talk:org.example.App": "may call org.example.App on the session bus, which is everything that"
+        " program does for you",
+        "session-bus:talk:org.freedesktop.systemd1": "never granted, as org.freedesktop.systemd1 starts any program as"
+        " the user: the server is not started",
         "mcp": "may call all your other servers",
         "mcp:weather": "may call the server weather",
         "Reads your calendar": "a remark, grants nothing",

@@ -70,6 +70,14 @@ async def test_activation_cannot_be_cancelled(world: World, tmp_path: Path) -> N
     assert refused
 
 
+async def test_an_entry_that_asks_for_the_users_service_manager_is_refused_before_consent(
+    world: World, tmp_path: Path
+) -> None:
+    entry = local(project(tmp_path / "src"), permissions=["session-bus:talk:org.freedesktop.systemd1?bus"])
+    with pytest.raises(InvalidManifest, match=r"never granted: org\.freedesktop\.systemd1 starts any program"):
+        world.begin(entry)
+
+
 async def test_the_end_of_mcpd_takes_an_unproven_activation_back(world: World, tmp_path: Path) -> None:
     job = world.begin(local(project(tmp_path / "src"), "silent"))
     await reach(job, world, JobState.ACTIVATING)

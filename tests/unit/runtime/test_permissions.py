@@ -15,8 +15,8 @@ def test_each_permission_grants_what_it_says() -> None:
             "devices",
             "filesystem:ro:~/a",
             "filesystem:rw:/b:c",
-            "session-bus:talk:org.kde.KWin",
-            "session-bus:talk:org.freedesktop.*",
+            "session-bus:talk:org.example.App",
+            "session-bus:talk:org.example.Suite.*",
             "mcp:other",
         ],
         {},
@@ -27,7 +27,7 @@ def test_each_permission_grants_what_it_says() -> None:
         PathGrant("~/a", False, "filesystem:ro:~/a"),
         PathGrant("/b:c", True, "filesystem:rw:/b:c"),
     )
-    assert granted.bus_names == ("org.kde.KWin", "org.freedesktop.*")
+    assert granted.bus_names == ("org.example.App", "org.example.Suite.*")
     assert granted.mcp == ("other",)
     assert granted.ignored == ()
 
@@ -83,6 +83,41 @@ def test_mcp_for_all_wins_over_single_ids() -> None:
 def test_permission_that_is_not_right_refuses_the_server(text: str) -> None:
     with pytest.raises(InvalidManifest, match="is not a permission"):
         parse("s", [text], {})
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("org.freedesktop.systemd1", "starts any program"),
+        ("org.mcpd.Mcp1", "installs and starts servers"),
+        ("org.freedesktop.Flatpak", "starts any program"),
+        ("org.freedesktop.portal.Desktop", "at the next login"),
+        ("org.freedesktop.portal.Flatpak", "at the next login"),
+        ("org.freedesktop.impl.portal.desktop.gtk", "at the next login"),
+        ("org.freedesktop.secrets", "passwords"),
+        ("org.kde.kwalletd6", "passwords"),
+        ("org.kde.konsole-4711", "in a terminal"),
+        ("org.gnome.Shell", "controls the desktop"),
+        ("org.gnome.Shell.Extensions", "controls the desktop"),
+        ("org.freedesktop.systemd1.*", "starts any program"),
+        ("org.freedesktop.*", "starts any program"),
+        ("org.freedesktop.impl.*", "at the next login"),
+        ("org.kde.*", "passwords"),
+        ("org.mcpd.*", "installs and starts servers"),
+        ("com.example.*", "many programs"),
+    ],
+)
+def test_programs_of_the_session_that_run_others_are_never_granted(name: str, reason: str) -> None:
+    for text in (f"session-bus:talk:{name}", f"session-bus:talk:{name}?unset"):
+        with pytest.raises(InvalidManifest, match=f"is never granted: .*{reason}"):
+            parse("s", [text], {})
+
+
+@pytest.mark.parametrize(
+    "name", ["org.freedesktop.Notifications", "org.freedesktop.login", "org.mpris.MediaPlayer2.*", "org.gnome.Music"]
+)
+def test_other_programs_of_the_session_are_granted(name: str) -> None:
+    assert parse("s", [f"session-bus:talk:{name}"], {}).bus_names == (name,)
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ async def test_filesystem_permissions_open_what_they_name(world: World) -> None:
         ("filesystem:rw:~/.local/share/mcp/installed", Scope.USER, "InvalidManifest.*filesystem:ro"),
         ("filesystem:rx:/x", Scope.USER, "InvalidManifest.*is not a permission"),
         ("session-bus:talk:org.x.Y", Scope.SYSTEM, "InvalidManifest.*no session bus"),
+        ("session-bus:talk:org.freedesktop.systemd1", Scope.USER, "InvalidManifest.*starts any program"),
+        ("session-bus:talk:org.freedesktop.*", Scope.USER, "InvalidManifest.*starts any program"),
         ("mcp", Scope.USER, "SpawnFailed.*no bridge"),
         ("mcp:other", Scope.USER, "SpawnFailed.*no bridge"),
     ],

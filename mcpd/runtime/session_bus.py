@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Names on the session bus that no server may call.
+
+A bus name stands for the whole program that owns it: whoever may call the name may call every interface of that
+program. The table holds well-known names of Debian's desktops; it cannot hold every program that runs others.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_UNITS: Final = "starts any program as the user"
+_PORTALS: Final = "opens files with the user's programs, and starts programs at the next login"
+_PASSWORDS: Final = "hands out the user's passwords"
+_SETTINGS: Final = "changes settings that hold commands, such as keyboard shortcuts"
+_DESKTOP: Final = "controls the desktop: it runs scripts, or sees the screen and types for the user"
+_TERMINAL: Final = "runs commands in a terminal"
+_FILES: Final = "changes or runs any file of the user"
+
+REFUSED: Final = {
+    "org.freedesktop.systemd1": _UNITS,
+    "org.mcpd": "installs and starts servers, and hands them the user's secrets",
+    "org.freedesktop.Flatpak": _UNITS,
+    "org.freedesktop.portal": _PORTALS,
+    "org.freedesktop.host.portal": _PORTALS,
+    "org.freedesktop.impl.portal": _PORTALS,
+    "org.freedesktop.secrets": _PASSWORDS,
+    "org.gnome.keyring": _PASSWORDS,
+    "org.gnome.OnlineAccounts": _PASSWORDS,
+    "org.kde.kwalletd": _PASSWORDS,
+    "ca.desrt.dconf": _SETTINGS,
+    "org.lxqt.global_key_shortcuts": _SETTINGS,
+    "org.xfce.Xfconf": _SETTINGS,
+    "org.Cinnamon": _DESKTOP,
+    "org.gnome.Mutter": _DESKTOP,
+    "org.gnome.Shell": _DESKTOP,
+    "org.kde.KWin": _DESKTOP,
+    "org.kde.plasmashell": _DESKTOP,
+    "org.gnome.Ptyxis": _TERMINAL,
+    "org.gnome.Terminal": _TERMINAL,
+    "org.kde.konsole": _TERMINAL,
+    "org.kde.yakuake": _TERMINAL,
+    "org.xfce.Terminal": _TERMINAL,
+    "org.gnome.Nautilus": _FILES,
+    "org.kde.klauncher": _UNITS,
+    "org.xfce.FileManager": _FILES,
+    "org.xfce.Thunar": _FILES,
+}
+"""Beginnings of names, each with the reason that completes "NAME ..."."""
+
+
+def refusal(name: str) -> str:
+    """Return the reason why no server may call *name*, which may end in ``.*``; empty if one may."""
+    stem = name.removesuffix(".*")
+    for refused, reason in REFUSED.items():
+        if stem.startswith(refused) or (stem != name and refused.startswith(f"{stem}.")):
+            return f"{refused} {reason}"
+    if stem != name and stem.count(".") < 2:
+        return f"{name} covers the names of many programs; name one of them"
+    return ""
