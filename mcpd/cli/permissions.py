@@ -35,12 +35,16 @@ def meaning(permission: str) -> str:
     Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none, and for one
     that is never granted.
     """
-    from mcpd.runtime.permissions import parse  # noqa: PLC0415 - with all of the model, which few commands need
+    # With all of the model, which few commands need.
+    from mcpd.runtime.permissions import parse  # noqa: PLC0415
+    from mcpd.runtime.session_bus import SHARED  # noqa: PLC0415
 
     if parse("the manifest", [permission], {}).ignored:
         return ""
     what, condition = _conditional(permission)
-    words = _WHOLE.get(what) or next(
+    name = what.removeprefix(_BUS)
+    words = _WHOLE.get(what) or (f"may call {name} on the session bus" if name in SHARED else "")
+    words = words or next(
         (text.format(what.removeprefix(begin)) for begin, text in _BEGINNINGS.items() if what.startswith(begin)), ""
     )
     return f"{words}, while {condition} is true" if condition else words

@@ -81,8 +81,8 @@ class Overlay:
 class Bus:
     """The session bus, as a filtering proxy shows it."""
 
-    names: tuple[str, ...]
-    """The names that may be talked to."""
+    rules: tuple[str, ...]
+    """``talk:NAME`` for all interfaces of NAME, ``call:NAME`` for the interface of the same name only."""
     address: str
     """The bus that the proxy connects to."""
     proxy: str
@@ -126,7 +126,7 @@ class LaunchSpec:
             "permissions": [
                 *(["network"] if self.network else []),
                 *(["openat2"] if self.openat2 else []),
-                *(f"session-bus:talk:{name}" for name in (self.bus.names if self.bus else ())),
+                *(f"session-bus:{rule}" for rule in (self.bus.rules if self.bus else ())),
             ],
             "fds": fds,
             "mounts": [mount.to_json() for mount in self.mounts],

@@ -19,7 +19,7 @@ from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
 from mcpd.paths import CALLS_SOCKET, Scope
 from mcpd.runtime import bundled as programs
-from mcpd.runtime import environment, mounts, trees
+from mcpd.runtime import environment, mounts, session_bus, trees
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import Permissions, parse
@@ -317,7 +317,8 @@ def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runti
     except OSError as error:
         raise from_oserror(error, f"making {runtime}") from error
     proxy = runtime.resolve() / f"bus-{random.token_hex(8)}"
-    return Bus(granted.bus_names, address, str(proxy), f"{runtime_dir}/bus")
+    rules = tuple(f"{'call' if name in session_bus.SHARED else 'talk'}:{name}" for name in granted.bus_names)
+    return Bus(rules, address, str(proxy), f"{runtime_dir}/bus")
 
 
 def _program(command: str, cwd: Path, search: str, shown: Sequence[Path], guard: Guard) -> list[Mount]:

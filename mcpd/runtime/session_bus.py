@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Names on the session bus that no server may call.
+"""Names on the session bus that no server may call, and those of which it may call one interface only.
 
 A bus name stands for the whole program that owns it: whoever may call the name may call every interface of that
-program. The table holds well-known names of Debian's desktops; it cannot hold every program that runs others.
+program. The tables hold well-known names of Debian's desktops; they cannot hold every program that runs others.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ REFUSED: Final = {
 }
 """Beginnings of names, each with the reason that completes "NAME ..."."""
 
+SHARED: Final = frozenset(
+    {"org.freedesktop.FileManager1", "org.freedesktop.Notifications", "org.freedesktop.ScreenSaver"}
+)
+"""Names that on some desktops the shell or the file manager owns. Only the interface of the same name is granted."""
+
 
 def refusal(name: str) -> str:
     """Return the reason why no server may call *name*, which may end in ``.*``; empty if one may."""
@@ -55,6 +60,6 @@ def refusal(name: str) -> str:
     for refused, reason in REFUSED.items():
         if stem.startswith(refused) or (stem != name and refused.startswith(f"{stem}.")):
             return f"{refused} {reason}"
-    if stem != name and stem.count(".") < 2:
+    if stem != name and (stem.count(".") < 2 or stem in SHARED):
         return f"{name} covers the names of many programs; name one of them"
     return ""

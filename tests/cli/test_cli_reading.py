@@ -153,6 +153,8 @@ async def test_S26_show_says_what_each_permission_grants(mcpctl: Mcpctl, mcpd: F
         "filesystem:rw:{config.dir}?write": "may read and change {config.dir}, while write is true",
         "session-bus:talk:org.example.App": "may call org.example.App on the session bus, which is everything that"
         " program does for you",
+        "session-bus:talk:org.freedesktop.Notifications?show": "may call org.freedesktop.Notifications on the session"
+        " bus, while show is true",
         "session-bus:talk:org.freedesktop.systemd1": "never granted, as org.freedesktop.systemd1 starts any program as"
         " the user: the server is not started",
         "mcp": "may call all your other servers",

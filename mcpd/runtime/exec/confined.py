@@ -144,9 +144,16 @@ class Confined(Tree):
         bus = self.request.bus
         ready, held = os.pipe()
         os.set_inheritable(held, True)
-        names = ["--talk=" + p.partition("session-bus:talk:")[2] for p in self.request.permissions if ":talk:" in p]
+        rules = []
+        for permission in self.request.permissions:
+            kind, _, name = permission.rpartition(":")
+            if kind == "session-bus:talk":
+                rules += [f"--talk={name}"]
+            elif kind == "session-bus:call":
+                interfaces = (name, "org.freedesktop.DBus.Introspectable")
+                rules += [*(f"--call={name}={each}.*" for each in interfaces), f"--broadcast={name}={name}.*"]
         try:
-            argv = ["xdg-dbus-proxy", f"--fd={held}", bus["address"], bus["proxy"], "--filter", *names]
+            argv = ["xdg-dbus-proxy", f"--fd={held}", bus["address"], bus["proxy"], "--filter", *rules]
             self._proxy = os.posix_spawnp(argv[0], argv, {}, setsigmask=(), setsigdef=(SIGPIPE, SIGTERM, SIGINT))
         except FileNotFoundError as error:
             raise Failure("SpawnFailed", "session-bus: needs xdg-dbus-proxy, which is not installed") from error

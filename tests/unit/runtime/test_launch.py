@@ -328,7 +328,7 @@ async def test_no_proxy_is_left_where_bubblewrap_is_missing(tmp_path: Path, monk
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/xdg-dbus-proxy").symlink_to("/usr/bin/xdg-dbus-proxy")
     monkeypatch.setattr(os, "defpath", str(tmp_path / "bin"))
-    bus = Bus(("org.test.A",), f"unix:path={tmp_path}/no-bus", str(tmp_path / "proxy"), "/tmp/bus")
+    bus = Bus(("talk:org.test.A",), f"unix:path={tmp_path}/no-bus", str(tmp_path / "proxy"), "/tmp/bus")
     with pytest.raises(SandboxUnavailable, match="bubblewrap is missing"):
         await PlainLauncher().launch(spec("true", bus=bus), {})
     assert not (tmp_path / "proxy").exists()

@@ -105,6 +105,7 @@ def test_permission_that_is_not_right_refuses_the_server(text: str) -> None:
         ("org.kde.*", "passwords"),
         ("org.mcpd.*", "installs and starts servers"),
         ("com.example.*", "many programs"),
+        ("org.freedesktop.Notifications.*", "many programs"),
     ],
 )
 def test_programs_of_the_session_that_run_others_are_never_granted(name: str, reason: str) -> None:

@@ -399,6 +399,54 @@ async def test_session_bus_is_reached_through_a_filter_only(world: World, sessio
     assert [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children] == ["dbus-daemon"]
 
 
+SHELL = """
+import asyncio
+from dbus_next.aio import MessageBus
+from dbus_next.service import ServiceInterface, method
+class Notifications(ServiceInterface):
+    @method()
+    def Notify(self) -> "s":
+        return "noticed"
+class Shell(ServiceInterface):
+    @method()
+    def Eval(self) -> "s":
+        return "evaluated"
+async def main():
+    bus = await MessageBus().connect()
+    bus.export("/org/x", Notifications("org.freedesktop.Notifications"))
+    bus.export("/org/x", Shell("org.example.Shell"))
+    await bus.request_name("org.freedesktop.Notifications")
+    print(bus.unique_name, flush=True)
+    await bus.wait_for_disconnect()
+asyncio.run(main())
+"""
+CALL_SHELL = """
+import subprocess
+def call(destination, method):
+    command = ["dbus-send", "--session", "--print-reply", "--dest=" + destination, "/org/x", method]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done.stderr.split(":")[0].removeprefix("Error ") or done.stdout.split('"')[1]
+name = "org.freedesktop.Notifications"
+print(call(name, name + ".Notify"))
+print(call(name, "org.freedesktop.DBus.Introspectable.Introspect").split()[0])
+print(call(name, "org.example.Shell.Eval"))
+print(call(UNIQUE, "org.example.Shell.Eval"))
+"""
+
+
+async def test_notifications_are_not_all_that_the_shell_behind_them_does(world: World, session_bus: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", SHELL], stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdout
+        program = CALL_SHELL.replace("UNIQUE", repr(service.stdout.readline().strip()))
+        world.install("server", program, permissions=["session-bus:talk:org.freedesktop.Notifications"])
+        output, ended, _ = await talk(world.sessions(), "server")
+        service.terminate()
+    assert ended.code == 0, ended.stderr_tail
+    *rest, by_unique_name = output.decode().split()
+    assert rest == ["noticed", "<!DOCTYPE", "org.freedesktop.DBus.Error.AccessDenied"]
+    assert by_unique_name.startswith("org.freedesktop.DBus.Error.")
+
+
 async def test_session_bus_itself_is_never_granted(world: World, session_bus: str) -> None:
     assert "never shown" in await refusal(world, f"filesystem:rw:{session_bus.removeprefix('unix:path=')}")
     found = await report(world, look=[world.root / "busdir/bus"], permissions=[f"filesystem:rw:{world.root}/busdir"])
