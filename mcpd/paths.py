@@ -189,6 +189,17 @@ def _is_directory(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 - pathlib raises for that until Python 3.14
 
 
+def make_private(path: Path) -> None:
+    """Make *path* and those of its parents that are missing, each for its owner alone, as XDG has it.
+
+    Raises OSError.
+    """
+    if not path.is_dir():
+        for missing in reversed([each for each in path.parents if not each.exists()]):
+            missing.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def _home() -> Path:
     return _override(HOME_VARIABLE, Path.home())
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from mcpd.errors import InvalidManifest, SpawnFailed
-from mcpd.paths import Scope
+from mcpd.paths import Scope, make_private
 from mcpd.runtime.launch import Mount, MountKind
 
 if TYPE_CHECKING:
@@ -211,8 +211,7 @@ def _looked_at(where: str, grant: PathGrant, path: Path, *, strict: bool) -> Pat
 
 def _make(where: str, grant: PathGrant, path: Path) -> None:
     try:
-        for missing in reversed([one for one in (path, *path.parents) if not one.exists()]):
-            missing.mkdir(mode=0o700, exist_ok=True)
+        make_private(path)
     except OSError as error:
         raise SpawnFailed(f"{where}: {grant.shown} cannot be made: {error.strerror}") from error
 
@@ -259,8 +258,7 @@ def _made(path: Path) -> bool:
     """Whether *path* exists and can be reached, if need be from now on."""
     try:
         if not path.exists():
-            for missing in reversed([one for one in (path, *path.parents) if not one.exists()]):
-                missing.mkdir(mode=0o700, exist_ok=True)
+            make_private(path)
     except OSError:
         return False
     return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets as random
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -17,7 +18,7 @@ from mcpd import paths as locations
 from mcpd.errors import InvalidConfig, InvalidManifest, NotStdio, SpawnFailed, from_oserror
 from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
-from mcpd.paths import CALLS_SOCKET, Scope
+from mcpd.paths import CALLS_SOCKET, Scope, make_private
 from mcpd.runtime import bundled as programs
 from mcpd.runtime import environment, mounts, session_bus, trees
 from mcpd.runtime.guard import Guard
@@ -242,13 +243,22 @@ def _command(
 
 
 def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:
+    """Return the state directory of *server_id*, made if it is missing.
+
+    A server may give its own directory any mode; others are kept out by the directory above. That of the system, which
+    the package makes, is closed to all but the servers' group.
+    """
     state = paths.layout(scope).state / server_id
     try:
-        state.parent.mkdir(parents=True, exist_ok=True)
+        make_private(state.parent)
         with contextlib.suppress(FileExistsError):
-            state.mkdir()
+            state.mkdir(mode=0o700)
             # In the system scope mcpd owns it and the servers' group, which it has from its parent, writes there.
             state.chmod(0o770 if scope is Scope.SYSTEM else 0o700)
+        if scope is Scope.USER:
+            for directory in (state.parent, state):
+                if stat.S_IMODE(directory.stat().st_mode) != 0o700:
+                    directory.chmod(0o700)
     except OSError as error:
         raise from_oserror(error, f"making the state directory {state}") from error
     return state.resolve()

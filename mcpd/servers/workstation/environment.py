@@ -10,6 +10,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from mcpd.errors import from_oserror
+from mcpd.paths import make_private
 from mcpd.servers.commands import system
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Environment:
         """
         self._home = settings.state / "home"
         try:
-            self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._home)
         except OSError as error:
             raise from_oserror(error, f"making {self._home}") from error
         self._temporary = tempfile.mkdtemp(prefix="mcp-workstation-")

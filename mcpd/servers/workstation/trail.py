@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError
+from mcpd.paths import make_private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ class Trail:
         if self._directory >= 0 and os.fstat(self._directory).st_nlink == 0:
             self.close()
         if self._directory < 0:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._path.parent)
             self._directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         mode = stat.S_IMODE(os.fstat(self._directory).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:

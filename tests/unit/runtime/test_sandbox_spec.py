@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,39 @@ async def test_S28_cwd_is_the_install_directory_and_state_is_home(world: World) 
     assert "home" not in found["seen"]["/"]
     assert {"passwd", "group", "ld.so.cache", "nsswitch.conf"} <= set(found["seen"]["/etc"])
     assert not {"shadow", "machine-id", "resolv.conf", "ssl", "ssh"} & set(found["seen"]["/etc"])
+
+
+OPENED = """
+import os
+home = os.environ["HOME"]
+print(oct(os.stat(home).st_mode & 0o7777), flush=True)
+os.chmod(home, 0o777)
+with open(home + "/offered", "w") as file:
+    os.chmod(file.fileno(), 0o666)
+"""
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+@pytest.mark.parametrize("before", [None, 0o755, 0o777], ids=["new", "0755", "0777"])
+async def test_nobody_else_reaches_the_state_whatever_a_server_makes_of_its_own(
+    world: World, umask: int, before: int | None
+) -> None:
+    state = world.paths.user.state
+    world.install("server", OPENED)
+    if before is not None:
+        (state / "server").mkdir(parents=True)
+        for directory in (state, state / "server"):
+            directory.chmod(before)
+    previous = os.umask(umask)
+    try:
+        for _ in range(2):
+            output, ended, _ = await talk(world.sessions(), "server")
+            assert ended.code == 0, ended.stderr_tail
+            assert output == b"0o700\n"
+            assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE((state / "server").stat().st_mode) == 0o777
 
 
 async def test_python_runs_nothing_that_lies_in_the_state_directory(world: World) -> None:

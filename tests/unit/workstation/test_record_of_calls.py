@@ -48,6 +48,18 @@ async def test_A_20_the_record_begins_anew_when_it_is_full(
     assert numbers == list(range(numbers[0], 20))
 
 
+async def test_directories_on_the_way_to_the_record_are_made_for_the_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        trail = Audit(tmp_path / "mcp/workstation")
+        await trail.record({"event": "end"}, Named({}))
+        trail.close()
+    finally:
+        os.umask(before)
+    made = (tmp_path / "mcp", tmp_path / "mcp/workstation")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in made] == [0o700, 0o700]
+
+
 WRITER = """
 import asyncio, sys
 from pathlib import Path

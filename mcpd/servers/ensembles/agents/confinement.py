@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import NotFound, from_oserror
 from mcpd.model import printable
+from mcpd.paths import make_private
 from mcpd.servers.commands import system
 from mcpd.servers.commands.running import Runner, Start
 from mcpd.servers.ensembles.agents.temporary import TemporaryDirectories
@@ -99,7 +100,7 @@ class Confinement:
             owner = f"{origin.project.name[:64]}-{digest}"
         home = self._settings.state / "home" / owner
         try:
-            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(home)
         except OSError as error:
             raise from_oserror(error, f"making {printable(str(home))}") from error
         return home

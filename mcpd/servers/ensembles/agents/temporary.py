@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcpd.errors import from_oserror
+from mcpd.paths import make_private
 from mcpd.servers.commands.waiting import to_its_end
 from mcpd.store.files import remove_tree
 
@@ -56,7 +57,7 @@ class TemporaryDirectories:
 
     def _make(self) -> _Made:
         try:
-            self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._parent)
             if not self._cleared:
                 self._cleared = True
                 self._clear()
