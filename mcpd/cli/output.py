@@ -45,10 +45,28 @@ def warn(text: object) -> None:
 
 
 def write_json(value: object) -> None:
-    """Print *value* as JSON."""
+    """Print *value* as JSON; on a terminal as :func:`escaped`."""
     import json  # noqa: PLC0415
 
-    write(json.dumps(value, indent=2, ensure_ascii=not encodes_unicode()))
+    text = json.dumps(value, indent=2, ensure_ascii=not encodes_unicode())
+    write(escaped(text) if sys.stdout.isatty() else text)
+
+
+def write_document(data: bytes) -> None:
+    """Print the JSON file *data*: as it is, but on a terminal as :func:`write_json` prints it."""
+    if sys.stdout.isatty():
+        import json  # noqa: PLC0415
+
+        write_json(json.loads(data))
+    else:
+        sys.stdout.buffer.write(data)
+
+
+def escaped(text: str) -> str:
+    """*text* with every character that is not seen, or steers a terminal, as JSON escapes it; line breaks stay."""
+    import json  # noqa: PLC0415
+
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 def clean(text: object, *, lines: bool = False) -> str:

@@ -8,7 +8,7 @@ import re
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.output import clean, paint
+from mcpd.cli.output import clean, escaped, paint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,9 +70,4 @@ def _lines(definition: str) -> list[str]:
         text = json.dumps(json.loads(definition), indent=2, ensure_ascii=False, sort_keys=True)
     except (ValueError, RecursionError):
         text = definition
-    return [_visible(part) for line in text.split("\n") for part in _LINE_BREAK.sub(r"\1\n", line).split("\n")]
-
-
-def _visible(line: str) -> str:
-    """*line* with every character that is not seen, or steers a terminal, as JSON would escape it."""
-    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in line)
+    return [escaped(part) for line in text.split("\n") for part in _LINE_BREAK.sub(r"\1\n", line).split("\n")]

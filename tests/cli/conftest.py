@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -46,6 +48,17 @@ class Mcpctl:
         assert "Traceback" not in {line.partition(" ")[0] for line in err.decode().splitlines()}
         return Ended(process.returncode, out.decode(), err.decode())
 
+    async def on_terminal(self, *argv: str, environ: dict[str, str] | None = None) -> str:
+        """What appears where standard output is a terminal."""
+        ours, its = pty.openpty()
+        process = await self.start(*argv, environ=environ, stdout=its)
+        os.close(its)
+        shown, _ = await asyncio.wait_for(
+            asyncio.gather(asyncio.to_thread(_rest, ours), process.communicate()), PATIENCE
+        )
+        assert process.returncode == 0
+        return shown
+
     async def start(
         self, *argv: str, environ: dict[str, str] | None = None, stdout: int | None = None
     ) -> asyncio.subprocess.Process:
@@ -54,6 +67,14 @@ class Mcpctl:
             sys.executable, "-m", "mcpd.cli.main", "--user", *argv,
             stdin=pipe, stdout=pipe if stdout is None else stdout, stderr=pipe, env=self.environ | (environ or {}),
         )  # fmt: skip
+
+
+def _rest(terminal: int) -> str:
+    data = b""
+    with os.fdopen(terminal, "rb", 0) as file, contextlib.suppress(OSError):
+        while read := file.read(65536):
+            data += read
+    return data.decode()
 
 
 @pytest.fixture(scope="module")

@@ -58,6 +58,18 @@ async def test_all_servers_of_the_scope_as_a_registry(mcpctl: Mcpctl, exporting:
     assert exporting.calls[0] == ("ListServers", {"scope": "user"})
 
 
+async def test_what_is_exported_cannot_steer_a_terminal(
+    mcpctl: Mcpctl, exporting: FakeMcpd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENTRIES, "time", ENTRIES["time"] | {"summary": "\x9b2J \u202e \u00e4"})
+    for format_ in ("registry", "server.json"):
+        shown = await mcpctl.on_terminal("export", "time", "--format", format_, environ={"PYTHONUTF8": "1"})
+        assert "\\u009b2J \\u202e \u00e4" in shown
+        assert not {"\x9b", "\u202e"} & set(shown)
+        piped = await mcpctl("export", "time", "--format", format_)
+        assert "\x9b2J \u202e \u00e4" in piped.out
+
+
 async def test_servers_that_are_named(mcpctl: Mcpctl, exporting: FakeMcpd, tmp_path: Path) -> None:
     target = tmp_path / "registry.json"
     ended = await mcpctl("export", "time", "-o", str(target))

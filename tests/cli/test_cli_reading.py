@@ -66,6 +66,29 @@ async def test_text_from_strangers_cannot_steer_the_terminal(mcpctl: Mcpctl, mcp
     assert "\x1b" not in listed.out + shown.out
 
 
+HOSTILE = "\x1b[2J \x7f \x9b2J \u202e\u2066 \u200b\u2028 \U000e0041 \u00e4\u6f22"
+"""Steers terminals, reorders text or is not seen, but for the last two letters."""
+
+
+async def test_json_from_strangers_cannot_steer_the_terminal(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"] |= {"summary": HOSTILE}
+    shown = await mcpctl.on_terminal("show", "calculator", "--json", environ={"PYTHONUTF8": "1"})
+    assert json.loads(shown)["summary"] == HOSTILE
+    assert [char for char in shown if not char.isprintable() and char not in "\r\n"] == []
+    assert "\\u001b[2J \\u007f \\u009b2J \\u202e\\u2066 \\u200b\\u2028 \\udb40\\udc41 \u00e4\u6f22" in shown
+    ascii_only = await mcpctl.on_terminal(
+        "show", "calculator", "--json", environ={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    )
+    assert ascii_only.isascii()
+    assert json.loads(ascii_only) == json.loads(shown)
+
+
+async def test_json_for_programs_is_as_it_was(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"] |= {"summary": HOSTILE}
+    ended = await mcpctl("show", "calculator", "--json", environ={"PYTHONUTF8": "1"})
+    assert json.dumps(HOSTILE, ensure_ascii=False) in ended.out
+
+
 async def test_S14_search_reads_every_page(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     entry = {"name": "N", "summary": "S", "version": "2", "scope": "user", "state": "available"}
     mcpd.pages = [[entry | {"id": "a"}], [entry | {"id": "b"}], [entry | {"id": "c"}]]

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.output import clean, counted, warn, write
+from mcpd.cli.output import clean, counted, warn, write, write_document
 from mcpd.cli.session import open_bus
 from mcpd.errors import InvalidArgument, McpdError, NotFound, from_oserror
 from mcpd.formats.mcpb import file_wanted
@@ -88,7 +87,7 @@ def _only_here(source: Source | None) -> str:
 def _deliver(data: bytes, output: str | None, what: str) -> None:
     """Write *data*, which is about *what*, to the file *output*, or to standard output without one."""
     if output is None or output == _STDOUT:
-        sys.stdout.buffer.write(data)
+        write_document(data)
         return
     from mcpd.store.files import write_atomic  # noqa: PLC0415 - with all of the store
 

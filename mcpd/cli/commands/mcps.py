@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import stat
-import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.cli.checks import Check
 from mcpd.cli.mcps_checks import NAME, MapFile, check_permissions, entry_checks, map_checks, read_map
 from mcpd.cli.mcps_offers import Describer, Offer
-from mcpd.cli.output import clean, coloured, note, table, warn, write, write_json
+from mcpd.cli.output import clean, coloured, note, table, warn, write, write_document, write_json
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidManifest, NotFound, ReadOnly
 from mcpd.model import dump_json
 from mcpd.paths import Paths, Scope, from_environment
@@ -55,7 +54,7 @@ def build_map(args: argparse.Namespace) -> int:
     built = build(Path(args.source), directory, others, check_permissions)
     data = dump_json(built.map)
     if args.output == _STDOUT:
-        sys.stdout.buffer.write(data)
+        write_document(data)
         return 0
     make_directory(output.absolute().parent)
     write_atomic(output, data, mode)
