@@ -40,6 +40,20 @@ print(json.dumps({
 """
 
 
+OFFER = """
+import os
+home = os.environ["HOME"]
+with open(home + "/offered", "w") as file:
+    file.write("private")
+    os.chmod(file.fileno(), 0o666)
+try:
+    os.chmod(home, 0o777)
+except PermissionError:
+    print("not its own", end=" ")
+print(home)
+"""
+
+
 def install_vault(machine: Machine, user: str = "root") -> None:
     """A server with a secret of each kind."""
     properties = [
@@ -329,3 +343,34 @@ def test_killed_mcpd_exec_takes_all_with_it(machine: Machine, echo: str) -> None
         assert server.program.stdout.read() == b""
     no_units(machine)
     machine.wait_until(lambda: left_behind(machine) == before, f"all is as before: {before}")
+
+
+def test_a_server_cannot_offer_its_state_to_other_users(machine: Machine) -> None:
+    install(machine, "generous", "carol")
+    with running(machine, "generous", "carol") as server:
+        state = server.python(OFFER).strip()
+    places = ("/home/carol", "/home/carol/.local", "/home/carol/.local/state")
+    modes = machine.run("stat", "--format=%a", *places).stdout.split()
+    machine.run("chmod", "a+rx", *places)
+    assert machine.run("cat", f"{state}/offered", user="carol").stdout == "private"
+    assert "Permission denied" in machine.run("cat", f"{state}/offered", user="bob", check=False).stderr
+    for mode, place in zip(modes, places, strict=True):
+        machine.run("chmod", mode, place)
+
+
+def test_a_server_of_the_system_cannot_offer_its_state_to_users(machine: Machine, echo: str) -> None:
+    with running(machine, echo) as server:
+        said, _, state = server.python(OFFER).strip().rpartition(" ")
+    assert said == "not its own"
+    assert machine.run("cat", f"{state}/offered").stdout == "private"
+    assert "Permission denied" in machine.run("cat", f"{state}/offered", user="bob", check=False).stderr
+
+
+def test_no_server_gets_the_users_service_manager(machine: Machine) -> None:
+    asked = {"id": "manager", "name": "m", "transports": [{"type": "stdio", "command": "mcp-echo"}],
+             "source": {"type": "git", "url": "file:///srv/git/echo"},
+             "permissions": ["session-bus:talk:org.freedesktop.systemd1"]}  # fmt: skip
+    machine.write("/tmp/manager.json", json.dumps(asked), owner="carol")
+    refused = machine.mcpctl("install", "/tmp/manager.json", "--yes", user="carol", check=False)
+    assert refused.returncode == 1
+    assert "is never granted: org.freedesktop.systemd1 starts any program as the user" in refused.stderr
