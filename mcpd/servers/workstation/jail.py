@@ -10,25 +10,30 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 import unicodedata
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, from_oserror
+from mcpd.errors import Busy, InvalidArgument, McpdError, NotAuthorized, NotFound, from_oserror
 from mcpd.model import printable
 from mcpd.servers.beneath import open_beneath
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 MAX_PATH: Final = 4096
 """Bytes of a path."""
 HERE: Final = "."
 _GIT: Final = frozenset({".git", "git~1"})
-_REPOSITORY: Final = ["HEAD", "objects", "refs"]
-"""What git tells a git directory by."""
+_PARTS: Final = {part.casefold(): part for part in ("HEAD", "commondir", "objects", "refs")}
+"""The names that git recognizes a git directory by."""
+ADDING_PARTS: Final = threading.Lock()
+"""Lock for adding something with such a name, so that no two calls complete a git directory between them."""
+_PATIENCE: Final = 30.0
+"""Seconds that a call waits for it."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -202,48 +207,80 @@ class Jail:
             )
 
     @contextmanager
-    def parent(self, place: Place) -> Iterator[tuple[int, str]]:
+    def parent(self, place: Place, *, adds: bool = True) -> Iterator[tuple[int, str]]:
         """A descriptor of the directory that *place* is in, and its name there: to create, rename or remove it.
 
-        Raises :class:`~mcpd.errors.NotAuthorized` for a root itself and for what belongs to git, whose configuration
-        and hooks name programs that would run outside of here: what is called ``.git`` below the configured root, and
-        what is in a directory that git would take for a repository, whatever that is called.
+        Without *adds* the name is only taken away. Raises :class:`~mcpd.errors.NotAuthorized` for a root itself and for
+        what belongs to git, whose configuration and hooks name programs that would run outside of here: what is called
+        ``.git`` below the configured root, and what is in a git directory (:func:`is_git_directory`), whatever that is
+        called, or would make one.
         """
         if place.relative == HERE:
             raise NotAuthorized(f"{place.shown} is one of the roots, which stay as they are")
         above, _, name = place.relative.rpartition("/")
-        with self.opened(Place(place.root, above or HERE), os.O_PATH | os.O_DIRECTORY) as fd:
-            self._check_git(place, fd, name)
+        added = git_part(name) if adds else None
+        with (
+            self.opened(Place(place.root, above or HERE), os.O_PATH | os.O_DIRECTORY) as fd,
+            _alone(place) if added else nullcontext(),
+        ):
+            self._check_git(place, fd, name, added)
             yield fd, name
 
-    def _check_git(self, place: Place, directory: int, name: str) -> None:
+    def _check_git(self, place: Place, directory: int, name: str, added: str | None) -> None:
         """By the real path: a symlink, or a file system that does not tell cases apart, may have led there."""
         configured = place.root.within or place.root.path
         above = path_of(directory).removeprefix(configured).split("/")
         with translated(place, "opening"):
-            theirs = any(_is_git(part) for part in (*above, name)) or _in_repository(directory, len(above) - 1, name)
+            theirs = any(_is_git(part) for part in (*above, name)) or _in_repository(directory, len(above) - 1, added)
         if theirs:
             raise NotAuthorized(f"{place.shown} belongs to git; use the git tools")
 
 
-def _in_repository(directory: int, above: int, name: str) -> bool:
-    """Whether *directory*, with *name* in it, or one of the *above* ones that it is in is a git directory."""
-    missing = [part for part in _REPOSITORY if part != name]
+@contextmanager
+def _alone(place: Place) -> Iterator[None]:
+    if not ADDING_PARTS.acquire(timeout=_PATIENCE):
+        raise Busy(f"{place.shown}: another call changes what may belong to git; try again")
+    try:
+        yield
+    finally:
+        ADDING_PARTS.release()
+
+
+def git_part(name: str) -> str | None:
+    """Return the part of a git directory that *name* is for some file system or other, or None."""
+    return _PARTS.get(folded(name))
+
+
+def is_git_directory(has: Callable[[str], bool]) -> bool:
+    """Return whether git takes a directory that *has* certain names for a git directory (gitrepository-layout(5)).
+
+    With ``commondir``, objects and refs are where that file says. What the parts hold does not count: it may change.
+    """
+    return has("HEAD") and (has("commondir") or (has("objects") and has("refs")))
+
+
+def _in_repository(directory: int, above: int, added: str | None) -> bool:
+    """Whether *directory*, with *added* in it, or one of the *above* ones that it is in is a git directory."""
     at = os.dup(directory)
+
+    def has(part: str) -> bool:
+        return part == added or has_name(at, part)
+
     try:
         for _ in range(above):
-            if all(_has(at, part) for part in missing):
+            if is_git_directory(has):
                 return True
-            missing = _REPOSITORY
+            added = None
             upper = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
             os.close(at)
             at = upper
-        return all(_has(at, part) for part in missing)
+        return is_git_directory(has)
     finally:
         os.close(at)
 
 
-def _has(directory: int, name: str) -> bool:
+def has_name(directory: int, name: str) -> bool:
+    """Return whether there is anything called *name* in *directory*. Raises OSError."""
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -253,8 +290,13 @@ def _has(directory: int, name: str) -> bool:
 
 def _is_git(name: str) -> bool:
     """Whether *name* is that of a git directory for some file system or other."""
+    return folded(name) in _GIT
+
+
+def folded(name: str) -> str:
+    """Return *name* without what some file system or other does not tell apart."""
     visible = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
-    return visible.casefold().rstrip(". ").split(":")[0] in _GIT
+    return visible.casefold().rstrip(". ").split(":")[0]
 
 
 def path_of(fd: int) -> str:

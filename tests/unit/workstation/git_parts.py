@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 AUTHOR = "A U Thor"
 EMAIL = "author@example.org"
 TIME = "2026-01-02T03:04:05+00:00"
-_VARIABLES = {
+VARIABLES = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_AUTHOR_NAME": AUTHOR,
@@ -49,7 +49,7 @@ class MadeRepository:
         done = subprocess.run(
             ["git", *arguments],
             cwd=self.path,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.path), **_VARIABLES, **variables},
+            env={"PATH": os.environ["PATH"], "HOME": str(self.path), **VARIABLES, **variables},
             input=stdin,
             capture_output=True,
             check=False,

@@ -70,7 +70,7 @@ class DeleteResult(Result):
 def _delete(call: Call, arguments: DeleteArguments) -> Answer:
     place = call.jail.place(arguments.path)
     with ExitStack() as stack:
-        directory, name = stack.enter_context(call.jail.parent(place))
+        directory, name = stack.enter_context(call.jail.parent(place, adds=False))
         taken = [(directory, name)] if arguments.permanent else [(directory, name), trash.name_of(place.root)]
         with translated(place, "deleting"):
             stack.enter_context(locked(call, *taken))

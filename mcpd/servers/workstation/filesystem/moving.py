@@ -56,7 +56,7 @@ def _move(call: Call, arguments: MoveArguments) -> Answer:
     source = call.jail.place(arguments.source)
     destination = call.jail.place(arguments.destination)
     with ExitStack() as stack:
-        from_directory, old = stack.enter_context(call.jail.parent(source))
+        from_directory, old = stack.enter_context(call.jail.parent(source, adds=False))
         to_directory, new = stack.enter_context(call.jail.parent(destination))
         with translated(source, "moving"):
             stack.enter_context(locked(call, (from_directory, old), (to_directory, new)))

@@ -26,7 +26,7 @@ from mcpd.servers.workstation.filesystem.renaming import (
     status_at,
     sync,
 )
-from mcpd.servers.workstation.jail import Place, fault, path_of, translated
+from mcpd.servers.workstation.jail import Place, fault, git_part, path_of, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +104,7 @@ def forget(call: Call, directory: int, name: str) -> None:
             continue
         noted = Place(root, f"{trash_name()}/{_INFO}/{name}{_SUFFIX}")
         # What was asked for is done, and a note of what is gone is no fault: the desktops pass it over.
-        with suppress(McpdError), call.jail.parent(noted) as (info, entry), translated(noted, "deleting"):
+        with suppress(McpdError), call.jail.parent(noted, adds=False) as (info, entry), translated(noted, "deleting"):
             os.unlink(entry, dir_fd=info)
 
 
@@ -173,7 +173,9 @@ def _own(directory: int, place: Place) -> Iterator[int]:
 
 def _names(name: str) -> Iterator[str]:
     short = os.fsencode(name)[:_LONGEST].decode(errors="ignore")
-    yield short
+    # Parts of git directories that are deleted one by one must not make one in the trash.
+    if git_part(short) is None:
+        yield short
     for number in range(2, _NUMBERS):
         yield f"{short}.{number}"
     for _ in range(_NUMBERS):
