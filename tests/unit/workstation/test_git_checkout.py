@@ -122,6 +122,20 @@ async def test_what_is_no_commit_is_refused(bench: Workbench, made: MadeReposito
         await checked_out(bench, revision=revision)
 
 
+@pytest.mark.parametrize("force", [False, True])
+async def test_files_are_restored_from_a_tree_and_not_from_a_file(
+    bench: Workbench, made: MadeRepository, force: bool
+) -> None:
+    await checked_out(bench, revision="side^{tree}", paths=["new"], force=force)
+    assert text(made, "new") == "side\n"
+    made.git("tag", "--annotate", "--message", "x", "blob", "HEAD:one")
+    for revision in ("HEAD:one", "blob"):
+        with pytest.raises(InvalidArgument, match="tree"):
+            await checked_out(bench, revision=revision, paths=["one"], force=force)
+    with pytest.raises(InvalidArgument, match="commit"):
+        await checked_out(bench, revision="blob", force=force)
+
+
 async def test_a_path_that_git_does_not_know_is_named(bench: Workbench, made: MadeRepository) -> None:
     for arguments in ({}, {"revision": "v1"}, {"force": True}):
         with pytest.raises(NotFound, match="'nowhere' did not match"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 from pydantic import Field
@@ -13,18 +14,24 @@ from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
-from mcpd.servers.workstation.git.revisions import head, look_up, unknown
+from mcpd.servers.workstation.git.embedded import DIFF, adding_parts, check_written
+from mcpd.servers.workstation.git.revisions import HEADS, empty_tree, head, look_up, unknown
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION, revision
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, closed
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.git.repository import Repository
+    from mcpd.servers.workstation.git.revisions import Object
 
 _NAMED: Final = 5
 """How many files an error names."""
+_NO_BRANCH: Final = re.compile(r"[\^~:]|\.\.|@\{")
+"""A part of a revision that is in no name of a branch."""
 _IN_THE_WAY: Final = ("would be overwritten by checkout", "would be removed by checkout", "would lose untracked files")
 
 
@@ -74,17 +81,32 @@ async def _run(call: Call, arguments: CheckoutArguments) -> Answer:
     repository = await find(call, arguments.path)
     if repository.bare:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree")
-    # A name that is none may still be that of a remote's branch.
-    found = await look_up(call, repository, *known) if known else []
+    async with adding_parts():
+        return await _check_out(call, repository, arguments, known)
+
+
+async def _check_out(call: Call, repository: Repository, arguments: CheckoutArguments, known: list[str]) -> Answer:
+    # A name that is none may still be that of a remote's branch. Git takes a branch before a tag of the same name.
+    branches = [] if arguments.paths else [HEADS + each for each in known if not _NO_BRANCH.search(each)]
+    found = await look_up(call, repository, *known, *branches) if known else []
     repository = await closed(call, repository, *known)
     before = now = await head(call, repository)
     paths = [repository.pathspec(path) for path in arguments.paths]
     if paths:
         if None in found:
             raise unknown(repository, known[0], "nothing")
-        source = [each.id for each in found if each is not None]
+        source = [f"{each.id}^{{tree}}" for each in found if each is not None]
         await _restore(call, repository, paths, source, force=arguments.force)
     else:
+        if known:
+            targets = await _targets(call, repository, known[0], found)
+        else:
+            targets = [before.commit] if before.commit and arguments.force else []
+        # Without force, git only writes files that differ between the commits.
+        froms = (
+            [] if arguments.force else [before.commit or empty_tree(target.partition("^")[0]) for target in targets[:1]]
+        )
+        await check_written(call, repository, *((*DIFF, *froms, target, "--") for target in targets))
         await _switch(call, repository, arguments)
         now = await head(call, repository)
     return Answer(
@@ -110,6 +132,26 @@ def _check(arguments: CheckoutArguments) -> None:
         raise InvalidArgument("start_point is where a new branch begins: say create as well")
     if arguments.create and arguments.detach:
         raise InvalidArgument("create and detach exclude each other; say one of them")
+
+
+async def _targets(call: Call, repository: Repository, name: str, found: Sequence[Object | None]) -> list[str]:
+    """Return the commits that git may go to for *name*; *found* is what it and the branch of that name are.
+
+    Empty for what is no commit, which git refuses. Raises :class:`~mcpd.errors.NotFound` if there is nothing.
+    """
+    if "@{" in name:
+        # It may stand for the name of a branch, as @{-1} and @{upstream} do.
+        done = await git(call, repository, "check-ref-format", "--branch", name, accept=(0, 128))
+        if not done.code:
+            found = [*found, *await look_up(call, repository, HEADS + os.fsdecode(done.stdout).strip())]
+    best = next((each for each in reversed(found) if each is not None), None)
+    if best is not None:
+        return [f"{best.id}^{{commit}}"] if best.kind in {"commit", "tag"} else []
+    # Git makes a branch of one that only a remote has.
+    guessed = await git(call, repository, "for-each-ref", "--format=%(objectname)", f"refs/**/{name}")
+    if not guessed.stdout:
+        raise unknown(repository, name)
+    return guessed.stdout.decode().split()
 
 
 async def _switch(call: Call, repository: Repository, arguments: CheckoutArguments) -> None:
@@ -143,6 +185,7 @@ async def _restore(call: Call, repository: Repository, paths: list[str], source:
                 f"local changes would be lost in {named}{more}; nothing has changed: git/commit or git/stash them, or"
                 " say force to lose them"
             )
+    await check_written(call, repository, (*DIFF, *source, "--"), paths=paths)
     await git(
         call,
         repository,

@@ -13,6 +13,7 @@ from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
 from mcpd.servers.workstation.git.arguments import NO_NUL, RepositoryArguments
+from mcpd.servers.workstation.git.embedded import adding_parts
 from mcpd.servers.workstation.git.hard_links import check_links
 from mcpd.servers.workstation.git.revisions import HEAD, head
 from mcpd.servers.workstation.git.running import failed, find, git
@@ -107,17 +108,19 @@ async def _run(call: Call, arguments: CommitArguments) -> Answer:
     ]
     if arguments.author is not None:
         options.append(f"--author={arguments.author}")
-    done = await git(
-        call,
-        repository,
-        "commit",
-        *options,
-        "--",
-        *paths,
-        writes=True,
-        stdin=(arguments.message or "").encode(),
-        accept=(0, 1, 128),
-    )
+    # A branch that is being checked out stays at the commit that was looked at.
+    async with adding_parts():
+        done = await git(
+            call,
+            repository,
+            "commit",
+            *options,
+            "--",
+            *paths,
+            writes=True,
+            stdin=(arguments.message or "").encode(),
+            accept=(0, 1, 128),
+        )
     if done.code:
         raise _fault(repository, arguments, done)
     return Answer(await _made(call, repository))

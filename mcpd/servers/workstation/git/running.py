@@ -48,6 +48,7 @@ _CLASSES: Final[tuple[tuple[str, type[McpdError]], ...]] = (
     ("Cannot switch branch to a non-commit", InvalidArgument),
     ("reference is not a tree", InvalidArgument),
     ("not a tree object", InvalidArgument),
+    (" type, but the object dereferences to ", InvalidArgument),
     ("remote tracking branches", InvalidArgument),
     ("is already checked out at", InvalidArgument),
     ("is already used by worktree at", InvalidArgument),

@@ -51,10 +51,14 @@ _FIXED: Final = {
     "i18n.logOutputEncoding": "UTF-8",
     "log.showSignature": "false",
     "maintenance.auto": "false",
+    "merge.directoryRenames": "false",
     "protocol.allow": "never",
     "user.useConfigOnly": "true",
 }
-"""For all repositories: for output that is the same everywhere, and for what never takes place in a tool."""
+"""For all repositories: for output that is the same everywhere, and for what never takes place in a tool.
+
+Without directory renames, the paths that a merge writes can be told beforehand.
+"""
 _DISARMED: Final = {
     "core.alternateRefsCommand": "true",
     "core.fsmonitor": "false",

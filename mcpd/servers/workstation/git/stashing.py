@@ -11,7 +11,9 @@ from mcpd.errors import InvalidArgument, NotFound
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import NO_NUL, RepositoryArguments
 from mcpd.servers.workstation.git.changes import Change, changes_of, files_of, shown
+from mcpd.servers.workstation.git.embedded import DIFF, adding_parts, check_written
 from mcpd.servers.workstation.git.hard_links import check_links
+from mcpd.servers.workstation.git.revisions import HEAD, look_up
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, all_but, closed, links
 from mcpd.servers.workstation.tool import Answer, Result, Tool
@@ -84,7 +86,9 @@ async def _run(call: Call, arguments: StashArguments) -> Answer:
     if arguments.action == "list":
         return await _answer(call, repository, arguments)
     if arguments.action == "push":
-        return await _push(call, await closed(call, repository), arguments)
+        repository = await closed(call, repository)
+        async with adding_parts():
+            return await _push(call, repository, arguments)
     name, commit = await _found(call, repository, arguments.index)
     if arguments.action == "show":
         return await _show(call, repository, arguments, commit)
@@ -92,7 +96,8 @@ async def _run(call: Call, arguments: StashArguments) -> Answer:
     if arguments.action == "drop":
         await git(call, repository, "stash", "drop", "--quiet", name, writes=True)
         return await _answer(call, repository, arguments, commit=commit, dropped=True)
-    return await _apply(call, repository, arguments, commit)
+    async with adding_parts():
+        return await _apply(call, repository, arguments, commit)
 
 
 def _check(arguments: StashArguments) -> None:
@@ -121,6 +126,9 @@ async def _push(call: Call, repository: Repository, arguments: StashArguments) -
     ]
     # Git would look into a submodule that has no name, whatever it is told of all.
     inside = [] if call.settings.allow_hooks else await links(call, repository)
+    if (await look_up(call, repository, HEAD))[0] is not None:
+        staged = [(*DIFF, "--")] if arguments.keep_index else []
+        await check_written(call, repository, (*DIFF, HEAD, "--"), *staged)
     # The commands that git starts for it name all files as ":/", which is no literal path.
     await git(
         call,
@@ -155,6 +163,12 @@ async def _show(call: Call, repository: Repository, arguments: StashArguments, c
 
 async def _apply(call: Call, repository: Repository, arguments: StashArguments, commit: str) -> Answer:
     """By the commit, so that it is the one that was looked at; dropped only if that has gone well."""
+    base, untracked = await look_up(call, repository, f"{commit}^1", f"{commit}^3")
+    if base is not None:
+        # Changes of a file that has been renamed since go to its new name.
+        renamed = (*DIFF, "--cached", "--diff-filter=A", base.id, "--")
+        more = [] if untracked is None else [("ls-tree", "-r", "--name-only", untracked.id)]
+        await check_written(call, repository, (*DIFF, base.id, commit, "--"), renamed, *more)
     # Both are said, as the repository's stash.index counts otherwise.
     option = "--index" if arguments.restore_index else "--no-index"
     done = await git(
