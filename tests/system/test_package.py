@@ -272,6 +272,88 @@ def test_removal_keeps_what_is_the_administrators_and_purge_does_not(fresh_machi
         assert not (machine.root / path).exists()
 
 
+TAMPER: Final = """
+cd /var/lib/mcp
+for place in installed generations overlay secrets state /var/cache/mcp /etc/mcp/keys.d /etc/mcp/sources.list.d; do
+    mkdir -p "$place/deep/er" && ln -s /srv/victim "$place/deep/er/away" && ln -s /etc/shadow "$place/file"
+    ln /etc/passwd "$place/hard" && echo "$place: a hard link"
+done
+for place in installed generations overlay secrets state tokens orchestration cas; do
+    mv "$place" "$place.gone" && echo "$place moved"
+    rmdir "$place" && echo "$place removed"
+done
+ln -s /srv/victim /var/lib/mcp/planted && echo "planted"
+mv /var/cache/mcp /var/cache/gone && echo "the cache moved"
+mv /etc/mcp/keys.d /etc/mcp/gone && echo "the keys moved"
+true
+"""
+"""What a process of mcpd's user may try there; what succeeds, beside the first line of the first loop, is told."""
+SWAPPING: Final = """
+import os
+os.chdir("/var/lib/mcp/state/swapping")
+print("there", flush=True)
+while True:
+    for _ in range(1000):
+        try:
+            os.rename("place", "aside")
+            os.symlink("/srv/victim", "place")
+            os.unlink("place")
+            os.rename("aside", "place")
+        except OSError:
+            pass
+"""
+VICTIMS: Final = (
+    "stat",
+    "--format=%n %i %U:%G %a %h %s",
+    "/srv/victim",
+    "/srv/victim/kept",
+    "/etc/passwd",
+    "/etc/shadow",
+)
+
+
+def test_an_upgrade_and_a_purge_follow_nothing_that_mcpd_or_a_server_left(
+    fresh_machine: Callable[[], Machine], tmp_path: Path
+) -> None:
+    machine = fresh_machine()
+    machine.write("/srv/victim/kept", "kept", mode=0o600)
+    before = machine.run(*VICTIMS).stdout
+    assert machine.run("/bin/sh", "-c", TAMPER, user="mcpd").stdout == ""
+    machine.run("install", "-d", "-o", "mcp-server", "-g", "mcp-server", "/var/lib/mcp/state/swapping")
+    machine.run("mkdir", "-p", "/var/lib/mcp/state/swapping/place/a/b/c", user="mcp-server")
+    swapping = machine.popen("/usr/bin/python3", "-c", SWAPPING, user="mcp-server", stdout=subprocess.PIPE)
+    assert swapping.stdout
+    assert swapping.stdout.readline() == b"there\n"
+
+    machine.run("dpkg", "--install", *carry(machine, [bumped(deb, tmp_path) for deb in packages()]))
+    machine.run("systemd-tmpfiles", "--create", "mcpd.conf")
+    assert machine.run(*VICTIMS).stdout == before
+    lines = [line for line in PLACES.split("\n") if line.startswith(("/etc/mcp", "/var/"))]
+    there = machine.run("stat", "--format=%n %U:%G %a", *(line.split()[0] for line in lines)).stdout
+    assert there.splitlines() == lines
+
+    machine.run("dpkg", "--purge", "mcpd-servers", "mcpd", check=False)
+    assert machine.run(*VICTIMS).stdout == before
+    swapping.kill()
+    machine.run("dpkg", "--purge", "mcpd-servers", "mcpd")
+    assert not (machine.root / "var/lib/mcp").exists()
+    assert machine.read("/srv/victim/kept") == "kept"
+
+
+def test_a_purge_leaves_what_an_administrator_has_mounted(fresh_machine: Callable[[], Machine]) -> None:
+    machine = fresh_machine()
+    machine.write("/srv/data/kept", "kept")
+    machine.run("mkdir", "-p", "/var/lib/mcp/state/files")
+    machine.run("mount", "--bind", "/srv/data", "/var/lib/mcp/state/files")
+    done = machine.run("dpkg", "--purge", "mcpd-servers", "mcpd", check=False)
+    assert "mounted below /var/lib/mcp: unmount it and purge again" in done.stderr
+    assert machine.read("/srv/data/kept") == "kept"
+    machine.run("umount", "/var/lib/mcp/state/files")
+    machine.run("dpkg", "--purge", "mcpd")
+    assert not (machine.root / "var/lib/mcp").exists()
+    assert machine.read("/srv/data/kept") == "kept"
+
+
 def test_usr_may_be_read_only(fresh_machine: Callable[[], Machine]) -> None:
     machine = fresh_machine()
     machine.run("sh", "-c", "mount --bind /usr /usr && mount -o remount,bind,ro /usr")
