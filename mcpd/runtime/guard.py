@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 BINDS: Final = frozenset({MountKind.RO_BIND, MountKind.BIND, MountKind.DEV_BIND})
+DISPLAYS: Final = (Path("/tmp/.X11-unix"), Path("/tmp/.ICE-unix"))  # noqa: S108 - where the protocols have them
+"""The sockets of X servers and of session managers. A client of one types and starts programs as the user does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Guard:
         protected = [system.settings.parent, system.installed, system.generations, system.cache, paths.vendor]
         if scope is Scope.USER:
             hidden.append(Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"))
-            hidden += _bus_sockets()
+            # systemd makes them at boot. One that a user made would be in the way of a display.
+            hidden += [*_bus_sockets(), *(path for path in DISPLAYS if path.exists())]
             protected += [user.settings.parent, user.secrets.parent, user.installed, user.generations, user.cache]
             protected += [] if signs else [user.orchestration]
         brought = [paths.vendor_mcps, paths.vendor_scripts, paths.vendor_contents, system.contents]

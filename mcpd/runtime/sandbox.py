@@ -39,6 +39,8 @@ MCP_SOCKET_VARIABLE: Final = "MCPD_SOCKET"
 """Tells a server with the permission ``mcp`` where the other servers are reached."""
 MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of it
 """Holds what it has to show there."""
+_NO_DEVICES: Final = ("/dev/pts", "/dev/shm")  # noqa: S108 - hidden
+"""The terminals and the shared memory of all the user's programs."""
 McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Way]"
 """From a server's id and the ids it may call (none: all) to where on the host they are reached."""
 PROGRAM_DIRECTORIES: Final = (".venv/bin", "node_modules/.bin")
@@ -111,6 +113,8 @@ def server_spec(
     shown.append(mounts.bind(state, state, MountKind.BIND))
     if granted.devices:
         shown.append(Mount(MountKind.DEV_BIND, "/dev", "/dev"))
+        # Whoever can open the user's terminals reads what is typed there, passwords too.
+        shown += [Mount(MountKind.TMPFS, path) for path in _NO_DEVICES if os.path.isdir(path)]  # noqa: PTH112
     if granted.mcp is not None:
         if mcp_socket is None:
             raise SpawnFailed(
