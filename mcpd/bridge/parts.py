@@ -12,6 +12,7 @@ from mcpd.bridge.observe.metrics import Metrics
 from mcpd.bridge.observe.watch import Nobody
 from mcpd.bridge.site import Site
 from mcpd.bridge.upstream.census import Census
+from mcpd.bridge.upstream.pipes import Chatter
 
 if TYPE_CHECKING:
     from mcpd.bridge.observe.watch import Watch
@@ -53,6 +54,7 @@ class Parts:
     tasks: Tasks
     budget: Budget = field(default_factory=Budget)
     census: Census = field(default_factory=Census)
+    chatter: Chatter = field(default_factory=Chatter)
     watch: Watch = field(default_factory=Nobody)
     metrics: Metrics = field(default_factory=Metrics)
     """What the watch counts, for whoever asks."""

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import heapq
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from bridge_harness import FIXTURE, Bridge, call, text_of
+from pool_world import send, world
 
 from mcpd.bridge import jsonrpc
-from mcpd.bridge.upstream.pipes import LINES_AT_ONCE, LineReader
+from mcpd.bridge.upstream.pipes import CHATTER_AT_ONCE, CHATTER_PAUSE, LINES_AT_ONCE, Chatter, LineReader
 from mcpd.errors import InvalidRequest, ParseError
 
 if TYPE_CHECKING:
@@ -59,6 +62,36 @@ def test_many_lines_are_taken_in_turns() -> None:
     assert len(lines) == 2 * LINES_AT_ONCE
     assert reader.feed(b"!\n")
     assert lines[-1] == b"rest!"
+
+
+@pytest.mark.parametrize("servers", [1, 8, 100])
+def test_many_servers_that_chatter_are_read_little_more_than_one(servers: int) -> None:
+    chatter, seconds = Chatter(), 60.0
+    wakes = [(0.0, 0.0, who) for who in range(servers)]
+    said = 0
+    while wakes[0][0] < seconds:
+        # As fast as it is read, a server has said all that it may at once.
+        now, began, who = heapq.heappop(wakes)
+        said += CHATTER_AT_ONCE
+        pause = chatter.pause(who, began, now)
+        heapq.heappush(wakes, (now + pause, now + pause, who))
+    assert said <= CHATTER_AT_ONCE * (seconds / CHATTER_PAUSE * 1.1 + servers)
+
+
+def test_a_server_that_says_little_is_read_at_once() -> None:
+    chatter = Chatter()
+    assert chatter.pause(1, 0.0, CHATTER_PAUSE) == 0
+    assert chatter.pause(1, 0.0, CHATTER_PAUSE / 2) == CHATTER_PAUSE / 2
+
+
+async def test_a_server_that_chatters_is_read_more_slowly_and_loses_nothing() -> None:
+    async with world() as made:
+        pool = await made.open()
+        await send(pool, "pid").future
+        began = time.monotonic()
+        assert text_of(await send(pool, "chatter", count=10 * CHATTER_AT_ONCE).future) == "enough"
+        # The first come at once, and so may the last, with the answer behind them.
+        assert time.monotonic() - began >= 5 * CHATTER_PAUSE
 
 
 def test_only_short_lines_are_repaired_or_batches() -> None:

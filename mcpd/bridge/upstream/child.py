@@ -19,7 +19,7 @@ from mcpd.bridge.observe.watch import Outcome
 from mcpd.bridge.tasks import LimitedLog, fault_of
 from mcpd.bridge.upstream.call import LONGEST_CALL, Answer, Call
 from mcpd.bridge.upstream.flight import Flight
-from mcpd.bridge.upstream.pipes import LineReader, Pipe
+from mcpd.bridge.upstream.pipes import CHATTER_AT_ONCE, LineReader, Pipe
 from mcpd.bridge.upstream.policy import Answered, answer, screened
 from mcpd.bridge.upstream.terms import DRAIN_TIMEOUT, START_TIMEOUT
 from mcpd.errors import LimitExceeded, McpdError, ParseError, ServiceUnavailable, SpawnFailed, TimedOut
@@ -74,6 +74,10 @@ class Child:
         self._stopping: asyncio.Task[None] | None = None
         self._died = False
         self._broken = 0
+        self._chatter = terms.chatter
+        self._said = 0
+        """Messages that no call asked for."""
+        self._said_since = 0.0
         self._warn = LimitedLog(name)
         held = [terms.budget.holding(terms.caller, self._cut) for _ in range(2)]
         reader = LineReader(self._line, self._oversized, terms.max_line, held[0])
@@ -225,20 +229,34 @@ class Child:
         try:
             messages = jsonrpc.parse_line(line)
         except ParseError as fault:
+            self._count_unasked()
             self._broken_line(line, line, f"is not JSON ({fault.message})")
             return
         self._broken = 0
         for message in messages:
             if "method" in message:
+                self._count_unasked()
                 self._own_message(message)
             else:
                 self._response(message)
+
+    def _count_unasked(self) -> None:
+        """Count a message that no call asked for; a server that says too many is read more slowly."""
+        self._said += 1
+        if self._said < CHATTER_AT_ONCE:
+            return
+        now = self._loop.time()
+        pause = self._chatter.pause(id(self), self._said_since, now)
+        self._said, self._said_since = 0, now + pause
+        if pause:
+            self._pipe.pause(pause)
 
     def _response(self, message: Message) -> None:
         identity = bytes(message.get("id", b""))
         call = self.calls.take(identity)
         if call is None:
             # Usual after a cancellation or time-out; anything else is the server's own confusion.
+            self._count_unasked()
             log.debug("server %s: response to the unknown request %r", self.name, identity[:40])
             return
         self.used = self._loop.time()

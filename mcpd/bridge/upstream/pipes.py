@@ -29,6 +29,10 @@ READS_AT_ONCE: Final = 4
 """Reads before other connections get their turn."""
 LINES_AT_ONCE: Final = 500
 """Lines of one read before other connections get their turn."""
+CHATTER_AT_ONCE: Final = 250
+"""Messages that no call asked for, which a server may say in :data:`CHATTER_PAUSE` before it is read more slowly."""
+CHATTER_PAUSE: Final = 0.1
+"""Seconds."""
 PIPE_SIZE: Final = 1 << 20
 """Bytes that a pipe of a server with large messages holds."""
 PIECES_AT_ONCE: Final = 256
@@ -37,6 +41,26 @@ KEPT_OF_OVERSIZED: Final = 256
 """Bytes of the beginning and of the end of a line that is too long."""
 BACKLOG_LIMIT: Final = 64 << 20
 """Bytes that may wait for a server which does not read."""
+
+
+class Chatter:
+    """How long servers are not read that say much without being asked.
+
+    The more of them there are, the longer, so that all together leave most of the loop to calls.
+    """
+
+    def __init__(self) -> None:
+        self._quiet: dict[int, float] = {}
+        """Until when each of them is not read."""
+
+    def pause(self, who: int, began: float, now: float) -> float:
+        """Seconds for which the server *who* is not to be read, which has said much since *began*."""
+        self._quiet = {each: until for each, until in self._quiet.items() if until > now and each != who}
+        until = began + CHATTER_PAUSE * (1 + len(self._quiet))
+        if until <= now:
+            return 0.0
+        self._quiet[who] = until
+        return until - now
 
 
 class LineReader:
@@ -155,6 +179,7 @@ class Pipe:
         self._backlog: deque[memoryview] = deque()
         self._drained: list[Callable[[], None]] = []
         self._widened: set[int] = set()
+        self._pause = 0.0
         self.backlog = 0
         """Bytes the server has not taken yet."""
         for fd in (stdin, stdout):
@@ -210,6 +235,10 @@ class Pipe:
         else:
             callback()
 
+    def pause(self, seconds: float) -> None:
+        """Read nothing for *seconds*, beside the lines of this turn."""
+        self._pause = max(self._pause, seconds)
+
     def close_stdin(self) -> None:
         """Tell the server that nothing more comes."""
         if self._stdin >= 0:
@@ -245,10 +274,10 @@ class Pipe:
             if not data:
                 self._ended()
                 return
-            if not self._reader.feed(data):
+            if not self._reader.feed(data) or self._pause:
                 if self._stdout >= 0:
                     self._loop.remove_reader(self._stdout)
-                self._loop.call_soon(self._go_on)
+                self._go_on_later()
                 return
             if len(data) < size or self._stdout < 0:
                 return
@@ -267,10 +296,17 @@ class Pipe:
     def _go_on(self) -> None:
         if self._stdout < 0:
             return
-        if not self._reader.go_on():
-            self._loop.call_soon(self._go_on)
+        if not self._reader.go_on() or self._pause:
+            self._go_on_later()
         elif self._stdout >= 0:
             self._loop.add_reader(self._stdout, self._readable)
+
+    def _go_on_later(self) -> None:
+        pause, self._pause = self._pause, 0.0
+        if pause:
+            self._loop.call_later(pause, self._go_on)
+        else:
+            self._loop.call_soon(self._go_on)
 
     def _flush(self) -> None:
         if not self._drain() and self._stdin >= 0:

@@ -355,7 +355,14 @@ class Seat:
             raise self._ended()
         timeout = info.call_timeout or options.call_timeout
         terms = Terms(
-            timeout, options.max_line, self._caller, parts.budget, parts.watch, info.sharing == "all", info.policy
+            timeout=timeout,
+            max_line=options.max_line,
+            caller=self._caller,
+            budget=parts.budget,
+            watch=parts.watch,
+            chatter=parts.chatter,
+            shared=info.sharing == "all",
+            policy=info.policy,
         )
         child = Child(info.id, upstream, self._host, parts.tasks, terms)
         child.born = since

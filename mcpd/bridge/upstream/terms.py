@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.budget import Budget
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.observe.watch import Watch
+    from mcpd.bridge.upstream.pipes import Chatter
     from mcpd.bridge.upstream.policy import Policy
 
 START_TIMEOUT: Final = 60.0
@@ -30,6 +31,7 @@ class Terms:
     """For whom its messages are kept in memory."""
     budget: Budget
     watch: Watch
+    chatter: Chatter
     shared: bool = False
     """Several callers use it."""
     policy: Policy | None = None
