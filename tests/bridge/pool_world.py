@@ -146,11 +146,19 @@ async def world(*flags: str, **options: Any) -> AsyncIterator[World]:
         assert not len(made.parts.census)
 
 
-def send(to: Pool | Session, tool: str, owner: Client | None = None, identity: str = "i", **arguments: object) -> Sink:
+def send(
+    to: Pool | Session,
+    tool: str,
+    owner: Client | None = None,
+    identity: str = "i",
+    caller: Caller = ME,
+    **arguments: object,
+) -> Sink:
     sink, message = (
         Sink(),
         {key: jsonrpc.Raw(jsonrpc.encode(v)) for key, v in call(tool, identity, **arguments).items()},
     )
+    sink.caller = caller
     if isinstance(to, Session):
         to.request(sink, bytes(message["id"]), "tools/call", message)
     else:

@@ -24,7 +24,10 @@ from mcpd.errors import LimitExceeded, NotAuthorized
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pool_world import World
+
     from mcpd.bridge.jsonrpc import Message
+    from mcpd.bridge.upstream.pool import Pool
 
 
 # ---------------------------------------------------------------------------------------- processes
@@ -181,6 +184,41 @@ async def test_a_process_of_all_serves_only_those_who_may_use_it() -> None:
         assert made.pools.find("p", OTHER, POOL_GREETING) is None
         made.source.admitted.add(OTHER)
         assert await made.open(caller=OTHER) is pool is made.pools.find("p", OTHER, POOL_GREETING)
+
+
+async def shared(made: World) -> Pool:
+    """The pool of a server that ME and OTHER share, whose processes may ask."""
+    made.source.info = replace(made.source.info, sharing="all")
+    made.source.admitted = {ME, OTHER}
+    return await made.open(ASKING)
+
+
+async def test_a_caller_is_served_however_many_calls_of_another_wait() -> None:
+    async with world() as made:
+        pool = await shared(made)
+        sinks = [send(pool, "hang", Client("mine")) for _ in range(4 + 256)]
+        for _ in range(3):
+            others = send(pool, "echo", Client("other"), caller=OTHER, text="served")
+            assert text_of(await others.future) == "served"
+        assert pool.processes == 5
+        with pytest.raises(LimitExceeded, match="256 calls wait"):
+            await send(pool, "hang", Client("mine")).future
+        for sink in sinks:
+            pool.abandon(sink)
+
+
+async def test_callers_take_turns_where_calls_of_several_wait() -> None:
+    async with world() as made:
+        pool = await shared(made)
+        mine = [send(pool, "hang", Client("mine")) for _ in range(4)]
+        others = send(pool, "hang", Client("other"), caller=OTHER)
+        await eventually(lambda: pool.processes == 5)
+        waiting = [send(pool, "hang", Client("mine")) for _ in range(10)]
+        served = send(pool, "echo", Client("other"), caller=OTHER, text="served")
+        pool.abandon(mine[0])
+        assert text_of(await served.future) == "served"
+        for sink in (*mine, *waiting, others):
+            pool.abandon(sink)
 
 
 # ---------------------------------------------------------------------------------------- calls in flight

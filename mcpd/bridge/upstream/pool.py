@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcpd.bridge import jsonrpc
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 MOST_PROCESSES: Final = 4
 """Processes of a pool whose servers may ask their clients."""
 MOST_WAITING: Final = 256
-"""Calls of a pool that may wait for one of them."""
+"""Calls of a caller that may wait for one of them."""
 
 
 class PoolKey(NamedTuple):
@@ -48,7 +49,8 @@ class Pool:
 
     A greeting that declares ``elicitation``, ``sampling`` or ``roots`` lets a server ask its client, and stdio does
     not tell in the course of which call. Then a process carries one call at a time, there are up to four of them, and
-    further calls wait. Otherwise one process carries all. *caller* pays for them. Made by
+    further calls wait. Where several callers share them, one of whose calls none is on gets a further process, so that
+    nobody keeps others from being served. Otherwise one process carries all. *caller* pays for them. Made by
     :class:`~mcpd.bridge.upstream.pools.Pools`.
     """
 
@@ -105,9 +107,9 @@ class Pool:
         turn = Turn(sink, identity, method, message, owner, timeout, shape)
         if self.closed:
             self._queue.refuse(turn, self._gone())
-        elif not self._queue and (desk := self._free_desk(owner)) is not None:
+        elif (not self._queue or self._is_due(turn)) and (desk := self._free_desk(turn)) is not None:
             desk.serve(turn)
-        elif len(self._queue) >= MOST_WAITING:
+        elif self._waiting(turn) >= MOST_WAITING:
             fault = LimitExceeded(f"{MOST_WAITING} calls wait for server {self.info.id} already")
             self._queue.refuse(turn, fault)
         else:
@@ -151,17 +153,42 @@ class Pool:
         else:
             self._queue.cancel(turn)
 
-    def _free_desk(self, owner: Peer | None) -> Desk | None:
-        """A process that carries no call: the one that knows *owner*, or that runs, or a further one."""
-        free = [desk for desk in self._desks if desk.turn is None]
-        if free:
+    def _free_desk(self, turn: Turn) -> Desk | None:
+        """A process that carries no call: the one that knows the owner of *turn*, or that runs, or a further one."""
+        free, owner = [desk for desk in self._desks if desk.turn is None], turn.owner
+        if free and self._may_have(turn):
             return max(free, key=lambda desk: (owner is not None and desk.last is owner, desk.seat.child is not None))
         limit = self._parts.options.max_children
-        if len(self._desks) < MOST_PROCESSES + self.away and self._parts.census.has_room(self._caller, limit):
+        may_be = len(self._desks) < MOST_PROCESSES + self.away or self._is_due(turn)
+        if not free and may_be and self._parts.census.has_room(self._caller, limit):
             desk = Desk(self, self.info, self._caller, self._parts, self.key.greeting, self._shelf)
             self._desks.append(desk)
             return desk
         return None
+
+    def _may_have(self, turn: Turn) -> bool:
+        """Whether *turn* may have a process that is free: not one that others had beyond the usual number."""
+        busy = sum(desk.turn is not None for desk in self._desks)
+        return self.key.caller is not None or busy < MOST_PROCESSES + self.away or self._is_due(turn)
+
+    def _is_due(self, turn: Turn) -> bool:
+        """Whether its caller shares the processes with others, and has none now."""
+        return self.key.caller is None and not any(
+            desk.turn is not None and desk.turn.caller == turn.caller for desk in self._desks
+        )
+
+    def _waiting(self, turn: Turn) -> int:
+        """How many calls of its caller wait."""
+        if self.key.caller is not None:
+            return len(self._queue)
+        return sum(each.caller == turn.caller for each in self._queue)
+
+    def _first_waiting(self) -> Turn:
+        """The oldest call that waits; where callers share, of the caller that has the fewest processes."""
+        if self.key.caller is not None:
+            return next(iter(self._queue))
+        busy = Counter(desk.turn.caller for desk in self._desks if desk.turn is not None)
+        return min(self._queue, key=lambda turn: busy[turn.caller])
 
     def turned(self, desk: Desk) -> None:
         """See :class:`~mcpd.bridge.upstream.desk.Floor`."""
@@ -170,8 +197,9 @@ class Pool:
             self._loop.call_soon(self._next, desk)
 
     def _next(self, desk: Desk) -> None:
-        if self._queue and desk.turn is None and desk in self._desks:
-            desk.serve(self._queue.take())
+        if self._queue and desk.turn is None and desk in self._desks and self._may_have(turn := self._first_waiting()):
+            self._queue.remove(turn)
+            desk.serve(turn)
 
     # ------------------------------------------------------------------------------------ members
 

@@ -85,12 +85,6 @@ class Queue(Generic[W]):
         self._size -= request.size
         self._held.hold(self._size)
 
-    def take(self) -> W:
-        """The oldest, which waits no longer."""
-        request = next(iter(self._waiting))
-        self.remove(request)
-        return request
-
     def take_all(self) -> list[W]:
         """All of them, which wait no longer."""
         taken = list(self._waiting)
