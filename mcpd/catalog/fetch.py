@@ -229,6 +229,8 @@ def _read_chunk(url: str, file: BinaryIO) -> bytes:
 
 def _open(seconds: float) -> httpx2.AsyncClient:
     # Costs half a second and memory that an idle mcpd shall not pay.
+    from http.cookiejar import CookieJar, DefaultCookiePolicy  # noqa: PLC0415
+
     import httpx2  # noqa: PLC0415
 
     return httpx2.AsyncClient(
@@ -236,6 +238,8 @@ def _open(seconds: float) -> httpx2.AsyncClient:
         headers={"User-Agent": "mcpd", "Accept": "application/json", "Accept-Encoding": "gzip"},
         timeout=seconds,
         follow_redirects=False,
+        # No server shall know by a cookie what was fetched before, or set one for its neighbours.
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         # What may go unencrypted because it stays here shall not go to the proxy of an environment.
         mounts={f"all://{host}": None for host in ("localhost", "127.0.0.1", "[::1]")},
     )

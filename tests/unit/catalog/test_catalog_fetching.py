@@ -173,6 +173,16 @@ async def test_redirects_are_followed(paths: Paths, user: Catalog) -> None:
     assert user.find("one").origin == f"{server.base}/a"
 
 
+async def test_no_cookies_are_kept(paths: Paths, user: Catalog) -> None:
+    async with serving() as server:
+        redirect = answer(b"", "301 Moved", Location="/b", Set_Cookie="known=yes")
+        server.answers = {"/a": redirect, "/b": answer(registry("one"), Set_Cookie="known=yes")}
+        sources(paths, f"{server.base}/a", f"{server.base}/b")
+        assert await user.refresh() == []
+        assert len(server.requests) >= 3
+        assert not any("cookie" in headers for _, headers in server.requests)
+
+
 async def test_files_are_sources_too(paths: Paths, user: Catalog, tmp_path: Path) -> None:
     (tmp_path / "my registry.json").write_bytes(registry("one"))
     sources(paths, f"file://{tmp_path}/my%20registry.json", f"file://{tmp_path}/none.json", f"file://{tmp_path}")
