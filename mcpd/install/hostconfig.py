@@ -48,7 +48,7 @@ PIP_SYSTEM_FILES: Final = (Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"))
 NPM_SYSTEM_FILE: Final = Path("/etc/npmrc")
 NPM_PREFIX_FILE: Final = Path("/usr/etc/npmrc")
 _PIP_LOCATIONS: Final = ("index-url", "extra-index-url", "find-links")
-_PIP_FILES: Final = ("cert", "client-cert")
+_PIP_FILES: Final = ("cert", "client-cert", "constraint")
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,12 +206,16 @@ def test_links(relative: str, points_at: str, *, outside: bool) -> None:
 
 def test_pip_finds_the_mirror_of_the_host(tmp_path: Path) -> None:
     index, wheels, certificate = tmp_path / "mirror/simple", tmp_path / "wheels", tmp_path / "ca.pem"
+    constraints = tmp_path / "constraints.txt"
     for directory in (index, wheels):
         directory.mkdir(parents=True)
-    certificate.touch()
+    for file in (certificate, constraints):
+        file.touch()
     own = tmp_path / "config/pip/pip.conf"
     own.parent.mkdir(parents=True)
     own.write_text(f"[global]\nextra-index-url =\n  https://m.test/simple\n  {index.as_uri()}\ncert = {certificate}\n")
+    with own.open("a") as file:
+        file.write(f"constraint = {constraints}\n")
     environ = {
         "PIP_FIND_LINKS": str(wheels),
         "PIP_TARGET": "/x",
@@ -220,7 +224,7 @@ def test_pip_finds_the_mirror_of_the_host(tmp_path: Path) -> None:
     }
     found = pip_config(Scope.USER, tmp_path, environ)
     assert found.env == {"PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": str(own)}
-    assert {own, certificate, wheels, index.parent} <= set(found.readable)
+    assert {own, certificate, constraints, wheels, index.parent} <= set(found.readable)
     assert "PIP_CONFIG_FILE" not in pip_config(Scope.SYSTEM, tmp_path, environ).env
     assert "PIP_CONFIG_FILE" not in pip_config(Scope.USER, tmp_path, {**environ, "PIP_CONFIG_FILE": "/dev/null"}).env
 
