@@ -38,6 +38,7 @@ VENV: Final = ".venv"
 PACKAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?", re.ASCII)
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
 WHEEL: Final = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(?:-[A-Za-z0-9_.]+){3,4}\.whl", re.ASCII)
+WHEELS_ONLY: Final = Path(__file__).with_name("wheels_only.py")
 MAX_WHEEL: Final = 512 * 1024 * 1024
 """Bytes of a wheel that is built here."""
 _STRENGTH: Final = ("sha512", "sha384", "sha256")
@@ -51,6 +52,7 @@ _STEADY: Final = {
     "PIP_PROGRESS_BAR": "off",
 }
 """Settings of pip that a configuration file must not turn around."""
+_OFFLINE: Final = {"PIP_CONFIG_FILE": "/dev/null"}
 
 
 class PythonEnvironment:
@@ -61,9 +63,12 @@ class PythonEnvironment:
         self._host = pip_config(bench.tools.scope, bench.tools.paths.home)
         self.directory = bench.root / VENV
         self.wheels = bench.scratch / "wheels"
+        self._site = bench.scratch / "site"
 
     async def create(self) -> None:
         """Make it, without pip, on the system's interpreter."""
+        self._site.mkdir()
+        shutil.copyfile(WHEELS_ONLY, self._site / "sitecustomize.py")
         await self._bench.run(
             [SYSTEM_PYTHON, "-I", "-m", "venv", "--without-pip", str(self.directory)],
             doing="creating the virtual environment",
@@ -154,7 +159,7 @@ class PythonEnvironment:
             doing=doing,
             network=network,
             readable=(*_own_prefixes(), *(self._host.readable if network else _certificates())),
-            env=_STEADY | (self._host.env if network else {"PIP_CONFIG_FILE": "/dev/null"}),
+            env=_STEADY | (self._host.env | {"PYTHONPATH": str(self._site)} if network else _OFFLINE),
             watch=self._bench.scratch if network else None,
             **options,
         )

@@ -6,15 +6,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
 from install_parts import World, index, running, sdist, wheel
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install import JobState, read_lock
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def entry(package: str = "fake-server", **fields: Any) -> dict[str, Any]:
@@ -96,6 +94,27 @@ async def test_code_of_a_package_never_runs_while_it_is_fetched(
         assert "evil" in job.error.message
     assert not (tmp_path / "PWNED").exists()
     assert world.left_over() == []
+
+
+@pytest.mark.parametrize(
+    "backend", ["", "[build-system]\nrequires = []\nbuild-backend = 'own'\nbackend-path = ['.']\n"]
+)
+async def test_nothing_is_built_that_a_dependency_names_by_its_url(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch, backend: str
+) -> None:
+    code = "raise SystemExit('PWNED')"
+    files = {"setup.py": code, "own.py": code, "PKG-INFO": "Metadata-Version: 1.0\nName: evil\n"}
+    if backend:
+        files["pyproject.toml"] = backend
+    bad = sdist(tmp_path / "files", "evil", "1.0", files)
+    good = wheel(tmp_path / "files", requires=(f"evil @ {bad.as_uri()}",))
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, good))
+    own_index.setenv("PIP_FIND_LINKS", str(bad.parent))
+    job = await world.install(entry())
+    assert isinstance(job.error, SourceUnavailable)
+    assert "wheels only" in job.error.message
+    assert bad.as_uri() in job.error.message
+    assert "PWNED" not in job.error.message
 
 
 async def test_members_of_an_archive_cannot_leave_the_install_directory(

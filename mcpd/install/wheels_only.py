@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Keep pip from starting programs: it gets this as its ``sitecustomize`` while it has the network.
+
+pip's ``--only-binary`` does not hold for a dependency that a package names by its URL. For such a one pip would start
+git, or build it, which runs its code.
+"""
+
+import sys
+
+STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+
+
+def hook(event: str, _: object) -> None:
+    """Refuse *event*, an audit event, if it starts a program; names the requirement that pip is about."""
+    if event not in STARTS:
+        return
+    frame = sys._getframe()  # noqa: SLF001 - documented, though not for all interpreters
+    while frame.f_back and "req" not in frame.f_locals:
+        frame = frame.f_back
+    wanted = frame.f_locals.get("req", "")
+    raise PermissionError(f"packages are installed from wheels only, nothing is cloned or built: {wanted}")
+
+
+sys.addaudithook(hook)
