@@ -50,6 +50,12 @@ def is_beside(host: str) -> bool:
     return address is not None and address.is_link_local
 
 
+def is_public(address: str) -> bool:
+    """Return whether the IP *address* is one of the internet: not of this machine, its networks or a private one."""
+    found = _address(address.partition("%")[0])
+    return found is not None and found.is_global and not found.is_multicast
+
+
 def _asked(host: str) -> str:
     """*host* as a name server would be asked for it, without what that leaves out."""
     with suppress(UnicodeError):

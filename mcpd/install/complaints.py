@@ -16,8 +16,8 @@ MAX_LINE: Final = 300
 _NPM: Final = re.compile(r"npm err(?:or|!) ?(.*)", re.IGNORECASE)
 _NPM_NOISE: Final = re.compile(
     # its log, its stack, the fields of its error object, general advice, and words without a text after them
-    r"A complete log|\s+at |\s+\w+: |[{}\s]*$|If you are behind a proxy|\w+$|(code|errno|syscall|path|dest|command) "
-    r"|(notarget|404)\s+(In most cases|a package version that|Note that|tarball,|\*)"
+    r"A complete log|\s+at |\s+\w+: |[{}\s]*$|If you are behind a proxy|\w+$|(code|errno|syscall|path|dest) "
+    r"|command (?!/bin/false )|(notarget|404)\s+(In most cases|a package version that|Note that|tarball,|\*)"
 )
 _FAULT: Final = re.compile(r"(error|fatal)\b|[\w.]*(Error|Exception)\b|.*: (fatal )?error: ", re.IGNORECASE)
 _WRAPPER: Final = re.compile(r"error: (subprocess-exited-with-error|metadata-generation-failed)|ERROR: Failed ")

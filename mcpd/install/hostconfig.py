@@ -47,6 +47,10 @@ NPM_VARIABLES: Final = (
 PIP_SYSTEM_FILES: Final = (Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf"))
 NPM_SYSTEM_FILE: Final = Path("/etc/npmrc")
 NPM_PREFIX_FILE: Final = Path("/usr/etc/npmrc")
+NPM_REGISTRY: Final = "https://registry.npmjs.org/"
+PYPI: Final = "https://pypi.org/simple"
+PYPI_FILES: Final = "https://files.pythonhosted.org/"
+"""Where the files are that PyPI and many of its mirrors link to."""
 _PIP_LOCATIONS: Final = ("index-url", "extra-index-url", "find-links")
 _PIP_FILES: Final = ("cert", "client-cert", "constraint")
 
@@ -59,6 +63,10 @@ class HostConfig:
     """May hold credentials of a mirror."""
     readable: tuple[Path, ...]
     """Files and directories to bind read-only."""
+    locations: tuple[str, ...] = field(default=(), repr=False)
+    """URLs of the registries that may be asked, and of what else is configured to hold packages."""
+    proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The proxies for ``http`` and ``https``, and in ``no`` the hosts that none leads to, as in ``no_proxy``."""
 
 
 def pip_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
@@ -70,8 +78,18 @@ def pip_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = Non
     if own is not None:
         env["PIP_CONFIG_FILE"] = str(own)
         files.append(own)
-    named = {*_named_by_files(files), *_named_by_variables(env)}
-    return HostConfig(env, (*files, *sorted(path for path in named if path.exists())))
+    settings = [*_pip_settings(files), *_pip_variables(env)]
+    named = {path for key, value in settings for path in _local_paths(key, value)}
+    locations = [word for key, value in settings if key in _PIP_LOCATIONS for word in value.split() if "://" in word]
+    if "index-url" not in dict(settings):
+        locations.append(PYPI)
+    proxy = dict(settings).get("proxy")
+    return HostConfig(
+        env,
+        (*files, *sorted(path for path in named if path.exists())),
+        (*locations, PYPI_FILES),
+        _proxies(environ, {"http": proxy, "https": proxy}),
+    )
 
 
 def _own_pip_file(scope: Scope, home: Path, environ: Mapping[str, str]) -> Path | None:
@@ -92,12 +110,15 @@ def npm_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = Non
     environ = os.environ if environ is None else environ
     env = {name: value for name in NPM_VARIABLES if (value := environ.get(name) or environ.get(name.lower()))}
     readable: list[Path] = []
+    files = [NPM_PREFIX_FILE] if NPM_PREFIX_FILE.is_file() else []
     if NPM_SYSTEM_FILE.is_file() and not NPM_PREFIX_FILE.is_file():
         env["NPM_CONFIG_GLOBALCONFIG"] = str(NPM_SYSTEM_FILE)
+        files.append(NPM_SYSTEM_FILE)
         readable.append(NPM_SYSTEM_FILE)
     user_file = home / ".npmrc"
     if scope is Scope.USER and user_file.is_file():
         env["NPM_CONFIG_USERCONFIG"] = str(user_file)
+        files.append(user_file)
         readable.append(user_file)
         # A token is usually written as ${NPM_TOKEN}.
         for name in re.findall(r"\$\{(\w+)\??\}", _text(user_file)):
@@ -105,7 +126,28 @@ def npm_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = Non
                 env[name] = environ[name]
     env |= _given(environ, "NODE_EXTRA_CA_CERTS")
     readable += [Path(env[name]) for name in ("NPM_CONFIG_CAFILE", "NODE_EXTRA_CA_CERTS") if name in env]
-    return HostConfig(env, tuple(path for path in readable if path.exists()))
+    settings = _npm_settings(files, environ) | {
+        name.removeprefix("NPM_CONFIG_").lower().replace("_", "-"): value
+        for name, value in env.items()
+        if name.startswith("NPM_CONFIG_")
+    }
+    registries = [value for key, value in settings.items() if key == "registry" or key.endswith(":registry")]
+    if "registry" not in settings:
+        registries.append(NPM_REGISTRY)
+    http, https = settings.get("proxy"), settings.get("https-proxy")
+    own = {"http": http or https, "https": https or http, "no": settings.get("noproxy")}
+    return HostConfig(env, tuple(path for path in readable if path.exists()), tuple(registries), _proxies(environ, own))
+
+
+def _npm_settings(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
+    """What *files* set, later ones before earlier ones, with variables filled in as npm does."""
+    found: dict[str, str] = {}
+    for file in files:
+        for key, value in re.findall(r"^[ \t]*([^\s=;#\[]+)[ \t]*=[ \t]*(.*?)\s*$", _text(file), re.MULTILINE):
+            text = re.sub(r"\$\{(\w+)\??\}", lambda name: environ.get(name[1], ""), value.strip("\"'"))
+            if text != "null":
+                found[key] = "" if text == "false" else text
+    return found
 
 
 def git_config(environ: Mapping[str, str] | None = None) -> HostConfig:
@@ -125,7 +167,18 @@ def _given(environ: Mapping[str, str], *names: str) -> dict[str, str]:
     return {name: environ[name] for name in names if environ.get(name)}
 
 
-def _named_by_files(files: Iterable[Path]) -> Iterator[Path]:
+def _proxies(environ: Mapping[str, str], own: Mapping[str, str | None]) -> dict[str, str]:
+    """The proxies of *environ*, where the tool's *own* configuration has no others."""
+    found: dict[str, str] = {}
+    for kind in ("http", "https", "no"):
+        names = (f"{kind}_proxy", *(() if kind == "no" else ("all_proxy",)))
+        given = next((value for name in names if (value := environ.get(name) or environ.get(name.upper()))), "")
+        chosen = own.get(kind)
+        found[kind] = given if chosen is None else chosen
+    return found
+
+
+def _pip_settings(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
     for file in files:
         parser = configparser.RawConfigParser()
         try:
@@ -133,17 +186,20 @@ def _named_by_files(files: Iterable[Path]) -> Iterator[Path]:
         except (OSError, UnicodeDecodeError, configparser.Error):
             continue  # pip itself says what is wrong with it
         for section in parser.sections():
-            for key in _PIP_LOCATIONS:
-                yield from _directories(parser.get(section, key, fallback=""))
-            for key in _PIP_FILES:
-                yield from _files(parser.get(section, key, fallback=""))
+            yield from ((key.replace("_", "-"), value) for key, value in parser.items(section))
 
 
-def _named_by_variables(env: Mapping[str, str]) -> Iterator[Path]:
-    for name in _PIP_LOCATIONS:
-        yield from _directories(env.get("PIP_" + name.upper().replace("-", "_"), ""))
-    for name in _PIP_FILES:
-        yield from _files(env.get("PIP_" + name.upper().replace("-", "_"), ""))
+def _pip_variables(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, value in env.items():
+        yield name.removeprefix("PIP_").lower().replace("_", "-"), value
+
+
+def _local_paths(key: str, value: str) -> Iterator[Path]:
+    """What of this machine pip's setting *key* names."""
+    if key in _PIP_LOCATIONS:
+        yield from _directories(value)
+    elif key in _PIP_FILES and value.startswith("/"):
+        yield Path(value)
 
 
 def _directories(value: str) -> Iterator[Path]:
@@ -155,8 +211,3 @@ def _directories(value: str) -> Iterator[Path]:
         path = file_path(word) if word.startswith("file:") else Path(word)
         if path.is_absolute() and "//" not in word.removeprefix("file://"):
             yield path.parent if path.name == "simple" else path
-
-
-def _files(value: str) -> Iterator[Path]:
-    if value.startswith("/"):
-        yield Path(value)

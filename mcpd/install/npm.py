@@ -13,31 +13,30 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
-from mcpd.install.hostconfig import npm_config
+from mcpd.install.hostconfig import NPM_REGISTRY, npm_config
 from mcpd.install.outcome import LockedFile, Outcome, Resolution
 from mcpd.install.projectfiles import MAX_FILE, MAX_LOCK, read_project_file
+from mcpd.install.proxy import Proxy, origin, origins
 from mcpd.install.walk import readable
-from mcpd.install.workbench import program
+from mcpd.install.workbench import program, refusal
 from mcpd.store.files import read_file
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, Source
 
+DEFAULT_HOST: Final = origin(NPM_REGISTRY)[0]
 MODULES: Final = "node_modules"
 PACKAGE: Final = re.compile(r"(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*", re.ASCII)
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*", re.ASCII)
 _QUIET: Final = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--omit=dev")
-_REGISTRY_ONLY: Final = {
-    # Newer npm refuses everything but registry packages by itself; older ones ignore these.
-    "NPM_CONFIG_ALLOW_GIT": "none",
-    "NPM_CONFIG_ALLOW_REMOTE": "none",
-    "NPM_CONFIG_ALLOW_DIRECTORY": "none",
-}
+_NO_GIT: Final = "/bin/false"
+"""What npm runs instead of git, which would get nowhere and say so only after several attempts."""
+_GIT_NEEDED: Final = re.compile(re.escape(f"command {_NO_GIT} ") + r".*?(\S+:\S+)")
 
 
 class NodeModules:
@@ -60,12 +59,18 @@ class NodeModules:
         if existing:
             lock.write_bytes(existing)
         else:
-            await self._npm(["install", "--package-lock-only", *_QUIET], doing=f"resolving {self._bench.entry.id}")
-        return await in_thread(_read_lock, lock)
+            doing = f"resolving {self._bench.entry.id}"
+            try:
+                await self._npm(["install", "--package-lock-only", *_QUIET], doing=doing)
+            except SourceUnavailable as error:
+                if found := _GIT_NEEDED.search(error.message):
+                    raise InvalidManifest(refusal(doing, [found[1]])) from error
+                raise
+        return await in_thread(_read_lock, lock, self._host.locations)
 
     async def install(self, files: Sequence[LockedFile]) -> None:
         """Fetch and unpack what :meth:`lock` found, each file checked against its integrity value."""
-        await self._npm(["ci", *_QUIET], doing=f"downloading {self._bench.entry.id}")
+        await self._npm(["ci", *_QUIET], doing=f"downloading {self._bench.entry.id}", public=True)
         (self.directory / MODULES).mkdir(exist_ok=True)
         missing = [file.name for file in files if not (self.directory / file.file).is_dir()]
         # Optional dependencies for other platforms are locked but not installed.
@@ -74,10 +79,7 @@ class NodeModules:
 
     async def tarball_sha256(self, spec: str) -> str:
         """SHA-256 of the registry's tarball of *spec* (``name@version``)."""
-        # For npm pack the registry's own archive counts as remote.
-        answer = await self._npm(
-            ["pack", "--json", "--allow-remote=all", *_QUIET, "--", spec], doing=f"downloading {spec}"
-        )
+        answer = await self._npm(["pack", "--json", *_QUIET, "--", spec], doing=f"downloading {spec}", public=True)
         try:
             name = json.loads(answer)[0]["filename"]
         except (ValueError, KeyError, IndexError, TypeError) as error:
@@ -92,15 +94,16 @@ class NodeModules:
         for name in (MODULES, "package-lock.json"):
             (self.directory / name).rename(self._bench.root / name)
 
-    async def _npm(self, arguments: Sequence[str], *, doing: str) -> bytes:
+    async def _npm(self, arguments: Sequence[str], *, doing: str, public: bool = False) -> bytes:
         return await self._bench.run(
             [program("npm"), *arguments],
             doing=doing,
             network=True,
             cwd=self.directory,
             readable=self._host.readable,
-            env=self._host.env | _REGISTRY_ONLY,
+            env=self._host.env | {"NPM_CONFIG_GIT": _NO_GIT},
             watch=self._bench.scratch,
+            proxy=Proxy(self._host, public=public),
         )
 
 
@@ -164,22 +167,23 @@ class NpmRecipe:
         return next(file for file in self._files if file.file == f"{MODULES}/{self._source.package}")
 
 
-def parse_lock(data: bytes) -> list[LockedFile]:
+def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
     """The packages of a ``package-lock.json``.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a lock that is damaged or older than npm 7, and for packages that
-    are not tarballs of a registry with an integrity value.
+    are not tarballs of one of *registries*, given by their URLs, with an integrity value.
     """
     try:
         packages = json.loads(data)["packages"]
         items = [(path, dict(item)) for path, item in packages.items() if path]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidManifest("package-lock.json cannot be read; write it with npm 7 or newer") from error
-    return [_locked(path, item) for path, item in items if not (item.get("dev") or item.get("devOptional"))]
+    allowed = origins(registries)
+    return [_locked(path, item, allowed) for path, item in items if not (item.get("dev") or item.get("devOptional"))]
 
 
-def _read_lock(path: Path) -> list[LockedFile]:
-    return parse_lock(read_project_file(path, MAX_LOCK) or b"")
+def _read_lock(path: Path, registries: Iterable[str]) -> list[LockedFile]:
+    return parse_lock(read_project_file(path, MAX_LOCK) or b"", registries)
 
 
 def _sha256(path: Path) -> str:
@@ -187,7 +191,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _locked(path: str, item: dict[str, Any]) -> LockedFile:
+def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]) -> LockedFile:
     name = readable(str(item.get("name") or path.rpartition(f"{MODULES}/")[2]))
     if not path.isprintable():
         raise InvalidManifest(f"package-lock.json puts {name} at a path with control characters")
@@ -195,12 +199,23 @@ def _locked(path: str, item: dict[str, Any]) -> LockedFile:
         raise InvalidManifest(f"package-lock.json puts {name} at {path[:200]!r}, outside node_modules")
     if item.get("inBundle"):
         return LockedFile(name, str(item.get("version", "")), "bundled", path)
-    resolved = str(item.get("resolved") or "https:")
-    if item.get("link") or not resolved.startswith(("https:", "http:")) or not item.get("integrity"):
+    resolved = str(item.get("resolved") or "")
+    if item.get("link") or not _is_of_registry(resolved, allowed) or not item.get("integrity"):
         raise InvalidManifest(
             f"{name} does not come from an npm registry ({readable(resolved)}), and nothing else is installed"
         )
     return LockedFile(name, str(item.get("version", "")), str(item["integrity"]), path)
+
+
+def _is_of_registry(resolved: str, allowed: Container[tuple[str, int]]) -> bool:
+    """Return whether npm has *resolved*, empty if a lock does not say, from one of the origins in *allowed*."""
+    try:
+        host, port = origin(resolved)
+    except ValueError:
+        return False
+    # npm takes the registry that is configured for the default one.
+    is_default = host == DEFAULT_HOST
+    return not resolved or (resolved.startswith(("https:", "http:")) and (is_default or (host, port) in allowed))
 
 
 def declared_commands(package: Path) -> list[str]:

@@ -84,7 +84,9 @@ class ProjectBuild:
         if self._python.needs_environment:
             await self._environment.create()
         if self._python.is_package:
-            needed = await self._environment.resolve(self._python.build_requirements, doing="resolving the build tools")
+            needed = await self._environment.resolve(
+                self._python.build_requirements, doing="resolving the build tools", public=True
+            )
             await self._environment.download(needed, self._build_wheels, doing="downloading the build tools")
 
     async def build(self, resolved: dict[str, JsonValue]) -> Outcome:
@@ -116,7 +118,9 @@ class ProjectBuild:
         if not wanted:
             return own, []
         self._bench.stage(60, 65)
-        files = await self._environment.resolve(wanted, doing=f"resolving the dependencies of {self._bench.entry.id}")
+        files = await self._environment.resolve(
+            wanted, doing=f"resolving the dependencies of {self._bench.entry.id}", public=True
+        )
         others = [file for file in files if own is None or normalise(file.name) != normalise(own.name)]
         self._bench.stage(65, 75)
         await self._environment.download(

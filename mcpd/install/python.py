@@ -23,6 +23,8 @@ from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceU
 from mcpd.install.hostconfig import pip_config
 from mcpd.install.outcome import LockedFile
 from mcpd.install.projectfiles import read_project_file
+from mcpd.install.proxy import Proxy
+from mcpd.install.workbench import SYSTEM_PYTHON
 from mcpd.runtime.environment import CA_BUNDLES
 from mcpd.store.threads import in_thread
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
     from mcpd.install.workbench import Workbench
 
-SYSTEM_PYTHON: Final = "/usr/bin/python3"
 VENV: Final = ".venv"
 """Directory in a generation; the runtime puts its ``bin`` first in ``PATH``."""
 
@@ -75,8 +76,10 @@ class PythonEnvironment:
             network=False,
         )
 
-    async def resolve(self, requirements: Sequence[str], *, doing: str) -> list[LockedFile]:
+    async def resolve(self, requirements: Sequence[str], *, doing: str, public: bool = False) -> list[LockedFile]:
         """The files that *requirements* (PEP 508) come to, each with its hash; nothing is installed.
+
+        *public* is as of :class:`~mcpd.install.proxy.Proxy`, for those that may name a wheel by its URL.
 
         Raises :class:`~mcpd.errors.SourceUnavailable` and :class:`~mcpd.errors.IntegrityMismatch`.
         """
@@ -86,6 +89,7 @@ class PythonEnvironment:
             ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-", *_WHEELS, *_from(wanted)],
             doing=doing,
             network=True,
+            public=public,
         )
         return parse_report(report)
 
@@ -105,6 +109,7 @@ class PythonEnvironment:
             ["download", "--dest", str(into), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
             doing=doing,
             network=True,
+            public=True,
             on_line=count,
         )
         self._bench.progress(1)
@@ -152,7 +157,9 @@ class PythonEnvironment:
                 return sorted(point.name for point in points)
         return []
 
-    async def _pip(self, arguments: Sequence[str], *, doing: str, network: bool, **options: Any) -> bytes:
+    async def _pip(
+        self, arguments: Sequence[str], *, doing: str, network: bool, public: bool = False, **options: Any
+    ) -> bytes:
         command = [sys.executable, "-I", "-m", "pip", "--python", str(self.directory / "bin/python"), *arguments]
         return await self._bench.run(
             command,
@@ -161,6 +168,7 @@ class PythonEnvironment:
             readable=(*_own_prefixes(), *(self._host.readable if network else _certificates())),
             env=_STEADY | (self._host.env | {"PYTHONPATH": str(self._site)} if network else _OFFLINE),
             watch=self._bench.scratch if network else None,
+            proxy=Proxy(self._host, public=public) if network else None,
             **options,
         )
 

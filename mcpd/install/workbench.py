@@ -7,12 +7,21 @@ import asyncio
 import logging
 import os
 import shutil
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import BuildFailed, IntegrityMismatch, McpdError, NoSpace, NotSupported, SourceUnavailable
+from mcpd.errors import (
+    BuildFailed,
+    IntegrityMismatch,
+    InvalidManifest,
+    McpdError,
+    NoSpace,
+    NotSupported,
+    SourceUnavailable,
+)
 from mcpd.install.complaints import condense
+from mcpd.install.proxy import PROXIED, SOCKET
 from mcpd.model import strip_credentials
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.install.job import Job
+    from mcpd.install.proxy import Proxy
     from mcpd.model import Entry
     from mcpd.paths import Paths, Scope
     from mcpd.runtime.launch import Launcher
@@ -31,6 +41,7 @@ if TYPE_CHECKING:
 
 SCRATCH: Final = ".mcpd-build"
 """Directory in a generation for what is only needed while it is built; gone before activation."""
+SYSTEM_PYTHON: Final = "/usr/bin/python3"
 PROGRAMS: Final = "/usr/bin:/usr/local/bin:/bin"
 MAX_OUTPUT: Final = 64 * 1024 * 1024
 """Bytes of a command's stdout; a report of pip holds the descriptions of all packages."""
@@ -98,16 +109,19 @@ class Workbench:
         cwd: Path | None = None,
         on_line: Callable[[str], None] | None = None,
         watch: Path | None = None,
+        proxy: Proxy | None = None,
     ) -> bytes:
         """Run *argv* in the build sandbox and return its stdout.
 
         *writable* defaults to the whole generation; package code gets less, so that it cannot lay traps for the steps
         after it. *pinned* is shown like *readable*, unless a link took its place since it was resolved. *doing* is a
         phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the command runs.
+        *proxy*, with *network*, is the only way there; it takes a *cwd* right below :attr:`scratch`.
 
         Raises :class:`~mcpd.errors.SourceUnavailable` (with network) or :class:`~mcpd.errors.BuildFailed` if the
         command fails, :class:`~mcpd.errors.IntegrityMismatch` if it says that a hash is wrong,
-        :class:`~mcpd.errors.NoSpace` if the disk is full, and what :func:`mcpd.runtime.run.run` raises.
+        :class:`~mcpd.errors.NoSpace` if the disk is full, :class:`~mcpd.errors.InvalidManifest` if the *proxy* refused
+        anything, and what :func:`mcpd.runtime.run.run` raises.
         """
         home = (writable[0] if writable else self.scratch) / "home"
         spec = build_spec(
@@ -115,17 +129,23 @@ class Workbench:
             tuple(argv),
             cwd=cwd or self.scratch / "cwd",
             writable=tuple(writable) or (self.root,),
-            readable=(*([self.root] if writable else ()), *readable, *([pinned] if pinned else ())),
+            readable=(
+                *([self.root] if writable else ()),
+                *readable,
+                *([pinned] if pinned else ()),
+                *([PROXIED] if proxy else ()),
+            ),
             network=network,
             paths=self.tools.paths,
             scope=self.tools.scope,
             confined=self.tools.settings.runtime.sandbox == "on",
+            proxied=(SYSTEM_PYTHON, "-IS", str(PROXIED), f"../{SOCKET}") if proxy else (),
             env={"HOME": str(home), "TMPDIR": str(home.with_name("tmp")), "LANG": "C.UTF-8", **(env or {})},
         )
         if pinned and spec.confined and str(pinned) not in {mount.source for mount in spec.mounts}:
             raise SourceUnavailable(f"{pinned} was replaced by a link while it was used; install it again")
         log.debug("%s: %s: %s", self.entry.id, doing, strip_credentials(" ".join(argv)))
-        async with self._watching(watch):
+        async with self._watching(watch), proxy.serving(self.scratch) if proxy else nullcontext():
             completed = await run(
                 self.tools.launcher,
                 spec,
@@ -133,6 +153,8 @@ class Workbench:
                 on_line=on_line,
                 limit=MAX_OUTPUT,
             )
+        if proxy is not None and proxy.refused:
+            raise InvalidManifest(refusal(doing, proxy.refused))
         if completed.code != 0:
             raise explain(doing, self.root, network=network, code=completed.code, stderr=completed.stderr_tail)
         return completed.stdout
@@ -176,6 +198,15 @@ def tree_size(path: Path) -> int:
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
     return total
+
+
+def refusal(doing: str, refused: Sequence[str]) -> str:
+    """The message for a command that wanted to go to *refused* while *doing*."""
+    places = ", ".join(place[:200] for place in list(dict.fromkeys(refused))[:3])
+    return (
+        f"{doing} failed: it, or a package that it needs, comes from {places}, and packages are installed from the"
+        " configured registries only; if one keeps its files there, name that host in the configuration of pip or npm"
+    )
 
 
 def explain(doing: str, root: Path, *, network: bool, code: int, stderr: str) -> McpdError:

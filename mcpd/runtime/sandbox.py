@@ -149,9 +149,12 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
     paths: Paths | None = None,
     scope: Scope = Scope.USER,
     confined: bool = True,
+    proxied: Sequence[str] = (),
 ) -> LaunchSpec:
     """How one command of an installation is run: *writable* and *readable* directories, nothing else of the user's.
 
+    *proxied* is a command that executes *argv* behind a proxy. It gets what goes with a *network*, certificates and the
+    like, but a namespace without one.
     HOME is a private directory that is gone afterwards, unless *env* names another. mcpd's own secrets stay hidden
     even if *readable* holds them. *confined* is False only with the setting ``sandbox = "off"``.
 
@@ -164,7 +167,7 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
     spec_id = f"build:{server_id}"
     if not confined:
         del merged["XDG_RUNTIME_DIR"]
-        return LaunchSpec(spec_id, tuple(argv), str(cwd.resolve()), merged, (), network, None, confined=False)
+        return LaunchSpec(spec_id, (*proxied, *argv), str(cwd.resolve()), merged, (), network, None, confined=False)
     guard = Guard.of(paths or locations.from_environment(), scope)
     given = sorted(
         {
@@ -183,7 +186,9 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
         *asked,
         *guard.covers([mounts.bind(path) for path in readable]),
     ]
-    return LaunchSpec(spec_id, tuple(argv), str(cwd.resolve()), merged, tuple(shown), network, None)
+    return LaunchSpec(
+        spec_id, (*proxied, *argv), str(cwd.resolve()), merged, tuple(shown), network and not proxied, None
+    )
 
 
 def _working_directory(server: InstalledServer, state: Path) -> Path:

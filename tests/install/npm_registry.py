@@ -37,6 +37,8 @@ class Registry:
     def __init__(self) -> None:
         self.packages: dict[str, dict[str, Any]] = {}
         self.tarballs: dict[str, bytes] = {}
+        self.moved = ""
+        """Where the archives are instead."""
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -46,7 +48,10 @@ class Registry:
                 path = unquote(self.path).strip("/")
                 document = registry.packages.get(path)
                 body = json.dumps(document).encode() if document else registry.tarballs.get(path, b"")
-                self.send_response(200 if body else 404)
+                is_moved = registry.moved and path in registry.tarballs
+                self.send_response(302 if is_moved else 200 if body else 404)
+                if is_moved:
+                    self.send_header("Location", registry.moved)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

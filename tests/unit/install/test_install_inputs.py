@@ -139,20 +139,33 @@ def test_a_report_needs_wheels_with_strong_hashes() -> None:
         ("node_modules/../../x", {"version": "1", "integrity": "sha512-x"}),
         ("../x", {"version": "1", "integrity": "sha512-x"}),
         ("node_modules/x", {"version": "1", "resolved": "git+ssh://h/x", "integrity": "sha512-x"}),
-        ("node_modules/x", {"version": "1", "resolved": "https://h.test/x.tgz"}),
+        ("node_modules/x", {"version": "1", "resolved": "https://r.test/x.tgz"}),
+        ("node_modules/x", {"version": "1", "resolved": "https://h.test/x.tgz", "integrity": "sha512-x"}),
+        ("node_modules/x", {"version": "1", "resolved": "https://r.test:8443/x.tgz", "integrity": "sha512-x"}),
+        ("node_modules/x", {"version": "1", "resolved": "http://r.test/x.tgz", "integrity": "sha512-x"}),
+        ("node_modules/x", {"version": "1", "resolved": "https://r.test@h.test/x.tgz", "integrity": "sha512-x"}),
+        ("node_modules/x", {"version": "1", "resolved": "https://[h/x.tgz", "integrity": "sha512-x"}),
         ("node_modules/x", {"resolved": "../x", "link": True}),
     ],
 )
 def test_a_package_lock_names_registry_packages_only(path: str, item: dict[str, Any]) -> None:
     with pytest.raises(InvalidManifest):
-        parse_lock(json.dumps({"packages": {"": {}, path: item}}).encode())
+        parse_lock(json.dumps({"packages": {"": {}, path: item}}).encode(), ["https://r.test"])
+
+
+def test_a_package_lock_may_name_the_default_registry_whichever_is_configured() -> None:
+    item = {"version": "1", "integrity": "sha512-x"}
+    for resolved in ("https://R.test/x.tgz", "https://r.test:443/x.tgz", "https://registry.npmjs.org/x.tgz"):
+        lock = {"packages": {"node_modules/x": {**item, "resolved": resolved}}}
+        (found,) = parse_lock(json.dumps(lock).encode(), ["https://r.test/npm/"])
+        assert found.name == "x"
 
 
 def test_what_a_package_says_about_itself_may_be_nonsense(tmp_path: Path) -> None:
-    (found,) = parse_lock(json.dumps({"packages": {"node_modules/x": {"integrity": "sha512-x"}}}).encode())
+    (found,) = parse_lock(json.dumps({"packages": {"node_modules/x": {"integrity": "sha512-x"}}}).encode(), [])
     assert found.version == ""
     with pytest.raises(InvalidManifest):
-        parse_lock(b"[" * 100_000)
+        parse_lock(b"[" * 100_000, [])
     (tmp_path / "package.json").write_text("[" * 100_000)
     assert declared_commands(tmp_path) == []
     entry = Entry.parse({"id": "a", "transports": [{"type": "stdio", "command": "not-there"}]}, "test")
@@ -238,6 +251,46 @@ def test_npm_finds_the_registry_and_token_of_the_user(tmp_path: Path) -> None:
     assert tmp_path / ".npmrc" in found.readable
     assert "NPM_TOKEN" not in npm_config(Scope.SYSTEM, tmp_path, environ).env
     assert "NPM_TOKEN" not in repr(found)
+
+
+def test_registries_and_proxies_of_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NPM_SYSTEM_FILE", "NPM_PREFIX_FILE"):
+        monkeypatch.setattr(f"mcpd.install.hostconfig.{name}", tmp_path / "none")
+    assert npm_config(Scope.USER, tmp_path, {}).locations == ("https://registry.npmjs.org/",)
+    (tmp_path / ".npmrc").write_text(
+        "; registry=https://not.test\nregistry = https://own.test/${NAME}/\n@mine:registry=https://mine.test\n"
+        "https-proxy=http://p.test:3128\nnoproxy=a.test,b.test\n//own.test/:_authToken=x=y\n"
+    )
+    environ = {"NAME": "npm", "https_proxy": "http://other.test", "NO_PROXY": "c.test"}
+    found = npm_config(Scope.USER, tmp_path, environ)
+    assert set(found.locations) == {"https://own.test/npm/", "https://mine.test"}
+    assert found.proxies == {"http": "http://p.test:3128", "https": "http://p.test:3128", "no": "a.test,b.test"}
+    found = npm_config(Scope.USER, tmp_path, environ | {"NPM_CONFIG_REGISTRY": "https://env.test"})
+    assert set(found.locations) == {"https://env.test", "https://mine.test"}
+    found = npm_config(Scope.SYSTEM, tmp_path, environ)
+    assert found.locations == ("https://registry.npmjs.org/",)
+    assert found.proxies == {"http": "", "https": "http://other.test", "no": "c.test"}
+
+
+def test_indexes_and_proxies_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcpd.install.hostconfig.PIP_SYSTEM_FILES", ())
+    files = "https://files.pythonhosted.org/"
+    own = tmp_path / "pip.conf"
+    own.write_text(
+        "[global]\nextra_index_url = https://a.test/simple\n  https://b.test/simple\n[install]\nproxy = p.test\n"
+    )
+    environ = {"PIP_CONFIG_FILE": str(own), "all_proxy": "http://other.test"}
+    found = pip_config(Scope.USER, tmp_path, environ)
+    assert {"https://pypi.org/simple", "https://a.test/simple", "https://b.test/simple", files} <= set(found.locations)
+    assert found.proxies == {"http": "p.test", "https": "p.test", "no": ""}
+    found = pip_config(
+        Scope.USER, tmp_path, environ | {"PIP_INDEX_URL": "https://own.test/simple", "PIP_PROXY": "http://q.test"}
+    )
+    assert "https://own.test/simple" in found.locations
+    assert "https://pypi.org/simple" not in found.locations
+    assert found.proxies["https"] == "http://q.test"
+    found = pip_config(Scope.USER, tmp_path, {"PIP_CONFIG_FILE": "/dev/null", "all_proxy": "http://other.test"})
+    assert found.proxies == {"http": "http://other.test", "https": "http://other.test", "no": ""}
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_a_package_lock_cannot_write_into_messages() -> None:
     for path, name in (("node_modules/x\ny", ""), ("node_modules/x", "\x1b[2Jy"), ("node_modules/x", "x" * 5000)):
         lock = {"packages": {path: {**item, "name": name}}}
         with pytest.raises(InvalidManifest) as caught:
-            parse_lock(json.dumps(lock).encode())
+            parse_lock(json.dumps(lock).encode(), [])
         assert caught.value.message.isprintable()
         assert len(caught.value.message) < 600
 

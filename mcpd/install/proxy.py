@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The HTTP proxy that is pip's and npm's only way to the network.
+
+A package can name any URL as the place of a dependency, and pip and npm ask there before anybody has consented. So
+their sandbox has a network namespace of its own, with a loopback interface only. There :mod:`mcpd.install.proxied`
+listens; mcpd accepts the connections, and makes those that are allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ipaddress
+import logging
+import os
+import socket
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+
+from mcpd.catalog.hosts import is_loopback, is_public, normal_host
+from mcpd.model import printable, strip_credentials
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine, Iterable
+
+    from mcpd.install.hostconfig import HostConfig
+
+PROXIED: Final = Path(__file__).with_name("proxied.py")
+SOCKET: Final = "proxy"
+"""Name of the socket over which the listening socket comes."""
+CONNECT_TIMEOUT: Final = 30.0
+"""Seconds for a connection to one address."""
+_CHUNK: Final = 64 * 1024
+_HOP: Final = (b"connection:", b"keep-alive:", b"proxy-")
+"""Headers that are meant for a proxy."""
+_CLOSE: Final = b"Connection: close"
+_END: Final = b"\r\n\r\n"
+_PORTS: Final = {"http": 80, "https": 443}
+
+log = logging.getLogger(__name__)
+
+
+class _Failed(Exception):
+    """No connection is made: a status and the reason for it."""
+
+
+class Proxy:
+    """A proxy for one command."""
+
+    def __init__(self, host: HostConfig, *, public: bool = False) -> None:
+        """*host* has the registries that are allowed, and the proxies that lead there.
+
+        *public*: other hosts are allowed as well, by https and at addresses of the internet only.
+        """
+        self.refused: list[str] = []
+        """Where the command was not let, as URLs or as host and port."""
+        self._origins = origins(host.locations)
+        self._proxies = host.proxies
+        self._public = public
+        self._reached: dict[tuple[str, int], str] = {}
+        """The addresses that answered."""
+        self._first: dict[tuple[str, int], asyncio.Lock] = {}
+        self._listening: asyncio.Task[asyncio.Server] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def serving(self, directory: Path) -> AsyncIterator[None]:
+        """Serve the listening socket that comes over a socket in *directory*."""
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as handover:
+            parent = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                # An address has 107 bytes, which the path of a generation may exceed.
+                handover.bind(f"/proc/self/fd/{parent}/{SOCKET}")
+            finally:
+                os.close(parent)
+            loop.add_reader(handover, self._take, handover)
+            try:
+                yield
+            finally:
+                loop.remove_reader(handover)
+                (directory / SOCKET).unlink(missing_ok=True)
+                if self._listening is not None:
+                    (await self._listening).close()
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _take(self, handover: socket.socket) -> None:
+        asyncio.get_running_loop().remove_reader(handover)
+        for fd in socket.recv_fds(handover, 1, 1)[1]:
+            listener = socket.socket(fileno=fd)
+            self._listening = asyncio.create_task(asyncio.start_server(self._connected, sock=listener))
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry out the only request of a connection."""
+        try:
+            request = _Request.parse(await reader.readuntil(_END))
+            proxy = self._proxy(request)
+            place = request.host, request.port
+            # npm begins with many connections at once, and a name is to be looked up for the first only.
+            is_later = proxy is not None or place in self._reached
+            async with nullcontext() if is_later else self._first.setdefault(place, asyncio.Lock()):
+                server_reader, server_writer = await self._connect(request, proxy)
+            try:
+                if request.is_tunnel and proxy is None:
+                    writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                else:
+                    server_writer.write(request.onward(proxy))
+                if not request.is_tunnel:
+                    writer.write(_closing(await server_reader.readuntil(_END)))
+                await _either(_pump(reader, server_writer), _pump(server_reader, writer))
+            finally:
+                server_writer.close()
+        except (_Failed, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            writer.write(_failure(error))
+        finally:
+            # What was written still goes out.
+            writer.close()
+
+    async def _connect(
+        self, request: _Request, proxy: SplitResult | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to where *request* goes, or to the *proxy* that leads there, if it is allowed."""
+        place = request.host, request.port
+        addresses = [self._reached.get(place, request.host)]
+        if place not in self._origins and place not in self._reached:
+            if not (self._public and request.is_tunnel and request.port == _PORTS["https"]):
+                raise self._refuse(request.target)
+            try:
+                addresses = await _addresses(request.host)
+            except socket.gaierror:
+                if proxy is None:  # which may know more names
+                    raise
+            else:
+                if not all(is_public(address) for address in addresses):
+                    raise self._refuse(request.target)
+        if proxy is None:
+            connection = await _connect(addresses, request.port)
+            self._reached[place] = connection[1].get_extra_info("peername")[0]
+            return connection
+        return await _connect([proxy.hostname or ""], origin(proxy.geturl())[1], ssl=proxy.scheme == "https" or None)
+
+    def _refuse(self, target: str) -> _Failed:
+        log.info("not let through: %s", printable(target))
+        self.refused.append(strip_credentials(printable(target)))
+        return _Failed("403", "not a registry that is configured")
+
+    def _proxy(self, request: _Request) -> SplitResult | None:
+        """The proxy that leads to where *request* goes; None for this machine, and where there is none."""
+        chosen, exceptions = self._proxies.get(request.url.scheme, ""), self._proxies.get("no", "")
+        if not chosen or is_loopback(request.host) or _is_exception(request.host, request.port, exceptions):
+            return None
+        proxy = urlsplit(chosen if "://" in chosen else f"http://{chosen}")
+        if proxy.scheme not in _PORTS or not proxy.hostname:
+            raise _Failed("400", f"proxies of the type {proxy.scheme} are not supported")
+        return proxy
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The beginning of a request."""
+
+    method: str
+    target: str
+    url: SplitResult
+    host: str
+    port: int
+    headers: tuple[bytes, ...]
+
+    @classmethod
+    def parse(cls, head: bytes) -> Self:
+        """Read *head*, its empty line included. Raises ValueError."""
+        line, *headers = head.removesuffix(_END).split(b"\r\n")
+        method, target, _ = line.decode("ascii").split(" ")
+        if method not in ("CONNECT", "GET", "HEAD"):
+            raise ValueError(f"{method} is not supported")
+        url = urlsplit(f"https://{target}" if method == "CONNECT" else target)
+        return cls(method, target, url, *origin(url.geturl()), tuple(headers))
+
+    @property
+    def is_tunnel(self) -> bool:
+        return self.method == "CONNECT"
+
+    def onward(self, proxy: SplitResult | None) -> bytes:
+        """What is sent to the server, or to the *proxy*."""
+        target = self.target if proxy else urlunsplit(("", "", self.url.path or "/", self.url.query, ""))
+        headers = [header for header in self.headers if not header.lower().startswith(_HOP)]
+        if proxy is not None and proxy.username is not None:
+            headers.append(_credentials(proxy))
+        # One request for each connection, so that none can follow to another host.
+        headers += [] if self.is_tunnel else [_CLOSE]
+        return b"\r\n".join((f"{self.method} {target} HTTP/1.1".encode(), *headers)) + _END
+
+
+def origins(urls: Iterable[str]) -> set[tuple[str, int]]:
+    """Host and port of each of *urls* that has them."""
+    found = set()
+    for url in urls:
+        with suppress(ValueError):
+            found.add(origin(url))
+    return {place for place in found if place[0]}
+
+
+def origin(url: str) -> tuple[str, int]:
+    """Host and port of *url*, an empty host if it has none. Raises ValueError for one that cannot be."""
+    parts = urlsplit(url)
+    return normal_host(parts.hostname or ""), parts.port or _PORTS.get(parts.scheme, 0)
+
+
+def _is_exception(host: str, port: int, exceptions: str) -> bool:
+    """Return whether *exceptions*, as in ``no_proxy``, say that no proxy leads to *host*."""
+    for entry in exceptions.replace(",", " ").split():
+        name = entry.lower().lstrip("*").lstrip(".")
+        if not name or name in (host, f"{host}:{port}") or host.endswith(f".{name}"):
+            return True
+        with suppress(ValueError):
+            if ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False):
+                return True
+    return False
+
+
+async def _addresses(host: str) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+async def _connect(
+    hosts: Iterable[str], port: int, *, ssl: bool | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to the first of *hosts* that answers. Raises :class:`OSError`."""
+    failure = OSError("unknown host")
+    for host in hosts:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                return await asyncio.open_connection(host, port, ssl=ssl, happy_eyeballs_delay=0.25)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _credentials(proxy: SplitResult) -> bytes:
+    pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}"
+    return b"Proxy-Authorization: Basic " + base64.b64encode(pair.encode())
+
+
+def _closing(head: bytes) -> bytes:
+    """Return *head*, of an answer, so that it says that no other follows."""
+    line, *headers = head.removesuffix(_END).split(b"\r\n")
+    return b"\r\n".join((line, *(each for each in headers if not each.lower().startswith(_HOP)), _CLOSE)) + _END
+
+
+def _failure(error: Exception) -> bytes:
+    """Return the answer to a request that failed with *error*; npm shows its reason, and tries again after a 5xx."""
+    if isinstance(error, _Failed):
+        status, reason = error.args
+    elif isinstance(error, socket.gaierror):
+        status, reason = "502" if error.errno == socket.EAI_AGAIN else "400", error.strerror
+    elif isinstance(error, ValueError):
+        status, reason = "400", "not understood"
+    else:
+        status, reason = "502", getattr(error, "strerror", None) or str(error) or "no connection in time"
+    return f"HTTP/1.1 {status} {reason}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode("ascii", "replace")
+
+
+async def _either(*directions: Coroutine[None, None, None]) -> None:
+    """Await the end of one direction: neither side of HTTP goes on when the other has ended."""
+    tasks = [asyncio.create_task(direction) for direction in directions]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK):
+        writer.write(data)
+        await writer.drain()
