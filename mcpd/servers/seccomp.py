@@ -15,7 +15,8 @@ addition the kernel's keys, and unix sockets but for a connected pair: what list
 service manager or a bridge, would do for the program what it must not do itself, and Landlock does not keep it from
 connecting by a path.
 
-For a command of the workstation it is prlimit(2) for others, who would never get their limits back. One that is to have
+For a command of the workstation it is prlimit(2) for others, who would never get their limits back. Neither these nor
+the programs of ensembles make user namespaces, in which they would have all capabilities. One that is to have
 no network has no socket(2) for any but the unix and netlink families: Landlock knows the ports of TCP only.
 """
 
@@ -151,14 +152,18 @@ _SOCK_TYPE_MASK: Final = 0xF
 _NAMESPACES: Final = 0x7E020000
 """CLONE_NEWNS, …CGROUP, …UTS, …IPC, …USER, …PID and …NET."""
 
+_NEW_USER: Final = 0x10000000
+"""CLONE_NEWUSER."""
+_UNSHARE: Final = {"x86_64": 272, "aarch64": 97}
+
 _SOCKET: Final = {"x86_64": 41, "aarch64": 198}
 _AF_NETLINK: Final = 16
 """It tells which addresses the machine has, and leads nowhere."""
 _IO_URING_SETUP: Final = 425
 _OPENAT2: Final = 437
 """Its mode is in memory, where no filter sees set-user-ID bits; mcpd's sandbox allows it to these servers alone."""
-_COMPATIBLE: Final = {"x86_64": (0x40000003, 340), "aarch64": (0x40000028, 369)}
-"""The 32-bit architecture that the kernel may run beside it, and the number of prlimit64 there."""
+_COMPATIBLE: Final = {"x86_64": (0x40000003, 340, 120, 310), "aarch64": (0x40000028, 369, 120, 337)}
+"""The 32-bit architecture that the kernel may run beside it, and the numbers of prlimit64, clone and unshare there."""
 
 _Step = tuple[int, int, "str | int", "str | int"]
 
@@ -177,7 +182,10 @@ def install_offline() -> None:
 
 
 def install_limits() -> None:
-    """Deny this process and all that it starts other processes' limits. Raises what :func:`install` does."""
+    """Deny this process and all that it starts other processes' limits and new user namespaces.
+
+    Raises what :func:`install` does.
+    """
     _install(limits(os.uname().machine))
 
 
@@ -216,33 +224,47 @@ def apart(machine: str, *, network: bool) -> bytes:
     """The filter without ways to processes elsewhere but a *network*, for *machine*. ``KeyError`` if not known."""
     architecture, _ = _ARCHITECTURES[machine]
     body = _beginning(architecture) + _others(machine, _KEYS[machine].values())
-    body.append((_EQUAL, _OPENAT2, "unknown", 0))
+    body += [(_EQUAL, _OPENAT2, "unknown", 0), (_EQUAL, _CLONE3, "unknown", 0)]
+    for number in (_CLONE[machine], _UNSHARE[machine]):
+        body += [(_EQUAL, number, 0, 2), *_no_user_namespace()]
     body += _pairs(machine, (_SOCK_STREAM, _SOCK_SEQPACKET))
     body += _sockets(machine, (_AF_UNIX,), _ALLOW) if network else _sockets(machine, (_AF_NETLINK,), _DENY)
     return _assembled(body)
 
 
 def limits(machine: str) -> bytes:
-    """The filter without prlimit(2) for others, for *machine*. ``KeyError`` if that is not known.
+    """The filter without prlimit(2) for others and without new user namespaces, for *machine*. ``KeyError`` if unknown.
 
     Programs of a 32-bit architecture run by it, too.
     """
     architecture, _ = _ARCHITECTURES[machine]
-    compatible, number = _COMPATIBLE[machine]
+    compatible, limit, clone, unshare = _COMPATIBLE[machine]
     body: list[_Step] = [
         (_LOAD, _ARCHITECTURE_AT, 0, 0),
-        (_EQUAL, architecture, 0, 4),
+        (_EQUAL, architecture, 0, 7),
         (_LOAD, _NUMBER_AT, 0, 0),
         (_AND, 0xFFFFFFFF ^ _X32, 0, 0),
         (_EQUAL, _OPENAT2, "unknown", 0),
-        (_EQUAL, _OWN[machine]["prlimit64"], 3, "allow"),
+        (_EQUAL, _CLONE3, "unknown", 0),
+        (_EQUAL, _CLONE[machine], 10, 0),
+        (_EQUAL, _UNSHARE[machine], 9, 0),
+        (_EQUAL, _OWN[machine]["prlimit64"], 6, "allow"),
         (_EQUAL, compatible, 0, "allow"),
         (_LOAD, _NUMBER_AT, 0, 0),
-        (_EQUAL, number, 0, "allow"),
+        (_EQUAL, _CLONE3, "unknown", 0),
+        (_EQUAL, clone, 4, 0),
+        (_EQUAL, unshare, 3, 0),
+        (_EQUAL, limit, 0, "allow"),
         (_LOAD, _argument(0), 0, 0),
         (_EQUAL, 0, "allow", "deny"),
+        *_no_user_namespace(),
     ]
     return _assembled(body)
+
+
+def _no_user_namespace() -> list[_Step]:
+    """What of the flags of clone(2) or unshare(2) is refused."""
+    return [(_LOAD, _argument(0), 0, 0), (_ANY_BIT, _NEW_USER, "deny", "allow")]
 
 
 def _others(machine: str, denied: Iterable[int]) -> list[_Step]:

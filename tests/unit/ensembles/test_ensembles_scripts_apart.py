@@ -284,6 +284,32 @@ def test_the_filters_of_limits(machine: str, pid: int) -> None:
     assert verdict(seccomp.apart(machine, network=True), NATIVE[machine], PRLIMIT[machine], pid) == errno.EPERM
 
 
+CLONE = {"x86_64": (56, 120), "aarch64": (220, 120)}
+UNSHARE = {"x86_64": (272, 310), "aarch64": (97, 337)}
+
+
+@MACHINES
+@given(flags=st.integers(0, (1 << 28) - 1), high=st.integers(0, 3))
+def test_the_filter_of_user_namespaces(machine: str, flags: int, high: int) -> None:
+    own = seccomp.limits(machine)
+    for architecture, number in (
+        *((which[machine], call) for which, call in zip((NATIVE, COMPATIBLE), CLONE[machine], strict=True)),
+        *((which[machine], call) for which, call in zip((NATIVE, COMPATIBLE), UNSHARE[machine], strict=True)),
+        (NATIVE[machine], 1 << 30 | CLONE[machine][0]),
+    ):
+        assert verdict(own, architecture, number, high << 32 | flags) == 0
+        assert verdict(own, architecture, number, high << 32 | flags | 1 << 28) == errno.EPERM
+        assert verdict(own, architecture, number + 1, 1 << 28) == 0
+    for other in (seccomp.apart(machine, network=True), seccomp.apart(machine, network=False)):
+        for number in (CLONE[machine][0], UNSHARE[machine][0]):
+            assert verdict(other, NATIVE[machine], number, high << 32 | flags) == 0
+            assert verdict(other, NATIVE[machine], number, high << 32 | flags | 1 << 28) == errno.EPERM
+        assert verdict(other, NATIVE[machine], 435) == errno.ENOSYS
+    assert verdict(own, NATIVE[machine], 435) == errno.ENOSYS
+    assert verdict(own, COMPATIBLE[machine], 435) == errno.ENOSYS
+    assert verdict(own, 0xC0000015, CLONE[machine][0], 1 << 28) == 0
+
+
 def test_no_other_machine_has_a_filter() -> None:
     for make in (seccomp.limits, seccomp.offline, lambda machine: seccomp.apart(machine, network=True)):
         with pytest.raises(KeyError):
