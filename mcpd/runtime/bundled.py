@@ -37,16 +37,16 @@ class Bundled:
     """What tells an environment with its libraries from one without."""
     reads_data: bool = False
     """Whether it reads data of the package."""
-    openat2: bool = False
-    """Whether it resolves paths with openat2(2), which other servers may not call."""
+    confines: bool = False
+    """Whether it runs programs of projects and confines them itself."""
 
 
 COMMANDS: Final = {
     "llm-orc": Bundled(
-        "mcpd.servers.ensembles", ("mcp", "jsonschema", "tenacity", "asyncinotify"), reads_data=True, openat2=True
+        "mcpd.servers.ensembles", ("mcp", "jsonschema", "tenacity", "asyncinotify"), reads_data=True, confines=True
     ),
     ORCHESTRATION: Bundled("mcpd.servers.orchestration", ("mcp", "cryptography", "jsonschema"), reads_data=True),
-    "mcp-workstation": Bundled("mcpd.servers.workstation", ("mcp", "jsonschema"), openat2=True),
+    "mcp-workstation": Bundled("mcpd.servers.workstation", ("mcp", "jsonschema"), confines=True),
 }
 """The bundled servers by the command that their manifest names."""
 

@@ -109,8 +109,9 @@ class LaunchSpec:
     confined: bool = True
     """False only by the setting ``sandbox = "off"``."""
     bus: Bus | None = None
-    openat2: bool = False
-    """Whether it may call openat2(2), whose mode no filter sees; for bundled servers, which resolve paths with it."""
+    confines: bool = False
+    """Whether it is a bundled server that runs and confines programs itself, for which it needs what others do not get:
+    openat2(2), whose mode no filter sees, user namespaces and mounts."""
 
     def to_line(self, fds: tuple[int, ...]) -> bytes:
         """The launch line; *fds* are the numbers that the passed descriptors get in the server.
@@ -125,7 +126,7 @@ class LaunchSpec:
             "env": self.env,
             "permissions": [
                 *(["network"] if self.network else []),
-                *(["openat2"] if self.openat2 else []),
+                *(["confines"] if self.confines else []),
                 *(f"session-bus:{rule}" for rule in (self.bus.rules if self.bus else ())),
             ],
             "fds": fds,

@@ -133,7 +133,7 @@ def server_spec(
         network=granted.network,
         manifest=_overlay(server, generation, private, launch),
         bus=bus,
-        openat2=(command := programs.command_of(server)) is not None and programs.COMMANDS[command].openat2,
+        confines=(command := programs.command_of(server)) is not None and programs.COMMANDS[command].confines,
     )
 
 

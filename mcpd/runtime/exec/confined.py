@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.exec.wire import Request
 
-ENTER: Final = ("/usr/bin/python3", "-IS", "/proc/self/fd/{0}", "{0}", "{1}", "{2}")
-"""How :mod:`mcpd.runtime.exec.enter` is started: with its own descriptor and those that it explains."""
+ENTER: Final = ("/usr/bin/python3", "-IS", "/proc/self/fd/{0}", "{0}", "{1}", "{2}", "{3:d}")
+"""How :mod:`mcpd.runtime.exec.enter` is started: with its own descriptor and what it explains."""
 EXECUTED: Final = b"x"
 UNSHARE: Final = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-ALWAYS: Final = ("--disable-userns", "--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session")
+ALWAYS: Final = ("--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session")
 PROXY_TIMEOUT: Final = 10
 """Seconds that xdg-dbus-proxy may take until it listens."""
 TMPFS_SIZE: Final = 1 << 30
@@ -51,6 +51,9 @@ class Confined(Tree):
         self._report = b""
         self._executed = False
         self._proxy = 0
+        self._confines = "confines" in request.permissions
+        # The ids of a user namespace are written to /proc, which root could do much more with.
+        self._nests = self._confines and os.getuid() != 0
 
     def start(self) -> None:
         """Start bubblewrap."""
@@ -66,11 +69,12 @@ class Confined(Tree):
             env = [f"{name}={value}" for name, value in self.request.env.items()]
             launch = self._data("launch", "\0".join([str(len(self.argv)), *self.argv, *env]).encode())
             script = self._inherit(os.open(__file__.removesuffix("confined.py") + "enter.py", os.O_RDONLY))
+            given = (script, launch, report_write, not self._nests)
             null = os.open(os.devnull, os.O_RDWR)
             self._keep.append(null)
             self.child = os.posix_spawnp(
                 "bwrap",
-                ["bwrap", "--args", str(args_fd), "--", *(word.format(script, launch, report_write) for word in ENTER)],
+                ["bwrap", "--args", str(args_fd), "--", *(word.format(*given) for word in ENTER)],
                 {},
                 file_actions=[(os.POSIX_SPAWN_DUP2, self.fds.get(number, null), number) for number in (0, 1, 2)],
                 setsigmask=(),
@@ -107,8 +111,9 @@ class Confined(Tree):
     def _arguments(self) -> list[str]:
         request = self.request
         args = [*UNSHARE, *([] if "network" in request.permissions else ["--unshare-net"]), *ALWAYS]
+        args += ["--proc", "/proc", "--dev", "/dev"]
         # The kernel lets root's uid write its settings without any capability, whatever the namespaces.
-        args += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+        args += [] if self._nests else ["--disable-userns", "--remount-ro", "/proc"]
         if os.access("/proc/keys", os.F_OK):
             # Keyrings know no namespaces, so it lists the keys of the user's processes outside.
             args += ["--dev-bind", os.devnull, "/proc/keys"]
@@ -135,7 +140,7 @@ class Confined(Tree):
             args += ["--perms", "0400", "--ro-bind-data", str(manifest), request.manifest]
         if request.bus:
             args += ["--ro-bind-fd", str(self._pin(self._start_proxy())), request.bus["socket"]]
-        if code := seccomp.program(os.uname().machine, openat2="openat2" in request.permissions):
+        if code := seccomp.program(os.uname().machine, openat2=self._confines):
             args += ["--seccomp", str(self._data("seccomp", code))]
         return [*args, "--remount-ro", "/", "--chdir", request.cwd]
 

@@ -3,9 +3,10 @@
 # ruff: noqa: SLF001
 """The last step of a launch, inside the sandbox: enter a Landlock domain and execute the program.
 
-``bwrap … -- /usr/bin/python3 -IS /proc/self/fd/SELF SELF LAUNCH REPORT``: three inherited descriptors. LAUNCH holds
-the program's arguments and environment, see :meth:`mcpd.runtime.exec.confined.Confined.start`. REPORT gets ``x`` just
-before the program is executed and is closed by its execution; if that fails, the reason follows.
+``bwrap … -- /usr/bin/python3 -IS /proc/self/fd/SELF SELF LAUNCH REPORT DOMAIN``: three inherited descriptors, and 1 or
+0. LAUNCH holds the program's arguments and environment, see :meth:`mcpd.runtime.exec.confined.Confined.start`. REPORT
+gets ``x`` just before the program is executed and is closed by its execution; if that fails, the reason follows. With
+DOMAIN 0 no domain is entered.
 
 The domain (landlock(7)) allows everything below the sandbox's own ``/`` and nothing else, so a descriptor of a foreign
 directory that reaches the server in whatever way opens nothing. Where the kernel can, abstract unix sockets and signals
@@ -81,8 +82,8 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
 
 
 def main() -> None:
-    """Read what to execute, enter the domain and execute it."""
-    script, launch, report = map(int, sys.argv[1:])
+    """Read what to execute, enter the domain if there is to be one, and execute it."""
+    script, launch, report, domain = map(int, sys.argv[1:])
     posix.set_inheritable(report, False)
     posix.close(script)
     data = b""
@@ -96,7 +97,8 @@ def main() -> None:
     for ignored in (SIGPIPE, SIGXFSZ):
         _signal.signal(ignored, SIG_DFL)
     try:
-        landlock()
+        if domain:
+            landlock()
         posix.write(report, b"x")
         execute(argv, env)
     except OSError as error:

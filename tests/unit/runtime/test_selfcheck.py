@@ -79,7 +79,7 @@ async def test_secrets_in_sight_are_named(world: World, loosen: Callable[[str], 
     secrets.mkdir(parents=True)
     loosen(
         f"args[-4:-4] = ['--ro-bind', {str(secrets)!r}, '/srv/secrets']\n"
-        "launch = int(sys.argv[-2])\n"
+        "launch = int(sys.argv[-3])\n"
         "count, *words = os.read(launch, 1 << 20).split(bytes(1))\n"
         "words[int(count) - 1] = b'/srv/secrets'\n"
         "os.pwrite(launch, bytes(1).join([count, *words]), 0)\n"
