@@ -81,6 +81,7 @@ class EnsemblesRig(ScriptRig):
             "reads": {"own": str(self.base / "config.yaml"), "other": str(self.other / "secret")},
             "writes": {
                 "project": str(self.project / "made"),
+                "hook": str(self.project / ".git/hooks/made"),
                 "elsewhere": str(self.other / "made"),
                 "user": str(self.home / ".config/llm-orc/made"),
             },

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import socket
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -105,6 +108,21 @@ async def test_a_script_reaches_its_project_and_nothing_else(rig: EnsemblesRig, 
     assert (found["network"] == "reached") is network
     assert found["secrets"] == []
     assert not {"OPENAI_API_KEY", "MCPD_SOCKET", "MCPD_SOCKET_TOKEN"} & set(found["environment"])
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root's sandbox allows no user namespaces")
+@pytest.mark.parametrize("may", [False, True])
+async def test_a_script_plants_no_hook_unless_it_may(rig: EnsemblesRig, may: bool) -> None:
+    rig.probe(1)
+    subprocess.run(["git", "init", "-q", rig.project], check=True)
+    rig.done("config", "set", SERVER, f"commands_write_git={json.dumps(may)}")
+    try:
+        async with rig.connect("stdio", "legacy") as client:
+            found = json.loads((await invoked(client, "probe", "x"))["deliverable"])
+    finally:
+        shutil.rmtree(rig.project / ".git")
+        rig.done("config", "unset", SERVER, "commands_write_git")
+    assert (found["project"], found["hook"]) == ("written", "written" if may else "OSError")
 
 
 @pytest.mark.parametrize("way", ["stdio", "http"])

@@ -131,6 +131,8 @@ async def test_git_has_the_identity_of_its_user(rig: WorkstationRig, how: str) -
     if how == "symlink":
         (real.parent / "token").write_text("nobody's business\n")
         config.symlink_to("dotfiles/gitconfig")
+    if os.getuid() == 0:
+        rig.configure(commands_write_git=True)
     try:
         rig.git("init", "-q", "-b", "main")
         hook = rig.src / ".git/hooks/pre-commit"
@@ -224,6 +226,40 @@ async def test_A_18_the_sandbox_and_the_kernel_hold_a_build(rig: WorkstationRig)
     own = {str(rig.state / SERVER)}
     own |= {line for line in shown["output"].split() if line.startswith(str(rig.vendor))}
     assert set(shown["output"].split()) == {str(rig.src), str(rig.work)} | own
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root's sandbox allows no user namespaces")
+async def test_a_build_changes_nothing_of_gits_unless_it_may(rig: WorkstationRig) -> None:
+    rig.git("init", "-q", "project")
+    project = rig.src / "project"
+    (project / "Makefile").write_text(
+        "build:\n\techo x >.git/hooks/post-index-change\nmove:\n\tmv .git git\n"
+        "above:\n\tmv ../project ../other\nnamespace:\n\tunshare --user true\n"
+        "other:\n\techo x >new && git status --short\n"
+    )
+    async with rig.connect("stdio", "legacy") as client:
+        for name in ("build", "move", "above", "namespace"):
+            tried = await answer(client, "ci/task", path="project", name=name)
+            assert tried["success"] is False, (name, tried["output"])
+        assert (await answer(client, "ci/task", path="project", name="other"))["output"].endswith("?? new\n")
+        await answer(client, "git/add", path="project", paths=["new"])
+    assert not (project / ".git/hooks/post-index-change").exists()
+    rig.configure(commands_write_git=True)
+    async with rig.connect("stdio", "legacy") as client:
+        assert (await answer(client, "ci/build", path="project"))["success"] is True
+    assert (project / ".git/hooks/post-index-change").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="others have user namespaces")
+async def test_roots_builds_need_the_setting_beside_a_repository(rig: WorkstationRig) -> None:
+    (rig.src / "Makefile").write_text("build:\n\techo x >.git/hooks/post-index-change\n")
+    rig.git("init", "-q")
+    async with rig.connect("stdio", "legacy") as client:
+        assert "commands_write_git" in (await refused(client, "ci/build")).message
+    assert not (rig.src / ".git/hooks/post-index-change").exists()
+    rig.configure(commands_write_git=True)
+    async with rig.connect("stdio", "legacy") as client:
+        assert (await answer(client, "ci/build"))["success"] is True
 
 
 async def test_A_18_a_tool_finds_no_way_out(rig: WorkstationRig) -> None:

@@ -34,6 +34,7 @@ found = {{
     "input": given["input"],
     "secret": tried(lambda: pathlib.Path("{HOME}/secret").read_text()),
     "outside": tried(lambda: pathlib.Path("{HOME}/.profile").write_text("x")),
+    "hook": tried(lambda: pathlib.Path(".git/hooks/post-index-change").write_text("x")),
     "network": network if isinstance(network, str) else "reached",
     "environment": sorted(os.environ),
 }}
@@ -57,6 +58,7 @@ def project(machine: Machine) -> Iterator[str]:
     machine.write(f"{PROJECT}/.llm-orc/ensembles/spying.yaml", ENSEMBLE, owner="alice")
     machine.write(f"{PROJECT}/.llm-orc/scripts/spy.py", SPY, owner="alice")
     machine.run("chown", "-R", "alice:", PROJECT)
+    machine.run("git", "init", "-q", PROJECT, user="alice")
     machine.write(f"{HOME}/secret", "nobody's business\n", 0o600, "alice")
     machine.mcpctl("config", "set", "llm-orc", 'projects=["~/project"]', user="alice")
     yield PROJECT
@@ -90,6 +92,7 @@ def test_a_script_sees_its_project_and_nothing_else(machine: Machine, project: s
     assert found["secret"] in {"EACCES", "ENOENT"}
     assert found["outside"] in {"EACCES", "ENOENT", "EROFS"}
     assert machine.read(f"{HOME}/.profile") != "x"
+    assert found["hook"] == "EROFS"
     assert found["network"] in {"EACCES", "EPERM"}
     assert not {"MCPD_SOCKET_TOKEN", "OPENAI_API_KEY"} & set(found["environment"])
     assert machine.read(f"{project}/made") == "by the script"

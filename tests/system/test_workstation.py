@@ -144,6 +144,25 @@ def test_a_build_runs_in_the_roots_with_a_toolchain_and_finds_no_way_out(machine
     assert "allow_network" in refused(machine, "ci/restore", path=".")
 
 
+def test_a_build_plants_nothing_that_the_users_git_runs(machine: Machine, src: str) -> None:
+    machine.run("git", "init", "-q", f"{src}/project", user="alice")
+    program = f"{src}/project/planted"
+    machine.write(program, f"#!/bin/sh\necho ran >{HOME}/ran\n", 0o755, "alice")
+    plant = (
+        f"cp planted .git/hooks/post-index-change; git config core.fsmonitor {program}; mv .git git; mv $PWD $PWD.old"
+    )
+    machine.write(f"{HOME}/tools/bin/make", f"#!/bin/sh\n{plant}\necho made >made\n", 0o755, "alice")
+    machine.write(f"{src}/project/Makefile", "all:\n\ttrue\n", owner="alice")
+    machine.mcpctl("config", "set", "workstation", 'toolchains=["~/tools"]', user="alice")
+    built = answer(machine, "ci/build", path="project")
+    assert built["output"].count("Read-only file system") == 2, built["output"]
+    assert built["output"].count("Device or resource busy") == 2, built["output"]
+    assert machine.read(f"{src}/project/made") == "made\n"
+    machine.run("git", "-C", f"{src}/project", "add", "made", user="alice")
+    machine.run("git", "-C", f"{src}/project", "status", user="alice")
+    assert machine.run("test", "-e", f"{HOME}/ran", check=False).returncode == 1
+
+
 def test_A_7_A_20_every_call_is_in_the_audit_trail_without_what_was_written(machine: Machine, src: str) -> None:
     answer(machine, "filesystem/write", path="note.txt", content="s3cr3t content")
     refused(machine, "filesystem/read", path="/etc/shadow")

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, NoReturn
 
 from mcpd.servers import landlock, seccomp, tree
+from mcpd.servers.commands import mounts
 
 TERMINATE: Final = b"T"
 GRACE: Final = 0.5
@@ -54,6 +55,10 @@ class Task:
     """Whether it runs also where the kernel cannot hold it to the rules."""
     apart: bool
     """Whether it is kept from all processes elsewhere, too, but for those of a network that it is not kept from."""
+    read_only: tuple[str, ...] = ()
+    """Absolute paths in what it may change that it may not change all the same."""
+    fixed: tuple[str, ...] = ()
+    """Directories on the way there, which have to stay where they are."""
 
     def encoded(self) -> bytes:
         """As the keeper reads it."""
@@ -135,6 +140,10 @@ def _kept(control: socket.socket, fds: list[int]) -> dict[str, object]:
     if failed:
         os.waitpid(command, 0)
         return dict(json.loads(failed))
+    if task.read_only:
+        # The kernel takes a mount namespace apart with its last process or descriptor: not before the end is told.
+        with suppress(OSError):
+            os.open(f"/proc/{command}/ns/mnt", os.O_RDONLY)
     _watch(control, command)
     code = tree.end_all(scoped=scoped).get(command)
     return {"code": code, "left": bool(tree.children_of(os.getpid()))}
@@ -176,6 +185,12 @@ def _become(task: Task, fds: list[int], tell: int) -> NoReturn:
 def _hold(task: Task, fds: list[int]) -> dict[str, str]:
     """Put this process, which is no more the keeper's equal then, under the rules; what there is to say if it fails."""
     readable, writable = tuple(fds[: task.readable]), tuple(fds[task.readable :])
+    if task.read_only:
+        try:
+            mounts.enter(task.fixed, task.read_only)
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            return {"unheld": "git", "why": place + (error.strerror or str(error))}
     try:
         landlock.restrict(landlock.Rules(readable, writable, files=True, tcp=task.offline, signals=True, sockets=True))
     except OSError as error:

@@ -15,6 +15,7 @@ from mcpd.errors import InvalidArgument, NotSupported, SpawnFailed
 from mcpd.servers.commands.keeper import Task
 from mcpd.servers.commands.keepers import Keepers, Keeping
 from mcpd.servers.commands.output import Output
+from mcpd.servers.commands.repositories import SETTING, Protected
 from mcpd.servers.commands.waiting import to_its_end
 from mcpd.servers.timing import in_one_line
 
@@ -31,6 +32,8 @@ _UNHELD: Final = {
     "landlock": "the kernel cannot hold it to its directories (%s); that takes Landlock, which the kernel's parameter"
     " lsm= or a container may have left out",
     "seccomp": "the kernel cannot keep it from other programs (%s); that takes seccomp, and x86-64 or arm64",
+    "git": "git directories cannot be made read-only for it (%s); that takes user namespaces, which the kernel or a"
+    f" container may refuse; {SETTING} lets it write there",
 }
 """What a keeper was wanting."""
 
@@ -54,6 +57,8 @@ class Start:
     """Whether it is kept from the network."""
     unheld: bool
     """Whether it runs also where the kernel cannot hold it to the rules."""
+    protected: Protected
+    """What it may not change of that all the same."""
     apart: bool = False
     """Whether it is somebody else's, and reaches no processes but its own and those of a network it may have."""
 
@@ -182,6 +187,8 @@ class Runner:
                 offline=start.offline,
                 unheld=start.unheld,
                 apart=start.apart,
+                read_only=start.protected.read_only,
+                fixed=start.protected.fixed,
             )
             return self._keepers.ask(task, [stdin, stdout, stderr, start.directory, *start.readable, *start.writable])
 

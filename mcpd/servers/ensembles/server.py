@@ -125,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         )  # fmt: skip
         each.add_argument("--state", metavar="DIR", help="the home of scripts")
     serving.add_argument("--script-network", **switch, help="let scripts use the network")
+    serving.add_argument("--commands-write-git", **switch, help="let scripts change .git directories")
     serving.add_argument("--http", action="store_true", help="serve over HTTP on 127.0.0.1 instead, for debugging")
     serving.add_argument(
         "--port", type=_port, metavar="PORT", help=f"the port of that; {_PORT} if not given, and 0 for a free one"
@@ -155,7 +156,8 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         return replace(
             made,
             projects=projects,
-            script_network=_is_true(getattr(arguments, "script_network", "false")),
+            script_network=_is_true(arguments, "script_network"),
+            commands_write_git=_is_true(arguments, "commands_write_git"),
         )
     except InvalidConfig as fault:
         log.error("%s", fault.message)  # noqa: TRY400 - it is no fault of the program's
@@ -170,9 +172,10 @@ def _directories(key: str, given: Sequence[str], home: Path) -> tuple[Path, ...]
         raise InvalidConfig(f"{key}: {fault.message}") from fault
 
 
-def _is_true(given: str) -> bool:
+def _is_true(arguments: argparse.Namespace, key: str) -> bool:
+    given: str = getattr(arguments, key, "false")
     if given not in _TRUTH:
-        raise InvalidConfig(f"script_network is {printable(given)!r}; it can be {', '.join(_TRUTH)}")
+        raise InvalidConfig(f"{key} is {printable(given)!r}; it can be {', '.join(_TRUTH)}")
     return given == "true"
 
 

@@ -35,6 +35,8 @@ class Settings:
     """Whether a sandbox shows nothing else."""
     script_network: bool = False
     """Whether scripts, and what hears of runs, may use the network."""
+    commands_write_git: bool = False
+    """Whether they may change git directories, which are read-only for them otherwise."""
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The keys of models' APIs, by the base URL that alone gets them."""
     problem: str | None = None

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from mcpd.errors import NotFound
 from mcpd.model import printable
+from mcpd.servers.commands.repositories import Protected, Repositories
 from mcpd.servers.commands.running import Runner, Start, Streams
 from mcpd.servers.commands.system import descriptors
+from mcpd.servers.workstation.jail import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +41,8 @@ class Command:
     """Variables besides those of :mod:`.environment`."""
     writes: bool = False
     """Whether it may write in the roots; reading them it may in any case. In HOME and TMPDIR it always may write."""
+    writes_git: bool = False
+    """Whether that includes what is git's."""
     readable: tuple[str, ...] = ()
     """Absolute paths besides the system's and the toolchains' that it may read, if they exist."""
     stdin: bytes = b""
@@ -70,6 +74,7 @@ class Processes:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._runner = Runner(log)
+        self._repositories = Repositories()
 
     def close(self) -> None:
         """Let go of the keepers; there are no calls any more."""
@@ -110,6 +115,9 @@ class Processes:
             raise NotFound(f"{name} is not installed; install it, or add the directory it is in to toolchains{missing}")
         directory = stack.enter_context(call.jail.opened(command.place, os.O_PATH | os.O_DIRECTORY))
         roots = [root.fd for root in call.jail.roots]
+        protected = Protected()
+        if command.writes and not (command.writes_git or call.settings.commands_write_git):
+            protected = self._repositories.find([path_of(root) for root in roots], path_of(directory))
         return Start(
             argv=command.argv,
             program=program,
@@ -117,6 +125,7 @@ class Processes:
             directory=directory,
             readable=[*descriptors(stack, (*environment.readable, *command.readable)), *roots],
             writable=[*descriptors(stack, environment.writable), *(roots if command.writes else ())],
+            protected=protected,
             offline=environment.is_offline,
             # The sandbox around this process shows nothing but the roots.
             unheld=environment.confined and call.jail.whole,

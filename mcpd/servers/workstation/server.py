@@ -85,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--allow-network", **switch, help="let ci tools use the network")
     parser.add_argument("--allow-hooks", **switch, help="let git run hooks, filters and drivers of a repository")
     parser.add_argument("--allow-hard-links", **switch, help="let files be read that have several names")
+    parser.add_argument("--commands-write-git", **switch, help="let ci tools change .git directories")
     styles, mappings = "|".join(ToolNameStyle), "|".join(ErrorMapping)
     parser.add_argument(
         "--tool-name-style",
@@ -116,6 +117,7 @@ def _settings(arguments: argparse.Namespace, state: Path, home: Path) -> Setting
         allow_network=_choice(arguments, "allow_network", _TRUTH) == "true",
         allow_hooks=_choice(arguments, "allow_hooks", _TRUTH) == "true",
         allow_hard_links=_choice(arguments, "allow_hard_links", _TRUTH) == "true",
+        commands_write_git=_choice(arguments, "commands_write_git", _TRUTH) == "true",
         tool_name_style=ToolNameStyle(_choice(arguments, "tool_name_style", ToolNameStyle)),
         error_mapping=ErrorMapping(_choice(arguments, "error_mapping", ErrorMapping)),
         rate=rate,

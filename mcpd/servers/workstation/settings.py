@@ -48,6 +48,8 @@ class Settings:
     allow_hooks: bool = False
     """Whether git runs what a repository's own configuration names: hooks, filters, drivers."""
     allow_hard_links: bool = False
+    commands_write_git: bool = False
+    """Whether ci tools may change git directories, which are read-only for them otherwise."""
     tool_name_style: ToolNameStyle = ToolNameStyle.SLASH
     error_mapping: ErrorMapping = ErrorMapping.JSON_RPC
     rate: float = 20.0

@@ -267,6 +267,20 @@ async def test_no_descriptor_is_left(den: Den) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.parametrize("tier", ["project", "user"])
+async def test_it_changes_nothing_of_gits_in_the_project_unless_it_may(den: Den, tier: str) -> None:
+    hooks = den.project / "nested/.git/hooks"
+    hooks.mkdir(parents=True)
+    script = "{ echo x >nested/.git/hooks/x || mv nested other; } 2>/dev/null && echo 1 || echo 0; echo x >new"
+    origin = den.origin(tier)  # type: ignore[arg-type]
+    assert await den.shell(script, origin=origin) == "0"
+    assert not (hooks / "x").exists()
+    assert (den.project / "new").exists()
+    with Den(den.directory, commands_write_git=True) as allowing:
+        assert await allowing.shell(script, origin=origin) == "1"
+    assert (hooks / "x").exists()
+
+
 async def test_where_the_kernel_cannot_hold_it_no_script_runs_but_in_mcpds_sandbox(
     den: Den, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,9 @@
 
 They read the system's directories and those of the tier they belong to, and change the project, a home of their own and
 a directory for temporary files. Other projects, the user's home and the server's environment they do not see, and of
-processes elsewhere they reach those of a network, if they have one: no unix socket, no limits, no memory. Landlock
-takes nothing away below a directory that is granted, so a project's own scripts can change its ensembles: who runs the
-programs of a project trusts it with itself.
+processes elsewhere they reach those of a network, if they have one: no unix socket, no limits, no memory. Git
+directories of the project are read-only. A project's own scripts can change its ensembles: who runs the programs of a
+project trusts it with itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mcpd.errors import NotFound, from_oserror
 from mcpd.model import printable
 from mcpd.paths import make_private
 from mcpd.servers.commands import system
+from mcpd.servers.commands.repositories import Protected, Repositories
 from mcpd.servers.commands.running import Runner, Start
 from mcpd.servers.ensembles.agents.temporary import TemporaryDirectories
 
@@ -44,6 +45,7 @@ class Confinement:
         self.temporary = TemporaryDirectories(settings.state / "tmp")
         self._settings = settings
         self._offline = not settings.script_network
+        self._repositories = Repositories()
 
     def close(self) -> None:
         """Let go of what runs programs; nothing is run any more."""
@@ -75,6 +77,10 @@ class Confinement:
         # A project's base is within it, where a symlink is to lead nowhere else.
         base = () if origin.tier == "project" else (str(origin.base),)
         own = (str(home), str(temporary), *system.devices(confined=self._settings.confined))
+        protected = Protected()
+        if project is not None and not self._settings.commands_write_git:
+            real = os.readlink(f"/proc/self/fd/{directory}")  # noqa: PTH115 - pathlib would change the text
+            protected = self._repositories.find([real], real)
         usual = system.variables(home=str(home), temporary=str(temporary), network=self._settings.script_network)
         return Start(
             argv=argv,
@@ -83,6 +89,7 @@ class Confinement:
             directory=directory,
             readable=system.descriptors(stack, (*system.READABLE, *base)),
             writable=[*system.descriptors(stack, own), *([directory] if project is not None else ())],
+            protected=protected,
             offline=self._offline,
             unheld=self._settings.confined,
             apart=True,

@@ -110,6 +110,7 @@ async def git(
             place=repository.place,
             env=environment(call.settings, repository.place.path, config, writes=writes),
             writes=writes,
+            writes_git=writes,
             readable=repository.readable,
             stdin=stdin,
             most=most,

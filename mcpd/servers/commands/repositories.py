@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where git directories are in what commands may change: their hooks and configuration name programs for git to run.
+
+Looked into are the directories up to :data:`LEVELS` below each root, below the directory that a command is started in,
+and below the top of each working tree around that; symlinks are not followed. What is called ``.git`` counts, whatever
+it is, and so does any directory that git takes for a repository.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mcpd.errors import LimitExceeded, NotAuthorized
+from mcpd.model import printable
+from mcpd.servers.workstation.jail import is_git_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LEVELS: Final = 4
+MOST_DIRECTORIES: Final = 100_000
+"""How many directories are looked into for one command."""
+SETTING: Final = "commands_write_git"
+_SETTLED: Final = 2_000_000_000
+"""Nanoseconds after which a directory that changes has another time than it had before."""
+_GIT: Final = ".git"
+
+
+@dataclass(frozen=True, slots=True)
+class Protected:
+    """Absolute paths without symlinks, but for the last part."""
+
+    read_only: tuple[str, ...] = ()
+    """What is git's."""
+    fixed: tuple[str, ...] = ()
+    """The directories between the roots and those, which must stay where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Directory:
+    """What is in a directory."""
+
+    stamp: tuple[int, int, int]
+    """Device, inode and time of the last change."""
+    git: tuple[str, ...]
+    """The paths in it that are git's; its own if it is a git directory."""
+    below: tuple[str, ...] = ()
+    """The paths of the other directories in it."""
+
+
+class Repositories:
+    """Finds git directories, and reads again only directories that have changed. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Directory] = {}
+
+    def find(self, roots: Sequence[str], directory: str) -> Protected:
+        """Those in *roots*, for a command that is started in *directory*; all real paths.
+
+        Raises :class:`~mcpd.errors.LimitExceeded` if there is too much to look into, and
+        :class:`~mcpd.errors.NotAuthorized` for a directory that only its owner's permission keeps from being read.
+        """
+        around = [path for path in _upwards(directory) if any(_lies_in(path, root) for root in roots)]
+        tops = [path for path in around if self._looked_into(path).git]
+        found: set[str] = set()
+        seen: dict[str, _Directory] = {}
+        for start in dict.fromkeys((*roots, *tops, *around[:1])):
+            self._walk(start, found, seen)
+        if len(self._known) > 2 * MOST_DIRECTORIES:
+            self._known = seen
+        fixed = {
+            above
+            for path in found
+            for above in list(_upwards(path))[1:]
+            if any(_lies_in(above, root) and above != root for root in roots)
+        }
+        return Protected(tuple(sorted(found)), tuple(sorted(fixed)))
+
+    def _walk(self, start: str, found: set[str], seen: dict[str, _Directory]) -> None:
+        level = [start]
+        for _ in range(LEVELS + 1):
+            following: list[str] = []
+            for path in level:
+                if (there := seen.get(path)) is None:
+                    there = seen[path] = self._looked_into(path)
+                    if len(seen) > MOST_DIRECTORIES:
+                        raise LimitExceeded(
+                            f"the roots have more than {MOST_DIRECTORIES} directories to look for repositories in,"
+                            f" which commands must not write to; name narrower roots, or set {SETTING}"
+                        )
+                found.update(there.git)
+                following += there.below
+            level = following
+
+    def _looked_into(self, path: str) -> _Directory:
+        """What is in the directory *path*; nothing if it is none."""
+        try:
+            status = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - many of them
+        except OSError:
+            return _Directory((0, 0, 0), ())
+        if status.st_uid == os.geteuid() and status.st_mode & 0o500 != 0o500 and stat.S_ISDIR(status.st_mode):
+            # A command could change that.
+            raise NotAuthorized(
+                f"{printable(path)} cannot be read, so that repositories in it, which commands must not write to, are"
+                f" not found; change its mode (chmod u+rx), or set {SETTING}"
+            )
+        stamp = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        known = self._known.get(path)
+        if known is not None and known.stamp == stamp:
+            return known
+        now = time.time_ns()
+        there = _read(path, stamp)
+        if now - status.st_ctime_ns > _SETTLED:
+            self._known[path] = there
+        return there
+
+
+def _read(path: str, stamp: tuple[int, int, int]) -> _Directory:
+    try:
+        with os.scandir(path) as entries:
+            found = [(entry.name, entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    except OSError:
+        # Somebody else's, who may let us in all the same.
+        git = f"{path}/{_GIT}"
+        return _Directory(stamp, (git,) if os.path.lexists(git) else ())
+    names = {name for name, _, _ in found}
+    if is_git_directory(names.__contains__):
+        return _Directory(stamp, (path,))
+    git_paths = tuple(path for name, path, _ in found if _is_git(name))
+    return _Directory(stamp, git_paths, tuple(path for name, path, is_dir in found if is_dir and not _is_git(name)))
+
+
+def _is_git(name: str) -> bool:
+    # A file system may not tell cases apart.
+    return name.casefold() == _GIT
+
+
+def _upwards(path: str) -> Iterable[str]:
+    """*path*, and the directories around it."""
+    while path != "/":
+        yield path
+        path = os.path.dirname(path)  # noqa: PTH120 - many of them
+
+
+def _lies_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")
