@@ -58,13 +58,13 @@ class Repositories:
     def __init__(self) -> None:
         self._known: dict[str, _Directory] = {}
 
-    def find(self, roots: Sequence[str], directory: str) -> Protected:
+    def find(self, roots: Sequence[str], directory: str | None = None) -> Protected:
         """Those in *roots*, for a command that is started in *directory*; all real paths.
 
         Raises :class:`~mcpd.errors.LimitExceeded` if there is too much to look into, and
         :class:`~mcpd.errors.NotAuthorized` for a directory that only its owner's permission keeps from being read.
         """
-        around = [path for path in _upwards(directory) if any(_lies_in(path, root) for root in roots)]
+        around = [path for path in _upwards(directory or "/") if any(_lies_in(path, root) for root in roots)]
         tops = [path for path in around if self._looked_into(path).git]
         found: set[str] = set()
         seen: dict[str, _Directory] = {}
@@ -79,6 +79,15 @@ class Repositories:
             if any(_lies_in(above, root) and above != root for root in roots)
         }
         return Protected(tuple(sorted(found)), tuple(sorted(fixed)))
+
+    def first_lost(self, old: str, old_root: str, new: str, new_root: str) -> str | None:
+        """The first in *old* that is found in *old_root* now, and not in *new_root* once *old* is moved to *new*."""
+        for path in self.find([old]).read_only:
+            above, _, name = path.rpartition("/")
+            around = above if _is_git(name) else path
+            if _level(around, old_root) <= LEVELS < _level(new + around[len(old) :], new_root):
+                return path
+        return None
 
     def _walk(self, start: str, found: set[str], seen: dict[str, _Directory]) -> None:
         level = [start]
@@ -148,3 +157,8 @@ def _upwards(path: str) -> Iterable[str]:
 
 def _lies_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory}/")
+
+
+def _level(path: str, root: str) -> int:
+    """How many directories *path* is below *root*."""
+    return path.removeprefix(root).count("/")

@@ -13,6 +13,8 @@ from mcpd.errors import LimitExceeded, NotAuthorized, NotSupported
 from mcpd.servers.commands import repositories
 from mcpd.servers.commands.repositories import LEVELS
 from mcpd.servers.workstation.ci.tools import BUILD
+from mcpd.servers.workstation.filesystem.deleting import DELETE
+from mcpd.servers.workstation.filesystem.moving import MOVE
 from mcpd.servers.workstation.git.committing import COMMIT
 from mcpd.servers.workstation.processes import Command, Completed
 from tests.unit.ensembles.confined_parts import without_landlock
@@ -172,6 +174,32 @@ async def test_a_client_s_narrower_roots_are_looked_into(bench: Workbench, proje
     done = await shell(bench, "mv .git git || echo refused; echo x >new", ".", jail=jail)
     assert done.stdout == b"refused\n"
     assert (project.path / "new").exists()
+
+
+async def test_a_repository_is_not_moved_to_where_it_is_not_found(bench: Workbench, project: MadeRepository) -> None:
+    (bench.root / "a/b/c").mkdir(parents=True)
+    MadeRepository.make(bench.root / "1/2/3/4/5/beyond")
+    with pytest.raises(
+        NotAuthorized, match=r"project/\.git would be more than 4 directories below.*commands_write_git"
+    ):
+        await bench.call(MOVE, source="group", destination="a/b/c/d")
+    await bench.call(MOVE, source="group/project", destination="a/b/c/d")
+    await bench.call(MOVE, source="1/2/3/4/5", destination="1/2/3/4/6")
+    assert (bench.root / "a/b/c/d/.git").is_dir()
+    with Workbench.of(bench, commands_write_git=True) as allowing:
+        await allowing.call(MOVE, source="a", destination="group/a")
+
+
+async def test_a_repository_is_not_put_into_the_trash_where_it_is_not_found(
+    bench: Workbench, project: MadeRepository
+) -> None:
+    MadeRepository.make(bench.root / "group/further/deep")
+    with pytest.raises(NotAuthorized, match=r"further/deep/\.git would be more than 4 directories below"):
+        await bench.call(DELETE, path="group")
+    assert not list(bench.root.glob(".Trash-*"))
+    found = (await bench.call(DELETE, path="group/project")).result.model_dump()["trashed_to"]
+    done = await shell(bench, f"echo x >{found}/.git/config || echo refused", ".")
+    assert done.stdout == b"refused\n"
 
 
 async def test_a_directory_that_was_made_unreadable_hides_none(bench: Workbench, project: MadeRepository) -> None:

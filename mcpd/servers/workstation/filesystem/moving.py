@@ -19,6 +19,7 @@ from mcpd.servers.workstation.filesystem.locking import locked
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.filesystem.renaming import (
     check_holds_no_root,
+    check_keeps_repositories,
     is_mounted_read_only,
     mounted_read_only,
     real_path,
@@ -65,6 +66,9 @@ def _move(call: Call, arguments: MoveArguments) -> Answer:
             raise NotFound(f"{source.shown}: there is no such file or directory")
         check_holds_no_root(call, source, from_directory, old)
         _check_nesting(source, destination, real_path(from_directory, old), real_path(to_directory, new))
+        check_keeps_repositories(
+            call, source, destination, real_path(from_directory, old), real_path(to_directory, new)
+        )
         with translated(destination, "moving to"):
             replaced = status_at(to_directory, new)
         if replaced is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from mcpd.errors import NotAuthorized, ReadOnly
 from mcpd.model import printable
 from mcpd.servers.beneath import open_beneath
+from mcpd.servers.commands.repositories import LEVELS, SETTING, Repositories
 from mcpd.servers.workstation.jail import path_of, translated
 
 if TYPE_CHECKING:
@@ -63,6 +64,22 @@ def check_holds_no_root(call: Call, place: Place, directory: int, name: str) -> 
     for root in call.jail.roots:
         if f"{root.path}/".startswith(f"{real}/"):
             raise NotAuthorized(f"{place.shown} is or holds the root {printable(root.path)}, which stays where it is")
+
+
+def check_keeps_repositories(call: Call, place: Place, new: Place, old_path: str, new_path: str) -> None:
+    """Raise NotAuthorized if a repository in *place* would not be found any more in *new*, where commands change it.
+
+    See :mod:`~mcpd.servers.commands.repositories`. The paths are the real ones of both.
+    """
+    if call.settings.commands_write_git:
+        return
+    roots = [each.root.within or each.root.path for each in (place, new)]
+    lost = Repositories().first_lost(old_path, roots[0], new_path, roots[1])
+    if lost is not None:
+        raise NotAuthorized(
+            f"{printable(lost)} would be more than {LEVELS} directories below the root in {new.shown}, where commands"
+            f" are not kept from it; {SETTING} allows it"
+        )
 
 
 def rename_new(from_directory: int, source: str, to_directory: int, name: str) -> None:

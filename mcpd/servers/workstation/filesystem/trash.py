@@ -19,6 +19,7 @@ from urllib.parse import quote
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized
 from mcpd.servers.beneath import open_beneath
 from mcpd.servers.workstation.filesystem.renaming import (
+    check_keeps_repositories,
     is_mounted_read_only,
     mounted_read_only,
     real_path,
@@ -72,6 +73,8 @@ def put_in_trash(call: Call, place: Place, directory: int, name: str) -> Place:
     if is_in_trash(place.root, directory, name):
         raise InvalidArgument(f"{place.shown} is in the trash already; permanent deletes it for good")
     with _trash(place.root) as (files, info):
+        top = Place(place.root, f"{trash_name()}/{_FILES}")
+        check_keeps_repositories(call, place, top, real_path(directory, name), real_path(files, name))
         for trashed in _names(name):
             call.check()
             noted = trashed + _SUFFIX
