@@ -25,6 +25,7 @@ _EXECUTE: Final = 1 << 0
 _WRITE_FILE: Final = 1 << 1
 _READ_FILE: Final = 1 << 2
 _READ_DIR: Final = 1 << 3
+_REFER: Final = 1 << 13
 _TRUNCATE: Final = 1 << 14
 _IOCTL_DEV: Final = 1 << 15
 _READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
@@ -66,12 +67,17 @@ def restrict(rules: Rules) -> None:
     known = version()
     if known < 1:
         raise OSError(errno.EOPNOTSUPP, "this kernel has no Landlock")
-    handled = (1 << _RIGHTS.get(known, 16)) - 1 if rules.files else 0
+    # Links and moves to other directories need the right from every domain, also from one without rules for files.
+    handled = (1 << _RIGHTS.get(known, 16)) - 1 if rules.files else _REFER if known >= 2 else 0
     net = _TCP if rules.tcp and known >= 4 else 0
     scoped = (_SCOPE_SIGNAL * rules.signals | _SCOPE_ABSTRACT_SOCKET * rules.sockets) if known >= 6 else 0
     attributes = struct.pack("=QQQ", handled, net, scoped)[: 8 if known < 4 else 16 if known < 6 else 24]
     made = _call(_CREATE_RULESET, ctypes.create_string_buffer(attributes, len(attributes)), len(attributes), 0)
     try:
+        if handled == _REFER:
+            root = os.open("/", os.O_PATH)
+            _add(made, root, _REFER)
+            os.close(root)
         for fd in rules.readable:
             _add(made, fd, _READ & handled)
         for fd in rules.writable:

@@ -46,6 +46,13 @@ async def test_a_command_runs_where_it_is_told_with_what_it_is_given(bench: Work
     assert not done.truncated
 
 
+async def test_a_command_links_and_moves_files_to_other_directories(bench: Workbench) -> None:
+    move = "import os; os.link('file', 'other/linked'); os.rename('file', 'other/moved')"
+    done = await shell(bench, f'mkdir other && exec /usr/bin/python3 -c "{move}"', writes=True)
+    assert done.code == 0, done.stderr
+    assert sorted(path.name for path in (bench.root / "directory" / "other").iterdir()) == ["linked", "moved"]
+
+
 async def test_a_command_ended_by_a_signal(bench: Workbench) -> None:
     assert (await shell(bench, "kill -9 $$")).code == 137
 
