@@ -276,7 +276,8 @@ class Client:
 
 def _way_to_own(*, system: bool) -> str:
     """Root is taken to mean the *system*, perhaps without knowing."""
-    return " (--user is for your own servers)" if system and os.geteuid() == 0 else ""
+    is_meant = system and os.geteuid() == 0
+    return ". Root gets the system's servers by default; add --user to use your own" if is_meant else ""
 
 
 async def _known(job: Remote) -> dict[str, Any]:

@@ -292,7 +292,9 @@ async def test_root_without_the_system_is_shown_the_way_to_its_own_servers(mcpct
     assert "'systemctl start mcpd'" in no_mcpd.err
     for ended in (no_bus, no_mcpd):
         assert ended.code == 1
-        assert ("--user is for your own servers" in ended.err) == (os.geteuid() == 0)
+        assert ("Root gets the system's servers by default; add --user to use your own\n" in ended.err) == (
+            os.geteuid() == 0
+        )
 
 
 @pytest.mark.parametrize(
