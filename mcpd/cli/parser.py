@@ -22,19 +22,31 @@ COMMANDS: Final = "mcpd.cli.commands."
 CALL: Final = COMMANDS + "tools:call"
 """Calls a tool, whose arguments may stand before and after options."""
 
+HEADINGS: Final = {
+    "find and install servers": ("search", "show", "install", "list", "update", "remove"),
+    "choose their versions": ("history", "rollback", "pin", "approve", "verify"),
+    "configure servers": ("config", "secret"),
+    "use servers": ("run", "tools", "call", "ps", "stop", "logs"),
+    "connect clients": ("client", "import", "export", "open", "token"),
+    "write your own": ("script", "mcps", "ensemble"),
+    "registries and trust": ("source", "refresh", "key", "sign"),
+    "look into problems": ("doctor", "paths"),
+}
+"""Every command, below its heading in the help."""
+
 EPILOG: Final = """\
 exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted.
 environment: NO_COLOR turns colours off, MCPCTL_DEBUG=1 shows where a fault of mcpctl itself happened.
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _MainParser:
     """The parser of the whole command line.
 
     Its namespace holds ``handler`` ("module:function"), ``parser`` (of the command), ``system`` (bool, the scope) and
     what the command takes.
     """
-    parser = argparse.ArgumentParser(
+    parser = _MainParser(
         prog="mcpctl",
         description="Find, install, configure and run MCP servers.",
         epilog=EPILOG,
@@ -43,10 +55,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mcpctl {__version__}", help="print the version")
     _add_common(parser, suppress=False)
+    _add_early_json(parser)
     common = argparse.ArgumentParser(add_help=False)
     _add_common(common, suppress=True)
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    add = _Adder(commands, common)
+    parser.commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser
+    )
+    add = _Adder(parser.commands, common)
     add_catalogue(add)
     add_changes(add)
     add_exchange(add)
@@ -63,6 +78,10 @@ def build_parser() -> argparse.ArgumentParser:
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """What *argv* (default: the process's own arguments) says to *parser*, which ends the process if it is wrong."""
     args, rest = parser.parse_known_args(argv)
+    if "early_json" in args:
+        if "json" not in args:
+            args.parser.error("this command has no --json")
+        args.json = True
     words = [word for word in rest if not word.startswith("-")]
     if rest and (action := _open_ended(args.parser)) is not None:
         # argparse takes no more of them after an option that stands between them.
@@ -125,6 +144,39 @@ def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
     )
 
 
+def _add_early_json(parser: argparse.ArgumentParser) -> None:
+    """``--json`` before a command; those that have it take it themselves, and set it to their own default."""
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        dest="early_json",
+        default=argparse.SUPPRESS,
+        help="print JSON; after the command, too",
+    )
+
+
+class _MainParser(argparse.ArgumentParser):
+    """The parser of mcpctl itself, whose help has its commands below :data:`HEADINGS`."""
+
+    commands: argparse._SubParsersAction[argparse.ArgumentParser]
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        # argparse knows no groups of commands.
+        commands = {action.dest: action for action in self.commands._choices_actions}  # noqa: SLF001
+        for heading, names in HEADINGS.items():
+            formatter.start_section(heading)
+            formatter.add_arguments([commands[name] for name in names])
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments([action for action in self._actions if action is not self.commands])
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+
 class _Adder:
     """Adds commands with what they all have in common."""
 
@@ -157,6 +209,7 @@ class _Adder:
             parents=[self._common],
             allow_abbrev=False,
         )
+        _add_early_json(parser)
         inner = parser.add_subparsers(title="commands", dest="subcommand", metavar="COMMAND", required=True)
         return _Adder(inner, self._common)
 

@@ -15,7 +15,7 @@ import pytest
 from mcpd.bus import wire
 from mcpd.cli import output
 from mcpd.cli.main import _handler
-from mcpd.cli.parser import build_parser
+from mcpd.cli.parser import HEADINGS, build_parser
 from mcpd.errors import InteractionRequired, NotAuthorized
 
 if TYPE_CHECKING:
@@ -367,6 +367,32 @@ async def test_every_command_of_the_parser_can_be_found(mcpctl: Mcpctl) -> None:
     names = handlers(build_parser())
     assert len(names) > 25
     assert all(callable(_handler(name)) for name in names)
+
+
+@pytest.mark.parametrize("command", [["list"], ["config", "get", "calculator"]])
+async def test_the_options_of_all_commands_stand_before_and_after_the_command(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, command: list[str]
+) -> None:
+    expected = (await mcpctl(*command, "--json", "--user")).out
+    json.loads(expected)
+    for at in range(len(command)):
+        assert (await mcpctl(*command[:at], "--json", "--user", *command[at:])).out == expected
+
+
+async def test_json_is_refused_by_a_command_that_prints_none(mcpctl: Mcpctl) -> None:
+    ended = await mcpctl("--json", "run", "calculator")
+    assert (ended.code, "mcpctl run: error: this command has no --json" in ended.err) == (2, True)
+
+
+def test_the_help_has_every_command_below_one_heading() -> None:
+    parser = build_parser()
+    listed = [name for names in HEADINGS.values() for name in names]
+    own = [action.dest for action in parser.commands._choices_actions]
+    assert sorted(listed) == sorted(own)
+    help_text = parser.format_help()
+    for heading, names in HEADINGS.items():
+        below = help_text.partition(f"\n{heading}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in below.splitlines() if line[2] != " "] == list(names)
 
 
 async def test_version_and_help(mcpctl: Mcpctl) -> None:
