@@ -15,7 +15,7 @@ import errno
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 ERROR_PREFIX: Final = "org.mcpd.Mcp1.Error."
 FREEDESKTOP_PREFIX: Final = "org.freedesktop.DBus.Error."
@@ -24,6 +24,14 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_NOT_AUTHORIZED: Final = 3
 EXIT_NOT_FOUND: Final = 4
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of a message that names the one of *known* most like *word*; empty if none is alike."""
+    import difflib  # noqa: PLC0415 - only mistakes need it
+
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 class McpdError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
 from mcpd.cli.argument_types import add_id, pair, positive, seconds
@@ -14,6 +14,7 @@ from mcpd.cli.parser_clients import add_clients
 from mcpd.cli.parser_ensembles import RUN, add_ensembles
 from mcpd.cli.parser_exchange import add_exchange
 from mcpd.cli.parser_trust import add_trust
+from mcpd.errors import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +60,7 @@ def build_parser() -> _MainParser:
     common = argparse.ArgumentParser(add_help=False)
     _add_common(common, suppress=True)
     parser.commands = parser.add_subparsers(
-        title="commands", dest="command", metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser
+        title="commands", dest="command", metavar="COMMAND", required=True, parser_class=_Parser
     )
     add = _Adder(parser.commands, common)
     add_catalogue(add)
@@ -155,7 +156,18 @@ def _add_early_json(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class _MainParser(argparse.ArgumentParser):
+class _Parser(argparse.ArgumentParser):
+    """A parser that names the command that may have been meant instead of listing all of them."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - argparse has no public name for it
+        if is_command and action.choices and value not in action.choices:
+            hint = did_you_mean(value, action.choices) or f"; '{self.prog} --help' lists the commands"
+            raise argparse.ArgumentError(None, f"unknown command {value!r}{hint}")
+        super()._check_value(action, value)
+
+
+class _MainParser(_Parser):
     """The parser of mcpctl itself, whose help has its commands below :data:`HEADINGS`."""
 
     commands: argparse._SubParsersAction[argparse.ArgumentParser]

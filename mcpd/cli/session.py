@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from mcpd.bus.client import connect
+from mcpd.errors import NotFound
 
 if TYPE_CHECKING:
     import argparse
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 async def open_bus(args: argparse.Namespace, *, changing: bool = False) -> AsyncIterator[Client]:
     """Connect to the instance that *args* name; for a *changing* command, somebody may be asked for a password.
 
-    Raises :class:`~mcpd.errors.ServiceUnavailable`.
+    A server that the block does not find is answered with the id that may have been meant. Raises
+    :class:`~mcpd.errors.ServiceUnavailable`.
     """
     with asking(args, system=changing and args.system):
         async with connect(args.system, interactive=changing and args.interactive) as bus:
-            yield bus
+            try:
+                yield bus
+            except NotFound as error:
+                from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only mistakes need it
+
+                raise await with_suggestion(bus, args, error) from error
 
 
 def asking(args: argparse.Namespace, *, system: bool) -> AbstractContextManager[None]:

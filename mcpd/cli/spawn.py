@@ -13,7 +13,7 @@ from mcpd.bus.connection import Match
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, SESSION
 from mcpd.cli.session import asking
 from mcpd.cli.streams import Relay
-from mcpd.errors import McpdError, NeedsBridge, ServiceUnavailable, SystemInstanceOnly, UnknownObject
+from mcpd.errors import McpdError, NeedsBridge, NotFound, ServiceUnavailable, SystemInstanceOnly, UnknownObject
 
 if TYPE_CHECKING:
     import argparse
@@ -160,6 +160,10 @@ async def _spawn(
             relay.cancel()
         if isinstance(error, NeedsBridge):
             raise Between(system=system) from None
+        if isinstance(error, NotFound):
+            from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only mistakes need it
+
+            raise await with_suggestion(bus, args, error) from error
         raise
     if relay:
         relay.start()

@@ -7,7 +7,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.errors import InvalidConfig
+from mcpd.errors import InvalidConfig, did_you_mean
 from mcpd.model import ConfigProperty, JsonValue, Manifest, Target, ValueType, check_json
 from mcpd.store.records import Configuration
 
@@ -95,7 +95,9 @@ def known(manifest: Manifest, key: str) -> ConfigProperty | None:
     if found is None and key not in manifest.config:
         keys = sorted({p.key for p in manifest.configurable_properties} | manifest.config.keys())
         listed = f"it knows {', '.join(keys)}" if keys else "it has none"
-        raise InvalidConfig(f"{manifest.id}: no configuration key {key[:128]!r}; {listed}")
+        raise InvalidConfig(
+            f"{manifest.id}: no configuration key {key[:128]!r}; {listed}{did_you_mean(key[:128], keys)}"
+        )
     return found
 
 

@@ -384,6 +384,34 @@ async def test_json_is_refused_by_a_command_that_prints_none(mcpctl: Mcpctl) -> 
     assert (ended.code, "mcpctl run: error: this command has no --json" in ended.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("argv", "code", "hint"),
+    [
+        (["instal"], 2, "unknown command 'instal'; did you mean 'install'?"),
+        (["config", "gte"], 2, "unknown command 'gte'; did you mean 'get'?"),
+        (["zzz"], 2, "unknown command 'zzz'; 'mcpctl --help' lists the commands"),
+        (["tools", "calculater"], 4, "; did you mean 'calculator'?"),
+        (["remove", "calculater"], 4, "; did you mean 'calculator'?"),
+        (["stop", "calculater"], 4, "; did you mean 'calculator'?"),
+        (["show", "wether"], 4, "; did you mean 'weather'?"),
+        (["show", "calculater"], 4, "; did you mean 'calculator'?"),
+        (["config", "get", "calculator", "digts"], 4, "; did you mean 'digits'?"),
+    ],
+)
+async def test_a_mistyped_word_is_answered_with_the_one_like_it(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, argv: list[str], code: int, hint: str
+) -> None:
+    mcpd.pages = [[{"id": "weather"}]]
+    mcpd.config["calculator"] = ({"digits": 3}, [])
+    ended = await mcpctl(*argv)
+    assert (ended.code, ended.err.endswith(f"{hint}\n")) == (code, True), ended.err
+
+
+async def test_what_is_like_nothing_is_not_found_without_a_guess(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    ended = await mcpctl("tools", "zzz")
+    assert (ended.code, "did you mean" in ended.err) == (4, False)
+
+
 def test_the_help_has_every_command_below_one_heading() -> None:
     parser = build_parser()
     listed = [name for names in HEADINGS.values() for name in names]

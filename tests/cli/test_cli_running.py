@@ -304,8 +304,13 @@ def test_call_adds_no_empty_line(text: str, out: str, capsys: pytest.CaptureFixt
         (["noise"], 0, "started\n", "what is no message: b'starting up"),
         (["hang", "--timeout", "1"], 1, "", "did not answer in 1 s"),
         (["zzz"], 4, "", "has no tool 'zzz'; 'mcpctl tools calculator' lists what it has"),
-        (["picturr"], 4, "", "has no tool 'picturr'; there is 'picture'; "),
-        (["a/b"], 4, "", "has no tool 'a/b'; there is 'a"),
+        (
+            ["picturr"],
+            4,
+            "",
+            "has no tool 'picturr'; 'mcpctl tools calculator' lists what it has; did you mean 'picture'?",
+        ),
+        (["a/b"], 4, "", "did you mean 'a"),
         (
             ["late/too.late"],
             1,

@@ -10,7 +10,7 @@ from mcpd.cli import prompt
 from mcpd.cli.output import clean, details, note, write, write_json
 from mcpd.cli.session import open_bus
 from mcpd.cli.values import parse_pairs, show_value
-from mcpd.errors import InvalidConfig, NotFound
+from mcpd.errors import InvalidConfig, NotFound, did_you_mean
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,10 @@ def _get_one(args: argparse.Namespace, values: Mapping[str, object], secrets: li
     if args.key in secrets:
         raise InvalidConfig(f"{args.key} of {args.id} is set, and never shown because it is sensitive")
     if args.key not in values:
-        raise NotFound(f"{args.id} has no value for {args.key!r}; 'mcpctl config get {args.id}' lists those it has")
+        hint = did_you_mean(args.key, [*values, *secrets])
+        raise NotFound(
+            f"{args.id} has no value for {args.key!r}; 'mcpctl config get {args.id}' lists those it has{hint}"
+        )
     value = values[args.key]
     if args.json:
         write_json(value)

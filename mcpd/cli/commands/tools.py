@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.cli.conversation import conversation
 from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.values import parse_json
-from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, NotFound
+from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, NotFound, did_you_mean
 
 if TYPE_CHECKING:
     import argparse
@@ -63,9 +62,8 @@ def _find(server_id: str, name: str, tools: Sequence[Mapping[str, Any]]) -> Mapp
     alike = [name] if name in names else [each for each in names if _SEPARATOR.split(each) == _SEPARATOR.split(name)]
     if len(alike) == 1:
         return names[alike[0]]
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"; there is {clean(near[0])!r}" if near else ""
-    raise NotFound(f"{server_id} has no tool {name!r}{hint}; 'mcpctl tools {server_id}' lists what it has")
+    hint = did_you_mean(name, names)
+    raise NotFound(f"{server_id} has no tool {name!r}; 'mcpctl tools {server_id}' lists what it has{clean(hint)}")
 
 
 def _parse_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:

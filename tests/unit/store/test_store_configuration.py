@@ -157,7 +157,7 @@ def test_vendor_files_stay_as_their_package_made_them(paths: Paths, system: Stor
 
 def test_unknown_keys_are_refused_with_the_known_ones(user: Store) -> None:
     install(user)
-    with pytest.raises(InvalidConfig, match=r"'timeuot'.*api_key, endpoint, timeout"):
+    with pytest.raises(InvalidConfig, match=r"'timeuot'.*api_key, endpoint, timeout; did you mean 'timeout'\?"):
         user.set_config(ONE, {"timeuot": 1})
     with pytest.raises(InvalidConfig, match="knows api_key"):
         user.set_secret(ONE, "apikey", "x")

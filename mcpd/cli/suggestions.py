@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Ids of servers that may have been meant by one that is not known."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from mcpd.bus.client import variant
+from mcpd.errors import McpdError, did_you_mean
+
+if TYPE_CHECKING:
+    import argparse
+
+    from mcpd.bus.client import Client
+    from mcpd.errors import NotFound
+
+_OFFERS = frozenset({"install", "show"})
+"""Commands that take the ids of registries, too."""
+_PREFIX = 2
+"""Letters at the beginning of each word of an id that are taken to be right, as registries are long."""
+_MOST = 200
+"""Ids of registries that are compared."""
+
+
+async def with_suggestion(bus: Client, args: argparse.Namespace, error: NotFound) -> NotFound:
+    """Return *error*, with the id that may have been meant if *args* name a server that is not known."""
+    named = _named(args)
+    if not named:
+        return error
+    with suppress(McpdError):
+        known = {server["id"] for server in await bus.manager.call("ListServers", "a{sv}", [{}])}
+        for word in named:
+            found = known | await _offered(bus, word) if args.command in _OFFERS else known
+            if word not in found and (hint := did_you_mean(word, sorted(found))):
+                return type(error)(error.message.removesuffix(".") + hint)
+    return error
+
+
+def _named(args: argparse.Namespace) -> list[str]:
+    """The ids that *args* name."""
+    named: Any = getattr(args, "target", None) or getattr(args, "id", None) or getattr(args, "session", None) or ()
+    return [named] if isinstance(named, str) else list(named)
+
+
+async def _offered(bus: Client, word: str) -> set[str]:
+    """Ids of registries whose words begin like those of *word*."""
+    words = "".join(char if char.isalnum() else " " for char in word).split()
+    query = {"text": " ".join(part[:_PREFIX] for part in words), "limit": variant(_MOST, "u")}
+    found, _ = await bus.manager.call("ListAvailable", "a{sv}s", [query, ""])
+    return {entry["id"] for entry in found}
