@@ -191,9 +191,10 @@ async def rollback_details(manager: Manager, call: Call, server_id: str, options
     return _generation_details(server_id, wanted)
 
 
-def rollback(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> str:
+async def rollback(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> str:
     """``Rollback``."""
-    return _path(manager.core.installer.rollback(server_id, call.uid, generation=call.memo["generation"]))
+    generation = await manager.core.installer.way_back(server_id, call.memo["generation"])
+    return _path(manager.core.installer.rollback(server_id, call.uid, generation=generation))
 
 
 async def approve_details(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:

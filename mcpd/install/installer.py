@@ -195,6 +195,14 @@ class Installer:
 
         return self.jobs.start(JobKind.UPDATE, list(wanted) or [one.entry.id for one in found], owner_uid, work)
 
+    async def way_back(self, server_id: str, wanted: int | None = None) -> int:
+        """The generation that :meth:`rollback` goes back to; *wanted* if that is kept.
+
+        Raises :class:`~mcpd.errors.NotFound` and :class:`~mcpd.errors.ReadOnly`.
+        """
+        self._own(server_id)
+        return await in_thread(way_back, self._store, server_id, wanted)
+
     def rollback(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
         """Go back to *generation*, or where :func:`~mcpd.install.history.way_back` leads. Errors as :meth:`update`.
 

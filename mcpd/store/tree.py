@@ -253,7 +253,7 @@ class Tree:
         if number is None:
             older = [n for n in kept if active is None or n < active]
             if not older:
-                raise NotFound(f"{server_id}: no earlier generation is kept")
+                raise NotFound(f"{server_id}: there is nothing to go back to; no earlier generation is kept")
             return older[-1]
         if number not in kept:
             if number == self.held(server_id):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd import errors
+from mcpd.bus.client import variant
 from mcpd.bus.names import JOB, MANAGER, PROPERTIES, ROOT
 from mcpd.install.job import JobState
 from mcpd.install.jobs import JobKind
@@ -69,6 +70,18 @@ async def test_changes_of_a_job_are_collected_but_not_its_states(core: Core, cli
     assert len(seen) < 10
     assert [s["Progress"] for s in seen if "Progress" in s] == sorted(s["Progress"] for s in seen if "Progress" in s)
     assert seen[-1]["Progress"] == 99
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({}, "x: there is nothing to go back to"), ({"generation": 7}, "x: no generation 7")]
+)
+async def test_no_job_is_begun_where_there_is_nothing_to_go_back_to(
+    core: Core, client: Client, options: dict[str, int], message: str
+) -> None:
+    given = {key: variant(number, "u") for key, number in options.items()}
+    with pytest.raises(errors.NotFound, match=message):
+        await client.manager.call("Rollback", "sa{sv}", ["x", given])
+    assert core.installer.jobs.list() == []
 
 
 async def test_a_job_is_cancelled_over_the_bus(core: Core, client: Client) -> None:
