@@ -11,8 +11,12 @@ from mcpd.errors import InvalidConfig
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_EXAMPLES: Final = {"number": "1.5", "integer": "3", "boolean": "true", "list": '["a", "b"]'}
-"""Types whose values are written as JSON, each with an example."""
+_EXAMPLES: Final = {"number": "1.5", "integer": "3", "boolean": "yes", "list": '["a", "b"]'}
+"""Types whose values are not plain text, each with an example."""
+_SWITCHES: Final = {
+    "true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False,
+}  # fmt: skip
+"""Words for booleans, as systemd and mcpd take them."""
 
 
 def parse_json(text: str) -> Any:
@@ -30,11 +34,13 @@ def _no_constant(name: str) -> None:
 def parse_value(key: str, text: str, kind: str) -> object:
     """The value that *text* stands for, for a property of type *kind* (design §3; empty: none given).
 
-    Numbers, booleans and lists are JSON; everything else is the text itself. Raises
+    Numbers and lists are JSON, booleans that or yes, no, on and off; everything else is the text itself. Raises
     :class:`~mcpd.errors.InvalidConfig` that names *key* and shows what is expected.
     """
     if kind not in _EXAMPLES:
         return text
+    if kind == "boolean" and text.lower() in _SWITCHES:
+        return _SWITCHES[text.lower()]
     try:
         value = parse_json(text)
     except ValueError:

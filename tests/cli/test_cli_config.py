@@ -62,7 +62,7 @@ async def test_S22_config_set_types_values_by_the_properties(mcpctl: Mcpctl, kno
     [
         ("digits=1.5", "digits is an integer, not '1.5'; write for example digits=3"),
         ("digits=true", "digits is an integer, not 'true'"),
-        ("exact=yes", "exact is a boolean, not 'yes'; write for example exact=true"),
+        ("exact=maybe", "exact is a boolean, not 'maybe'; write for example exact=yes"),
         ("roots=/a", 'roots is a list, not \'/a\'; write for example roots=["a", "b"]'),
         ("scale=", "scale is a number, not ''"),
         ("scale=NaN", "scale is a number, not 'NaN'"),
@@ -73,6 +73,16 @@ async def test_S22_config_set_refuses_what_does_not_fit(mcpctl: Mcpctl, known: F
     assert ended.code == 1
     assert text in ended.err
     assert [call[0] for call in known.calls] == ["GetServer"]
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("yes", True), ("on", True), ("TRUE", True), ("no", False), ("Off", False), ("false", False)]
+)
+async def test_a_boolean_is_set_with_the_words_that_systemd_takes(
+    mcpctl: Mcpctl, known: FakeMcpd, word: str, value: object
+) -> None:
+    assert (await mcpctl("config", "set", "calculator", f"exact={word}")).code == 0
+    assert known.calls[-1] == ("SetConfig", "calculator", {"exact": value}, {})
 
 
 async def test_S22_the_daemon_has_the_last_word(mcpctl: Mcpctl, known: FakeMcpd) -> None:
