@@ -59,9 +59,7 @@ def build_parser() -> _MainParser:
     _add_early_json(parser)
     common = argparse.ArgumentParser(add_help=False)
     _add_common(common, suppress=True)
-    parser.commands = parser.add_subparsers(
-        title="commands", dest="command", metavar="COMMAND", required=True, parser_class=_Parser
-    )
+    parser.commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_Parser)
     add = _Adder(parser.commands, common)
     add_catalogue(add)
     add_changes(add)
@@ -77,8 +75,16 @@ def build_parser() -> _MainParser:
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """What *argv* (default: the process's own arguments) says to *parser*, which ends the process if it is wrong."""
+    """What *argv* (default: the process's own arguments) says to *parser*.
+
+    *parser* ends the process if it is wrong, and after its help if it names no command.
+    """
     args, rest = parser.parse_known_args(argv)
+    if args.command is None:
+        if rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.print_help()
+        parser.exit()
     if "early_json" in args:
         if "json" not in args:
             args.parser.error("this command has no --json")

@@ -310,8 +310,8 @@ async def test_without_a_bus_the_message_names_it(mcpctl: Mcpctl, address: str, 
 
 @pytest.mark.parametrize(
     "argv",
-    [[], ["no-such-command"], ["show"], ["config", "set", "x", "novalue"], ["search", "--limit", "0"], ["source"],
-     ["list", "--system", "--user"], ["call", "x", "y", "--timeout", "-1"], ["rollback", "x", "--to", "x"]],
+    [["--no-such-option"], ["no-such-command"], ["show"], ["config", "set", "x", "novalue"], ["search", "--limit", "0"],
+     ["source"], ["list", "--system", "--user"], ["call", "x", "y", "--timeout", "-1"], ["rollback", "x", "--to", "x"]],
 )  # fmt: skip
 async def test_wrong_usage_is_exit_code_2(mcpctl: Mcpctl, argv: list[str]) -> None:
     ended = await mcpctl(*argv)
@@ -421,6 +421,12 @@ def test_the_help_has_every_command_below_one_heading() -> None:
     for heading, names in HEADINGS.items():
         below = help_text.partition(f"\n{heading}:\n")[2].partition("\n\n")[0]
         assert [line.split()[0] for line in below.splitlines() if line[2] != " "] == list(names)
+
+
+async def test_without_a_command_the_help_is_printed(mcpctl: Mcpctl) -> None:
+    ended, shown = await mcpctl(), await mcpctl("--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == shown.out
 
 
 async def test_version_and_help(mcpctl: Mcpctl) -> None:
