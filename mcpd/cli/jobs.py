@@ -25,7 +25,7 @@ _CANCEL_GRACE: Final = 10.0
 
 @dataclass(slots=True)
 class Answers:
-    """What the command line says to the questions of a job."""
+    """What the command line says to the plan and the questions of a job."""
 
     consent: bool = False
     granted: frozenset[str] = frozenset()
@@ -34,6 +34,8 @@ class Answers:
     """By key; a job takes out those it asks for."""
     takes_values: bool = False
     """Whether the command has ``--set`` and ``--secret-file``."""
+    verbose: bool = False
+    """Show each package of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class _Follower:
     def _show_plan(self, plan: list[dict[str, Any]]) -> None:
         if not plan:
             return
-        from mcpd.cli.plan_output import PACKAGES, named, plan_lines  # noqa: PLC0415 - which few jobs need
+        from mcpd.cli.plan_output import named, plan_lines  # noqa: PLC0415 - which few jobs need
 
         plan = named(plan, self._file) if self._file else plan
         if plan == self.plan:
@@ -156,7 +158,7 @@ class _Follower:
         if not self._foresee:
             self.view.pause()
             heading = f"{clean(self.server_id)}:" if self.server_id else "the plan:"
-            note("\n".join([heading, *plan_lines(plan, PACKAGES)]))
+            note("\n".join([heading, *plan_lines(plan, verbose=self._answers.verbose)]))
 
     async def cancel(self, task: asyncio.Task[JobResult]) -> None:
         """Cancel the job and wait a little for its end; what it cannot undo goes on without us."""

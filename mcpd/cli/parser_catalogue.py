@@ -89,7 +89,7 @@ def _install(install: argparse.ArgumentParser) -> None:
         "another one, and pin it to that",
     )
     install.add_argument("--sha256", type=sha256, metavar="DIGEST", help="what a bundle or archive has to hash to")
-    install.add_argument("--dry-run", action="store_true", help="only show what would be installed, with all packages")
+    install.add_argument("--dry-run", action="store_true", help="only show what would be installed")
     install.add_argument("--id", metavar="ID", help=f"id to install it under {_NOT_FROM_CATALOGUE}")
     install.add_argument("--command", dest="program", metavar="NAME", help="program of the package to start")
     install.add_argument(

@@ -12,19 +12,17 @@ from mcpd.cli.permissions import described_as
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-PACKAGES: Final = 20
-"""Packages that are listed for whoever is asked; of more, only their number is told."""
 _PINNED: Final = ("key", "version", "integrity")
 _NETWORK: Final = "network"
 
 
-def plan_lines(items: Sequence[Mapping[str, Any]], packages: int | None = None) -> list[str]:
+def plan_lines(items: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> list[str]:
     """*items* in lines: where it is from, its packages, what is started, what it may do, what has to be set,
     and who vouches for it.
 
-    At most *packages* packages are listed, without that all of them.
+    The number of packages is shown, if *verbose* each of them with its version and hash.
     """
-    rows = [(heading, clean(text)) for heading, text in _rows(items, packages)]
+    rows = [(heading, clean(text)) for heading, text in _rows(items, verbose=verbose)]
     width = max(len(heading) for heading, _ in rows) + 2
     lines, last = [], ""
     for heading, text in rows:
@@ -44,14 +42,15 @@ def named(items: Sequence[Mapping[str, Any]], file: str) -> list[dict[str, Any]]
     return shown
 
 
-def _rows(items: Sequence[Mapping[str, Any]], most: int | None) -> Iterator[tuple[str, str]]:
+def _rows(items: Sequence[Mapping[str, Any]], *, verbose: bool) -> Iterator[tuple[str, str]]:
     kinds: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for item in items:
         kinds[str(item.get("kind", ""))].append(item)
     yield from (("from", _words(item, "label", *_PINNED)) for item in kinds["source"])
-    yield from (("packages", _words(item, *_PINNED)) for item in kinds["package"][:most])
-    if most is not None and len(kinds["package"]) > most:
-        yield "packages", f"and {len(kinds['package']) - most} more"
+    if verbose:
+        yield from (("packages", _words(item, *_PINNED)) for item in kinds["package"])
+    elif kinds["package"]:
+        yield "packages", f"{len(kinds['package'])}  (--verbose lists them with their hashes)"
     yield from (("starts", _command(item)) for item in kinds["command"])
     yield from (("sets", _words(item, "key")) for item in kinds["variable"])
     granted = [(str(item.get("key", "")), str(item.get("label", ""))) for item in kinds["permission"]]

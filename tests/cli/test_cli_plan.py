@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.bus import wire
-from mcpd.cli.plan_output import PACKAGES, plan_lines
+from mcpd.cli.plan_output import plan_lines
 from mcpd.errors import AlreadyInstalled
 
 if TYPE_CHECKING:
@@ -40,10 +40,13 @@ PLAN: list[dict[str, Any]] = [
     {"kind": "setting", "key": "region"},
     {"kind": "verified", "key": "example"},
 ]
-SHOWN = [
-    "  from         npm  some-server  1.0",
+EACH = [
     "  packages     some-server  1.0  sha512-AA",
     "               zod\ufffd[2J  3.2  sha512-BB",
+]
+SHOWN = [
+    "  from         npm  some-server  1.0",
+    "  packages     2  (--verbose lists them with their hashes)",
     "  starts       npx some-server",
     "               https://example.com/mcp  (sse)",
     "  permissions  network  (may use the network)",
@@ -58,22 +61,32 @@ SHOWN = [
 
 def test_a_plan_says_everything() -> None:
     assert plan_lines(PLAN) == SHOWN
+    assert plan_lines(PLAN, verbose=True) == [SHOWN[0], *EACH, *SHOWN[2:]]
 
 
-async def test_of_many_packages_the_first_are_listed_and_a_dry_run_lists_all(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    packages = [{"kind": "package", "key": f"p{at}"} for at in range(PACKAGES + 7)]
+@pytest.mark.parametrize("command", ["install", "update"])
+async def test_a_plan_is_a_screenful_unless_all_packages_are_asked_for(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, command: str
+) -> None:
+    packages = [{"kind": "package", "key": f"p{at}", "integrity": f"sha256:{at}"} for at in range(45)]
 
     def planned(job: Job) -> None:
-        job.enter("planning", plan=packages)
+        job.enter("planning", plan=[*PLAN, *packages])
         job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
 
     mcpd.on_job = planned
-    lines = (await mcpctl("install", "calculator")).err.splitlines()
-    at = lines.index("calculator:") + 1
-    assert [line.split()[-1] for line in lines[at : at + PACKAGES]] == [f"p{at}" for at in range(PACKAGES)]
-    assert lines[at + PACKAGES].split() == ["and", "7", "more"]
-    lines = (await mcpctl("install", "calculator", "--dry-run")).out.splitlines()
-    assert [line.split()[-1] for line in lines[1 : len(packages) + 1]] == [item["key"] for item in packages]
+    lines = (await mcpctl(command, "calculator")).err.splitlines()
+    assert len(lines) < 24
+    assert "  packages     47  (--verbose lists them with their hashes)" in lines
+    lines = (await mcpctl(command, "calculator", "--verbose")).err.splitlines()
+    at = lines.index(EACH[-1]) + 1
+    assert [line.split() for line in lines[at : at + 45]] == [[item["key"], item["integrity"]] for item in packages]
+    if command == "install":
+        assert len((await mcpctl("install", "calculator", "--dry-run")).out.splitlines()) < 24
+        verbose = (await mcpctl("install", "calculator", "--dry-run", "-v")).out.splitlines()
+        assert [item["key"] for item in packages] == [line.split()[0] for line in verbose[4:49]]
+        as_json = json.loads((await mcpctl("install", "calculator", "--dry-run", "--json")).out)
+        assert as_json["plan"] == [*PLAN, *packages]
 
 
 async def test_a_plan_names_the_file_that_was_given(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
@@ -91,7 +104,7 @@ async def test_a_plan_names_the_file_that_was_given(mcpctl: Mcpctl, mcpd: FakeMc
         job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
 
     mcpd.on_job = planned
-    lines = (await mcpctl("install", str(bundle), "--dry-run")).out.splitlines()
+    lines = (await mcpctl("install", str(bundle), "--dry-run", "--verbose")).out.splitlines()
     assert [" ".join(line.split()) for line in lines[1:4]] == [
         "from mcpb weather.mcpb 1.0 sha256:ab", "packages weather.mcpb 1.0 sha256:ab", "anyio 4.0 sha256:cd",
     ]  # fmt: skip

@@ -60,7 +60,7 @@ async def _install_all(
     async with open_bus(args, changing=True) as bus:
         for server in chosen:
             try:
-                results.append({"id": server.id, "installed": await _install(bus, server, consent=args.yes)})
+                results.append({"id": server.id, "installed": await _install(bus, args, server)})
             except ServiceUnavailable:
                 raise
             except McpdError as error:
@@ -72,11 +72,11 @@ async def _install_all(
     return results, failed
 
 
-async def _install(bus: Client, server: Importable, *, consent: bool) -> dict[str, Any]:
+async def _install(bus: Client, args: argparse.Namespace, server: Importable) -> dict[str, Any]:
     secrets = {key: value.encode() for key, value in server.secrets.items()}
     with prompt.memfd(json.dumps(server.entry).encode(), "manifest") as fd:
-        answers = Answers(consent, secrets=secrets)
-        options = {"consent": consent}
+        answers = Answers(args.yes, secrets=secrets, verbose=args.verbose)
+        options = {"consent": args.yes}
         installed = await run_job(bus, "InstallManifest", "ha{sv}", [0, options], fds=[fd], answers=answers)
     shown: dict[str, Any]
     shown, _ = await bus.manager.call("GetServer", "s", [installed or server.id])

@@ -61,7 +61,7 @@ async def install(args: argparse.Namespace) -> int:
     async with open_bus(args, changing=True) as bus:
         if target.manifest is None and target.bundle is None:
             await _warn_of_registry(bus, target.id, args.source)
-        answers = Answers(args.yes, frozenset(args.permissions), secrets, takes_values=True)
+        answers = Answers(args.yes, frozenset(args.permissions), secrets, takes_values=True, verbose=args.verbose)
         try:
             server_id = await _carry_out(bus, args, target, options, answers)
         except SignatureInvalid:
@@ -101,7 +101,7 @@ async def _carry_out(
     """Install *target*, or show what that would come to; the id of the server."""
     with _call(target, options, args.sha256 or "") as call:
         if args.dry_run:
-            return await _foresee(bus, call, target, as_json=args.json)
+            return await _foresee(bus, args, call, target)
         with _ways_out():
             return await run_job(bus, *call[:3], fds=call.fds, answers=answers, file=_sent(target)) or target.id
 
@@ -146,17 +146,17 @@ def _ways_out() -> Iterator[None]:
         raise NotFound(f"{error.message}. From elsewhere: pypi:NAME, npm:NAME, git+URL or a path") from error
 
 
-async def _foresee(bus: Client, call: _Call, target: Target, *, as_json: bool) -> str:
+async def _foresee(bus: Client, args: argparse.Namespace, call: _Call, target: Target) -> str:
     from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - for this alone
 
     with _ways_out():
         foreseen = await foresee_job(bus, *call[:3], fds=call.fds, file=_sent(target))
     server_id = foreseen.server_id or target.id
-    if as_json:
+    if args.json:
         write_json({"id": server_id, "plan": foreseen.plan})
     else:
         write(f"{clean(server_id)}:")
-        for line in plan_lines(foreseen.plan):
+        for line in plan_lines(foreseen.plan, verbose=args.verbose):
             write(line)
         if target.manifest is not None and all(item["kind"] != "command" for item in foreseen.plan):
             note("What is started is known when it is installed; where that fails, --command names the program.")

@@ -36,7 +36,7 @@ async def update(args: argparse.Namespace) -> int:
         servers = await _servers(bus)
         updatable = _updatable(servers, ids)
         if not args.check and (ids or updatable):
-            failed = await _update_each(bus, ids or list(updatable), consent=args.yes)
+            failed = await _update_each(bus, args, ids or list(updatable))
             servers = await _servers(bus)
         named = [server for server in servers if not ids or server["id"] in ids]
         asked = [server for server in named if server["id"] not in failed]
@@ -169,13 +169,14 @@ def _updatable(servers: Sequence[dict[str, Any]], ids: Sequence[str]) -> dict[st
     }
 
 
-async def _update_each(bus: Client, ids: Sequence[str], *, consent: bool) -> dict[str, McpdError]:
+async def _update_each(bus: Client, args: argparse.Namespace, ids: Sequence[str]) -> dict[str, McpdError]:
     """Update each of *ids* by a job of its own, so that its questions are about it; the errors of those that failed."""
     failed: dict[str, McpdError] = {}
     for server_id in ids:
         try:
-            options = {"consent": consent}
-            await run_job(bus, "Update", "asa{sv}", [[server_id], options], answers=Answers(consent=consent))
+            options = {"consent": args.yes}
+            answers = Answers(args.yes, verbose=args.verbose)
+            await run_job(bus, "Update", "asa{sv}", [[server_id], options], answers=answers)
         except ServiceUnavailable:
             raise
         except McpdError as error:
