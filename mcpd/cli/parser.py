@@ -234,7 +234,12 @@ class _Adder:
 
 def _configuration(add: _Adder) -> None:
     config = add.group("config", "read and change the configuration of a server")
-    get = config("get", "config:get", "show the configuration; sensitive values are never shown", json=True)
+    get = config(
+        "get",
+        "config:get",
+        "show the configuration; sensitive values are never shown",
+        json=True,
+    )
     add_id(get)
     get.add_argument("key", metavar="KEY", nargs="?", help="only this property")
     setter = config("set", "config:set_values", "set properties")
@@ -244,7 +249,8 @@ def _configuration(add: _Adder) -> None:
         metavar="KEY=VALUE",
         nargs="+",
         type=pair,
-        help="a property and its value, which is JSON where it reads as JSON, unless the property is known to be text",
+        help="a property and its value: yes or no for a boolean; for a list its items between commas, in further "
+        "arguments with the same KEY, or as JSON",
     )
     unset = config("unset", "config:unset_values", "return properties to their defaults")
     add_id(unset)

@@ -139,7 +139,7 @@ def _install(install: argparse.ArgumentParser) -> None:
         default=[],
         type=pair,
         metavar="KEY=VALUE",
-        help="set a property; VALUE is JSON where it reads as JSON, unless the property is known to be text",
+        help="set a property, as 'mcpctl config set' does; JSON is taken as such where the type is not known",
     )
     install.add_argument(
         "--secret-file",

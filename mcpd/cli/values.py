@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidConfig
@@ -11,7 +12,7 @@ from mcpd.errors import InvalidConfig
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_EXAMPLES: Final = {"number": "1.5", "integer": "3", "boolean": "yes", "list": '["a", "b"]'}
+_EXAMPLES: Final = {"number": "1.5", "integer": "3", "boolean": "yes", "list": "a,b"}
 """Types whose values are not plain text, each with an example."""
 _SWITCHES: Final = {
     "true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False,
@@ -34,13 +35,19 @@ def _no_constant(name: str) -> None:
 def parse_value(key: str, text: str, kind: str) -> object:
     """The value that *text* stands for, for a property of type *kind* (design §3; empty: none given).
 
-    Numbers and lists are JSON, booleans that or yes, no, on and off; everything else is the text itself. Raises
+    Numbers are JSON, booleans that or yes, no, on and off, lists that or texts between commas; everything else is the
+    text itself, but a path relative to the current directory becomes absolute. Raises
     :class:`~mcpd.errors.InvalidConfig` that names *key* and shows what is expected.
     """
     if kind not in _EXAMPLES:
-        return text
+        return _absolute(text) if kind == "path" else text
     if kind == "boolean" and text.lower() in _SWITCHES:
         return _SWITCHES[text.lower()]
+    if kind == "list" and not text.lstrip().startswith("["):
+        items = [_absolute(item.strip()) for item in text.split(",") if item.strip()]
+        if not items:
+            raise InvalidConfig(f"{key} is empty; write for example {key}={_EXAMPLES[kind]}, or {key}=[] for no item")
+        return items
     try:
         value = parse_json(text)
     except ValueError:
@@ -57,6 +64,11 @@ def parse_value(key: str, text: str, kind: str) -> object:
     return value
 
 
+def _absolute(text: str) -> str:
+    """*text* as an absolute path if it is one relative to the current directory: ``.``, ``./x`` or ``../x``."""
+    return os.path.abspath(text) if text.partition("/")[0] in {".", ".."} else text  # noqa: PTH100 - links stay
+
+
 def guess_value(text: str) -> object:
     """The value that *text* stands for where no type is known: JSON where it reads as JSON, else the text itself."""
     try:
@@ -66,9 +78,16 @@ def guess_value(text: str) -> object:
 
 
 def parse_pairs(pairs: Iterable[tuple[str, str]], properties: Iterable[Mapping[str, Any]]) -> dict[str, object]:
-    """*pairs* as typed values, by what *properties* say. A key without a property is text; the daemon judges it."""
+    """*pairs* as typed values, by what *properties* say. A key without a property is text; the daemon judges it.
+
+    A list that is named more than once has the items of all.
+    """
     kinds = {str(known.get("key")): str(known.get("type") or "") for known in properties}
-    return {key: parse_value(key, text, kinds.get(key, "")) for key, text in pairs}
+    values: dict[str, object] = {}
+    for key, text in pairs:
+        value, before = parse_value(key, text, kinds.get(key, "")), values.get(key)
+        values[key] = [*before, *value] if isinstance(value, list) and isinstance(before, list) else value
+    return values
 
 
 def show_value(value: object) -> str:

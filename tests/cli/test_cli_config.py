@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,6 +48,36 @@ async def test_S22_config_get(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (secret.code, "sensitive" in secret.err) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["roots=~/src"], ["~/src"]),
+        (["roots=/a,~/b c, d"], ["/a", "~/b c", "d"]),
+        (["roots=/a", "roots=/b,/c"], ["/a", "/b", "/c"]),
+        (['roots=["/a,b"]', "roots=/c"], ["/a,b", "/c"]),
+        (["roots=[]"], []),
+    ],
+)
+async def test_a_list_is_set_item_by_item(mcpctl: Mcpctl, known: FakeMcpd, words: list[str], value: list[str]) -> None:
+    assert (await mcpctl("config", "set", "calculator", *words)).code == 0
+    assert known.calls[-1] == ("SetConfig", "calculator", {"roots": value}, {})
+
+
+async def test_a_path_relative_to_the_current_directory_becomes_absolute(mcpctl: Mcpctl, known: FakeMcpd) -> None:
+    assert (await mcpctl("config", "set", "calculator", "roots=.,./x,.hidden", "home=../y", "pin=./z")).code == 0
+    here = Path.cwd()
+    expected = {"roots": [str(here), f"{here}/x", ".hidden"], "home": f"{here.parent}/y", "pin": "./z"}
+    assert known.calls[-1] == ("SetConfig", "calculator", expected, {})
+
+
+async def test_values_for_what_a_registry_offers_are_typed_as_it_says(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.pages = [[{"id": "calculator", "configurable-properties": PROPERTIES}]]
+    words = ["--set", "roots=~/src", "--set", "pin=42", "--set", "new=42"]
+    assert (await mcpctl("install", "calculator", *words)).code == 0
+    (call,) = [call for call in mcpd.calls if call[0] == "Install"]
+    assert call[2]["config"] == {"roots": ["~/src"], "pin": "42", "new": 42}
+
+
 async def test_S22_config_set_types_values_by_the_properties(mcpctl: Mcpctl, known: FakeMcpd) -> None:
     pairs = ["digits=3", "scale=1.5", "exact=true", 'roots=["/a", "/b c"]', "pin=0042", "home=~/x", "any=5", "new=a=b"]
     assert (await mcpctl("config", "set", "calculator", *pairs)).code == 0
@@ -63,7 +94,9 @@ async def test_S22_config_set_types_values_by_the_properties(mcpctl: Mcpctl, kno
         ("digits=1.5", "digits is an integer, not '1.5'; write for example digits=3"),
         ("digits=true", "digits is an integer, not 'true'"),
         ("exact=maybe", "exact is a boolean, not 'maybe'; write for example exact=yes"),
-        ("roots=/a", 'roots is a list, not \'/a\'; write for example roots=["a", "b"]'),
+        ("roots=[/a", "roots is a list, not '[/a'; write for example roots=a,b"),
+        ("roots=", "roots is empty; write for example roots=a,b, or roots=[] for no item"),
+        ("roots= , ", "roots is empty"),
         ("scale=", "scale is a number, not ''"),
         ("scale=NaN", "scale is a number, not 'NaN'"),
     ],

@@ -53,7 +53,7 @@ async def test_without_roots_it_lists_its_tools_and_they_name_the_setting(
         for tool in ("filesystem/list", "git/status", "ci/detect"):
             error = await refused(client, tool)
             assert error.code == -32603
-            assert "mcpctl config set workstation 'roots=" in error.message
+            assert "mcpctl config set workstation roots=" in error.message
 
 
 def test_a_root_that_is_not_there_is_told(rig: WorkstationRig) -> None:

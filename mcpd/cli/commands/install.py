@@ -54,13 +54,14 @@ async def install(args: argparse.Namespace) -> int:
         )
     secrets = {key: prompt.read_secret(name) for key, name in args.secret_files}
     options: dict[str, object] = {"consent": args.yes and not args.dry_run, "reinstall": args.reinstall}
-    options |= {"config": _config(args.settings, target.manifest)}
     said = {"source": args.source, "version": args.at_version, "signature": target.signature}
     options |= {key: value for key, value in said.items() if value}
     options |= {"dry-run": True} if args.dry_run else {}
     async with open_bus(args, changing=True) as bus:
+        described: Mapping[str, Any] = target.manifest or {}
         if target.manifest is None and target.bundle is None:
-            await _warn_of_registry(bus, target.id, args.source)
+            described = await _offered(bus, target.id, args.source)
+        options |= {"config": _config(args.settings, described)}
         answers = Answers(args.yes, frozenset(args.permissions), secrets, takes_values=True, verbose=args.verbose)
         try:
             server_id = await _carry_out(bus, args, target, options, answers)
@@ -124,17 +125,21 @@ def _sent(target: Target) -> str:
     return target.bundle.name if target.bundle is not None else ""
 
 
-async def _warn_of_registry(bus: Client, server_id: str, source: str | None) -> None:
-    """Say if there is no news of the registry that *server_id* is installed from, or of any if none has it."""
+async def _offered(bus: Client, server_id: str, source: str | None) -> dict[str, Any]:
+    """The entry of the registry that *server_id* is installed from, after a warning if there is no news of that.
+
+    Empty, after a warning if there is no news of any registry, if none has it.
+    """
     try:
         options = {"source": source} if source else {}
-        offered = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, options])
+        offered: dict[str, Any] = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, options])
     except ServiceUnavailable:
         raise
     except McpdError:  # the installation says what is wrong
         await warn_of_origin(bus, source or "")
-    else:
-        await warn_of_origin(bus, offered.get("origin", ""))
+        return {}
+    await warn_of_origin(bus, offered.get("origin", ""))
+    return offered
 
 
 @contextmanager
@@ -164,12 +169,13 @@ async def _foresee(bus: Client, args: argparse.Namespace, call: _Call, target: T
     return server_id
 
 
-def _config(settings: Sequence[tuple[str, str]], manifest: Mapping[str, Any] | None) -> dict[str, object]:
-    """The values of ``--set``, typed by the *manifest*; an entry of the catalogue does not tell its types."""
-    properties = manifest.get("configurableProperties") if manifest else None
-    if isinstance(properties, list):
-        return parse_pairs(settings, [known for known in properties if isinstance(known, dict)])
-    return {key: guess_value(text) for key, text in settings}
+def _config(settings: Sequence[tuple[str, str]], described: Mapping[str, Any]) -> dict[str, object]:
+    """The values of ``--set``, typed by the properties of the server as *described* by a manifest or a registry."""
+    found = described.get("configurableProperties", described.get("configurable-properties"))
+    properties = [known for known in found if isinstance(known, dict)] if isinstance(found, list) else []
+    keys = {known.get("key") for known in properties}
+    guessed = {key: guess_value(text) for key, text in settings if key not in keys}
+    return guessed | parse_pairs([pair for pair in settings if pair[0] in keys], properties)
 
 
 async def remove(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 UNSET: Final = (
     "no directory may be touched, as none is configured; set roots, for example with: mcpctl config set workstation"
-    " 'roots=[\"~/src\"]', or --root DIR where the server is started"
+    " roots=~/src, or --root DIR where the server is started"
 )
 OUTSIDE: Final = (
     "the client's own roots are not in the directories that are configured (roots), so nothing may be touched"
