@@ -237,7 +237,7 @@ def _configuration(add: _Adder) -> None:
     get = config(
         "get",
         "config:get",
-        "show the configuration; sensitive values are never shown",
+        "show the properties with their types, defaults and values; sensitive values are never shown",
         json=True,
     )
     add_id(get)

@@ -34,16 +34,37 @@ def known(mcpd: FakeMcpd) -> FakeMcpd:
 
 
 async def test_S22_config_get(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    mcpd.config["calculator"] = ({"digits": 3, "name": "x", "roots": ["/a"]}, ["api_key"])
+    properties = [
+        {"key": "digits", "type": "integer", "default": 2},
+        {"key": "roots", "type": "list", "required": True},
+        {"key": "api_key", "sensitive": True},
+        {"key": "other_key", "sensitive": True, "type": "string"},
+        {"key": "exact", "type": "boolean", "default": False},
+    ]
+    mcpd.servers["calculator"]["configurable-properties"] = properties
+    mcpd.config["calculator"] = ({"digits": 3, "name": "x", "roots": ["/a"], "exact": False}, ["api_key"])
     whole = await mcpctl("config", "get", "calculator")
-    assert whole.out.splitlines() == ["digits:  3", "name:    x", 'roots:   ["/a"]', "api_key: (set, not shown)"]
+    assert [line.split("  ") for line in whole.out.splitlines()] == [
+        line.split("  ")
+        for line in (
+            "KEY        TYPE               DEFAULT  VALUE",
+            "digits     integer            2        3",
+            'roots      list, required              ["/a"]',
+            "api_key    sensitive                   (set, not shown)",
+            "other_key  string, sensitive",
+            "exact      boolean            false    false",
+            "name                                   x",
+        )
+    ]
     as_json = await mcpctl("config", "get", "calculator", "--json")
     assert json.loads(as_json.out) == {
-        "values": {"digits": 3, "name": "x", "roots": ["/a"]}, "secrets-set": ["api_key"]
+        "values": {"digits": 3, "name": "x", "roots": ["/a"], "exact": False}, "secrets-set": ["api_key"],
+        "properties": properties,
     }  # fmt: skip
     assert (await mcpctl("config", "get", "calculator", "name")).out == "x\n"
     assert json.loads((await mcpctl("config", "get", "calculator", "name", "--json")).out) == "x"
-    assert (await mcpctl("config", "get", "calculator", "nope")).code == 4
+    unset = await mcpctl("config", "get", "calculator", "other_key")
+    assert (unset.code, unset.err.endswith("lists its properties\n")) == (4, True)
     secret = await mcpctl("config", "get", "calculator", "api_key")
     assert (secret.code, "sensitive" in secret.err) == (1, True)
 

@@ -89,9 +89,9 @@ def test_S22_configuration_reaches_the_server(installed: Rig) -> None:
     assert installed.mcpctl("config", "set", SERVER, "digits=42").returncode == 0
     assert installed.mcpctl("call", SERVER, "echo", "text=grüß").stdout == "grüß42\n"
     assert installed.mcpctl("config", "unset", SERVER, "digits").returncode == 0
-    assert json.loads(installed.mcpctl("config", "get", SERVER, "--json").stdout) == {
-        "values": {"digits": 1}, "secrets-set": ["api_key"]
-    }  # fmt: skip
+    found = json.loads(installed.mcpctl("config", "get", SERVER, "--json").stdout)
+    assert (found["values"], found["secrets-set"]) == ({"digits": 1}, ["api_key"])
+    assert [known["key"] for known in found["properties"]] == ["digits", "api_key"]
     assert installed.mcpctl("config", "set", SERVER, "nope=1").returncode == 1
     assert installed.mcpctl("config", "set", SERVER, "api_key=x").returncode == 1
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import prompt
-from mcpd.cli.output import clean, details, note, write, write_json
+from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.session import open_bus
 from mcpd.cli.values import parse_pairs, show_value
 from mcpd.errors import InvalidConfig, NotFound, did_you_mean
@@ -22,32 +22,51 @@ _HIDDEN: Final = "(set, not shown)"
 
 
 async def get(args: argparse.Namespace) -> int:
-    """``mcpctl config get``. JSON: ``{"values": {key: value}, "secrets-set": [key]}``, for one KEY only the value."""
+    """``mcpctl config get``. JSON: ``{"values": {key: value}, "secrets-set": [key], "properties": [{key, type, …}]}``.
+
+    For one KEY it is only the value.
+    """
     async with open_bus(args) as bus:
         values, secrets = await bus.manager.call("GetConfig", "s", [args.id])
+        properties = await _properties(bus, args.id)
     if args.key is not None:
-        return _get_one(args, values, secrets)
+        return _get_one(args, values, secrets, properties)
     if args.json:
-        write_json({"values": values, "secrets-set": secrets})
+        write_json({"values": values, "secrets-set": secrets, "properties": properties})
         return 0
-    details(
-        [
-            *((key, show_value(value)) for key, value in sorted(values.items())),
-            *((key, _HIDDEN) for key in sorted(secrets)),
-        ]
-    )
-    if not values and not secrets:
+    rows = [_row(known, values, secrets) for known in properties]
+    # Another tool's manifest may hold values that it declares no properties for.
+    known_keys = {str(known["key"]) for known in properties}
+    rows += [_row({"key": key}, values, secrets) for key in sorted({*values, *secrets} - known_keys)]
+    if rows:
+        table(("KEY", "TYPE", "DEFAULT", "VALUE"), rows)
+    else:
         note(f"{clean(args.id)} has no configuration.")
     return 0
 
 
-def _get_one(args: argparse.Namespace, values: Mapping[str, object], secrets: list[str]) -> int:
+def _row(known: Mapping[str, Any], values: Mapping[str, object], secrets: list[str]) -> list[str]:
+    """The property *known* for a table, with the value in force."""
+    key = str(known["key"])
+    kinds = [str(known.get("type") or ""), *(kind for kind in ("sensitive", "required") if known.get(kind))]
+    value = _HIDDEN if key in secrets else show_value(values[key]) if key in values else ""
+    default = show_value(known["default"]) if "default" in known else ""
+    return [key, ", ".join(filter(None, kinds)), default, value]
+
+
+def _get_one(
+    args: argparse.Namespace,
+    values: Mapping[str, object],
+    secrets: list[str],
+    properties: list[dict[str, Any]],
+) -> int:
     if args.key in secrets:
         raise InvalidConfig(f"{args.key} of {args.id} is set, and never shown because it is sensitive")
     if args.key not in values:
-        hint = did_you_mean(args.key, [*values, *secrets])
+        known = {*values, *secrets, *(str(each["key"]) for each in properties)}
+        hint = "" if args.key in known else did_you_mean(args.key, sorted(known))
         raise NotFound(
-            f"{args.id} has no value for {args.key!r}; 'mcpctl config get {args.id}' lists those it has{hint}"
+            f"{args.id} has no value for {args.key!r}; 'mcpctl config get {args.id}' lists its properties{hint}"
         )
     value = values[args.key]
     if args.json:
