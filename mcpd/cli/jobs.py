@@ -126,6 +126,7 @@ class _Follower:
         self.view = progress.view()
         self.server_id = ""
         self.plan: list[dict[str, Any]] = []
+        self._shown: set[str] = set()
 
     def changed(self, job: Remote, properties: dict[str, Any]) -> None:
         """Note the *properties* of the *job*."""
@@ -155,10 +156,13 @@ class _Follower:
         if plan == self.plan:
             return
         self.plan = plan
-        if not self._foresee:
+        # What is asked for before the packages are known has been shown by then.
+        lines = [line for line in plan_lines(plan, verbose=self._answers.verbose) if line not in self._shown]
+        if lines and not self._foresee:
+            self._shown.update(lines)
             self.view.pause()
             heading = f"{clean(self.server_id)}:" if self.server_id else "the plan:"
-            note("\n".join([heading, *plan_lines(plan, verbose=self._answers.verbose)]))
+            note("\n".join([heading, *lines]))
 
     async def cancel(self, task: asyncio.Task[JobResult]) -> None:
         """Cancel the job and wait a little for its end; what it cannot undo goes on without us."""

@@ -57,6 +57,11 @@ class Pipeline:
         """
         made: list[Generation] = []
         try:
+            if not plan.is_dry_run and plan.is_complete and plan.answers.missing():
+                # Nobody waits for packages to be found before being asked what the entry tells already.
+                job.show_plan(plan.items(()))
+                await job.ask_config()
+                job.enter(JobState.PLANNING)
             async with self._slots:
                 await in_thread(lambda: made.append(self._store.new_generation(plan.entry.id)))
                 bench = Workbench(self._tools, job, plan.entry, made[0].path)

@@ -74,6 +74,11 @@ class Plan:
         return bool(self.entry.transports) and self.entry.stdio is None
 
     @property
+    def is_complete(self) -> bool:
+        """True if the entry has all settings; those of a bundle are known once it is here."""
+        return not describes_itself(self.entry)
+
+    @property
     def recorded(self) -> Entry:
         """The entry, without the place of files that are gone with the end of the job."""
         source = self.entry.source

@@ -179,6 +179,25 @@ async def test_the_plan_stands_before_the_question(mcpctl: Mcpctl, mcpd: FakeMcp
     assert (ended.code, ended.err.count("verified by")) == (3, 1)
 
 
+async def test_what_was_shown_before_a_value_was_asked_for_is_not_shown_again(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("s3cret")
+    key = NETWORK | {"kind": "config", "key": "API_KEY", "label": "Key of the API", "sensitive": True}
+    early = [item for item in PLAN if item["kind"] != "package"]
+    later = [item for item in PLAN if item["kind"] != "setting"]
+    mcpd.on_job = lambda job: job.enter("needs-config", plan=early, needs=[key])
+    process = await mcpctl.start("install", "calculator", "--yes", "--secret-file", f"API_KEY={tmp_path}/key")
+    await asyncio.wait_for(mcpd.job_started.wait(), 30)
+    (job,) = mcpd.jobs
+    await job.wait_call()
+    job.enter("fetching", plan=later)
+    job.end()
+    _, err = await process.communicate()
+    shown = [line for line in err.decode().splitlines() if line.startswith("  ")]
+    assert shown == [SHOWN[0], *SHOWN[2:], SHOWN[1]]
+
+
 async def test_a_dry_run_ends_once_the_plan_is_known(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     def only_planned(job: Job) -> None:
         job.enter("planning", plan=PLAN)

@@ -78,9 +78,10 @@ def installed(rig: Rig, project: Path) -> Rig:
 
 def test_S15_installing_needs_consent_and_values(rig: Rig, project: Path) -> None:
     refused = rig.mcpctl("install", str(project))
-    assert (refused.returncode, "--yes" in refused.stderr) == (3, True)
-    refused = rig.mcpctl("install", str(project), "--yes")
     assert (refused.returncode, "--secret-file api_key=FILE" in refused.stderr) == (1, True)
+    (rig.home / "key").write_text("s3cret")
+    refused = rig.mcpctl("install", str(project), "--secret-file", f"api_key={rig.home}/key")
+    assert (refused.returncode, "--yes" in refused.stderr) == (3, True)
     assert json.loads(rig.mcpctl("list", "--json").stdout) == {"servers": []}
 
 

@@ -261,3 +261,21 @@ async def test_modules_that_lie_in_the_archive_are_not_taken(world: World, tmp_p
     job = await world.install(local(tmp_path, source=saved(tmp_path / "files", tarball(files))))
     assert job.error is None
     assert not (world.store.get("org.test.hello").generation / "node_modules").exists()
+
+
+async def test_settings_that_an_entry_names_are_asked_for_before_anything_is_fetched(
+    world: World, tmp_path: Path
+) -> None:
+    source = saved(tmp_path / "files", tarball(PROJECT))
+    shutil.rmtree(tmp_path / "files")
+    asked = [{"key": "region", "required": True, "type": "string"}]
+    job = world.begin(local(tmp_path, source=source, configurableProperties=asked))
+    await reach(job, world, JobState.NEEDS_CONFIG)
+    assert [need.key for need in job.needs] == ["region"]
+    assert {"source", "command", "setting"} <= {item.kind for item in job.plan}
+    assert "package" not in {item.kind for item in job.plan}
+    job.set_config({"region": "eu"})
+    await job.wait()
+    assert isinstance(job.error, SourceUnavailable)
+    assert world.states(job).count(JobState.NEEDS_CONFIG) == 1
+    assert world.left_over() == []
