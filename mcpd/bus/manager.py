@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from mcpd.bus.shares import Turns
 from mcpd.bus.users import look_up
 from mcpd.bus.wire import Variant
 from mcpd.catalog.listing import text
-from mcpd.errors import InvalidArgument, NeedsBridge, NotAuthorized, NotSupported, ServiceUnavailable
+from mcpd.errors import InvalidArgument, NeedsBridge, NotAuthorized, NotFound, NotSupported, ServiceUnavailable
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
@@ -75,7 +76,11 @@ class Manager:
         """``GetServer``."""
         await self.servers.looked()
         found = self.servers.get(server_id)
-        return found.record.variants() | details(found.server), server_path(server_id)
+        known = found.record.variants() | details(found.server)
+        with suppress(NotFound):  # removed since
+            tools = await asyncio.to_thread(self.core.store.tools, server_id)
+            known |= {} if tools is None else {"tools": Variant("u", len(tools))}
+        return known, server_path(server_id)
 
     async def get_manifest_path(self, _call: Call, server_id: str) -> str:
         """``GetManifestPath``."""

@@ -62,6 +62,16 @@ async def test_the_eras_are_those_of_the_lock_file(core: Core, client: Client) -
         assert await protocols() == shown
 
 
+async def test_the_number_of_tools_is_that_of_when_they_were_last_listed(core: Core, client: Client) -> None:
+    async def tools() -> object:
+        return (await client.manager.call("GetServer", "s", ["x"]))[0].get("tools")
+
+    assert await tools() is None
+    for listed in ([], [{"name": "a"}, {"name": "b"}]):
+        core.store.set_tools("x", listed)
+        assert await tools() == len(listed)
+
+
 async def test_a_start_can_be_authorized_without_starting_anything(core: Core, client: Client) -> None:
     assert await client.spawn("x", options={"check": True}) == ("/", {})
     assert core.sessions.list() == []

@@ -12,7 +12,7 @@ import pty
 import signal
 import sys
 import termios
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -52,6 +52,26 @@ async def test_S15_install_from_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) ->
     assert (process.returncode, out) == (0, b"Installed calculator 1.0 (user).\n")
     options = {"consent": True, "reinstall": True, "config": {"digits": 3, "name": "x y"}}
     assert ("Install", "calculator", options) in mcpd.calls
+
+
+@pytest.mark.parametrize(
+    ("properties", "listed", "said"),
+    [
+        ([{"key": "url"}, {"key": "token", "sensitive": True}, {"key": "set"}], 0,
+         "lists no tools yet. It may need settings (url, token); 'mcpctl config get calculator' shows them.\n"),
+        ([{"key": "set"}], 0, "calculator lists no tools. If it should, its documentation says what it needs.\n"),
+        ([{"key": "url"}], 2, ""),
+    ],
+)  # fmt: skip
+async def test_a_server_that_lists_no_tools_is_installed_with_a_hint(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, properties: list[dict[str, Any]], listed: int, said: str
+) -> None:
+    mcpd.config["calculator"] = ({"set": "x"}, [])
+    mcpd.servers["calculator"] |= {"configurable-properties": properties, "tools": wire.Variant("u", listed)}
+    ended = await mcpctl("install", "calculator")
+    assert (ended.code, ended.out) == (0, "Installed calculator 1.0 (user).\n")
+    assert ended.err.endswith(said)
+    assert ("lists no tools" in ended.err) == bool(said)
 
 
 async def test_S15_a_failed_job_is_a_failed_command(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from mcpd.cli import prompt
-from mcpd.cli.commands.servers import title
+from mcpd.cli.commands.servers import tell_without_tools, title
 from mcpd.cli.import_files import read_import
 from mcpd.cli.jobs import Answers, run_job
 from mcpd.cli.output import clean, note, warn, write, write_json
@@ -69,6 +69,7 @@ async def _install_all(
                 failed += [] if isinstance(error, AlreadyInstalled) else [error]
             if not args.json:
                 _tell(results[-1])
+                await tell_without_tools(bus, results[-1].get("installed", {}))
     return results, failed
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcpd.cli import prompt
-from mcpd.cli.commands.servers import title
+from mcpd.cli.commands.servers import tell_without_tools, title
 from mcpd.cli.jobs import Answers, foresee_job, run_job
 from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.cli.registries import read_registries, warn_of_origin
@@ -76,10 +76,11 @@ async def install(args: argparse.Namespace) -> int:
             with prompt.memfd(secret, "secret") as fd:
                 await bus.manager.call("SetSecret", "ssha{sv}", [server_id, key, 0, {}], fds=[fd])
         server, _ = await bus.manager.call("GetServer", "s", [server_id])
-    if args.json:
-        write_json(server)
-    else:
-        write(f"Installed {title(server)}.")
+        if args.json:
+            write_json(server)
+        else:
+            write(f"Installed {title(server)}.")
+            await tell_without_tools(bus, server)
     return 0
 
 

@@ -90,6 +90,22 @@ def tell_waiting(servers: Iterable[Mapping[str, Any]]) -> None:
             )
 
 
+async def tell_without_tools(bus: Client, server: Mapping[str, Any]) -> None:
+    """Say that *server*, which was just installed, lists no tools, if so, and what it may need."""
+    if server.get("tools") != 0:
+        return
+    server_id = clean(server["id"])
+    values, secrets = await bus.manager.call("GetConfig", "s", [server["id"]])
+    keys = [str(known["key"]) for known in server.get("configurable-properties", ())]
+    if unset := [clean(key) for key in keys if key not in values and key not in secrets]:
+        note(
+            f"{server_id} lists no tools yet. It may need settings ({', '.join(unset)});"
+            f" 'mcpctl config get {server_id}' shows them."
+        )
+    else:
+        note(f"{server_id} lists no tools. If it should, its documentation says what it needs.")
+
+
 def _may_have_map() -> bool:
     """Whether somebody wrote a file of the map: what reads all of them takes its time to import.
 
