@@ -17,7 +17,7 @@ _NETWORK: Final = "network"
 
 
 def plan_lines(items: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> list[str]:
-    """*items* in lines: where it is from, its packages, what is started, what it may do, what has to be set,
+    """*items* in lines: where it is from, its size and packages, what is started, what it may do, what has to be set,
     and who vouches for it.
 
     The number of packages is shown, if *verbose* each of them with its version and hash.
@@ -47,6 +47,7 @@ def _rows(items: Sequence[Mapping[str, Any]], *, verbose: bool) -> Iterator[tupl
     for item in items:
         kinds[str(item.get("kind", ""))].append(item)
     yield from (("from", _words(item, "label", *_PINNED)) for item in kinds["source"])
+    yield from (("size", _size(str(item.get("key", "")))) for item in kinds["size"])
     if verbose:
         yield from (("packages", _words(item, *_PINNED)) for item in kinds["package"])
     elif kinds["package"]:
@@ -66,6 +67,11 @@ def _rows(items: Sequence[Mapping[str, Any]], *, verbose: bool) -> Iterator[tupl
 
 def _words(item: Mapping[str, Any], *keys: str) -> str:
     return "  ".join(str(item[key]) for key in keys if item.get(key))
+
+
+def _size(digits: str) -> str:
+    """*digits*, a number of bytes, in MiB."""
+    return f"{int(digits) / 2**20:.1f} MiB" if digits.isascii() and digits.isdigit() else digits
 
 
 def _command(item: Mapping[str, Any]) -> str:

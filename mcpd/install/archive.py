@@ -65,6 +65,10 @@ class ArchiveFile:
             )
         return found
 
+    def size(self) -> int:
+        """Bytes of it, once it is here."""
+        return self._path.stat().st_size
+
     async def extract(self) -> Path:
         """Unpack it; returns the directory.
 

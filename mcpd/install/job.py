@@ -97,7 +97,8 @@ class PlanItem:
     """One thing that an installation comes to, for whoever is to agree."""
 
     kind: str
-    """``source``, ``package``, ``command``, ``permission``, ``variable``, ``run-as``, ``setting`` or ``verified``."""
+    """``source``, ``size``, ``package``, ``command``, ``permission``, ``variable``, ``run-as``, ``setting`` or
+    ``verified``."""
     key: str
     label: str = ""
     version: str = ""

@@ -53,7 +53,8 @@ class McpbRecipe:
         self._type = str(manifest["server"]["type"])
         self._file = LockedFile(self._archive.name, bundle.version, f"sha256:{digest}")
         described = self._bench.entry.stdio is not None
-        return Resolution((self._file,), None if described else merged(self._bench.entry, bundle, origin))
+        entry = None if described else merged(self._bench.entry, bundle, origin)
+        return Resolution((self._file,), entry, await in_thread(self._archive.size))
 
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""

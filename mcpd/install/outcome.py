@@ -51,6 +51,8 @@ class Resolution:
     """What will be fetched."""
     entry: Entry | None = None
     """The entry with what the source itself says, of a source that describes its server; None: as it was."""
+    size: int = 0
+    """Bytes of the files; 0 where the source does not say."""
 
 
 class Recipe(Protocol):

@@ -74,7 +74,7 @@ class Pipeline:
                 job.answers = plan.answers
                 bench.entry = plan.entry
             # Nobody is waited for while others could work.
-            job.show_plan(plan.items(resolution.files))
+            job.show_plan(plan.items(resolution.files, resolution.size))
             if plan.is_dry_run:
                 raise Cancelled(PLAN_ONLY)
             if plan.needs:

@@ -93,17 +93,13 @@ class Plan:
             return None
         return RECIPES[SourceType(source.type)](bench, source)
 
-    def items(self, files: Iterable[LockedFile]) -> Iterator[PlanItem]:
-        """What is going to be done, for whoever is to agree; *files* are what will be fetched."""
-        entry, source = self.entry, self.entry.source
+    def items(self, files: Iterable[LockedFile], size: int = 0) -> Iterator[PlanItem]:
+        """What is going to be done, for whoever is to agree; *files* will be fetched, of *size* bytes if not 0."""
+        entry = self.entry
         if self.verified:
             yield PlanItem("verified", self.verified)
-        if source is not None and not self.remote:
-            where = ("" if self.is_given else strip_credentials(source.url)) or source.package or source.path
-            integrity = f"sha256:{source.sha256}" if source.sha256 else ""
-            yield PlanItem("source", where, str(source.type), source.rev or source.version or entry.version, integrity)
-            for file in files:
-                yield PlanItem("package", file.name, file.file, file.version, file.integrity)
+        if entry.source is not None and not self.remote:
+            yield from self._fetched(entry.source, files, size)
         for transport in entry.transports:
             if transport.runs_here and (transport is entry.stdio or transport is entry.remote):
                 command = " ".join([transport.command, *transport.args]).strip()
@@ -117,6 +113,19 @@ class Plan:
             yield PlanItem("run-as", "system")
         for prop in self.answers.missing():
             yield PlanItem("setting", prop.key, prop.label)
+
+    def _fetched(self, source: Source, files: Iterable[LockedFile], size: int) -> Iterator[PlanItem]:
+        """The *source*, and what will be fetched from it; the entry says how much where nothing else does."""
+        where = ("" if self.is_given else strip_credentials(source.url)) or source.package or source.path
+        integrity = f"sha256:{source.sha256}" if source.sha256 else ""
+        version = source.rev or source.version or self.entry.version
+        yield PlanItem("source", where, str(source.type), version, integrity)
+        stated = self.entry.size
+        size = size or (stated if isinstance(stated, int) else 0)
+        if 0 < size < 1 << 64:
+            yield PlanItem("size", str(int(size)))
+        for file in files:
+            yield PlanItem("package", file.name, file.file, file.version, file.integrity)
 
     def manifest(self, transports: list[Any], version: str) -> Manifest:
         """The manifest to activate, without the values given for this installation."""

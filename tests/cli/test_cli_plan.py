@@ -23,6 +23,7 @@ NETWORK = {"kind": "permission", "key": "network", "label": "", "sensitive": Fal
 UNVERIFIED = NETWORK | {"kind": "unverified", "key": "npm some-server", "label": "no trusted key vouches for it"}
 PLAN: list[dict[str, Any]] = [
     {"kind": "source", "key": "some-server", "label": "npm", "version": "1.0"},
+    {"kind": "size", "key": "3250586"},
     {
         "kind": "package",
         "key": "some-server",
@@ -46,6 +47,7 @@ EACH = [
 ]
 SHOWN = [
     "  from         npm  some-server  1.0",
+    "  size         3.1 MiB",
     "  packages     2  (--verbose lists them with their hashes)",
     "  starts       npx some-server",
     "               https://example.com/mcp  (sse)",
@@ -61,7 +63,7 @@ SHOWN = [
 
 def test_a_plan_says_everything() -> None:
     assert plan_lines(PLAN) == SHOWN
-    assert plan_lines(PLAN, verbose=True) == [SHOWN[0], *EACH, *SHOWN[2:]]
+    assert plan_lines(PLAN, verbose=True) == [*SHOWN[:2], *EACH, *SHOWN[3:]]
 
 
 @pytest.mark.parametrize("command", ["install", "update"])
@@ -84,7 +86,7 @@ async def test_a_plan_is_a_screenful_unless_all_packages_are_asked_for(
     if command == "install":
         assert len((await mcpctl("install", "calculator", "--dry-run")).out.splitlines()) < 24
         verbose = (await mcpctl("install", "calculator", "--dry-run", "-v")).out.splitlines()
-        assert [item["key"] for item in packages] == [line.split()[0] for line in verbose[4:49]]
+        assert [item["key"] for item in packages] == [line.split()[0] for line in verbose[5:50]]
         as_json = json.loads((await mcpctl("install", "calculator", "--dry-run", "--json")).out)
         assert as_json["plan"] == [*PLAN, *packages]
 
@@ -195,7 +197,7 @@ async def test_what_was_shown_before_a_value_was_asked_for_is_not_shown_again(
     job.end()
     _, err = await process.communicate()
     shown = [line for line in err.decode().splitlines() if line.startswith("  ")]
-    assert shown == [SHOWN[0], *SHOWN[2:], SHOWN[1]]
+    assert shown == [*SHOWN[:2], *SHOWN[3:], SHOWN[2]]
 
 
 async def test_a_dry_run_ends_once_the_plan_is_known(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

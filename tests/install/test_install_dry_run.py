@@ -80,6 +80,16 @@ async def test_nothing_is_installed_or_asked(world: World, tmp_path: Path, kind:
     assert not world.paths.user.generations.joinpath(HELLO).exists()
 
 
+@pytest.mark.parametrize(("kind", "said"), [("local", 2048), ("archive", "2 KiB"), ("archive", -1), ("mcpb", 1)])
+async def test_the_plan_has_the_size_that_a_registry_says_or_a_bundle_has(
+    world: World, tmp_path: Path, kind: str, said: object
+) -> None:
+    document = local(tmp_path, source=source_of(kind, tmp_path), size=said)
+    plan = only_planned(world, await world.install(document, dry_run=True))
+    known = {"local": "2048", "mcpb": str((tmp_path / "hello.mcpb").stat().st_size) if kind == "mcpb" else ""}
+    assert plan.get("size", []) == ([known[kind]] if kind in known else [])
+
+
 async def test_packages_are_named_with_what_they_hash_to(
     world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
 ) -> None:
