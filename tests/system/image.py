@@ -40,7 +40,11 @@ PACKAGE_NEEDS: Final = (
     "python3-tomlkit", "python3-uvicorn", "python3-uvloop", "python3-venv", "xdg-dbus-proxy",
 )  # fmt: skip
 """What mcpd depends on, where it is installed from the work tree instead of a package."""
-NSPAWN: Final = ("systemd-nspawn", "--quiet", "--register=no", "--keep-unit")
+NSPAWN: Final = (
+    "systemd-nspawn", "--quiet", "--register=no", "--keep-unit",
+    # A machine has these; the filter for containers leaves them out.
+    "--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self @keyring",
+)  # fmt: skip
 NSPAWN_ENVIRONMENT: Final = {"SYSTEMD_NSPAWN_API_VFS_WRITABLE": "yes", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
 """Without a writable /proc no sandbox in the machine may have one of its own."""
 PASSWORDS: Final = {"alice": "alice", "bob": "bob", "admin": "admin", "carol": "carol"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Descriptors and set-user-ID files that would lead out of a sandbox."""
+"""Descriptors, keys and set-user-ID files that would lead out of a sandbox."""
 
 from __future__ import annotations
 
@@ -63,6 +63,20 @@ for mode in (0o4755, 0o2755):
         print("refused")
 os.unlink("shell")
 """
+ADD_KEY = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+key = libc.syscall({add_key}, b"user", b"ticket", b"secret", 6, -4)
+assert key > 0, ctypes.get_errno()
+print(key)
+"""
+READ_KEY = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+found = ctypes.create_string_buffer(99)
+print(libc.syscall({keyctl}, 11, {key}, found, 99), libc.syscall({keyctl}, 10, -4, b"user", b"ticket", 0),
+      "ticket" in open("/proc/keys").read() if os.path.exists("/proc/keys") else False)
+"""
 
 
 @pytest.mark.parametrize("kind", ["socket", "directory"])
@@ -88,3 +102,11 @@ def test_another_users_directory_opens_nothing_for_a_server_with_the_network(mac
     assert bob.stdout.readline() == b"listening\n"
     with running(machine, "online", "carol") as server:
         assert server.python(CONNECT).startswith("denied: ")
+
+
+def test_a_server_reads_none_of_its_users_keys(machine: Machine) -> None:
+    x86 = machine.run("uname", "-m").stdout.strip() == "x86_64"
+    key = machine.python(ADD_KEY.format(add_key=248 if x86 else 217), "carol").strip()
+    install(machine, "own", "carol")
+    with running(machine, "own", "carol") as server:
+        assert server.python(READ_KEY.format(key=key, keyctl=250 if x86 else 219)) == "-1 -1 False\n"
