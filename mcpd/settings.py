@@ -77,7 +77,10 @@ class BridgeSettings(_Section):
     """The HTTP front."""
 
     listen: str = ""
-    """``HOST:PORT`` on loopback for a user's bridge, port 0 for a free one; empty for the unix socket only."""
+    """``HOST:PORT`` on loopback for a user's bridge, port 0 for a free one; empty for the unix sockets only.
+
+    Others can take it while the bridge does not run: where there is systemd, use ``mcpd-bridge-tcp.socket``.
+    """
     idle_timeout: Seconds = 300
     """Seconds without a call until a session ends."""
     call_timeout: Seconds = 30

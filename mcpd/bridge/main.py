@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,21 +17,20 @@ from mcpd.bridge.allocator import keep_large_blocks, settle
 from mcpd.bridge.arguments import build_parser
 from mcpd.bridge.budget import DEFAULT_TOTAL, SHARES, Budget
 from mcpd.bridge.callers import Everybody, OneUser
-from mcpd.bridge.http import listeners
+from mcpd.bridge.http import listeners, tcp_owner
 from mcpd.bridge.http.gate import Gate
 from mcpd.bridge.http.sign_in import SignIn
-from mcpd.bridge.http.tokens import TokenFile, Tokens, load_token, read_token
+from mcpd.bridge.http.tokens import TokenFile, Tokens, load_token, read_token, remove_token
 from mcpd.bridge.parts import Options, Parts
 from mcpd.bridge.places import places
 from mcpd.bridge.site import Site
 from mcpd.bridge.tasks import Tasks
 from mcpd.bridge.upstream.commands import CommandSource, from_arguments, from_file
 from mcpd.bridge.upstream.hops import Passes
-from mcpd.errors import InvalidArgument, McpdError, from_oserror
+from mcpd.errors import Busy, InvalidArgument, McpdError, from_oserror
 
 if TYPE_CHECKING:
     import argparse
-    import socket
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from mcpd.bridge.callers import Admission
@@ -227,9 +227,8 @@ def _run_mcpd(arguments: argparse.Namespace) -> None:
                 stack.callback(path.unlink, missing_ok=True)
         # Each user needs another port, so that of mcpd.toml is for the bridges of users.
         listen = arguments.listen or ("" if system else chosen.listen)
-        if listen:
-            site.port_changes = listen.endswith(":0")
-            sockets.append(listeners.tcp_listener(listen, remote=False))
+        site.port_changes = listen.endswith(":0")
+        _add_tcp(sockets, listen, None if system else files.token, by_hand=bool(arguments.listen))
         holds_all = len(sockets) == passed
         if not holds_all and not system:
             stack.callback(files.url.unlink, missing_ok=True)
@@ -249,6 +248,39 @@ def _run_mcpd(arguments: argparse.Namespace) -> None:
                 check=lambda: warn_if_unreachable(system=system),
             ),
         )
+
+
+def _add_tcp(sockets: list[socket.socket], listen: str, token: Path | None, *, by_hand: bool) -> None:
+    """Listen on the address *listen*, too, if there is one; a user's bridge that listens on TCP has a *token*.
+
+    Raises :class:`~mcpd.errors.Busy` if the address is taken and was given *by_hand*. One of the settings that is taken
+    does not keep the other sockets from being served.
+    """
+    if token is not None and (listen or any(each.family != socket.AF_UNIX for each in sockets)):
+        load_token(token)
+    if not listen:
+        return
+    try:
+        sockets.append(listeners.tcp_listener(listen, remote=False))
+    except Busy:
+        if by_hand or token is None:
+            raise
+        _give_up(listen, token)
+
+
+def _give_up(address: str, token: Path) -> None:
+    """Log that *address* is taken; if another user has it, remove *token*, which clients may have sent there."""
+    uids = tcp_owner.listening(*listeners.split_address(address))
+    if uids == {os.getuid()}:
+        log.error("%s is in use by another program of yours, so it is not served", address)
+        return
+    remove_token(token)
+    log.error(
+        "%s BELONGS TO %s, to whom clients may have sent the token: it is void, and the address is not served. Have the"
+        " address freed, or use mcpd-bridge-tcp.socket instead of [bridge] listen; then ask for a token again",
+        address,
+        ", ".join(f"uid {uid}" for uid in sorted(uids)) or "another user",
+    )
 
 
 def _opener(site: Site, files: Places, stack: contextlib.ExitStack) -> Callable[[], Awaitable[str]]:
@@ -297,7 +329,6 @@ def _options(chosen: BridgeSettings, arguments: argparse.Namespace) -> Options:
 def _admission(files: Places, *, system: bool) -> Admission:
     if system:
         return Everybody(Tokens(files.token))
-    load_token(files.token)
     return OneUser(os.getuid(), TokenFile(files.token))
 
 
@@ -316,16 +347,15 @@ class _Run:
 def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | None = None) -> None:
     """Serve until the end."""
     import asyncio  # noqa: PLC0415
-    import socket as socket_module  # noqa: PLC0415
 
     import uvloop  # noqa: PLC0415
 
     from mcpd.bridge.http.server import Service, serve  # noqa: PLC0415
 
     site = parts.site
-    tcp = [each for each in sockets if each.family != socket_module.AF_UNIX]
+    tcp = [each for each in sockets if each.family != socket.AF_UNIX]
     urls = site.urls = [listeners.url_of(each, site.scheme) for each in tcp]
-    own = [each.getsockname() for each in sockets if each.family == socket_module.AF_UNIX]
+    own = [each.getsockname() for each in sockets if each.family == socket.AF_UNIX]
 
     def ready() -> None:
         for url in urls:
@@ -333,9 +363,13 @@ def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | N
         whom = "for this user only" if run is None or not run.system else "for those who may open it"
         for path in own:
             log.info("listening on the unix socket %s, %s", path, whom)
-        if run is not None and urls and not run.system:
+        if run is None or run.system:
+            return
+        if urls:
             run.files.url.write_text(urls[0] + "\n", encoding="ascii")
             log.info("clients of the URL send the token in %s", run.files.token)
+        else:
+            run.files.url.unlink(missing_ok=True)
 
     service = Service(ready) if run is None else Service(ready, run.reload, run.idle_exit)
 

@@ -36,6 +36,8 @@ if count:
     os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(count))
 os.execv(sys.executable, [sys.executable, *sys.argv[2 + count:]])
 """
+NOBODY = 65533
+"""A uid that is nobody here."""
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
@@ -403,3 +405,93 @@ def test_one_user_cannot_take_all_connections(start: Callable[..., Program]) -> 
             bridge.hear("STATUS=0 sessions, 16 connections")
             crowd.communicate()
         assert [status for status, _, _ in ask_as(2001, path, ("GET", "/health", None, {}))] == [200]
+
+
+# ------------------------------------------------------------------------------------- an address that is taken
+
+
+@pytest.fixture
+def taken() -> Iterator[socket.socket]:
+    """A port of loopback at which a program of this user listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+@pytest.fixture
+def squatted(taken: socket.socket) -> socket.socket:
+    """A port of loopback at which another user listens."""
+    os.fchown(taken.fileno(), NOBODY, -1)
+    return taken
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    """The file with the token that the user's clients send."""
+    file = tmp_path / "STATE_HOME/mcp/bridge.token"
+    file.parent.mkdir(parents=True)
+    file.write_text("captured-captured-captured\n")
+    file.chmod(0o600)
+    return file
+
+
+def address(listener: socket.socket) -> str:
+    return "{}:{}".format(*listener.getsockname())
+
+
+def status(listener: str, token: str) -> int:
+    headers = {**BOTH, "Authorization": f"Bearer {token.strip()}"}
+    return httpx2.post(f"http://{listener}/mcp/s", headers=headers, json=PING, trust_env=False).status_code
+
+
+@needs_root
+def test_a_bridge_whose_address_another_user_has_serves_its_unix_sockets_and_withdraws_the_token(
+    start: Callable[..., Program], passed: socket.socket, squatted: socket.socket, token: Path
+) -> None:
+    captured = token.read_text()
+    bridge = start(*BRIDGE, sockets=[passed], MCPD_BRIDGE_LISTEN=address(squatted))
+    bridge.hear("READY=1")
+    with over(passed.getsockname()) as http:
+        assert http.get("/health").status_code == 200
+    assert f"{address(squatted)} BELONGS TO uid {NOBODY}" in bridge.said()
+    assert not token.exists()
+    assert bridge.end() == 0
+    squatted.close()
+    url = token.parents[2] / "RUNTIME_DIR/mcp/bridge.url"
+    url.parent.mkdir()
+    again = start(*BRIDGE, sockets=[passed], MCPD_BRIDGE_LISTEN="127.0.0.1:0")
+    again.hear("READY=1")
+    eventually(lambda: url.exists() and url.read_text(), "the URL is told")
+    free = url.read_text().strip().removeprefix("http://")
+    assert [status(free, shown) for shown in (captured, token.read_text())] == [401, 503]
+
+
+def test_a_bridge_whose_address_its_own_user_has_serves_its_unix_sockets_and_keeps_the_token(
+    start: Callable[..., Program], passed: socket.socket, taken: socket.socket, token: Path
+) -> None:
+    before = token.read_text()
+    bridge = start(*BRIDGE, sockets=[passed], MCPD_BRIDGE_LISTEN=address(taken))
+    bridge.hear("READY=1")
+    with over(passed.getsockname()) as http:
+        assert http.get("/health").status_code == 200
+    assert f"{address(taken)} is in use by another program of yours" in bridge.said()
+    assert token.read_text() == before
+
+
+def test_an_address_on_the_command_line_that_is_taken_is_an_error(
+    start: Callable[..., Program], passed: socket.socket, taken: socket.socket
+) -> None:
+    bridge = start(*BRIDGE, "--listen", address(taken), sockets=[passed])
+    assert bridge.process.wait(PATIENCE) == 1
+    assert "is in use by another program" in bridge.said()
+
+
+def test_a_bridge_without_tcp_makes_no_token_and_leaves_no_url(
+    start: Callable[..., Program], passed: socket.socket, tmp_path: Path
+) -> None:
+    url = tmp_path / "RUNTIME_DIR/mcp/bridge.url"
+    url.parent.mkdir()
+    url.write_text("http://127.0.0.1:1\n")
+    bridge = start(*BRIDGE, sockets=[passed])
+    bridge.hear("READY=1")
+    assert not (tmp_path / "STATE_HOME/mcp/bridge.token").exists()
+    eventually(lambda: not url.exists(), "the URL is withdrawn")

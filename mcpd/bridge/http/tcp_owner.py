@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which user of this machine is at the other end of a TCP connection of loopback."""
+"""Users of this machine at TCP sockets of loopback, as the kernel's tables have them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED: Final = b"01"
+_LISTEN: Final = b"0A"
 
 
 def owner_of(peer: Peer) -> int | None:
@@ -35,6 +36,32 @@ def owner_of(peer: Peer) -> int | None:
                 if len(cells) > 7 and (cells[1], cells[2]) == ends and cells[3] == _ESTABLISHED:
                     return int(cells[7])
     return None
+
+
+def listening(host: str, port: int) -> frozenset[int]:
+    """Return the uids of the sockets that take connections to *host*:*port* on this machine; empty if nobody listens.
+
+    As in the kernel, a socket of this address goes before one of all addresses.
+    """
+    narrow, wide = ((table, table.name.endswith("6")) for table in _TABLES)
+    if ipaddress.ip_address(host).version == 6:
+        places = [(wide, host), (wide, "::")]
+    else:
+        places = [(narrow, host), (wide, host), (narrow, "0.0.0.0"), (wide, "::")]  # noqa: S104 - it is looked for
+    found: dict[tuple[Path, bytes], set[int]] = {}
+    for table in _TABLES:
+        try:
+            rows = table.read_bytes().splitlines()
+        except OSError:
+            continue
+        for row in rows:
+            cells = row.split(None, 8)
+            if len(cells) > 7 and cells[3] == _LISTEN:
+                found.setdefault((table, cells[1]), set()).add(int(cells[7]))
+    for (table, is_wide), address in places:
+        if uids := found.get((table, _as_shown(address, port, wide=is_wide))):
+            return frozenset(uids)
+    return frozenset()
 
 
 def _as_shown(host: str, port: int | None, *, wide: bool) -> bytes:

@@ -139,6 +139,14 @@ def write_token(path: Path, *, prefix: str = "") -> str:
     return _put(path, prefix, lambda fresh: fresh.replace(path))
 
 
+def remove_token(path: Path) -> None:
+    """Remove the token in *path*, if there is one: nobody gets in with it, and no client finds another one there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise from_oserror(error, f"removing {path}") from error
+
+
 def _put(path: Path, prefix: str, place: Callable[[Path], object]) -> str:
     """Have a new token put at *path* by *place*, which gets a file that holds it whole, also after a power cut."""
     token = prefix + secrets.token_urlsafe(32)
