@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SYSTEM_UNITS: Final = ("mcpd.service", "mcpd-spawn@.service", "mcpd-build@.service", "mcpd-bridge.service")
-USER_UNITS: Final = ("mcpd.service", "mcpd-bridge.service")
+USER_UNITS: Final = ("mcpd.service", "mcpd-bridge.service", "mcpd-bridge-lost.service")
 VENDOR: Final = (Path("/usr/lib/systemd"), Path("/lib/systemd"), Path("/usr/local/lib/systemd"))
 """Where packages put units."""
 _INSTANCE: Final = "doctor"

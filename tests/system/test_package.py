@@ -37,6 +37,7 @@ PLACES: Final = """
 /usr/lib/systemd/user/mcpd.service root:root 644
 /usr/lib/systemd/user/mcpd-bridge.service root:root 644
 /usr/lib/systemd/user/mcpd-bridge.socket root:root 644
+/usr/lib/systemd/user/mcpd-bridge-lost.service root:root 644
 /usr/lib/sysusers.d/mcpd.conf root:root 644
 /usr/lib/tmpfiles.d/mcpd.conf root:root 644
 /usr/share/dbus-1/system.d/org.mcpd.Mcp1.conf root:root 644
