@@ -28,7 +28,17 @@ def show(units: Sequence[str], properties: Iterable[str], *, system: bool) -> li
     except (OSError, subprocess.SubprocessError):
         return []
     blocks = done.stdout.strip("\n").split("\n\n") if units else []
-    return [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+    return [_read(block) for block in blocks]
+
+
+def _read(block: str) -> dict[str, str]:
+    """Return the properties of one unit; what has several lines, as Listen= of a socket, has its values in lines."""
+    found: dict[str, str] = {}
+    for line in block.splitlines():
+        key, separator, value = line.partition("=")
+        if separator:
+            found[key] = f"{found[key]}\n{value}" if key in found else value
+    return found
 
 
 def figures(sessions: Sequence[Mapping[str, object]], *, system: bool) -> list[dict[str, int | float]]:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +20,8 @@ SERVER: Final = Path(__file__).parents[1] / "bridge/fixtures/stdio_server.py"
 SOCKET: Final = "/run/mcp/bridge.sock"
 WEB: Final = "127.0.0.1:7411"
 SERVICE: Final = "mcpd-bridge.service"
+PORT: Final = "mcpd-bridge-tcp.socket"
+LOST: Final = "mcpd-bridge-lost.service"
 MANAGER: Final = ("org.mcpd.Mcp1", "/org/mcpd/Mcp1", "org.mcpd.Mcp1.Manager")
 DROP_IN: Final = f"/run/systemd/system/{SERVICE}.d/50-test.conf"
 ASK: Final = """
@@ -53,6 +57,24 @@ for number in range(25):
     connection.close()
     time.sleep(chance.uniform(0.2, 0.4))
 print("all answered")
+"""
+TAKE: Final = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    print("taken", flush=True)
+    while True:
+        client, _ = listener.accept()
+        with client:
+            print(client.recv(65536).decode().partition("Bearer ")[2].partition("\\r\\n")[0], flush=True)
+            client.sendall(b"HTTP/1.1 503 -\\r\\nContent-Length: 0\\r\\n\\r\\n")
+"""
+GREET: Final = """
+import socket, sys
+with socket.socket(socket.AF_UNIX) as client:
+    client.settimeout(30)
+    client.connect(sys.argv[1])
+    client.sendall(b'{"server": "own"}\\n')
+    print(client.recv(65536).decode())
 """
 SPAWN: Final = """
 import asyncio, sys
@@ -325,6 +347,88 @@ def test_a_users_bridge_starts_by_its_socket_and_serves_its_user_alone(shared: M
         assert ask(shared, "alice", path, HEALTH)[0][0] == 200
     finally:
         shared.run("systemctl", "--user", "stop", SERVICE, user="alice", check=False)
+
+
+def log_out(machine: Machine, user: str) -> None:
+    machine.run("systemctl", "stop", f"user@{machine.uid(user)}.service")
+
+
+def log_in(machine: Machine, user: str) -> None:
+    machine.run("systemctl", "start", f"user@{machine.uid(user)}.service")
+
+
+@pytest.fixture
+def on_tcp(shared: Machine) -> Iterator[Machine]:
+    """The machine with a carol whose bridge has its own port."""
+    shared.run("systemctl", "--user", "enable", PORT, user="carol")
+    log_out(shared, "carol")
+    log_in(shared, "carol")
+    try:
+        yield shared
+    finally:
+        log_in(shared, "carol")
+        shared.run("systemctl", "--user", "disable", PORT, user="carol")
+        log_out(shared, "carol")
+        shared.run("rm", "-f", "/home/carol/.local/state/mcp/bridge.token")
+        log_in(shared, "carol")
+
+
+def of_carol(machine: Machine, unit: str) -> str:
+    return machine.property(unit, "ActiveState", "--user", user="carol")
+
+
+@contextmanager
+def taken_by_bob(machine: Machine, port: int) -> Iterator[Iterator[str]]:
+    """Have bob listen at *port*; the tokens that he is sent."""
+    taking = machine.popen("/usr/bin/python3", "-c", TAKE, str(port), user="bob", stdout=subprocess.PIPE)
+    try:
+        lines = (line.decode().strip() for line in taking.stdout or ())
+        assert next(lines) == "taken"
+        yield lines
+    finally:
+        taking.terminate()
+        taking.wait()
+
+
+def test_a_users_port_is_held_from_login_on(on_tcp: Machine) -> None:
+    port = 20_000 + on_tcp.uid("carol")
+    assert (of_carol(on_tcp, PORT), of_carol(on_tcp, SERVICE)) == ("active", "inactive")
+    taking = on_tcp.run("/usr/bin/python3", "-c", TAKE, str(port), user="bob", check=False)
+    assert "Address already in use" in taking.stderr
+    token = on_tcp.mcpctl("--user", "token", user="carol").stdout.strip()
+    answers = ask(on_tcp, "carol", f"127.0.0.1:{port}", call("pid", "own"), call("pid", "own", token=token))
+    assert [status for status, _ in answers] == [401, 200]
+
+
+def test_who_takes_a_users_port_before_the_login_gets_nothing_that_is_of_use(on_tcp: Machine) -> None:
+    bob, port = on_tcp.uid("bob"), 20_000 + on_tcp.uid("carol")
+    where, file = f"127.0.0.1:{port}", "/home/carol/.local/state/mcp/bridge.token"
+    runtime = f"/run/user/{on_tcp.uid('carol')}/mcp"
+    token = on_tcp.mcpctl("--user", "token", user="carol").stdout.strip()
+    log_out(on_tcp, "carol")
+    with taken_by_bob(on_tcp, port) as captured:
+        ask(on_tcp, "carol", where, ("GET", "/mcp/own", None, {"Authorization": f"Bearer {token}"}))
+        assert next(captured) == token
+        log_in(on_tcp, "carol")
+        assert of_carol(on_tcp, PORT) == "failed"
+        on_tcp.wait_until(lambda: of_carol(on_tcp, LOST) == "failed", "the token is withdrawn")
+        told = " ".join(str(entry["MESSAGE"]) for entry in on_tcp.journal(f"_SYSTEMD_USER_UNIT={LOST}"))
+        assert f"{where} belongs to uid {bob} (bob)" in told
+        assert "the old one is void" in told
+        assert token not in told
+        assert on_tcp.run("test", "-e", file, check=False).returncode
+        assert text_of(ask(on_tcp, "carol", f"{runtime}/bridge.sock", call("echo", "own", text="hi"))[0]) == "hi"
+        assert json.loads(on_tcp.python(GREET, "carol", f"{runtime}/stdio.sock")) == {"ok": True}
+        refused = on_tcp.mcpctl("--user", "token", user="carol", check=False)
+        assert (refused.returncode, refused.stdout, f"uid {bob} (bob)" in refused.stderr) == (1, "", True)
+        doctor = on_tcp.mcpctl("--user", "doctor", user="carol", check=False)
+        assert f"fail  bridge port: {where} belongs to uid {bob} (bob)" in doctor.stdout
+    on_tcp.run("systemctl", "--user", "stop", SERVICE, user="carol")
+    on_tcp.run("systemctl", "--user", "restart", PORT, user="carol")
+    renewed = on_tcp.mcpctl("--user", "token", user="carol").stdout.strip()
+    answers = ask(on_tcp, "bob", where, call("pid", "own", token=token))
+    answers += ask(on_tcp, "carol", where, call("pid", "own", token=renewed))
+    assert [status for status, _ in answers] == [401, 200]
 
 
 @pytest.mark.parametrize(

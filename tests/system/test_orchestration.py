@@ -65,3 +65,20 @@ def test_C24_what_root_publishes_everybody_deploys_and_nobody_else_signs(machine
     machine.mcpctl("--system", "client", "deploy", "zed", "--yes", user="alice")
     assert '"shared"' in machine.read("/home/alice/.config/zed/settings.json")
     machine.run("rm", "/etc/mcp/scripts/shared.py")
+
+
+def test_a_configuration_with_urls_has_the_port_of_whoever_deploys_it(machine: Machine) -> None:
+    machine.write("/etc/mcp/scripts/shared.py", SCRIPT)
+    machine.mcpctl("client", "publish", "claude-code", "--profile", "http")
+    deploy = ("--system", "client", "deploy", "claude-code", "--profile", "http", "--yes")
+    for user in ("alice", "bob"):
+        refused = machine.mcpctl(*deploy, user=user, check=False)
+        assert (refused.returncode, "enable --now mcpd-bridge-tcp.socket" in refused.stderr) == (1, True)
+        machine.run("systemctl", "--user", "stop", "mcpd-bridge.service", user=user)
+        machine.run("systemctl", "--user", "start", "mcpd-bridge-tcp.socket", user=user)
+        machine.mcpctl(*deploy, user=user)
+        written = json.loads(machine.read(f"/home/{user}/.claude.json"))["mcpServers"]
+        assert written["shared"]["url"] == f"http://127.0.0.1:{20_000 + machine.uid(user)}/mcp/shared"
+        machine.run("systemctl", "--user", "stop", "mcpd-bridge.service", "mcpd-bridge-tcp.socket", user=user)
+        machine.run("rm", f"/home/{user}/.claude.json")
+    machine.run("rm", "/etc/mcp/scripts/shared.py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli import prompt
+from mcpd.cli import bridge_tcp, prompt
 from mcpd.cli.client_machine import Machine
 from mcpd.cli.client_output import print_diff
 from mcpd.cli.client_runtime import artifact_of, draft_note, profile_option, scope, stale_note
@@ -14,9 +14,10 @@ from mcpd.cli.commands.client_drafts import has_news, say_published
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.errors import Cancelled, InvalidArgument, McpdError
+from mcpd.servers.orchestration.addresses import read_address
 from mcpd.servers.orchestration.dialects import to_client
 from mcpd.servers.orchestration.faults import PolicyViolation, ValidationFailed
-from mcpd.servers.orchestration.payload import TOKEN
+from mcpd.servers.orchestration.payload import BRIDGE, TOKEN, rebased, uses_bridge
 from mcpd.servers.orchestration.publishing import FROM_NOBODY
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def deploy(args: argparse.Namespace) -> int:
     if follows and not args.dry_run:
         machine.configurations.renewed(args.client, args.profile)
     release = _checked(machine, args)
-    entries = to_client(family, _entries(release.payload if upcoming is None else upcoming))
+    entries = _written(machine, family, _entries(release.payload if upcoming is None else upcoming))
     plan = machine.deployments.plan(family, machine.file(family, args.file), entries, take_over=args.take_over)
     if not args.json:
         _show_plan(args, machine, plan)
@@ -69,6 +70,21 @@ def deploy(args: argparse.Namespace) -> int:
     if done is not None:
         _say_deployed(args, machine, plan, release)
     return 0
+
+
+def _written(machine: Machine, family: Family, entries: dict[str, Any]) -> dict[str, JsonValue]:
+    """Return *entries* as they are written on this machine.
+
+    Raises :class:`~mcpd.errors.McpdError` if the client would send the bridge's token to another user of it.
+    """
+    if uses_bridge(entries):
+        entries = rebased(entries, BRIDGE, bridge_tcp.base_url(machine.paths))
+    for name, entry in entries.items():
+        if "url" in entry and TOKEN in _variables(family, {name: entry}):
+            address = read_address(entry["url"])
+            if address.is_local:
+                bridge_tcp.check_url(address.normal)
+    return to_client(family, entries)
 
 
 def _publish_first(args: argparse.Namespace, configurations: Orchestration) -> None:

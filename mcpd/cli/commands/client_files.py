@@ -7,9 +7,11 @@ The files are the caller's, also where the configurations are the system's.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.cli import bridge_tcp
 from mcpd.cli.client_machine import Machine, file_option
 from mcpd.cli.client_output import masked_changes, moment, print_changes
 from mcpd.cli.client_runtime import artifact_of, profile_option, short, stale_note
@@ -19,8 +21,9 @@ from mcpd.cli.clients.merging import holds
 from mcpd.cli.clients.target import snapshot
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, table, warn, write, write_json
-from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError
+from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, ServiceUnavailable
 from mcpd.servers.orchestration.dialects import from_client, to_client
+from mcpd.servers.orchestration.payload import BRIDGE, rebased, uses_bridge
 
 if TYPE_CHECKING:
     import argparse
@@ -215,10 +218,14 @@ def _deployed_profile(machine: Machine, found: Found) -> str | None:
 def _local(machine: Machine, family: Family, release: Release, file: Path) -> tuple[dict[str, JsonValue], list[str]]:
     """What *file* has of the servers that are mcpctl's there or would be, as payloads hold it; the names of others."""
     wanted: Any = release.payload["mcpServers"]
-    written = to_client(family, wanted)
+    base = BRIDGE
+    if uses_bridge(wanted):
+        with suppress(ServiceUnavailable):
+            base = bridge_tcp.base_url(machine.paths)
+    written = to_client(family, rebased(wanted, BRIDGE, base))
     managed = machine.deployments.managed(family.id, file)
     found = read(snapshot(file).data or b"", family.format, family.key, family.shape, str(file))
-    canonical = from_client(family, found)
+    canonical = rebased(from_client(family, found), base, BRIDGE)
     local: dict[str, JsonValue] = {}
     for name, entry in found.items():
         if name in written and holds(entry, written[name]):

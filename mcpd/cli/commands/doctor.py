@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mcpd import __version__
+from mcpd.cli import bridge_tcp
 from mcpd.cli.catalogue_checks import key_checks, source_checks
 from mcpd.cli.checks import Check, local_checks
 from mcpd.cli.mcps_checks import map_checks
@@ -53,6 +54,7 @@ def _machine_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
     logging.getLogger("mcpd").addHandler(logging.NullHandler())
     yield from local_checks(paths, scope)
     yield from key_checks(paths, scope)
+    yield from bridge_tcp.checks(paths, scope)
     yield from _unit_checks(paths, scope)
 
 

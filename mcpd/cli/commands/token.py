@@ -6,19 +6,33 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from mcpd.bridge.http.tokens import load_token, write_token
+from mcpd.bridge.http.tokens import load_token, remove_token, write_token
 from mcpd.bridge.places import places
+from mcpd.cli import bridge_tcp
 from mcpd.cli.bridge import ask
-from mcpd.paths import from_environment
+from mcpd.errors import Busy
+from mcpd.paths import Scope, from_environment
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
+    from mcpd.paths import Paths
+
 
 def token(args: argparse.Namespace) -> int:
-    """Print the caller's token for the bridge; with ``--renew`` another one, and the old one is void."""
+    """Print the caller's token for the bridge; with ``--renew`` another one, and the old one is void.
+
+    Raises :class:`~mcpd.errors.Busy` while clients would send it to another user; with ``--renew`` the old one is void
+    all the same.
+    """
     known = from_environment()
+    scope = Scope.SYSTEM if args.system else Scope.USER
+    if faults := [fault for place in bridge_tcp.places(known, scope) if (fault := place.fault())]:
+        if args.renew:
+            _withdraw(known, scope)
+        left = "the old one is void, and none takes its place" if args.renew else "none is given"
+        raise Busy(f"{'; '.join(faults)}, and clients would send the token there: {left}; see 'mcpctl doctor'")
     if args.system:
         found = _of_system(places(known.system).socket, renew=args.renew)
     else:
@@ -26,6 +40,13 @@ def token(args: argparse.Namespace) -> int:
         found = write_token(file) if args.renew else load_token(file)
     sys.stdout.write(found + "\n")
     return 0
+
+
+def _withdraw(known: Paths, scope: Scope) -> None:
+    if scope is Scope.SYSTEM:
+        _of_system(places(known.system).socket, renew=True)
+    else:
+        remove_token(places(known.user).token)
 
 
 def _of_system(path: Path, *, renew: bool) -> str:

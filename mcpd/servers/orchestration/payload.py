@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from mcpd.model import JsonValue
     from mcpd.servers.orchestration.family import Family
@@ -25,6 +25,11 @@ COMMAND: Final = "mcpctl"
 RUN: Final = "run"
 TOKEN: Final = "MCPD_BRIDGE_TOKEN"  # noqa: S105 - the name of a variable
 """The variable with the token for the bridge; ``mcpctl token`` tells its value."""
+BRIDGE: Final = "http://127.0.0.1:0"
+"""Stands for the bridge of the user who deploys a configuration, where each has another port.
+
+Nothing can listen on port 0, so a client that uses it as it is sends its token nowhere.
+"""
 _MOST_NAMED: Final = 10
 """Servers that one warning names."""
 
@@ -53,6 +58,21 @@ def generate(servers: Iterable[InstalledServer], family: Family, profile: Profil
 def run_entry(server_id: str) -> dict[str, JsonValue]:
     """The entry of the installed server *server_id*: a client that has it starts the server through mcpd."""
     return {"command": COMMAND, "args": [RUN, server_id]}
+
+
+def uses_bridge(entries: Mapping[str, JsonValue]) -> bool:
+    """Return whether a URL in *entries* stands for the bridge of the user who deploys them."""
+    return rebased(entries, BRIDGE, "") != entries
+
+
+def rebased(entries: Mapping[str, JsonValue], old: str, new: str) -> dict[str, JsonValue]:
+    """Return *entries*, those with a URL of the bridge at *old* with that of the bridge at *new*."""
+    found = dict(entries)
+    for name, entry in entries.items():
+        url = entry.get("url") if isinstance(entry, dict) else None
+        if isinstance(entry, dict) and isinstance(url, str) and url.startswith(f"{old}/"):
+            found[name] = {**entry, "url": new + url.removeprefix(old)}
+    return found
 
 
 def _belongs(server: InstalledServer, profile: Profile) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -16,6 +16,7 @@ from mcpd.paths import Paths, Scope
 from mcpd.servers.orchestration.description import VARIABLE, Line, Part
 from mcpd.servers.orchestration.families import DataFiles, packaged
 from mcpd.servers.orchestration.faults import ProfileNotFound
+from mcpd.servers.orchestration.payload import BRIDGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.family import Family
 
 LayerName: TypeAlias = Literal["user", "system", "vendor"]
-
-BRIDGE: Final = "http://127.0.0.1:7412"
-"""Where a user's bridge listens for HTTP in the examples of its manual."""
 
 _Glob = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -74,7 +72,7 @@ class Profile:
     """Whether script servers are among them."""
     transport: Literal["stdio", "http"]
     url: str
-    """The base of the bridge's URLs, without a slash at its end."""
+    """The base of the bridge's URLs, without a slash at its end; :data:`BRIDGE` if it is the user's own."""
     variables: Mapping[str, tuple[str, ...]]
     """By glob over ids, the variables of its environment that the client passes on to the server."""
 

@@ -9,7 +9,7 @@ from payload_parts import family, profile, server
 from mcpd.servers.orchestration.canonical import artifact_id
 from mcpd.servers.orchestration.dialects import to_client
 from mcpd.servers.orchestration.families import Families, packaged
-from mcpd.servers.orchestration.payload import generate
+from mcpd.servers.orchestration.payload import BRIDGE, generate, rebased, uses_bridge
 from mcpd.servers.orchestration.profiles import Profiles
 from mcpd.servers.orchestration.validation import validate
 
@@ -120,6 +120,29 @@ def test_O44_servers_beyond_the_limit_are_left_out_by_id() -> None:
     ]
     exactly = generate(servers[:2], family(limitations={"max_servers": 2}), profile())
     assert exactly.warnings == []
+
+
+def test_no_client_is_given_a_url_or_a_port_unless_it_is_asked_for() -> None:
+    profiles = Profiles([packaged("client-profiles")])
+    for client in Families([packaged("clients")]).all():
+        available = profiles.available(client)
+        assert available[0] == "default"
+        for profile_id in available:
+            made = entries([server("one")], client, profiles.get(client, profile_id))
+            if profile_id != "http":
+                assert made == {"one": {"command": "mcpctl", "args": ["run", "one"]}}
+            elif "url" in made["one"]:
+                # The port 0, which nobody can have, until it is known whose bridge it is.
+                assert made["one"]["url"] == f"{BRIDGE}/mcp/one" == "http://127.0.0.1:0/mcp/one"
+
+
+def test_URLs_of_the_bridge_are_moved_and_no_others() -> None:
+    run = {"command": "mcpctl", "args": ["run", "c"]}
+    near = {"type": "http", "url": f"{BRIDGE}1/mcp/a"}
+    kept = {"run": run, "near": near, "plain": {"type": "http", "url": "https://x/mcp/a"}}
+    assert not uses_bridge(kept)
+    found = rebased({**kept, "a": {"type": "http", "url": f"{BRIDGE}/mcp/a"}}, BRIDGE, "https://[::1]:1")
+    assert found == {**kept, "a": {"type": "http", "url": "https://[::1]:1/mcp/a"}}
 
 
 def test_a_profile_over_HTTP_names_the_bridge_and_no_token() -> None:

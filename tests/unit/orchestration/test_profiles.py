@@ -57,7 +57,7 @@ def test_a_shipped_profile_leaves_out_no_server_by_name(name: str) -> None:
     assert shipped.takes("anything.at_all-1")
     assert shipped.variables_of("anything.at_all-1") == []
     assert shipped.description
-    assert shipped.url == "http://127.0.0.1:7412"
+    assert shipped.url == "http://127.0.0.1:0"
 
 
 def test_every_file_of_the_directory_is_a_profile() -> None:
@@ -129,7 +129,7 @@ def test_what_is_not_said_has_its_usual_meaning() -> None:
     given = profile()
     assert (given.include, given.exclude, given.clients, given.description) == (("*",), (), (), "")
     assert (given.layers, given.scripts, given.transport) == (("user", "system"), True, "stdio")
-    assert given.url == "http://127.0.0.1:7412"
+    assert given.url == "http://127.0.0.1:0"
 
 
 @pytest.mark.parametrize(
