@@ -12,6 +12,7 @@ from mcpd.bus.names import JOB
 from mcpd.bus.options import option
 from mcpd.bus.records import plain
 from mcpd.bus.wire import Variant
+from mcpd.catalog.listing import text
 from mcpd.errors import InvalidArgument
 from mcpd.install.job import JobKind, JobState
 
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
     from mcpd.install.job import Job
 
 CHANGES: Final = {
-    "server_id": "ServerId",
-    "state": "State",
-    "progress": "Progress",
-    "bytes_done": "BytesDone",
-    "bytes_total": "BytesTotal",
-    "cancellable": "Cancellable",
-    "needs": "Needs",
-    "plan": "Plan",
+    "server_id": ("ServerId",),
+    "state": ("State",),
+    "progress": ("Progress",),
+    "bytes_done": ("BytesDone",),
+    "bytes_total": ("BytesTotal",),
+    "cancellable": ("Cancellable",),
+    "needs": ("Needs",),
+    "plan": ("Plan",),
+    "error": ("Error", "Message", "Detail"),
 }
 """Attributes of a job that change, and the properties they are."""
 URGENT: Final = frozenset({"server_id", "state", "needs", "cancellable"})
@@ -46,6 +48,8 @@ class JobObject:
     def properties(self) -> Mapping[str, Variant]:
         """Every property of the interface."""
         job = self.job
+        _, error, said = self.result()
+        message, _, detail = said.partition("\n")
         return {
             "Id": Variant("u", job.number),
             "Kind": Variant("s", str(job.kind)),
@@ -58,12 +62,15 @@ class JobObject:
             "Cancellable": Variant("b", job.cancellable),
             "Plan": Variant("aa{sv}", [plain(item.to_dict()) for item in job.plan]),
             "Needs": Variant("aa{sv}", [plain(need.to_dict()) for need in job.needs]),
+            "Error": Variant("s", error),
+            "Message": Variant("s", message),
+            "Detail": Variant("s", detail),
         }
 
     def result(self) -> tuple[str, str, str]:
         """How the job ended, as ``Finished`` and ``JobRemoved`` say it."""
         error: McpdError | None = self.job.error
-        return (str(self.job.state), error.dbus_name if error else "", error.message if error else "")
+        return (str(self.job.state), error.dbus_name if error else "", text(error.message) if error else "")
 
     def cancel(self, _call: Call, _options: Mapping[str, Any]) -> None:
         """``Cancel``."""

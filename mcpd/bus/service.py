@@ -193,7 +193,7 @@ class Service:
         if event.kind == "added":
             self._objects.add(path, JobObject(event.job), self._hidden_by(Owner(event.job.owner_uid, "")))
         elif event.kind == "changed":
-            names = [CHANGES[name] for name in event.changed if name in CHANGES]
+            names = [name for attribute in event.changed for name in CHANGES.get(attribute, ())]
             self._objects.changed(path, names, urgent=not URGENT.isdisjoint(event.changed))
         elif event.kind == "finished":
             self._spawn(self._finish(event.job, path))

@@ -119,7 +119,8 @@ class JobEvent:
     kind: str
     """``added``, ``changed``, ``finished`` (once, with the final state) or ``removed`` (it is no longer listed)."""
     changed: frozenset[str] = frozenset()
-    """Attributes with a new value: server_id, state, progress, bytes_done, bytes_total, cancellable, needs, plan."""
+    """Attributes with a new value: server_id, state, progress, bytes_done, bytes_total, cancellable, needs, plan,
+    error."""
 
 
 class Job:
@@ -342,6 +343,8 @@ class Job:
         self.answers.forget()
         self._finished.set()
         changed = ["state", "progress", "bytes_done", "bytes_total", "cancellable", "needs"]
+        if error is not None:
+            changed.append("error")
         if self._at_work:
             self._at_work = ""
             changed.append("server_id")

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 MAX_JOBS_PER_UID: Final = 16
 """Unfinished jobs of one user."""
-LINGER: Final = 10.0
-"""Seconds that a finished job stays listed."""
+LINGER: Final = 60.0
+"""Seconds that a finished job stays listed, so that clients which poll learn how it ended."""
+MAX_FINISHED_PER_UID: Final = 256
+"""Finished jobs of one user that stay listed; of more the oldest go earlier."""
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ class Jobs:
         self._closed = False
 
     def list(self) -> list[Job]:
-        """Every job that is unfinished or finished less than ten seconds ago, oldest first."""
+        """Every job that is unfinished or finished less than :data:`LINGER` ago, oldest first."""
         return list(self._jobs.values())
 
     def get(self, number: int) -> Job:
@@ -110,11 +112,19 @@ class Jobs:
             if not self._closed:
                 loop = asyncio.get_running_loop()
                 self._removals[event.job.number] = loop.call_later(LINGER, self._remove, event.job)
+                self._bound(event.job.owner_uid)
         for listener in tuple(self._listeners):
             try:
                 listener(event)
             except Exception:
                 log.exception("a listener failed on %s of %r", event.kind, event.job)
+
+    def _bound(self, owner_uid: int) -> None:
+        """Remove the oldest finished jobs of *owner_uid* beyond :data:`MAX_FINISHED_PER_UID`."""
+        finished = [self._jobs[number] for number in self._removals if self._jobs[number].owner_uid == owner_uid]
+        for job in finished[:-MAX_FINISHED_PER_UID]:
+            self._removals[job.number].cancel()
+            self._remove(job)
 
     def _remove(self, job: Job) -> None:
         self._removals.pop(job.number, None)

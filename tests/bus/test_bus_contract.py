@@ -61,7 +61,7 @@ PROPERTIES = {
     SERVER: {property_name(key) for key in KEYS},
     JOB: {
         "Id", "Kind", "ServerId", "OwnerUid", "State", "Progress", "BytesDone", "BytesTotal", "Cancellable", "Needs",
-        "Plan",
+        "Plan", "Error", "Message", "Detail",
     },
     SESSION: {"ServerId", "Pid", "Unit", "OwnerUid", "State"},
 }  # fmt: skip

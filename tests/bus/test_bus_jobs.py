@@ -56,6 +56,33 @@ async def test_a_job_ends_with_finished_and_jobremoved(core: Core, client: Clien
     assert (await client.job(work.path).properties())["State"] == "failed", "it stays to be looked at"
 
 
+async def test_a_client_that_polls_learns_why_a_job_failed(core: Core, client: Client) -> None:
+    work = Work(core)
+    before = await client.job(work.path).properties()
+    assert [before[name] for name in ("Error", "Message", "Detail")] == ["", "", ""]
+    async with client.signals(path=work.path, interface=PROPERTIES) as signals:
+        work.failure = errors.Unhealthy("x does not work\nThe last it wrote to stderr:\nno\0 such file")
+        work.go_on.set()
+        while (changed := (await next_signal(signals, "PropertiesChanged")).args[1])["State"] != "failed":
+            pass
+    after = await client.job(work.path).properties()
+    said = {
+        "Error": "org.mcpd.Mcp1.Error.Unhealthy",
+        "Message": "x does not work",
+        "Detail": "The last it wrote to stderr:\nno\ufffd such file",
+    }
+    assert said.items() <= after.items()
+    assert said.items() <= changed.items()
+
+
+async def test_a_job_that_is_done_has_no_error(core: Core, client: Client) -> None:
+    work = Work(core)
+    work.go_on.set()
+    await work.job.wait()
+    after = await client.job(work.path).properties()
+    assert [after[name] for name in ("State", "Error", "Message", "Detail")] == ["done", "", "", ""]
+
+
 async def test_changes_of_a_job_are_collected_but_not_its_states(core: Core, client: Client) -> None:
     async with client.signals(interface=PROPERTIES) as signals:
         work = Work(core)

@@ -83,6 +83,34 @@ async def test_a_finished_job_stays_for_a_while(jobs: Jobs, monkeypatch: pytest.
     assert other.state is JobState.DONE
 
 
+async def test_a_finished_job_stays_for_a_minute(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    real, ahead = loop.time, 0.0
+    monkeypatch.setattr(loop, "time", lambda: real() + ahead)
+    removed: list[Job] = []
+    jobs.subscribe(lambda event: removed.append(event.job) if event.kind == "removed" else None)
+    job = jobs.start(JobKind.INSTALL, ["a"], 0, nothing)
+    await job.wait()
+    ahead = 59.0
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert jobs.list() == [job]
+    ahead = 61.0
+    while not removed:
+        await asyncio.sleep(0)
+    assert jobs.list() == []
+
+
+async def test_finished_jobs_of_one_user_are_limited(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs_module, "MAX_FINISHED_PER_UID", 2)
+    other = jobs.start(JobKind.REFRESH, [], 8, nothing)
+    await other.wait()
+    mine = [jobs.start(JobKind.REFRESH, [], 7, nothing) for _ in range(4)]
+    for job in mine:
+        await job.wait()
+    assert jobs.list() == [other, *mine[2:]]
+
+
 async def test_progress_never_falls_and_ends_at_100(jobs: Jobs) -> None:
     seen: list[int] = []
 
