@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from mcpd.bus.connection import Connection, Match, Signal
@@ -39,6 +40,13 @@ class Caller:
     pid: int
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has left the bus."""
+
+    def program(self) -> str:
+        """The name of its program, for messages; empty where that cannot be seen, as by the system's mcpd."""
+        try:
+            return Path(f"/proc/{self.pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
+        except OSError:
+            return ""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,15 @@ from mcpd.bus.shares import Turns
 from mcpd.bus.users import look_up
 from mcpd.bus.wire import Variant
 from mcpd.catalog.listing import text
-from mcpd.errors import InvalidArgument, NeedsBridge, NotAuthorized, NotFound, NotSupported, ServiceUnavailable
+from mcpd.errors import (
+    InvalidArgument,
+    NeedsBridge,
+    NotAuthorized,
+    NotFound,
+    NotSupported,
+    ServiceUnavailable,
+    SpawnFailed,
+)
 from mcpd.paths import Scope
 
 if TYPE_CHECKING:
@@ -36,6 +44,8 @@ if TYPE_CHECKING:
 _ICONS, _ICONS_EACH = 16, 8
 """Icons that are fetched at once, and those of one user."""
 _STDIO: Final = frozenset({0, 1, 2})
+_ONE_CALL: Final = frozenset({"busctl", "dbus-send", "gdbus"})
+"""Programs that leave the bus as soon as one call is answered."""
 _NO_UID: Final = 2**32 - 1
 """What stands for "no user" where a uid goes."""
 
@@ -140,6 +150,11 @@ class Manager:
             raise InvalidArgument("Spawn: environment is a dictionary of strings")
         if option(options, "check", bool, default=False):
             return "/", {}
+        if (program := call.caller.program()) in _ONE_CALL:
+            raise SpawnFailed(
+                f"{server_id}: {program} leaves the message bus once Spawn is answered, and the server ends with its"
+                f" client; use a client that stays on the bus, or 'mcpctl run {server_id}'"
+            )
         given, ends = _stdio(call, fds)
         session = await self.core.spawn(server_id, given, owner_uid, call.sender, environment)
         if call.caller.gone.is_set():

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from tests.rig import Rig
 
+NAME = "org.mcpd.Mcp1"
 ROOT = "/org/mcpd/Mcp1"
+MANAGER = "org.mcpd.Mcp1.Manager"
 SERVER = "com.example.echo"
 SERVER_PATH = f"{ROOT}/server/com_2eexample_2eecho"
 TERMINAL = {"done", "failed", "cancelled"}
@@ -63,10 +69,41 @@ def test_D5_configure_by_gdbus(installed: Rig) -> None:
     assert "servus" in manager(installed, "GetConfig", SERVER)
 
 
-def test_D5_spawn_by_gdbus(installed: Rig) -> None:
-    reply = manager(installed, "Spawn", SERVER, "@a{uh} {}", "0", "{}")
-    assert re.search(r"session/\d+", reply)
-    assert "handle" in reply
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["gdbus", "call", "--session", "-d", NAME, "-o", ROOT, "-m", f"{MANAGER}.Spawn", SERVER, "{}", "0", "{}"],
+        ["busctl", "--user", "call", NAME, ROOT, MANAGER, "Spawn", "sa{uh}ta{sv}", SERVER, "0", "0", "0"],
+    ],
+    ids=["gdbus", "busctl"],
+)
+def test_a_client_that_leaves_at_once_is_told_why_it_cannot_spawn(installed: Rig, command: list[str]) -> None:
+    done = subprocess.run(command, env=installed.environ, capture_output=True, text=True, check=False)
+    assert done.returncode != 0, done.stdout
+    assert f"{command[0]} leaves the message bus" in done.stderr
+    assert f"'mcpctl run {SERVER}'" in done.stderr
+    assert manager(installed, "ListSessions") == "(@aa{sv} [],)\n"
+
+
+def test_a_client_that_leaves_at_once_learns_if_it_may_spawn(installed: Rig) -> None:
+    assert "'/'" in manager(installed, "Spawn", SERVER, "{}", "0", "{'check': <true>}")
+
+
+def test_the_documented_commands_work_as_printed(rig: Rig, registry: Path, tmp_path: Path) -> None:
+    rig.mcpctl("remove", SERVER)
+    entry = json.loads(registry.read_text())["servers"][0]
+    (tmp_path / "echo.json").write_text(json.dumps(entry))
+    page = (Path(__file__).parents[2] / "docs/dbus.md").read_text()
+    lines = [line for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    script = "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
+    done = subprocess.run(
+        ["bash", "-eu", "-o", "pipefail", "-c", script],
+        env=rig.environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert 's "done"' in done.stdout
+    assert f"'{SERVER}'" in manager(rig, "ListServers", "{}")
+    assert "['api_key']" in manager(rig, "GetConfig", SERVER)
 
 
 def test_D5_the_tree_and_the_introspection_are_the_documented_ones(installed: Rig) -> None:
