@@ -156,7 +156,12 @@ def available_record(
     Of what is *installed* its version and trust are shown, as the state is about that.
     """
     state = "available" if installed is None else "updatable" if newer else "installed"
-    found: dict[str, object] = {**fields, "scope": scope, "state": state, "verified": verified}
+    found: dict[str, object] = {**fields, "state": state, "verified": verified}
+    if not found.get("scope"):
+        found["scope"] = scope
+    elif installed is None and scope != found["scope"] and found["installable"]:
+        where = f"install it there with 'mcpctl --system install {found['id']}'"
+        found |= {"installable": False, "problem": f"it is a server for the whole system; {where}"}
     found["transports"] = _transports(fields)
     if installed is not None:
         found["scope"] = str(installed.scope)

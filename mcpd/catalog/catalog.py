@@ -45,6 +45,7 @@ class Catalog:
     """
 
     def __init__(self, paths: Paths, scope: Scope, settings: Settings, keys: Keys) -> None:
+        self._scope = scope
         self._sources = Sources(paths, scope)
         self._directory = paths.layout(scope).cache
         self._settings = settings
@@ -165,7 +166,7 @@ class Catalog:
         if query.source:
             query = replace(query, source=check_source_url(query.source))
         nothing: tuple[list[Listing], str] = ([], "")
-        return self._look(lambda run, order: search(run, order, query, cursor, limit), nothing)
+        return self._look(lambda run, order: search(run, order, query, cursor, limit, self._scope), nothing)
 
     def find(self, server_id: str, source: str = "") -> CatalogEntry:
         """The entry *server_id* of the first source that has it, or of *source* (a URL).

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x6D637064
-_VERSION: Final = 2
+_VERSION: Final = 3
 """Another one for every change of what is below, or of what the words of an entry are."""
 _WAIT: Final = 10.0
 """Seconds to wait for another process."""

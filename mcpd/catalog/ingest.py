@@ -11,6 +11,7 @@ import msgspec
 
 from mcpd.catalog.listing import describe
 from mcpd.catalog.pins import pinned_sha256, pins_what_it_names
+from mcpd.catalog.results import ForWhom
 from mcpd.errors import InvalidManifest
 from mcpd.formats.registry import parse_item, shortcomings
 from mcpd.model import printable
@@ -185,13 +186,16 @@ class Ingest:
             self._unindex(n)
         else:
             n, self._next = self._next, self._next + 1
-        note = "; ".join(shortcomings(entry))[:_MAX_FAULT]
+        note = "; ".join(f"{entry.id}: {lack}" for lack in shortcomings(entry))[:_MAX_FAULT]
         if note:
             self.faults.add(entry.id, note)
         fields = describe(entry, self._origin)
         pins, sha256 = pins_what_it_names(entry), pinned_sha256(entry)
         label, key, data = raw
-        self._waiting[_ENTRY].append((n, self._copy, entry.id, digest, fields["installable"], pins, sha256, note))
+        installable = (
+            (ForWhom.SYSTEM if entry.is_for_system else ForWhom.ALL) if fields["installable"] else ForWhom.NOBODY
+        )
+        self._waiting[_ENTRY].append((n, self._copy, entry.id, digest, installable, pins, sha256, note))
         self._waiting[_BODY].append((n, label, key, _encoded(fields), data))
         self._waiting[_WORDS].append((n, *_words(fields)))
         self._waiting[_CATEGORY] += [(name, n) for name in _categories(fields)]

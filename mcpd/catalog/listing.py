@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.catalog.reach import out_of_reach
+from mcpd.formats.registry import shortcomings
 
 if TYPE_CHECKING:
     from mcpd.model import Entry, JsonValue, Transport
@@ -20,7 +21,7 @@ def describe(entry: Entry, registry: str = "") -> dict[str, Any]:
     Its texts are those of a document that was checked (:func:`mcpd.model.check_json`), which D-Bus can carry.
     """
     origin = (entry.model_extra or {}).get("origin")
-    unsupported = entry.unsupported or out_of_reach(entry, registry)
+    why_not = obstacle(entry, registry)
     found = {
         "id": entry.id,
         "name": entry.name or entry.id,
@@ -42,10 +43,23 @@ def describe(entry: Entry, registry: str = "") -> dict[str, Any]:
         "transports": [_transport(transport) for transport in entry.transports],
         "permissions": texts(entry.all_permissions),
         "pinned": isinstance(origin, Mapping) and origin.get("pinned") is True,
-        "installable": not unsupported,
-        "problem": unsupported,
+        "installable": not why_not,
+        "problem": why_not,
+        "scope": "system" if entry.is_for_system else "",
     }
     return {key: value for key, value in found.items() if value or key in _ALWAYS}
+
+
+def obstacle(entry: Entry, registry: str) -> str:
+    """Why no instance can install *entry*, for people; empty if nothing in it speaks against that.
+
+    *registry* is the URL of the registry that offers it, empty for what a caller brought: that may name a program of
+    this machine, and need not be fit for a listing.
+    """
+    if found := entry.unsupported or out_of_reach(entry, registry):
+        return found
+    lacks = " and ".join(shortcomings(entry)) if registry else ""
+    return f"it {lacks}" if lacks else ""
 
 
 def text(value: object) -> str:

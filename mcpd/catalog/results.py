@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class Listing:
     """Another one whenever :attr:`fields` may be."""
 
 
+class ForWhom(IntEnum):
+    """Which instances of mcpd can install an entry."""
+
+    NOBODY = 0
+    ALL = 1
+    SYSTEM = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """Which entries are wanted: those that fit all that is said."""
@@ -49,6 +58,7 @@ class Query:
     source: str = ""
     """The URL of a registry; without it of each id the entry of the first registry is given."""
     installable: bool | None = None
+    """By the instance that asks."""
     only: frozenset[str] | None = None
     """Ids."""
     without: frozenset[str] = frozenset()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mcpd.catalog.results import Listing, Query
+from mcpd.catalog.results import ForWhom, Listing, Query
 from mcpd.errors import InvalidArgument
+from mcpd.paths import Scope
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,11 +32,11 @@ _decoded: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def search(
-    connection: sqlite3.Connection, order: list[Standing], query: Query, cursor: str, limit: int
+    connection: sqlite3.Connection, order: list[Standing], query: Query, cursor: str, limit: int, scope: Scope
 ) -> tuple[list[Listing], str]:
-    """As :meth:`mcpd.catalog.Catalog.query`; *order* are the copies there are."""
+    """As :meth:`mcpd.catalog.Catalog.query` of the instance of *scope*; *order* are the copies there are."""
     limit = min(max(limit, 1), MAX_LIMIT)
-    where, values = _conditions(query, order)
+    where, values = _conditions(query, order, scope)
     text = _cleaned(query.text)
     if text.strip():
         is_narrow = query.only is not None or query.offers is not None or bool(query.category)
@@ -49,7 +50,7 @@ def search(
     return _listings(connection, order, [n for n, _ in page]), page[-1][1] if len(page) < len(rows) else ""
 
 
-def _conditions(query: Query, order: list[Standing]) -> tuple[str, list[object]]:
+def _conditions(query: Query, order: list[Standing], scope: Scope) -> tuple[str, list[object]]:
     """What of the table entry *query* wants, beside its text."""
     parts, values = ["shown"], list[object]()
     if query.source or query.offers is not None:
@@ -70,8 +71,9 @@ def _conditions(query: Query, order: list[Standing]) -> tuple[str, list[object]]
         )
         values.append(json.dumps([[server_id, _copies(order, source)] for server_id, source in sorted(query.offers)]))
     if query.installable is not None:
-        parts.append("installable = ?")
-        values.append(query.installable)
+        able = {ForWhom.ALL, ForWhom.SYSTEM} if scope is Scope.SYSTEM else {ForWhom.ALL}
+        parts.append("installable IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps(sorted(able if query.installable else set(ForWhom) - able)))
     if query.category:
         parts.append("n IN (SELECT entry FROM category WHERE name = ?)")
         values.append(_cleaned(query.category).casefold())

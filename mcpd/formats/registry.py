@@ -14,7 +14,7 @@ from mcpd.formats import server_json
 from mcpd.formats.elements import elements
 from mcpd.formats.moments import moment
 from mcpd.formats.seed import seed_entry
-from mcpd.model import Problem, printable
+from mcpd.model import Problem, SourceType, printable
 from mcpd.model.base import is_plain_json
 
 if TYPE_CHECKING:
@@ -129,15 +129,19 @@ def decoded(data: memoryview | bytes, where: str) -> Any:
         raise InvalidManifest(f"{where}: not JSON: {error}") from error
 
 
-def shortcomings(entry: Entry) -> Iterator[str]:
-    """What the format requires (S-12) and mcpd can do without, in *entry*."""
-    if entry.manifest:
-        return
+def shortcomings(entry: Entry) -> list[str]:
+    """Return what *entry* lacks of what the format requires of an entry of a registry, as predicates.
+
+    The fields of a listing may be left to the manifest that a summary names, and to that of a bundle.
+    """
+    found: list[str] = []
     missing = [name for name in _REQUIRED if name not in entry.model_fields_set or not getattr(entry, name)]
-    if missing:
-        yield f"{entry.id}: has no {', '.join(missing)}"
+    is_bundle = entry.source is not None and entry.source.type is SourceType.MCPB
+    if missing and not entry.manifest and not is_bundle:
+        found.append(f"has no {', '.join(missing)}")
     if entry.stdio is not None and entry.source is None:
-        yield f"{entry.id}: has a stdio transport but no source"
+        found.append("has a stdio transport but no source")
+    return found
 
 
 def parse_registry(document: object, origin: str) -> Registry:
@@ -164,7 +168,7 @@ def parse_registry(document: object, origin: str) -> Registry:
             continue
         seen.add(entry.id)
         registry.servers.append(entry)
-        registry.problems.extend(Problem(origin, entry.id, message) for message in shortcomings(entry))
+        registry.problems.extend(Problem(origin, entry.id, f"{entry.id}: {lack}") for lack in shortcomings(entry))
     if registry.problems:
         _log.warning("%s: %d faults, first: %s", origin, len(registry.problems), registry.problems[0].message)
     return registry

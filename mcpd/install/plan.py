@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.catalog.reach import out_of_reach
+from mcpd.catalog.listing import obstacle
 from mcpd.errors import InvalidArgument, InvalidManifest, NotFound, SystemInstanceOnly
 from mcpd.install.answers import Answers
 from mcpd.install.archive import ArchiveRecipe
@@ -222,10 +222,10 @@ def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
 
 
 def _check(entry: Entry, manifest: Manifest, scope: Scope, registry: str) -> None:
-    if scope is Scope.USER and (entry.scope == Scope.SYSTEM or manifest.runtime.run_as == "system"):
+    if scope is Scope.USER and (entry.is_for_system or manifest.runtime.run_as == "system"):
         raise SystemInstanceOnly(f"{entry.id} is a server for the whole system; install it with mcpctl --system")
-    if obstacle := entry.unsupported or out_of_reach(entry, registry):
-        raise InvalidManifest(f"{entry.id} cannot be installed: {obstacle}")
+    if why_not := obstacle(entry, registry):
+        raise InvalidManifest(f"{entry.id} cannot be installed: {why_not}")
     permissions.parse(entry.id, manifest.permissions, {})
     if entry.remote is not None:
         _check_remote(entry, entry.remote)

@@ -124,6 +124,12 @@ class Entry(Document):
         return bool(self.manifest) and not self.transports and self.source is None
 
     @property
+    def is_for_system(self) -> bool:
+        """Whether only the system's instance installs it."""
+        runtime = (self.model_extra or {}).get("runtime")
+        return self.scope == "system" or (isinstance(runtime, dict) and runtime.get("runAs") == "system")
+
+    @property
     def runs_here(self) -> bool:
         """Whether the server is meant for Linux."""
         return covers_linux(self.platforms)

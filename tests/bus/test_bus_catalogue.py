@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.bus import catalogue
+from mcpd.bus.client import Client
 from mcpd.bus.dispatcher import MAX_REPLY
 from mcpd.bus.names import MANAGER, ROOT
 from mcpd.bus.wire import Variant
-from mcpd.errors import InvalidArgument, LimitExceeded, NotFound, ReadOnly
+from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, NotFound, ReadOnly, SystemInstanceOnly
 from mcpd.install.newer import Update
 from mcpd.model import Manifest
 from mcpd.paths import Scope
 from mcpd.trust.signing import new_key, sign
-from tests.bus.harness import PATIENCE, next_signal
+from tests.bus.harness import PATIENCE, connected, next_signal
 from tests.bus.inside import served
 from tests.bus.polkit_mock import people
 from tests.unit.catalog.catalog_server import answer, serving
@@ -30,7 +31,6 @@ from tests.unit.catalog.catalog_server import answer, serving
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcpd.bus.client import Client
     from mcpd.bus.core import Core
     from tests.bus.harness import Machine
 
@@ -96,6 +96,52 @@ async def test_entries_are_found_by_what_a_frontend_filters_by(stocked: Core, cl
     with pytest.raises(InvalidArgument, match="'installed'"):
         await available(client, installed="yes")
     assert stocked.newer == {}
+
+
+def lacking(name: str, *fields: str) -> dict[str, Any]:
+    return {key: value for key, value in entry(name).items() if key not in fields}
+
+
+@pytest.mark.parametrize(
+    ("offered", "reason"),
+    [
+        (lacking("a", "source"), "it has a stdio transport but no source"),
+        (lacking("a", "name", "summary"), "it has no name, summary"),
+        (lacking("a", "version"), "it has no version"),
+        (lacking("a", "source") | {"manifest": "https://a.example/m.json"}, "it has a stdio transport but no source"),
+        (entry("a", scope="system"), "it is a server for the whole system; install it there with"),
+        (entry("a", runtime={"runAs": "system"}), "it is a server for the whole system; install it there with"),
+    ],
+)
+async def test_what_cannot_be_installed_is_not_offered_as_installable(
+    core: Core, client: Client, tmp_path: Path, offered: dict[str, Any], reason: str
+) -> None:
+    write(tmp_path / "r.json", offered, entry("b"))
+    await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
+    await refreshed(client)
+    assert await available(client) == ["a", "b"]
+    assert await available(client, installable=True) == ["b"]
+    assert await available(client, installable=False) == ["a"]
+    for shown in (
+        await client.manager.call("GetAvailable", "sa{sv}", ["org.test.a", {}]),
+        (await client.manager.call("ListAvailable", "a{sv}s", [{}, ""]))[0][0],
+    ):
+        assert shown["installable"] is False
+        assert shown["problem"].startswith(reason)
+    with pytest.raises((InvalidManifest, SystemInstanceOnly), match=f"(?i){reason[:15]}|a server for the whole system"):
+        await client.manager.call("Install", "sa{sv}", ["org.test.a", {}])
+
+
+async def test_the_systems_instance_offers_what_is_for_the_whole_system(machine: Machine, tmp_path: Path) -> None:
+    write(tmp_path / "r.json", entry("a", scope="system"), entry("b", runtime={"runAs": "system"}), entry("c"))
+    listed = machine.paths.system.sources_list
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    listed.write_text((tmp_path / "r.json").as_uri() + "\n")
+    async with served(machine, scope=Scope.SYSTEM, uids={}), connected(machine.bus) as connection:
+        client = Client(connection, system=True)
+        assert await available(client, installable=True) == ["a", "b", "c"]
+        assert await available(client, installable=False) == []
+        assert (await client.manager.call("GetAvailable", "sa{sv}", ["org.test.a", {}]))["installable"] is True
 
 
 async def test_pages_follow_each_other(stocked: Core, client: Client) -> None:

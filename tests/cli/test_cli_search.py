@@ -31,6 +31,7 @@ async def test_S14_search_shows_whom_to_trust_and_what_is_unsupported(mcpctl: Mc
         entry("a", verified=True, summary="Does a"),
         entry("b", installable=False, problem="a container image", summary="Does b"),
         entry("c", state="updatable"),
+        entry("d", installable=False, scope="system", problem="it is a server for the whole system"),
     ]]  # fmt: skip
     ended = await mcpctl("search")
     assert [line.split() for line in ended.out.splitlines()] == [
@@ -38,6 +39,7 @@ async def test_S14_search_shows_whom_to_trust_and_what_is_unsupported(mcpctl: Mc
         ["a", "1.0", "available", "verified", "Does", "a"],
         ["b", "1.0", "unsupported", "unverified", "Does", "b"],
         ["c", "1.0", "updatable", "unverified", "c"],
+        ["d", "1.0", "system", "only", "unverified", "d"],
     ]
     assert ended.err == ""
 

@@ -20,7 +20,14 @@ HELLO = "org.test.hello"
 
 def remote(url: str, version: str = "2", **fields: Any) -> dict[str, Any]:
     transport = {"type": "streamable-http", "url": url, "headers": {"Authorization": "Bearer {config.TOKEN}"}}
-    return {"id": HELLO, "name": "Hello", "version": version, "transports": [transport], **fields}
+    return {
+        "id": HELLO,
+        "name": "Hello",
+        "summary": "Says hello",
+        "version": version,
+        "transports": [transport],
+        **fields,
+    }
 
 
 async def asked(world: World, document: dict[str, Any], *, reinstall: bool = False) -> list[tuple[str, str]]:

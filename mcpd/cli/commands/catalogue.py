@@ -37,7 +37,7 @@ async def search(args: argparse.Namespace) -> int:
         rows = [
             [
                 *cells(entry, "id", "version"),
-                _state(entry),
+                _state(entry, is_system=bus.system),
                 _trust(entry),
                 entry.get("summary") or entry.get("name", ""),
             ]
@@ -93,8 +93,10 @@ async def _found(bus: Client, query: dict[str, object], limit: int) -> tuple[lis
             return found[:limit], bool(cursor) or len(found) > limit
 
 
-def _state(entry: Mapping[str, Any]) -> str:
-    return with_pin(entry) if entry.get("installable", True) else "unsupported"
+def _state(entry: Mapping[str, Any], *, is_system: bool) -> str:
+    if entry.get("installable", True):
+        return with_pin(entry)
+    return "system only" if entry.get("scope") == "system" and not is_system else "unsupported"
 
 
 def _trust(entry: Mapping[str, Any]) -> str:

@@ -80,7 +80,8 @@ ARCHIVE = {"type": "archive", "url": "file:///srv/a.zip", "sha256": "0" * 64}
 def test_what_names_a_place_out_of_reach_is_listed_as_not_installable(
     fields: dict[str, Any], registry: str, fault: str
 ) -> None:
-    entry = Entry.parse({"id": "a", "transports": [{"type": "stdio", "command": "x"}], **fields}, "test")
+    listed = {"id": "a", "name": "A", "summary": "s", "version": "1", "transports": [{"type": "stdio", "command": "x"}]}
+    entry = Entry.parse(listed | fields, "test")
     found = describe(entry, registry)
     assert found["installable"] is not bool(fault)
     assert fault in found.get("problem", "")

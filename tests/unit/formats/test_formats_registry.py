@@ -238,7 +238,7 @@ def test_what_cannot_be_installed_is_kept_with_the_reason(raw: dict[str, Any], r
 
 def test_S12_a_name_that_is_the_id_is_a_name() -> None:
     assert list(shortcomings(item(entry(name="a")))) == []
-    assert list(shortcomings(item(entry(name="")))) == ["a: has no name"]
+    assert list(shortcomings(item(entry(name="")))) == ["has no name"]
     assert item(entry(name="")).to_json()["name"] == "a"
 
 
