@@ -43,4 +43,5 @@ def install_options(options: Mapping[str, Any]) -> InstallOptions:
         source=option(options, "source", str, ""),
         dry_run=option(options, "dry-run", bool, default=False),
         reinstall=option(options, "reinstall", bool, default=False),
+        check=not option(options, "no-check", bool, default=False),
     )

@@ -12,7 +12,7 @@ from mcpd.cli import progress, prompt
 from mcpd.cli.output import clean, note
 from mcpd.cli.permissions import described_as
 from mcpd.cli.values import parse_value
-from mcpd.errors import Cancelled, ConfigMissing, InvalidConfig, McpdError, NotAuthorized
+from mcpd.errors import Cancelled, ConfigMissing, InvalidConfig, McpdError, NotAuthorized, Unhealthy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -188,6 +188,9 @@ class _Follower:
             await self._configure(server, job, needs)
 
     def _consent(self, server: str, needs: Sequence[Mapping[str, Any]]) -> None:
+        if offline := next((need for need in needs if need["kind"] == "unchecked"), None):
+            _ask_if_offline(server, clean(offline["description"]))
+            return
         asked = [need for need in needs if need["kind"] != "permission" or need["key"] not in self._answers.granted]
         if not asked:
             return
@@ -218,6 +221,15 @@ class _Follower:
         for key, secret in secrets.items():
             with prompt.memfd(secret, "secret") as fd:
                 await job.call("SetSecret", "sha{sv}", [key, 0, {"server-id": server}], fds=[fd])
+
+
+def _ask_if_offline(server: str, problem: str) -> None:
+    """Ask if *server*, a remote one with a *problem*, is to be installed; raise if it is not."""
+    if not prompt.terminal():
+        raise Unhealthy(f"{problem}; 'mcpctl install --no-check' installs it all the same")
+    note(problem)
+    if not prompt.confirm(f"Install {server} all the same?"):
+        raise Cancelled(f"{server}: nothing was changed")
 
 
 def _label(need: Mapping[str, Any]) -> str:

@@ -156,4 +156,9 @@ def _install(install: argparse.ArgumentParser) -> None:
         help="install again what is installed already, or from elsewhere; what is pinned in its pinned version alone, "
         "until 'mcpctl pin --remove' ends that or --version moves it",
     )
+    install.add_argument(
+        "--no-check",
+        action="store_true",
+        help="install a remote server without trying whether it answers",
+    )
     add_consent(install)

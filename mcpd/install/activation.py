@@ -58,13 +58,21 @@ class Activation:
         self._states = states
 
     async def activate(
-        self, job: Job, generation: Generation, manifest: Manifest, answers: Answers, *, watch_tools: bool
+        self,
+        job: Job,
+        generation: Generation,
+        manifest: Manifest,
+        answers: Answers,
+        *,
+        watch_tools: bool,
+        is_checked: bool = True,
     ) -> None:
         """Make *generation* the server, with *manifest* and the values of *answers*, given for this installation.
 
-        With *watch_tools* one that is made of something else than the generation before, and describes its tools
-        otherwise, is kept aside, to be approved of. Raises :class:`~mcpd.errors.Unhealthy`,
-        :class:`~mcpd.errors.NeedsApproval` and what activating raises; the generation before is in use again then.
+        Unless *is_checked* it is not tried. With *watch_tools* one that is made of something else than the generation
+        before, and describes its tools otherwise, is kept aside, to be approved of. Raises
+        :class:`~mcpd.errors.Unhealthy`, :class:`~mcpd.errors.NeedsApproval` and what activating raises; the generation
+        before is in use again then.
         """
         job.advance(90)
         before = await in_thread(self._remember, manifest.id)
@@ -77,7 +85,8 @@ class Activation:
                 if before.nothing:
                     await self._states.drop_unless_kept(manifest.id)
                 await in_thread(partial(self._store.activate, generation, manifest, on_trial=True))
-                health = await self._check(job, generation, manifest)
+                if is_checked:
+                    health = await self._check(job, generation, manifest)
                 if health is not None and watch_tools:
                     await in_thread(self._compare, before.generation, generation, manifest, health)
             except NeedsApproval as error:

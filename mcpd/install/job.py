@@ -66,10 +66,10 @@ class Need:
     """One thing a job cannot decide or know by itself."""
 
     kind: str
-    """``permission``, ``variable``, ``run-as``, ``remote``, ``unverified`` or ``config``."""
+    """``permission``, ``variable``, ``run-as``, ``remote``, ``unverified``, ``unchecked`` or ``config``."""
     key: str
-    """The permission, the variable and its value, the account, where the server will be, what nobody vouches for, or
-    the key of the property."""
+    """The permission, the variable and its value, the account, where the server will be, what nobody vouches for, where
+    the server that does not answer is, or the key of the property."""
     label: str = ""
     description: str = ""
     sensitive: bool = False

@@ -26,3 +26,5 @@ class InstallOptions:
     """End as cancelled once it is known what would be done."""
     reinstall: bool = False
     """Install again what is installed in this version already, or replace what came from elsewhere."""
+    check: bool = True
+    """Try the server before it is put into use; without, a remote server is installed that may be offline."""

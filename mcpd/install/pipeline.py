@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import Cancelled, from_oserror
+from mcpd.errors import Cancelled, Unhealthy, from_oserror
 from mcpd.install import verify
 from mcpd.install.commands import settle
-from mcpd.install.job import JobState
+from mcpd.install.job import JobState, Need
 from mcpd.install.lockfile import write_lock
 from mcpd.install.outcome import Outcome, Resolution
 from mcpd.install.seal import seal
@@ -82,15 +82,40 @@ class Pipeline:
             await job.ask_config()
             if plan.verified:
                 await in_thread(check_signer, plan.verified)
-            async with self._slots:
-                manifest = await self._build(job, plan, recipe, bench)
-                # Who brings the files is the one who would be asked.
-                await self._activation.activate(job, made[0], manifest, plan.answers, watch_tools=bool(plan.registry))
+            try:
+                await self._put_into_use(job, plan, recipe, bench, made[0], is_checked=plan.is_checked)
+            except Unhealthy as error:
+                if not plan.may_be_offline or await in_thread(self._store.active_generation, plan.entry.id) is not None:
+                    raise
+                made.clear()
+                await _ask_if_offline(job, plan, error)
+                await in_thread(lambda: made.append(self._store.new_generation(plan.entry.id)))
+                bench = Workbench(self._tools, job, plan.entry, made[0].path)
+                await in_thread(bench.prepare)
+                await self._put_into_use(job, plan, recipe, bench, made[0], is_checked=False)
         except OSError as error:
             raise from_oserror(error, f"installing {plan.entry.id}") from error
         finally:
             if made and job.state is not JobState.ACTIVATING:
                 await in_thread(self._store.discard, made[0])
+
+    async def _put_into_use(
+        self,
+        job: Job,
+        plan: Plan,
+        recipe: Recipe | None,
+        bench: Workbench,
+        generation: Generation,
+        *,
+        is_checked: bool,
+    ) -> None:
+        async with self._slots:
+            manifest = await self._build(job, plan, recipe, bench)
+            # Who brings the files is the one who would be asked.
+            watch_tools = bool(plan.registry)
+            await self._activation.activate(
+                job, generation, manifest, plan.answers, watch_tools=watch_tools, is_checked=is_checked
+            )
 
     async def _build(self, job: Job, plan: Plan, recipe: Recipe | None, bench: Workbench) -> Manifest:
         """Fill the generation; returns the manifest to activate it with."""
@@ -120,3 +145,16 @@ class Pipeline:
         manifest = plan.manifest(transports, outcome.version)
         await in_thread(verify.record, bench.root, manifest)
         return manifest
+
+
+async def _ask_if_offline(job: Job, plan: Plan, error: Unhealthy) -> None:
+    """Wait until somebody consents to installing the remote server that did not answer, as *error* says.
+
+    Whoever gave all consent beforehand cannot be asked, and gets the error with the way out.
+    """
+    if plan.is_agreed or plan.entry.remote is None:
+        raise Unhealthy(
+            f"{error.message}\nIf it is only offline: 'mcpctl install --no-check' installs it untried."
+        ) from error
+    problem = error.message.splitlines()[0]
+    await job.ask_consent([Need("unchecked", plan.entry.remote.address, description=problem)])

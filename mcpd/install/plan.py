@@ -67,6 +67,12 @@ class Plan:
     """Whether the caller brought the files, so that there is no place to have them from again."""
     content: str
     """Digest of the entry as its registry has it, by which an update is told."""
+    is_checked: bool = True
+    """Whether the server is tried before it is put into use."""
+    may_be_offline: bool = False
+    """Whether it is the first installation of a remote server, which can be installed although it does not answer."""
+    is_agreed: bool = False
+    """Whether the caller consented to everything beforehand, and expects no question."""
 
     @property
     def remote(self) -> bool:
@@ -166,6 +172,8 @@ def make_plan(
     manifest = Manifest.parse(entry.to_json(), entry.id)
     _check(entry, manifest, scope, "" if is_given else registry)
     installed, held = _installed(store, entry.id)
+    if not options.check and (manifest.remote is None or installed is not None):
+        raise InvalidArgument(f"{entry.id}: only the first installation of a remote server goes without a check")
     answers = Answers(manifest, held)
     if describes_itself(entry):
         options = replace(options, config={})  # its properties are known when it is here
@@ -192,6 +200,9 @@ def make_plan(
         options.dry_run,
         is_given,
         content,
+        is_checked=options.check,
+        may_be_offline=manifest.remote is not None and installed is None,
+        is_agreed=options.consent,
     )
 
 

@@ -38,6 +38,15 @@ DIGITS = {
 }
 NETWORK = {"kind": "permission", "key": "network", "label": "", "sensitive": False, "type": "", "description": ""}
 
+UNCHECKED = {
+    "kind": "unchecked",
+    "key": "https://far.example/mcp",
+    "label": "",
+    "sensitive": False,
+    "type": "",
+    "description": "far did not answer within 30 s",
+}
+
 
 async def test_S15_install_from_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("fetching", progress=40)
@@ -325,6 +334,32 @@ async def test_ctrl_c_at_a_question_ends_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd)
     await terminal.answer("API key: ", "\x03", enter="")
     assert await terminal.ended() == 130
     assert mcpd.jobs[0].calls == [("Cancel", [{}])]
+
+
+async def test_a_remote_server_that_is_offline_is_installed_if_somebody_says_so(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-consent", needs=[UNCHECKED])
+    terminal = await Terminal.start(mcpctl, "install", "calculator")
+    await terminal.answer("Install calculator all the same? [y/N] ", "y")
+    job = await _job(mcpd)
+    assert await job.wait_call() == [("Proceed", [{"server-id": "calculator"}])]
+    job.end()
+    assert await terminal.ended() == 0
+    assert "far did not answer within 30 s" in terminal.seen
+
+
+async def test_without_a_terminal_the_way_to_install_what_is_offline_is_named(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.enter("needs-consent", needs=[UNCHECKED])
+    ended = await mcpctl("install", "calculator")
+    assert ended.code == 1
+    assert "far did not answer within 30 s; 'mcpctl install --no-check' installs it all the same" in ended.err
+    assert mcpd.jobs[0].calls[0][0] == "Cancel"
+
+
+async def test_no_check_reaches_mcpd(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.on_job = lambda job: job.end()
+    assert (await mcpctl("install", "calculator", "--no-check")).code == 0
+    (options,) = [call[2] for call in mcpd.calls if call[0] == "Install"]
+    assert options["no-check"] is True
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from install_parts import World, local, project, reach
 
+from mcpd.errors import InvalidArgument, Unhealthy
 from mcpd.install import InstallOptions, JobState
+from mcpd.install.pipeline import PARALLEL
 from tests.servers.remote_harness import far_server
 
 if TYPE_CHECKING:
@@ -119,3 +122,56 @@ async def test_where_nothing_is_kept_nothing_is_asked_about_the_place(world: Wor
     await job.wait()
     # That it reaches the network is asked as of any server.
     assert await asked(world, remote("https://there.example/mcp"), reinstall=True) == []
+
+
+NOWHERE = "http://127.0.0.1:9/mcp"
+
+
+async def test_a_remote_server_that_is_offline_is_installed_unchecked(world: World) -> None:
+    refused = await world.install(remote(NOWHERE))
+    assert isinstance(refused.error, Unhealthy)
+    assert "--no-check" in refused.error.message
+    assert world.left_over() == world.store.list() == []
+    job = await world.install(remote(NOWHERE), check=False)
+    assert job.error is None, job.error
+    assert world.store.get(HELLO).manifest is not None
+    assert world.store.tools(HELLO) is None
+
+
+async def test_only_the_first_installation_of_a_remote_server_goes_without_a_check(
+    world: World, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidArgument, match="remote"):
+        world.begin(local(project(tmp_path / "src")), check=False)
+    await world.install(remote(NOWHERE, "1"), check=False)
+    with pytest.raises(InvalidArgument, match="first installation"):
+        world.begin(remote(NOWHERE), check=False)
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+async def test_whether_an_offline_server_is_installed_is_asked(world: World, tmp_path: Path, agrees: bool) -> None:
+    job = world.begin(remote(NOWHERE), consent=False)
+    await reach(job, world, JobState.NEEDS_CONSENT)
+    assert [need.kind for need in job.needs] == ["permission"]
+    job.proceed()
+    while [need.kind for need in job.needs] != ["unchecked"]:
+        assert not job.state.finished, job.error
+        await asyncio.sleep(0.01)
+    assert (job.state, job.cancellable) == (JobState.NEEDS_CONSENT, True)
+    (need,) = job.needs
+    assert need.key == NOWHERE
+    assert HELLO in need.description
+    assert world.store.list() == []
+    for number in range(PARALLEL):
+        other = await world.install(local(project(tmp_path / f"src{number}"), id=f"other{number}"))
+        assert other.error is None, "the question keeps nobody waiting"
+    if agrees:
+        job.proceed()
+        await job.wait()
+        assert job.error is None, job.error
+        assert world.store.get(HELLO).manifest is not None
+    else:
+        job.cancel()
+        await job.wait()
+        assert [server.id for server in world.store.list()] == ["other0", "other1"]
+    assert world.left_over() == []

@@ -57,6 +57,7 @@ async def install(args: argparse.Namespace) -> int:
     said = {"source": args.source, "version": args.at_version, "signature": target.signature}
     options |= {key: value for key, value in said.items() if value}
     options |= {"dry-run": True} if args.dry_run else {}
+    options |= {"no-check": True} if args.no_check else {}
     async with open_bus(args, changing=True) as bus:
         described: Mapping[str, Any] = target.manifest or {}
         if target.manifest is None and target.bundle is None:
