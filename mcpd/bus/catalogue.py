@@ -193,13 +193,13 @@ async def add_source(manager: Manager, _call: Call, url: str, options: Mapping[s
     """``AddSource``."""
     said = {key: option(options, key, str, "") for key in ("name", "type", "signature", "key")}
     await asyncio.to_thread(lambda: manager.core.catalog.add_source(url, **said))
-    manager.catalog_changed()
+    manager.sources_changed()
 
 
 async def remove_source(manager: Manager, _call: Call, url: str, _options: Mapping[str, Any]) -> None:
     """``RemoveSource``."""
     await asyncio.to_thread(manager.core.catalog.remove_source, url)
-    manager.catalog_changed()
+    manager.sources_changed()
 
 
 async def list_keys(manager: Manager, _call: Call) -> list[dict[str, Variant]]:

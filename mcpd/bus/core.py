@@ -56,7 +56,11 @@ class Core:
     """What the registries have newer than what is installed, by server id, as of :meth:`look_for_updates`."""
 
     began: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the registries have been read that nobody had read when mcpd started."""
+    """Set while no registry is read for the first time, from the end of the first :meth:`read_new` on."""
+    reading: int = 0
+    """Calls of :meth:`read_new` that have not ended."""
+    reads: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while registries are read for the first time, so that none is read twice."""
     readers: Executor = field(default_factory=lambda: ThreadPoolExecutor(READERS, "reader"))
     """Apart from the threads in which servers are started and installed, so that no search keeps those waiting."""
     turns: Turns = field(default_factory=lambda: Turns(READERS, 1))
@@ -84,14 +88,19 @@ class Core:
 
         Returns whether there were any.
         """
+        self.began.clear()
+        self.reading += 1
         try:
-            if all(line.state != "new" for line in await asyncio.to_thread(self.catalog.sources)):
-                return False
-            await self.catalog.refresh(only_new=True)
+            async with self.reads:
+                if all(line.state != "new" for line in await asyncio.to_thread(self.catalog.sources)):
+                    return False
+                await self.catalog.refresh(only_new=True)
         except McpdError as error:
             log.warning("Registries cannot be read: %s", error.message)
         finally:
-            self.began.set()
+            self.reading -= 1
+            if not self.reading:
+                self.began.set()
         return True
 
     async def stocked(self) -> None:

@@ -57,6 +57,7 @@ class Manager:
     core: Core
     servers: Servers
     catalog_changed: Callable[[], None]
+    sources_changed: Callable[[], None]
     bridge_uid: int | None
     """The user of the system bridge, the only one that may name a caller of its own."""
     interface: str = MANAGER

@@ -62,7 +62,7 @@ class Service:
         self._callers = Callers(connection, lookup)
         self._callers.on_vanish(self._on_vanish)
         self._servers = Servers(core, self._objects)
-        self._objects.add(ROOT, Manager(core, self._servers, self._catalog_changed, bridge_uid))
+        self._objects.add(ROOT, Manager(core, self._servers, self._catalog_changed, self._sources_changed, bridge_uid))
         if log_control is not None:
             self._objects.add(LOG_CONTROL_PATH, log_control)
         self._dispatcher = Dispatcher(
@@ -79,6 +79,8 @@ class Service:
         self._watching: asyncio.Task[None] | None = None
         self._seen: tuple[int, int] | None = None
         """What the store said of edits when the objects were last brought up to date with them."""
+        self._listed: object = None
+        """What the catalog said of the lists of sources when they were last looked at."""
         self._fault = ""
         """Why that was not possible, empty if it was."""
         self._unsubscribe: list[Callable[[], None]] = []
@@ -103,6 +105,7 @@ class Service:
             self._core.installer.jobs.subscribe(self._on_job),
             self._core.sessions.subscribe(self._on_session),
         ]
+        self._listed = await asyncio.to_thread(self._core.catalog.listed)
         look = asyncio.create_task(self._look())
         self._watching = asyncio.create_task(self._watch_edits(look))
         await asyncio.wait([look], timeout=FIRST_LOOK)
@@ -152,6 +155,7 @@ class Service:
         while True:
             await asyncio.sleep(EDITS_LOOK)
             await self._look()
+            await self._look_at_sources()
 
     async def _look(self) -> None:
         """Signal what was edited since the last look. A boundary: the next look comes whatever this one meets."""
@@ -164,6 +168,18 @@ class Service:
             return
         if self._sync():
             self._seen, self._fault = now, ""
+
+    async def _look_at_sources(self) -> None:
+        """Read the registries that somebody listed by hand since the last look."""
+        listed = await asyncio.to_thread(self._core.catalog.listed)
+        if listed != self._listed:
+            self._listed = listed
+            self._sources_changed()
+
+    def _sources_changed(self) -> None:
+        """Signal that other registries are listed, and read those that are new."""
+        self._catalog_changed()
+        self._spawn(self._look_for_updates())
 
     def _catalog_changed(self) -> None:
         self._objects.emit(ROOT, "CatalogChanged")

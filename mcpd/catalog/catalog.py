@@ -78,8 +78,12 @@ class Catalog:
         faults: dict[str, list[tuple[str, str]]] = self._database.ask(faults_of, {})
         return [self._with_state(line, order, faults) for line in lines]
 
+    def listed(self) -> object:
+        """Return something that is equal as long as nobody edited the lists of sources."""
+        return self._sources.signature()
+
     def add_source(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - what the file calls it
-        """List *url*; it is fetched at the next :meth:`refresh`. Arguments and errors as of :meth:`Sources.add`."""
+        """List *url*; the next :meth:`refresh` fetches it. Arguments and errors as of :meth:`Sources.add`."""
         if all(key_of(line.url) != key_of(url) for line in self._sources.lines()):
             # A line that somebody took out by hand may have left something behind.
             self._forget_removed(url)

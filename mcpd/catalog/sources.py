@@ -7,6 +7,7 @@ A list ``*.list`` holds bare URLs; a file ``NAME.toml`` describes one source mor
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -113,6 +114,18 @@ class Sources:
                         problem=line.problem,
                     )  # fmt: skip
         return list(found.values())
+
+    def signature(self) -> list[tuple[str, int, int]]:
+        """Path, size and time of change of every list and description: a change of it tells that one was edited."""
+        found: list[tuple[str, int, int]] = []
+        for scope in self._scopes:
+            layout = self._paths.layout(scope)
+            with suppress(OSError):
+                for path in (layout.sources_list, *_fragments(layout.sources_dir)):
+                    with suppress(OSError):
+                        status = path.stat()
+                        found.append((str(path), status.st_size, status.st_mtime_ns))
+        return found
 
     def add(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - what the file calls it
         """List *url*: in the list that this instance writes, or described in ``sources.list.d/NAME.toml``.

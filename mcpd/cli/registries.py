@@ -102,7 +102,7 @@ def _line(source: Mapping[str, Any]) -> str:
         return f"{name} {unread}{problem}; {known}"
     if state in _UNUSED:
         return f"{name} is {state}{problem}; nothing of it is shown"
-    return f"{name} was not read yet; 'mcpctl refresh' does" if state == "new" else ""
+    return f"{name} is still being read; what it has is shown later" if state == "new" else ""
 
 
 def _age(source: Mapping[str, Any]) -> str:

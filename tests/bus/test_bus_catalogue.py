@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import threading
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from tests.bus.polkit_mock import people
 from tests.unit.catalog.catalog_server import answer, serving
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from mcpd.bus.core import Core
@@ -142,6 +144,60 @@ async def test_the_systems_instance_offers_what_is_for_the_whole_system(machine:
         assert await available(client, installable=True) == ["a", "b", "c"]
         assert await available(client, installable=False) == []
         assert (await client.manager.call("GetAvailable", "sa{sv}", ["org.test.a", {}]))["installable"] is True
+
+
+async def test_a_registry_that_is_added_is_read_at_once(core: Core, client: Client, tmp_path: Path) -> None:
+    await core.began.wait()
+    write(tmp_path / "r.json", entry("clock"))
+    await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
+    assert await available(client) == ["clock"]
+    (source,) = await client.manager.call("ListSources")
+    assert (source["state"], source["entries"]) == ("ready", 1)
+
+
+async def test_a_registry_that_is_listed_by_hand_is_read(
+    core: Core, client: Client, machine: Machine, tmp_path: Path
+) -> None:
+    await core.began.wait()
+    write(tmp_path / "r.json", entry("clock"))
+    listed = machine.paths.user.sources_list
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    async with client.signals(path=ROOT, member="CatalogChanged") as signals:
+        listed.write_text((tmp_path / "r.json").as_uri() + "\n")
+        while not any(source["state"] == "ready" for source in await client.manager.call("ListSources")):
+            await next_signal(signals, "CatalogChanged")
+    assert await available(client) == ["clock"]
+
+
+async def test_a_registry_is_new_while_it_is_read(core: Core, client: Client) -> None:
+    await core.began.wait()
+    async with slow_registry() as (url, asked, go_on), client.signals(path=ROOT, member="CatalogChanged") as signals:
+        await client.manager.call("AddSource", "sa{sv}", [url, {}])
+        await asked.wait()
+        (source,) = await client.manager.call("ListSources")
+        assert (source["state"], source["problem"]) == ("new", "")
+        go_on.set()
+        while (await client.manager.call("ListSources"))[0]["state"] == "new":
+            await next_signal(signals, "CatalogChanged")
+    (source,) = await client.manager.call("ListSources")
+    assert source["state"] == "ready"
+
+
+@asynccontextmanager
+async def slow_registry() -> AsyncIterator[tuple[str, asyncio.Event, asyncio.Event]]:
+    """The URL of a registry whose server answers once the second event is set, and the event that it was asked."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    body = b'{"version": "1.0", "servers": []}'
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await go_on.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/r.json", asked, go_on
 
 
 async def test_pages_follow_each_other(stocked: Core, client: Client) -> None:

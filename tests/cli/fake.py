@@ -92,6 +92,8 @@ class FakeMcpd:
         self.servers: dict[str, dict[str, Any]] = {"calculator": dict(CALCULATOR)}
         self.pages: list[list[dict[str, Any]]] = [[]]
         self.sources: list[dict[str, Any]] = []
+        self.registry: dict[str, Any] = {"state": "ready", "entries": 3}
+        """What is found out about a source that is added, soon afterwards."""
         self.config: dict[str, tuple[dict[str, Any], list[str]]] = {}
         self.generations: list[dict[str, Any]] = []
         """Of each server but those in :attr:`histories`."""
@@ -218,8 +220,14 @@ class FakeMcpd:
         return [self.sources]
 
     def _AddSource(self, _frame: Frame, url: str, _options: object) -> list[Any]:
-        self.sources.append({"url": url, "scope": "user", "state": "new", "file": "/f", "problem": ""})
+        added: dict[str, Any] = {"url": url, "scope": "user", "state": "new", "file": "/f", "problem": ""}
+        self.sources.append(added)
+        asyncio.get_running_loop().call_soon(self._read, added)
         return []
+
+    def _read(self, source: dict[str, Any]) -> None:
+        source.update(self.registry)
+        self.connection.emit(ROOT, MANAGER, "CatalogChanged")
 
     def _RemoveSource(self, _frame: Frame, url: str, _options: object) -> list[Any]:
         if url not in [source["url"] for source in self.sources]:

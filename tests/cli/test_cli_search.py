@@ -88,7 +88,7 @@ async def test_S14_a_large_limit_is_read_in_pages(mcpctl: Mcpctl, mcpd: FakeMcpd
          f"{REGISTRY} could be read in part only (b.json: not JSON); what is shown of it is 2 h old"),
         ({"state": "untrusted", "problem": "not signed"}, "is untrusted (not signed); nothing of it is shown"),
         ({"state": "invalid", "url": "", "problem": "no url"}, "/f is invalid (no url); nothing of it is shown"),
-        ({"state": "new"}, "'mcpctl refresh' does"),
+        ({"state": "new"}, "is still being read"),
     ],
 )  # fmt: skip
 async def test_S11_search_says_of_which_source_it_shows_no_news(

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.output import clean, note, table, warn, write, write_json
-from mcpd.cli.registries import faults_shown, name_of, of_faults
+from mcpd.bus.names import ROOT
+from mcpd.cli.output import clean, counted, note, table, warn, write, write_json
+from mcpd.cli.registries import at_url, faults_shown, name_of, of_faults, warn_of
 from mcpd.cli.session import open_bus
 from mcpd.errors import InvalidArgument
 
@@ -17,11 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcpd.bus.client import Client
+    from mcpd.bus.connection import Signal
 
 SHIPPED: Final = Path("/usr/share/mcp/registry.json")
 """The registry that comes with mcpd."""
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+_READING: Final = 60.0
+"""Seconds that a registry which was added may take to be read, until it is said that it still is."""
 _FAULTS: Final = 20
 """Faults of a source that are named, of which somebody may have made thousands."""
 _UNSIGNED: Final = {"required": "no, but has to be", "warn": "no", "off": "not asked for"}
@@ -67,13 +73,32 @@ async def add_source(args: argparse.Namespace) -> int:
     """``mcpctl source add``."""
     _refuse_path(args.url)
     options = {key: value for key in ("name", "type", "signature", "key") if (value := getattr(args, key))}
-    async with open_bus(args, changing=True) as bus:
+    async with open_bus(args, changing=True) as bus, bus.signals(path=ROOT, member="CatalogChanged") as changes:
         await bus.manager.call("AddSource", "sa{sv}", [args.url, options])
+        sources = await _read(bus, args.url, changes)
         keys = await bus.manager.call("ListKeys") if args.key else []
-    write(f"Added {clean(args.url)}. 'mcpctl refresh' reads it.")
+    if any(source.get("entries") for source in sources):
+        number = counted(sum(int(source["entries"]) for source in sources), "server")
+        write(f"Added {clean(args.url)}, which has {number}.")
+    else:
+        write(f"Added {clean(args.url)}.")
+    warn_of(sources)
     if args.key and args.key not in {key.get("name") for key in keys}:
         warn(f"there is no key {args.key!r} yet; 'mcpctl key add FILE --name {args.key}' trusts it")
     return 0
+
+
+async def _read(bus: Client, url: str, changes: asyncio.Queue[Signal]) -> list[dict[str, Any]]:
+    """Wait until mcpd has read the registry at *url*, which was added; it as ListSources has it, if it is there."""
+    found: list[dict[str, Any]] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_READING):
+            while True:
+                found = at_url(await bus.manager.call("ListSources"), url)
+                if all(source.get("state") != "new" for source in found):
+                    break
+                await changes.get()
+    return found
 
 
 def _refuse_path(url: str) -> None:
