@@ -24,6 +24,7 @@ from mcpd.runtime import environment, mounts, session_bus, trees
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import Permissions, parse
+from mcpd.store.files import is_missing
 from mcpd.store.layers import MANIFEST
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ _NO_DEVICES: Final = ("/dev/pts", "/dev/shm")  # noqa: S108 - hidden
 """The terminals and the shared memory of all the user's programs."""
 McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Way]"
 """From a server's id and the ids it may call (none: all) to where on the host they are reached."""
+MAX_FILES: Final = 1024
+"""Files and directories in the directory of a server that are shown one by one."""
 PROGRAM_DIRECTORIES: Final = (".venv/bin", "node_modules/.bin")
 """Where an installation puts a server's own programs; searched before the system's."""
 
@@ -73,7 +76,7 @@ def server_spec(
     # Where no grant can lie over it.
     private = f"/{MANIFEST}" if confined else UNCONFINED_MANIFEST
     argv, granted, bundled = _command(server, manifest, launch.values, private)
-    generation = _working_directory(server, state)
+    generation = _working_directory(server, state, Path(runtime_dir, "server") if confined else state)
     search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
     env = environment.base(str(state), runtime_dir, search)
     if scope is Scope.USER:
@@ -106,8 +109,9 @@ def server_spec(
         *asked,
     ]
     shown += guard.covers(shown)
-    own = script_mounts(server, shown) if server.script else _generation(server.directory, generation, shown)
-    guard.check(server.id, [*asked, *own])
+    own = script_mounts(server, shown) if server.script else _files(server.directory, generation, shown)
+    # Shown entry by entry, it is still the place that must not be one of mcpd's.
+    guard.check(server.id, [*asked, *own, *([] if server.script else [mounts.bind(generation)])])
     # Another tool may have put a server anywhere.
     shown += [*own, *guard.covers(own)]
     shown.append(mounts.bind(state, state, MountKind.BIND))
@@ -131,7 +135,7 @@ def server_spec(
         env=env,
         mounts=tuple(shown),
         network=granted.network,
-        manifest=_overlay(server, generation, private, launch),
+        manifest=_overlay(server, generation, private, launch, own),
         bus=bus,
         confines=(command := programs.command_of(server)) is not None and programs.COMMANDS[command].confines,
     )
@@ -191,16 +195,35 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
     )
 
 
-def _working_directory(server: InstalledServer, state: Path) -> Path:
-    """Where the server is started: with its own files, if it has some."""
-    is_bare = server.script is not None and server.script.path is None
-    return state if is_bare else server.generation.resolve()
+def _working_directory(server: InstalledServer, state: Path, spare: Path) -> Path:
+    """Where the server is started: with its own files, if it has some.
+
+    One of an index of the older form may have none, and gets the directory *spare* for its manifest.
+    """
+    if server.script is not None and server.script.path is None:
+        return state
+    generation = server.generation.resolve()
+    return spare if server.script is None and _is_missing(generation) else generation
 
 
-def _overlay(server: InstalledServer, generation: Path, private: str, launch: LaunchManifest) -> Overlay | None:
-    """The private manifest: over the public one, and where there is none, where a script server is told to look."""
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return is_missing(error)
+    return False
+
+
+def _overlay(
+    server: InstalledServer, generation: Path, private: str, launch: LaunchManifest, own: Sequence[Mount]
+) -> Overlay | None:
+    """The private manifest: over the public one, and where there is none, where a script server is told to look.
+
+    In the directory of a server that has no public one there is room for it if *own* made some.
+    """
     public = generation / MANIFEST
-    if server.script is None and not public.is_file():
+    has_room = any(mount.kind is MountKind.TMPFS and mount.target == str(generation) for mount in own)
+    if server.script is None and not (public.is_file() or has_room):
         return None
     return Overlay(str(public) if server.script is None else private, launch.data)
 
@@ -343,6 +366,32 @@ def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runti
 def _program(command: str, cwd: Path, search: str, shown: Sequence[Path], guard: Guard) -> list[Mount]:
     homes = (Path("/home"), guard.home.resolve(), guard.home.resolve() / ".local")
     return mounts.program(command, cwd, search.split(":"), shown, homes)
+
+
+def _files(directory: Path, generation: Path, shown: Sequence[Mount]) -> list[Mount]:
+    """The generation, with room for the manifest where another tool keeps that elsewhere.
+
+    There is none where so many files lie, or what *shown* shows, that they cannot be shown one by one.
+    """
+    if (generation / MANIFEST).is_file():
+        return _generation(directory, generation, shown)
+    entries: list[os.DirEntry[str]] = []
+    if not _is_missing(generation):
+        try:
+            with os.scandir(generation) as found:
+                entries = [entry for entry in found if entry.name != MANIFEST]
+        except OSError as error:
+            raise from_oserror(error, f"reading {generation}") from error
+    if len(entries) > MAX_FILES or any(Path(mount.target).is_relative_to(generation) for mount in shown):
+        return _generation(directory, generation, shown)
+    made = [Mount(MountKind.TMPFS, str(generation))]
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        if entry.is_symlink():
+            made.append(Mount(MountKind.SYMLINK, entry.path, str(Path(entry.path).readlink())))
+        elif entry.is_dir() or entry.is_file():
+            # Not resolved again: what was no symlink and is one now is not shown.
+            made.append(Mount(MountKind.RO_BIND, entry.path, entry.path))
+    return made + [mount for mount in _generation(directory, generation, shown) if mount.kind is MountKind.SYMLINK]
 
 
 def _generation(directory: Path, generation: Path, shown: Sequence[Mount]) -> list[Mount]:
