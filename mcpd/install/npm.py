@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import NPM_REGISTRY, npm_config
-from mcpd.install.outcome import LockedFile, Outcome, Resolution
+from mcpd.install.outcome import LockedFile, Outcome, Resolution, Words
 from mcpd.install.projectfiles import MAX_FILE, MAX_LOCK, read_project_file
 from mcpd.install.proxy import Proxy, origin, origins
 from mcpd.install.walk import readable
@@ -153,6 +153,7 @@ class NpmRecipe:
             files=tuple(self._files),
             package=main.name,
             scripts=tuple(await in_thread(declared_commands, self._bench.root / MODULES / main.name)),
+            words=await in_thread(_words, self._bench.root / MODULES / main.name),
         )
 
     async def _check_sha256(self, main: LockedFile) -> None:
@@ -220,11 +221,23 @@ def _is_of_registry(resolved: str, allowed: Container[tuple[str, int]]) -> bool:
 
 def declared_commands(package: Path) -> list[str]:
     """The commands that the npm package in *package* declares in ``bin``."""
-    try:
-        declared = json.loads(read_file(package / "package.json", MAX_FILE))
-    except (OSError, InvalidManifest, ValueError, RecursionError):
-        return []
-    commands = declared.get("bin") if isinstance(declared, dict) else None
+    declared = _declared(package)
+    commands = declared.get("bin")
     if isinstance(commands, str):
         return [str(declared.get("name", "")).rpartition("/")[2]]
     return sorted(commands) if isinstance(commands, dict) else []
+
+
+def _words(package: Path) -> Words:
+    """What the npm package in *package* says of itself."""
+    declared = _declared(package)
+    return Words.of(declared.get("name"), declared.get("description"))
+
+
+def _declared(package: Path) -> dict[str, Any]:
+    """The ``package.json`` in *package*; empty if it cannot be read."""
+    try:
+        declared = json.loads(read_file(package / "package.json", MAX_FILE))
+    except (OSError, InvalidManifest, ValueError, RecursionError):
+        return {}
+    return declared if isinstance(declared, dict) else {}

@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from mcpd.model import Entry, JsonValue, Source
+
+
+MAX_WORDS: Final = 500
+"""Characters of the name or the summary of a package that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,24 @@ class LockedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """What the metadata of a package says of it, as lines that can be shown; empty where it says nothing."""
+
+    name: str
+    summary: str
+
+    @classmethod
+    def of(cls, name: object, summary: object) -> Words:
+        """The words *name* and *summary*, which the package may give in any shape and length."""
+        return cls(_line(name), _line(summary))
+
+
+def _line(value: object) -> str:
+    text = " ".join(value.encode("utf-8", "replace").decode().split()) if isinstance(value, str) else ""
+    return "".join(filter(str.isprintable, text))[:MAX_WORDS]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What was installed."""
 
@@ -41,6 +63,8 @@ class Outcome:
     """Name of the package, if it is one."""
     scripts: tuple[str, ...] = ()
     """Commands that the package brings."""
+    words: Words | None = None
+    """What the package says of itself."""
 
 
 @dataclass(frozen=True, slots=True)

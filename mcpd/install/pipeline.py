@@ -127,6 +127,7 @@ class Pipeline:
             job.enter(JobState.BUILDING)
             bench.stage(55, 85)
             outcome = await recipe.build()
+            plan = plan.described(outcome.words) if outcome.words is not None else plan
         job.enter(JobState.VERIFYING)
         job.advance(86)
         await in_thread(bench.clean)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mcpd.catalog import CatalogEntry
     from mcpd.install.job import Need
     from mcpd.install.options import InstallOptions
-    from mcpd.install.outcome import LockedFile, Recipe
+    from mcpd.install.outcome import LockedFile, Recipe, Words
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, JsonValue, Transport
     from mcpd.store import Configuration, InstalledServer, Store
@@ -91,6 +91,14 @@ class Plan:
         if not self.is_given or source is None:
             return self.entry
         return self.entry.model_copy(update={"source": source.model_copy(update={"url": ""})})
+
+    def described(self, words: Words) -> Plan:
+        """The plan with an entry that says what its package does of itself, where it says nothing."""
+        entry, source = self.entry, self.entry.source
+        given = {"summary": entry.summary or words.summary}
+        if words.name and source is not None and entry.name in {entry.id, source.package}:
+            given["name"] = words.name
+        return replace(self, entry=entry.model_copy(update=given))
 
     def recipe(self, bench: Workbench) -> Recipe | None:
         """How its files are made; None for a server that has none of its own."""

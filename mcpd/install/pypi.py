@@ -57,6 +57,7 @@ class PypiRecipe:
             files=tuple(self._files),
             package=normalise(self._source.package),
             scripts=tuple(await in_thread(self._python.scripts, self._source.package)),
+            words=await in_thread(self._python.words, self._source.package),
         )
 
     def _main(self) -> LockedFile:

@@ -14,6 +14,7 @@ import json
 import re
 import shutil
 import sys
+from email.parser import HeaderParser
 from importlib.metadata import PathDistribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from urllib.parse import unquote
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import pip_config
-from mcpd.install.outcome import LockedFile
+from mcpd.install.outcome import LockedFile, Words
 from mcpd.install.projectfiles import read_project_file
 from mcpd.install.proxy import Proxy
 from mcpd.install.workbench import SYSTEM_PYTHON
@@ -149,13 +150,30 @@ class PythonEnvironment:
 
         Raises :class:`~mcpd.errors.InvalidManifest` if it brings far too many.
         """
+        info = self._info(package)
+        if info is None:
+            return []
+        read_project_file(info / "entry_points.txt")  # importlib.metadata knows no limit
+        points = PathDistribution(info).entry_points.select(group="console_scripts")
+        return sorted(point.name for point in points)
+
+    def words(self, package: str) -> Words | None:
+        """What the metadata of the installed *package* says of it; None if that cannot be read."""
+        info = self._info(package)
+        try:
+            data = read_project_file(info / "METADATA") if info is not None else None
+        except (InvalidManifest, OSError):
+            return None
+        if data is None:
+            return None
+        found = HeaderParser().parsestr(data.decode("utf-8", "replace"))
+        return Words.of(found.get("Name"), found.get("Summary"))
+
+    def _info(self, package: str) -> Path | None:
+        """The directory of the metadata of the installed *package*."""
         wanted = normalise(package)
-        for info in self.directory.glob("lib/python3*/site-packages/*.dist-info"):
-            if normalise(info.name.split("-")[0]) == wanted:
-                read_project_file(info / "entry_points.txt")  # importlib.metadata knows no limit
-                points = PathDistribution(info).entry_points.select(group="console_scripts")
-                return sorted(point.name for point in points)
-        return []
+        found = self.directory.glob("lib/python3*/site-packages/*.dist-info")
+        return next((info for info in found if normalise(info.name.split("-")[0]) == wanted), None)
 
     async def _pip(
         self, arguments: Sequence[str], *, doing: str, network: bool, public: bool = False, **options: Any

@@ -132,6 +132,14 @@ async def test_wishes_join_what_a_manifest_says(mcpctl: Mcpctl, mcpd: FakeMcpd, 
     assert (wrong.code, wrong.err) == (1, "mcpctl: x: permissions is not a list\n")
 
 
+@pytest.mark.parametrize("kind", ["pypi", "npm"])
+async def test_what_a_package_says_of_itself_is_shown(mcpctl: Mcpctl, mcpd: FakeMcpd, kind: str) -> None:
+    mcpd.on_job = lambda job: job.end()
+    mcpd.servers["calculator"] |= {"name": "Calculator", "summary": "Adds and multiplies"}
+    ended = await mcpctl("install", f"{kind}:calculator")
+    assert ended.out.splitlines()[1:] == ["Calculator: Adds and multiplies"]
+
+
 async def test_the_account_joins_what_a_manifest_says(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"id": "calculator", "runtime": {"idleTimeout": 5, "runAs": "user"}}')
     assert (await mcpctl("install", str(tmp_path), "--run-as", "system")).code == 0

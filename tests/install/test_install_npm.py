@@ -54,6 +54,15 @@ async def test_a_package_with_one_command_needs_no_transport(world: World, regis
     assert world.left_over() == []
 
 
+async def test_a_package_says_what_the_entry_does_not(world: World, registry: Registry) -> None:
+    registry.add("@scope/fake-server", description="Does\neverything")
+    job = await world.install(entry("@scope/fake-server") | {"name": "@scope/fake-server", "summary": ""})
+    assert job.error is None
+    manifest = world.store.get("org.test.js").manifest
+    assert manifest is not None
+    assert (manifest.name, manifest.summary) == ("@scope/fake-server", "Does everything")
+
+
 async def test_wrong_bytes_are_caught(world: World, registry: Registry) -> None:
     registry.add(integrity="sha512-" + "A" * 86 + "==")
     job = await world.install(entry())

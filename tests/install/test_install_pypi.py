@@ -50,6 +50,35 @@ async def test_a_package_with_one_script_needs_no_transport(
     assert not (installed.generation / ".mcpd-build").exists()
 
 
+METADATA = "Metadata-Version: 2.1\nName: Fake-Server\nVersion: 1.0\n"
+BARE = {"name": "fake_server", "summary": "", "version": ""}
+"""What mcpctl says of a package that is named on its command line."""
+
+
+@pytest.mark.parametrize(
+    ("said", "summary", "shown"),
+    [
+        (BARE, "Tells the time  anywhere", ("Fake-Server", "Tells the time anywhere")),
+        (BARE, "Grüße\x1b[31m an alle", ("Fake-Server", "Grüße[31m an alle")),
+        (BARE, "x" * 9000, ("Fake-Server", "x" * 500)),
+        ({}, "Tells the time", ("Py", "From an index")),
+    ],
+)
+async def test_a_package_says_what_the_entry_does_not(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch, said: dict[str, str], summary: str, shown: object
+) -> None:
+    metadata = METADATA + f"Summary: {summary}\n\nSummary: of something else\n"
+    file = wheel(tmp_path / "files", extra={"fake_server-1.0.dist-info/METADATA": metadata})
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path, file))
+    job = await world.install(entry("fake_server") | said)
+    assert job.error is None
+    manifest = world.store.get("org.test.py").manifest
+    assert manifest is not None
+    assert (manifest.name, manifest.summary, manifest.version) == (*shown, "1.0")
+    recorded = read_lock(world.store.get("org.test.py").generation)["entry"]
+    assert (recorded["name"], recorded["summary"]) == shown
+
+
 async def test_uvx_becomes_the_installed_command(world: World, tmp_path: Path, own_index: pytest.MonkeyPatch) -> None:
     own_index.setenv("PIP_INDEX_URL", index(tmp_path, wheel(tmp_path / "files")))
     uvx = {"type": "stdio", "command": "uvx", "args": ["fake-server@1.0", "dual"]}

@@ -81,8 +81,16 @@ async def install(args: argparse.Namespace) -> int:
             write_json(server)
         else:
             write(f"Installed {title(server)}.")
+            if _is_package(target) and server.get("summary"):
+                # What it is was not known before.
+                write(f"{clean(server['name'])}: {clean(server['summary'])}")
             await tell_without_tools(bus, server)
     return 0
+
+
+def _is_package(target: Target) -> bool:
+    source = (target.manifest or {}).get("source")
+    return isinstance(source, dict) and source.get("type") in {"pypi", "npm"}
 
 
 def _wishes(args: argparse.Namespace) -> Wishes:
