@@ -90,7 +90,7 @@ install_files() {
     put_all "$zshcompletiondir" build/completions/_mcpctl
     put_all "$share/fish/vendor_completions.d" build/completions/mcpctl.fish
 
-    put_all "$docdir" README.md CHANGELOG.md docs/*.md
+    put_all "$docdir" README.md CHANGELOG.md SECURITY.md docs/*.md
     put_all "$docdir/adr" docs/adr/*.md
     put_all "$docdir/how-to" docs/how-to/*.md
 }
