@@ -76,8 +76,10 @@ def restrict(rules: Rules) -> None:
     try:
         if handled == _REFER:
             root = os.open("/", os.O_PATH)
-            _add(made, root, _REFER)
-            os.close(root)
+            try:
+                _add(made, root, _REFER)
+            finally:
+                os.close(root)
         for fd in rules.readable:
             _add(made, fd, _READ & handled)
         for fd in rules.writable:

@@ -128,25 +128,42 @@ def _kept(control: socket.socket, fds: list[int]) -> dict[str, object]:
         task = Task(**json.load(file))
     os.setsid()
     tree.prctl(tree.PR_SET_CHILD_SUBREAPER, 1)
+    if failed := _go_to(fds[_DIRECTORY], task):
+        return dict(failed)
     scoped = _keep_to_own()
     told, tell = os.pipe()
     command = os.fork()
     if command == 0:
         _become(task, fds, tell)
+    os.chdir("/")
     for fd in (tell, *fds[2:]):
         os.close(fd)
     with os.fdopen(told, "rb") as words:
-        failed = words.read()
-    if failed:
+        said = words.read()
+    if said:
         os.waitpid(command, 0)
-        return dict(json.loads(failed))
-    if task.read_only:
-        # The kernel takes a mount namespace apart with its last process or descriptor: not before the end is told.
-        with suppress(OSError):
-            os.open(f"/proc/{command}/ns/mnt", os.O_RDONLY)
+        return dict(json.loads(said))
     _watch(control, command)
     code = tree.end_all(scoped=scoped).get(command)
     return {"code": code, "left": bool(tree.children_of(os.getpid()))}
+
+
+def _go_to(directory: int, task: Task) -> dict[str, str]:
+    """Go to *directory*, in mount and user namespaces of our own if *task* needs them; says what keeps us from it.
+
+    The command inherits both. Nothing can be mounted any more once we are in a domain of Landlock.
+    """
+    try:
+        os.fchdir(directory)
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    try:
+        if task.read_only:
+            mounts.enter(task.fixed, task.read_only)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        return {"unheld": "git", "why": place + (error.strerror or str(error))}
+    return {}
 
 
 def _keep_to_own() -> bool:
@@ -166,7 +183,6 @@ def _become(task: Task, fds: list[int], tell: int) -> NoReturn:
     failed: dict[str, str] = {}
     try:
         os.setsid()
-        os.fchdir(fds[_DIRECTORY])
         # None of those is where it is to go: these three were taken before they came.
         for number, fd in enumerate(fds[_DIRECTORY - 3 : _DIRECTORY]):
             os.dup2(fd, number)
@@ -185,12 +201,6 @@ def _become(task: Task, fds: list[int], tell: int) -> NoReturn:
 def _hold(task: Task, fds: list[int]) -> dict[str, str]:
     """Put this process, which is no more the keeper's equal then, under the rules; what there is to say if it fails."""
     readable, writable = tuple(fds[: task.readable]), tuple(fds[task.readable :])
-    if task.read_only:
-        try:
-            mounts.enter(task.fixed, task.read_only)
-        except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            return {"unheld": "git", "why": place + (error.strerror or str(error))}
     try:
         landlock.restrict(landlock.Rules(readable, writable, files=True, tcp=task.offline, signals=True, sockets=True))
     except OSError as error:

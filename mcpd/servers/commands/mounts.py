@@ -3,7 +3,7 @@
 # ruff: noqa: PTH109, PTH115, PTH116
 """A mount namespace in which some paths are read-only: Landlock takes nothing away below a directory that it grants.
 
-Standard library only, and quick to import: keepers use it between fork(2) and execve(2).
+Standard library only, and quick to import, as keepers use it.
 """
 
 from __future__ import annotations
