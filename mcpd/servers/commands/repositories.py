@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import LimitExceeded, NotAuthorized
 from mcpd.model import printable
-from mcpd.servers.workstation.jail import is_git_directory
+from mcpd.servers.git_directories import git_part, is_dot_git, is_git_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +27,6 @@ MOST_DIRECTORIES: Final = 100_000
 SETTING: Final = "commands_write_git"
 _SETTLED: Final = 2_000_000_000
 """Nanoseconds after which a directory that changes has another time than it had before."""
-_GIT: Final = ".git"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Repositories:
         """The first in *old* that is found in *old_root* now, and not in *new_root* once *old* is moved to *new*."""
         for path in self.find([old]).read_only:
             above, _, name = path.rpartition("/")
-            around = above if _is_git(name) else path
+            around = above if is_dot_git(name) else path
             if _level(around, old_root) <= LEVELS < _level(new + around[len(old) :], new_root):
                 return path
         return None
@@ -134,18 +133,14 @@ def _read(path: str, stamp: tuple[int, int, int]) -> _Directory:
             found = [(entry.name, entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except OSError:
         # Somebody else's, who may let us in all the same.
-        git = f"{path}/{_GIT}"
+        git = f"{path}/.git"
         return _Directory(stamp, (git,) if os.path.lexists(git) else ())
-    names = {name for name, _, _ in found}
+    names = {git_part(name) for name, _, _ in found}
     if is_git_directory(names.__contains__):
         return _Directory(stamp, (path,))
-    git_paths = tuple(path for name, path, _ in found if _is_git(name))
-    return _Directory(stamp, git_paths, tuple(path for name, path, is_dir in found if is_dir and not _is_git(name)))
-
-
-def _is_git(name: str) -> bool:
-    # A file system may not tell cases apart.
-    return name.casefold() == _GIT
+    git_paths = tuple(path for name, path, _ in found if is_dot_git(name))
+    below = tuple(path for name, path, is_dir in found if is_dir and not is_dot_git(name))
+    return _Directory(stamp, git_paths, below)
 
 
 def _upwards(path: str) -> Iterable[str]:

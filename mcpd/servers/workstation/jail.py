@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 import threading
-import unicodedata
 import weakref
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,18 +19,16 @@ from typing import TYPE_CHECKING, Final
 from mcpd.errors import Busy, InvalidArgument, McpdError, NotAuthorized, NotFound, from_oserror
 from mcpd.model import printable
 from mcpd.servers.beneath import open_beneath
+from mcpd.servers.git_directories import git_part, is_dot_git, is_git_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 MAX_PATH: Final = 4096
 """Bytes of a path."""
 HERE: Final = "."
-_GIT: Final = frozenset({".git", "git~1"})
-_PARTS: Final = {part.casefold(): part for part in ("HEAD", "commondir", "objects", "refs")}
-"""The names that git recognizes a git directory by."""
 ADDING_PARTS: Final = threading.Lock()
-"""Lock for adding something with such a name, so that no two calls complete a git directory between them."""
+"""Lock for adding a part of a git directory, so that no two calls complete one between them."""
 _PATIENCE: Final = 30.0
 """Seconds that a call waits for it."""
 
@@ -212,7 +209,7 @@ class Jail:
 
         Without *adds* the name is only taken away. Raises :class:`~mcpd.errors.NotAuthorized` for a root itself and for
         what belongs to git, whose configuration and hooks name programs that would run outside of here: what is called
-        ``.git`` below the configured root, and what is in a git directory (:func:`is_git_directory`), whatever that is
+        ``.git`` below the configured root, and what is in a git directory (:func:`.is_git_directory`), whatever that is
         called, or would make one.
         """
         if place.relative == HERE:
@@ -231,7 +228,9 @@ class Jail:
         configured = place.root.within or place.root.path
         above = path_of(directory).removeprefix(configured).split("/")
         with translated(place, "opening"):
-            theirs = any(_is_git(part) for part in (*above, name)) or _in_repository(directory, len(above) - 1, added)
+            theirs = any(is_dot_git(part) for part in (*above, name)) or _in_repository(
+                directory, len(above) - 1, added
+            )
         if theirs:
             raise NotAuthorized(f"{place.shown} belongs to git; use the git tools")
 
@@ -244,19 +243,6 @@ def _alone(place: Place) -> Iterator[None]:
         yield
     finally:
         ADDING_PARTS.release()
-
-
-def git_part(name: str) -> str | None:
-    """Return the part of a git directory that *name* is for some file system or other, or None."""
-    return _PARTS.get(folded(name))
-
-
-def is_git_directory(has: Callable[[str], bool]) -> bool:
-    """Return whether git takes a directory that *has* certain names for a git directory (gitrepository-layout(5)).
-
-    With ``commondir``, objects and refs are where that file says. What the parts hold does not count: it may change.
-    """
-    return has("HEAD") and (has("commondir") or (has("objects") and has("refs")))
 
 
 def _in_repository(directory: int, above: int, added: str | None) -> bool:
@@ -286,17 +272,6 @@ def has_name(directory: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _is_git(name: str) -> bool:
-    """Whether *name* is that of a git directory for some file system or other."""
-    return folded(name) in _GIT
-
-
-def folded(name: str) -> str:
-    """Return *name* without what some file system or other does not tell apart."""
-    visible = "".join(c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
-    return visible.casefold().rstrip(". ").split(":")[0]
 
 
 def path_of(fd: int) -> str:

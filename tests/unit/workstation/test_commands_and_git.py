@@ -146,6 +146,17 @@ async def test_repositories_of_all_kinds_are_left_alone(bench: Workbench, projec
     assert state(root) == before
 
 
+@pytest.mark.parametrize("names", [(".Git",), (".git.",), ("head", "Commondir"), ("Head", "OBJECTS", "refs")])
+async def test_a_repository_is_left_alone_if_only_some_file_systems_make_it_one(
+    bench: Workbench, names: tuple[str, ...]
+) -> None:
+    directory = bench.root / "directory"
+    for name in names:
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    done = await shell(bench, f"echo x >{names[0]}/config || echo refused", "directory")
+    assert done.stdout == b"refused\n"
+
+
 async def test_one_that_is_cloned_meanwhile_is_left_alone(bench: Workbench, project: MadeRepository) -> None:
     assert (await shell(bench, "true")).code == 0
     MadeRepository.make(bench.root / "group/later/clone")

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized
 from mcpd.servers.beneath import open_beneath
+from mcpd.servers.git_directories import git_part
 from mcpd.servers.workstation.filesystem.renaming import (
     check_keeps_repositories,
     is_mounted_read_only,
@@ -27,7 +28,7 @@ from mcpd.servers.workstation.filesystem.renaming import (
     status_at,
     sync,
 )
-from mcpd.servers.workstation.jail import Place, fault, git_part, path_of, translated
+from mcpd.servers.workstation.jail import Place, fault, path_of, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,17 +16,10 @@ from typing import TYPE_CHECKING, Final
 from mcpd.errors import NotAuthorized
 from mcpd.model import printable
 from mcpd.servers.beneath import open_beneath
+from mcpd.servers.git_directories import folded, git_part, is_git_directory
 from mcpd.servers.workstation.git.changes import unquoted
 from mcpd.servers.workstation.git.running import git
-from mcpd.servers.workstation.jail import (
-    ADDING_PARTS,
-    HERE,
-    fault,
-    folded,
-    git_part,
-    has_name,
-    is_git_directory,
-)
+from mcpd.servers.workstation.jail import ADDING_PARTS, HERE, fault, has_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
