@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 from typing import TYPE_CHECKING, Final
@@ -77,11 +78,19 @@ class Relay:
 
 def _carry(source: int, target: int, ours: int) -> None:
     try:
-        while data := os.read(source, 1 << 16):
+        while data := os.read(_ready(source, select.POLLIN), 1 << 16):
             rest = memoryview(data)
             while rest:
-                rest = rest[os.write(target, rest) :]
+                rest = rest[os.write(_ready(target, select.POLLOUT), rest) :]
     except OSError:
         pass  # The other side has gone; closing ours tells the one that is left.
     finally:
         os.close(ours)
+
+
+def _ready(fd: int, event: int) -> int:
+    """Return *fd* once it is ready for *event*: whoever shares a stream with us may have made it non-blocking."""
+    poll = select.poll()
+    poll.register(fd, event)
+    poll.poll()
+    return fd
