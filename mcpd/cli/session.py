@@ -31,7 +31,7 @@ async def open_bus(args: argparse.Namespace, *, changing: bool = False) -> Async
             except NotFound as error:
                 from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only mistakes need it
 
-                raise await with_suggestion(bus, args, error) from error
+                raise await with_suggestion(bus, args, error) from None
 
 
 def asking(args: argparse.Namespace, *, system: bool) -> AbstractContextManager[None]:

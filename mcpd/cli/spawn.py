@@ -163,7 +163,7 @@ async def _spawn(
         if isinstance(error, NotFound):
             from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only mistakes need it
 
-            raise await with_suggestion(bus, args, error) from error
+            raise await with_suggestion(bus, args, error) from None
         raise
     if relay:
         relay.start()
