@@ -12,6 +12,7 @@ from typing import Final
 
 _STOPS: Final = re.compile("[\u3002\uff0e\uff61]")
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\"#%/<>?@\\^`{|}\[\]]")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _NAMES: Final = re.compile(r"(?:.+\.)?localhost|localhost\.localdomain|ip6-(?:localhost|loopback)")
 
 
@@ -53,6 +54,8 @@ def is_beside(host: str) -> bool:
 def is_public(address: str) -> bool:
     """Return whether the IP *address* is one of the internet: not of this machine, its networks or a private one."""
     found = _address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found in _NAT64:
+        found = ipaddress.IPv4Address(found.packed[-4:])
     return found is not None and found.is_global and not found.is_multicast
 
 

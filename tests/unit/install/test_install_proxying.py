@@ -110,6 +110,7 @@ async def test_a_tunnel_leads_to_the_registry(tmp_path: Path) -> None:
         "CONNECT 224.0.0.1:443",
         "CONNECT [::1]:443",
         "CONNECT [::ffff:127.0.0.1]:443",
+        "CONNECT [64:ff9b::10.0.0.1]:443",
         "CONNECT [fe80::1]:443",
         "CONNECT [fd00::1]:443",
     ],
