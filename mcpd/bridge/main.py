@@ -343,6 +343,16 @@ class _Run:
     check: Callable[[], Coroutine[object, object, None]]
     """Runs beside the start."""
 
+    def publish(self, urls: Sequence[str]) -> None:
+        """Write the first of *urls*, if there is one, where the clients of a user's bridge look for it."""
+        if self.system:
+            return
+        if urls:
+            self.files.url.write_text(urls[0] + "\n", encoding="ascii")
+            log.info("clients of the URL send the token in %s", self.files.token)
+        else:
+            self.files.url.unlink(missing_ok=True)
+
 
 def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | None = None) -> None:
     """Serve until the end."""
@@ -358,18 +368,13 @@ def _serve(parts: Parts, gate: Gate, sockets: list[socket.socket], run: _Run | N
     own = [each.getsockname() for each in sockets if each.family == socket.AF_UNIX]
 
     def ready() -> None:
+        if run is not None:
+            run.publish(urls)
         for url in urls:
             log.info("listening on %s/mcp/NAME", url)
-        whom = "for this user only" if run is None or not run.system else "for those who may open it"
+        whom = "for those who may open it" if run is not None and run.system else "for this user only"
         for path in own:
             log.info("listening on the unix socket %s, %s", path, whom)
-        if run is None or run.system:
-            return
-        if urls:
-            run.files.url.write_text(urls[0] + "\n", encoding="ascii")
-            log.info("clients of the URL send the token in %s", run.files.token)
-        else:
-            run.files.url.unlink(missing_ok=True)
 
     service = Service(ready) if run is None else Service(ready, run.reload, run.idle_exit)
 
