@@ -52,7 +52,7 @@ def is_beside(host: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Return whether the IP *address* is one of the internet: not of this machine, its networks or a private one."""
+    """Return whether the IP *address* is public: not one of this machine, its networks or a private network."""
     found = _address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address) and found in _NAT64:
         found = ipaddress.IPv4Address(found.packed[-4:])

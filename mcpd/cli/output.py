@@ -53,7 +53,7 @@ def write_json(value: object) -> None:
 
 
 def write_document(data: bytes) -> None:
-    """Print the JSON file *data*: as it is, but on a terminal as :func:`write_json` prints it."""
+    """Print the JSON document *data* unchanged, on a terminal as :func:`write_json` does."""
     if sys.stdout.isatty():
         import json  # noqa: PLC0415
 
@@ -63,7 +63,7 @@ def write_document(data: bytes) -> None:
 
 
 def escaped(text: str) -> str:
-    """*text* with every character that is not seen, or steers a terminal, as JSON escapes it; line breaks stay."""
+    """Return *text* with invisible and control characters escaped as in JSON; line breaks stay."""
     import json  # noqa: PLC0415
 
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)

@@ -84,7 +84,7 @@ def check(permissions: Iterable[str]) -> None:
 
 
 def _refusal(permission: str) -> str:
-    """Return why *permission* is never granted; empty if it is none of these."""
+    """Return why *permission* is never granted; empty if it can be."""
     from mcpd.runtime.session_bus import refusal  # noqa: PLC0415 - as above
 
     what, _ = _conditional(permission)

@@ -17,10 +17,10 @@ _NETWORK: Final = "network"
 
 
 def plan_lines(items: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> list[str]:
-    """*items* in lines: where it is from, its size and packages, what is started, what it may do, what has to be set,
-    and who vouches for it.
+    """Return *items* in lines: where it is from, its size and packages, what is started, what it may do, what has to be
+    set, and who vouches for it.
 
-    The number of packages is shown, if *verbose* each of them with its version and hash.
+    Packages are counted; with *verbose* each is listed with its version and hash.
     """
     rows = [(heading, clean(text)) for heading, text in _rows(items, verbose=verbose)]
     width = max(len(heading) for heading, _ in rows) + 2
@@ -70,7 +70,7 @@ def _words(item: Mapping[str, Any], *keys: str) -> str:
 
 
 def _size(digits: str) -> str:
-    """*digits*, a number of bytes, in MiB."""
+    """Return *digits*, a number of bytes, in MiB."""
     return f"{int(digits) / 2**20:.1f} MiB" if digits.isascii() and digits.isdigit() else digits
 
 

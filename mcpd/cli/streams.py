@@ -65,12 +65,12 @@ class Relay:
                 self._writers.append(thread)
 
     def drain(self) -> None:
-        """Wait until everything is written that the server, which has ended, has said."""
+        """Wait until everything is written that the server wrote before it ended."""
         for thread in self._writers:
             thread.join()
 
     def cancel(self) -> None:
-        """Close all pipes of a server that was not started."""
+        """Close all pipes if the server was not started."""
         for ends in self._pipes.values():
             for fd in ends:
                 os.close(fd)

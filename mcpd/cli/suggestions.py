@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ids of servers that may have been meant by one that is not known."""
+"""Suggestions for the id of a server that was not found."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from mcpd.errors import NotFound
 
 _OFFERS = frozenset({"install", "show"})
-"""Commands that take the ids of registries, too."""
+"""Commands that also take ids from registries."""
 _PREFIX = 2
-"""Letters at the beginning of each word of an id that are taken to be right, as registries are long."""
+"""Letters at the beginning of each word of an id that are assumed to be right, as registries are long."""
 _MOST = 200
-"""Ids of registries that are compared."""
+"""Ids from registries that are compared."""
 
 
 async def with_suggestion(bus: Client, args: argparse.Namespace, error: NotFound) -> NotFound:
@@ -38,13 +38,13 @@ async def with_suggestion(bus: Client, args: argparse.Namespace, error: NotFound
 
 
 def _named(args: argparse.Namespace) -> list[str]:
-    """The ids that *args* name."""
+    """Return the ids that *args* name."""
     named: Any = getattr(args, "target", None) or getattr(args, "id", None) or getattr(args, "session", None) or ()
     return [named] if isinstance(named, str) else list(named)
 
 
 async def _offered(bus: Client, word: str) -> set[str]:
-    """Ids of registries whose words begin like those of *word*."""
+    """Return ids in registries whose words begin like those of *word*."""
     words = "".join(char if char.isalnum() else " " for char in word).split()
     query = {"text": " ".join(part[:_PREFIX] for part in words), "limit": variant(_MOST, "u")}
     found, _ = await bus.manager.call("ListAvailable", "a{sv}s", [query, ""])

@@ -33,10 +33,10 @@ def _no_constant(name: str) -> None:
 
 
 def parse_value(key: str, text: str, kind: str) -> object:
-    """The value that *text* stands for, for a property of type *kind* (design §3; empty: none given).
+    """Return the value that *text* stands for, for a property of type *kind* (empty if it has none).
 
-    Numbers are JSON, booleans that or yes, no, on and off, lists that or texts between commas; everything else is the
-    text itself, but a path relative to the current directory becomes absolute. Raises
+    Numbers are JSON; booleans are JSON or yes, no, on and off; lists are JSON or items separated by commas. Everything
+    else is the text itself, except that a path that begins with . or .. becomes absolute. Raises
     :class:`~mcpd.errors.InvalidConfig` that names *key* and shows what is expected.
     """
     if kind not in _EXAMPLES:
@@ -78,9 +78,9 @@ def guess_value(text: str) -> object:
 
 
 def parse_pairs(pairs: Iterable[tuple[str, str]], properties: Iterable[Mapping[str, Any]]) -> dict[str, object]:
-    """*pairs* as typed values, by what *properties* say. A key without a property is text; the daemon judges it.
+    """Return *pairs* as typed values, as *properties* say. A key without a property is text; the daemon judges it.
 
-    A list that is named more than once has the items of all.
+    A list that is set more than once gets the items of all.
     """
     kinds = {str(known.get("key")): str(known.get("type") or "") for known in properties}
     values: dict[str, object] = {}

@@ -66,7 +66,7 @@ class ArchiveFile:
         return found
 
     def size(self) -> int:
-        """Bytes of it, once it is here."""
+        """Return its size in bytes, once it has been fetched."""
         return self._path.stat().st_size
 
     async def extract(self) -> Path:

@@ -196,7 +196,7 @@ class Installer:
         return self.jobs.start(JobKind.UPDATE, list(wanted) or [one.entry.id for one in found], owner_uid, work)
 
     async def way_back(self, server_id: str, wanted: int | None = None) -> int:
-        """The generation that :meth:`rollback` goes back to; *wanted* if that is kept.
+        """Return the generation that :meth:`rollback` goes back to: *wanted* if that is kept.
 
         Raises :class:`~mcpd.errors.NotFound` and :class:`~mcpd.errors.ReadOnly`.
         """

@@ -76,7 +76,7 @@ class Resolution:
     entry: Entry | None = None
     """The entry with what the source itself says, of a source that describes its server; None: as it was."""
     size: int = 0
-    """Bytes of the files; 0 where the source does not say."""
+    """Bytes of the files; 0 if unknown."""
 
 
 class Recipe(Protocol):

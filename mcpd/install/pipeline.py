@@ -58,7 +58,7 @@ class Pipeline:
         made: list[Generation] = []
         try:
             if not plan.is_dry_run and plan.is_complete and plan.answers.missing():
-                # Nobody waits for packages to be found before being asked what the entry tells already.
+                # What the entry itself asks for need not wait until the packages are resolved.
                 job.show_plan(plan.items(()))
                 await job.ask_config()
                 job.enter(JobState.PLANNING)

@@ -81,7 +81,7 @@ class Plan:
 
     @property
     def is_complete(self) -> bool:
-        """True if the entry has all settings; those of a bundle are known once it is here."""
+        """True if the entry names all settings; those of a bundle are known once it has been fetched."""
         return not describes_itself(self.entry)
 
     @property

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class _Failed(Exception):
-    """No connection is made: a status and the reason for it."""
+    """A request that is not carried out; its arguments are a status and the reason."""
 
 
 class Proxy:
@@ -56,12 +56,12 @@ class Proxy:
         *public*: other hosts are allowed as well, by https and at addresses of the internet only.
         """
         self.refused: list[str] = []
-        """Where the command was not let, as URLs or as host and port."""
+        """Refused destinations, as URLs or as host and port."""
         self._origins = origins(host.locations)
         self._proxies = host.proxies
         self._public = public
         self._reached: dict[tuple[str, int], str] = {}
-        """The addresses that answered."""
+        """The address that answered, by host and port."""
         self._first: dict[tuple[str, int], asyncio.Lock] = {}
         self._listening: asyncio.Task[asyncio.Server] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,9 +150,9 @@ class Proxy:
         return await _connect([proxy.hostname or ""], origin(proxy.geturl())[1], ssl=proxy.scheme == "https" or None)
 
     def _refuse(self, target: str) -> _Failed:
-        log.info("not let through: %s", printable(target))
+        log.info("proxy: refused %s", printable(target))
         self.refused.append(strip_credentials(printable(target)))
-        return _Failed("403", "not a registry that is configured")
+        return _Failed("403", "not a configured registry")
 
     def _proxy(self, request: _Request) -> SplitResult | None:
         """The proxy that leads to where *request* goes; None for this machine, and where there is none."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Keep pip from starting programs: it gets this as its ``sitecustomize`` while it has the network.
 
-pip's ``--only-binary`` does not hold for a dependency that a package names by its URL. For such a one pip would start
-git, or build it, which runs its code.
+pip's ``--only-binary`` does not apply to a dependency that a package names by its URL: pip would clone it with git, or
+build it, which runs its code.
 """
 
 import sys
@@ -11,7 +11,7 @@ STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spaw
 
 
 def hook(event: str, _: object) -> None:
-    """Refuse *event*, an audit event, if it starts a program; names the requirement that pip is about."""
+    """Refuse *event*, an audit event, if it starts a program; names the requirement that pip is working on."""
     if event not in STARTS:
         return
     frame = sys._getframe()  # noqa: SLF001 - documented, though not for all interpreters

@@ -76,7 +76,7 @@ class Child:
         self._broken = 0
         self._chatter = terms.chatter
         self._said = 0
-        """Messages that no call asked for."""
+        """Unsolicited messages since then."""
         self._said_since = 0.0
         self._warn = LimitedLog(name)
         held = [terms.budget.holding(terms.caller, self._cut) for _ in range(2)]
@@ -241,7 +241,7 @@ class Child:
                 self._response(message)
 
     def _count_unasked(self) -> None:
-        """Count a message that no call asked for; a server that says too many is read more slowly."""
+        """Count an unsolicited message; a server that sends too many is read more slowly."""
         self._said += 1
         if self._said < CHATTER_AT_ONCE:
             return

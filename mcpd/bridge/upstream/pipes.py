@@ -30,7 +30,7 @@ READS_AT_ONCE: Final = 4
 LINES_AT_ONCE: Final = 500
 """Lines of one read before other connections get their turn."""
 CHATTER_AT_ONCE: Final = 250
-"""Messages that no call asked for, which a server may say in :data:`CHATTER_PAUSE` before it is read more slowly."""
+"""Unsolicited messages that a server may send in :data:`CHATTER_PAUSE` before it is read more slowly."""
 CHATTER_PAUSE: Final = 0.1
 """Seconds."""
 PIPE_SIZE: Final = 1 << 20
@@ -44,17 +44,17 @@ BACKLOG_LIMIT: Final = 64 << 20
 
 
 class Chatter:
-    """How long servers are not read that say much without being asked.
+    """Pauses in reading servers that send many unsolicited messages.
 
-    The more of them there are, the longer, so that all together leave most of the loop to calls.
+    The more of these servers there are, the longer the pauses, so that together they leave most of the loop to calls.
     """
 
     def __init__(self) -> None:
         self._quiet: dict[int, float] = {}
-        """Until when each of them is not read."""
+        """When the pause of each of them ends."""
 
     def pause(self, who: int, began: float, now: float) -> float:
-        """Seconds for which the server *who* is not to be read, which has said much since *began*."""
+        """Return the seconds of a pause for the server *who*, which sent :data:`CHATTER_AT_ONCE` since *began*."""
         self._quiet = {each: until for each, until in self._quiet.items() if until > now and each != who}
         until = began + CHATTER_PAUSE * (1 + len(self._quiet))
         if until <= now:
@@ -236,7 +236,7 @@ class Pipe:
             callback()
 
     def pause(self, seconds: float) -> None:
-        """Read nothing for *seconds*, beside the lines of this turn."""
+        """Read nothing for *seconds*, after the lines of this turn."""
         self._pause = max(self._pause, seconds)
 
     def close_stdin(self) -> None:

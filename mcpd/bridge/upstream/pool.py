@@ -49,8 +49,8 @@ class Pool:
 
     A greeting that declares ``elicitation``, ``sampling`` or ``roots`` lets a server ask its client, and stdio does
     not tell in the course of which call. Then a process carries one call at a time, there are up to four of them, and
-    further calls wait. Where several callers share them, one of whose calls none is on gets a further process, so that
-    nobody keeps others from being served. Otherwise one process carries all. *caller* pays for them. Made by
+    further calls wait. Where several callers share them, a caller without a process gets a further one, so that nobody
+    keeps others from being served. Otherwise one process carries all. *caller* pays for them. Made by
     :class:`~mcpd.bridge.upstream.pools.Pools`.
     """
 
@@ -167,24 +167,24 @@ class Pool:
         return None
 
     def _may_have(self, turn: Turn) -> bool:
-        """Whether *turn* may have a process that is free: not one that others had beyond the usual number."""
+        """Return whether *turn* may have a free process; those beyond the usual number are for callers without one."""
         busy = sum(desk.turn is not None for desk in self._desks)
         return self.key.caller is not None or busy < MOST_PROCESSES + self.away or self._is_due(turn)
 
     def _is_due(self, turn: Turn) -> bool:
-        """Whether its caller shares the processes with others, and has none now."""
+        """Return whether the caller of *turn* shares the processes with others and has none now."""
         return self.key.caller is None and not any(
             desk.turn is not None and desk.turn.caller == turn.caller for desk in self._desks
         )
 
     def _waiting(self, turn: Turn) -> int:
-        """How many calls of its caller wait."""
+        """Return how many calls of the caller of *turn* wait."""
         if self.key.caller is not None:
             return len(self._queue)
         return sum(each.caller == turn.caller for each in self._queue)
 
     def _first_waiting(self) -> Turn:
-        """The oldest call that waits; where callers share, of the caller that has the fewest processes."""
+        """Return the oldest waiting call; where callers share, that of the caller with the fewest processes."""
         if self.key.caller is not None:
             return next(iter(self._queue))
         busy = Counter(desk.turn.caller for desk in self._desks if desk.turn is not None)

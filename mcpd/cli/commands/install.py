@@ -136,9 +136,9 @@ def _sent(target: Target) -> str:
 
 
 async def _offered(bus: Client, server_id: str, source: str | None) -> dict[str, Any]:
-    """The entry of the registry that *server_id* is installed from, after a warning if there is no news of that.
+    """Return the entry that *server_id* is installed from, empty if no registry has it.
 
-    Empty, after a warning if there is no news of any registry, if none has it.
+    Warns if that registry, or any if none has it, could not be refreshed.
     """
     try:
         options = {"source": source} if source else {}

@@ -91,7 +91,7 @@ def tell_waiting(servers: Iterable[Mapping[str, Any]]) -> None:
 
 
 async def tell_without_tools(bus: Client, server: Mapping[str, Any]) -> None:
-    """Say that *server*, which was just installed, lists no tools, if so, and what it may need."""
+    """If *server*, which was just installed, lists no tools, say so and which settings it may need."""
     if server.get("tools") != 0:
         return
     server_id = clean(server["id"])

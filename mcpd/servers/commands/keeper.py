@@ -56,9 +56,9 @@ class Task:
     apart: bool
     """Whether it is kept from all processes elsewhere, too, but for those of a network that it is not kept from."""
     read_only: tuple[str, ...] = ()
-    """Absolute paths in what it may change that it may not change all the same."""
+    """Absolute paths, below what it may change, that are read-only for it."""
     fixed: tuple[str, ...] = ()
-    """Directories on the way there, which have to stay where they are."""
+    """Directories above those, which it cannot rename or remove."""
 
     def encoded(self) -> bytes:
         """As the keeper reads it."""

@@ -40,10 +40,10 @@ def enter(fixed: Iterable[str], read_only: Iterable[str]) -> None:
     """Move this process, which has one thread, into user and mount namespaces of its own.
 
     There *read_only* cannot be changed, nor renamed or removed; *fixed* cannot be renamed or removed. Both are absolute
-    paths without symlinks, but for the last part, and symlinks there are covered themselves. The namespaces last: what
-    is executed has no capabilities in them, also as root.
+    paths without symlinks, except for the last part: a symlink there is covered itself. What is executed later stays in
+    the namespaces, without capabilities even as root.
 
-    Raises OSError, with the path as ``filename`` if one is not there or leads elsewhere.
+    Raises OSError, with the path as ``filename`` if one does not exist or is elsewhere by now.
     """
     uid, gid = os.getuid(), os.getgid()
     directory, before = os.getcwd(), os.stat(".")
@@ -58,10 +58,10 @@ def enter(fixed: Iterable[str], read_only: Iterable[str]) -> None:
     # What is above comes first, as it would hide the mounts below.
     for path in sorted(covers):
         _cover(path, read_only=covers[path])
-    # What was opened before is not below the new mounts.
+    # The directory that was open before is not below the new mounts.
     os.chdir(directory)
     if not os.path.samestat(before, os.stat(".")):
-        raise OSError(0, "it is elsewhere now", directory)
+        raise OSError(0, "it has been moved", directory)
 
 
 def _cover(path: str, *, read_only: bool) -> None:
@@ -69,7 +69,7 @@ def _cover(path: str, *, read_only: bool) -> None:
     there = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.readlink(f"/proc/self/fd/{there}") != path:
-            raise OSError(0, "it is elsewhere now", path)
+            raise OSError(0, "it has been moved", path)
         copy = _call(_OPEN_TREE, there, b"", _OPEN_TREE_CLONE | _AT_EMPTY_PATH | _AT_RECURSIVE | os.O_CLOEXEC)
         try:
             if read_only:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where git directories are in what commands may change: their hooks and configuration name programs for git to run.
+"""Git directories among what commands may change: their hooks and configuration name programs for git to run.
 
-Looked into are the directories up to :data:`LEVELS` below each root, below the directory that a command is started in,
-and below the top of each working tree around that; symlinks are not followed. What is called ``.git`` counts, whatever
-it is, and so does any directory that git takes for a repository.
+The search covers the directories up to :data:`LEVELS` below each root, below the directory that a command is started
+in, and below the top of each work tree around that; symlinks are not followed. Whatever is called ``.git`` counts, and
+so does any directory that git takes for a git directory.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ if TYPE_CHECKING:
 
 LEVELS: Final = 4
 MOST_DIRECTORIES: Final = 100_000
-"""How many directories are looked into for one command."""
+"""Directories that are searched for one command."""
 SETTING: Final = "commands_write_git"
 _SETTLED: Final = 2_000_000_000
-"""Nanoseconds after which a directory that changes has another time than it had before."""
+"""Nanoseconds after which another change gives a directory another time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """Absolute paths without symlinks, but for the last part."""
+    """What a command must not change: absolute paths without symlinks, except for the last part."""
 
     read_only: tuple[str, ...] = ()
-    """What is git's."""
+    """Git directories, and whatever else is called ``.git``."""
     fixed: tuple[str, ...] = ()
-    """The directories between the roots and those, which must stay where they are."""
+    """The directories between the roots and those, which cannot be renamed or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """What is in a directory."""
+    """The content of a directory."""
 
     stamp: tuple[int, int, int]
     """Device, inode and time of the last change."""
     git: tuple[str, ...]
-    """The paths in it that are git's; its own if it is a git directory."""
+    """The paths in it that are read-only; its own if it is a git directory."""
     below: tuple[str, ...] = ()
     """The paths of the other directories in it."""
 
 
 class Repositories:
-    """Finds git directories, and reads again only directories that have changed. Any thread may use it."""
+    """Finds git directories; only directories that have changed are read again. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Directory] = {}
 
     def find(self, roots: Sequence[str], directory: str | None = None) -> Protected:
-        """Those in *roots*, for a command that is started in *directory*; all real paths.
+        """Return those in *roots*, for a command that is started in *directory*; all are real paths.
 
-        Raises :class:`~mcpd.errors.LimitExceeded` if there is too much to look into, and
-        :class:`~mcpd.errors.NotAuthorized` for a directory that only its owner's permission keeps from being read.
+        Raises :class:`~mcpd.errors.LimitExceeded` if there is too much to search, and
+        :class:`~mcpd.errors.NotAuthorized` for a directory of the user's whose mode does not let the user read it.
         """
         around = [path for path in _upwards(directory or "/") if any(_lies_in(path, root) for root in roots)]
         tops = [path for path in around if self._looked_into(path).git]
@@ -80,7 +80,7 @@ class Repositories:
         return Protected(tuple(sorted(found)), tuple(sorted(fixed)))
 
     def first_lost(self, old: str, old_root: str, new: str, new_root: str) -> str | None:
-        """The first in *old* that is found in *old_root* now, and not in *new_root* once *old* is moved to *new*."""
+        """Return the first in *old* that is found in *old_root* now, but not in *new_root* after a move to *new*."""
         for path in self.find([old]).read_only:
             above, _, name = path.rpartition("/")
             around = above if is_dot_git(name) else path
@@ -97,15 +97,15 @@ class Repositories:
                     there = seen[path] = self._looked_into(path)
                     if len(seen) > MOST_DIRECTORIES:
                         raise LimitExceeded(
-                            f"the roots have more than {MOST_DIRECTORIES} directories to look for repositories in,"
-                            f" which commands must not write to; name narrower roots, or set {SETTING}"
+                            f"there are more than {MOST_DIRECTORIES} directories to search for repositories, which"
+                            f" commands must not write to; configure fewer or smaller directories, or set {SETTING}"
                         )
                 found.update(there.git)
                 following += there.below
             level = following
 
     def _looked_into(self, path: str) -> _Directory:
-        """What is in the directory *path*; nothing if it is none."""
+        """Return the content of the directory *path*; nothing if it is not one."""
         try:
             status = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - many of them
         except OSError:
@@ -113,8 +113,8 @@ class Repositories:
         if status.st_uid == os.geteuid() and status.st_mode & 0o500 != 0o500 and stat.S_ISDIR(status.st_mode):
             # A command could change that.
             raise NotAuthorized(
-                f"{printable(path)} cannot be read, so that repositories in it, which commands must not write to, are"
-                f" not found; change its mode (chmod u+rx), or set {SETTING}"
+                f"{printable(path)} cannot be read, so repositories in it cannot be protected from commands;"
+                f" make it readable (chmod u+rx), or set {SETTING}"
             )
         stamp = (status.st_dev, status.st_ino, status.st_ctime_ns)
         known = self._known.get(path)
@@ -132,7 +132,7 @@ def _read(path: str, stamp: tuple[int, int, int]) -> _Directory:
         with os.scandir(path) as entries:
             found = [(entry.name, entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except OSError:
-        # Somebody else's, who may let us in all the same.
+        # It belongs to somebody else, and may let us in all the same.
         git = f"{path}/.git"
         return _Directory(stamp, (git,) if os.path.lexists(git) else ())
     names = {git_part(name) for name, _, _ in found}
@@ -144,7 +144,7 @@ def _read(path: str, stamp: tuple[int, int, int]) -> _Directory:
 
 
 def _upwards(path: str) -> Iterable[str]:
-    """*path*, and the directories around it."""
+    """Yield *path* and the directories above it."""
     while path != "/":
         yield path
         path = os.path.dirname(path)  # noqa: PTH120 - many of them
@@ -155,5 +155,5 @@ def _lies_in(path: str, directory: str) -> bool:
 
 
 def _level(path: str, root: str) -> int:
-    """How many directories *path* is below *root*."""
+    """Return how many directories *path* is below *root*."""
     return path.removeprefix(root).count("/")

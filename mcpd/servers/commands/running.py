@@ -58,7 +58,7 @@ class Start:
     unheld: bool
     """Whether it runs also where the kernel cannot hold it to the rules."""
     protected: Protected
-    """What it may not change of that all the same."""
+    """What of that is read-only for it."""
     apart: bool = False
     """Whether it is somebody else's, and reaches no processes but its own and those of a network it may have."""
 

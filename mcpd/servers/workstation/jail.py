@@ -207,10 +207,10 @@ class Jail:
     def parent(self, place: Place, *, adds: bool = True) -> Iterator[tuple[int, str]]:
         """A descriptor of the directory that *place* is in, and its name there: to create, rename or remove it.
 
-        Without *adds* the name is only taken away. Raises :class:`~mcpd.errors.NotAuthorized` for a root itself and for
-        what belongs to git, whose configuration and hooks name programs that would run outside of here: what is called
-        ``.git`` below the configured root, and what is in a git directory (:func:`.is_git_directory`), whatever that is
-        called, or would make one.
+        Without *adds* the name is only renamed away or removed. Raises :class:`~mcpd.errors.NotAuthorized` for a root
+        itself and for what belongs to git, whose configuration and hooks name programs that would run outside of here:
+        what is called ``.git`` below the configured root, and what is in a git directory (:func:`.is_git_directory`),
+        whatever that is called, or would make one.
         """
         if place.relative == HERE:
             raise NotAuthorized(f"{place.shown} is one of the roots, which stay as they are")
@@ -238,7 +238,7 @@ class Jail:
 @contextmanager
 def _alone(place: Place) -> Iterator[None]:
     if not ADDING_PARTS.acquire(timeout=_PATIENCE):
-        raise Busy(f"{place.shown}: another call changes what may belong to git; try again")
+        raise Busy(f"{place.shown}: another call is changing what may be a git directory; try again")
     try:
         yield
     finally:

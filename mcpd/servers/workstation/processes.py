@@ -42,7 +42,7 @@ class Command:
     writes: bool = False
     """Whether it may write in the roots; reading them it may in any case. In HOME and TMPDIR it always may write."""
     writes_git: bool = False
-    """Whether that includes what is git's."""
+    """Whether that includes git directories."""
     readable: tuple[str, ...] = ()
     """Absolute paths besides the system's and the toolchains' that it may read, if they exist."""
     stdin: bytes = b""

@@ -67,9 +67,9 @@ def check_holds_no_root(call: Call, place: Place, directory: int, name: str) -> 
 
 
 def check_keeps_repositories(call: Call, place: Place, new: Place, old_path: str, new_path: str) -> None:
-    """Raise NotAuthorized if a repository in *place* would not be found any more in *new*, where commands change it.
+    """Raise NotAuthorized if a repository in *place* would not be found in *new*, hence not protected from commands.
 
-    See :mod:`~mcpd.servers.commands.repositories`. The paths are the real ones of both.
+    See :mod:`~mcpd.servers.commands.repositories`. *old_path* and *new_path* are the real paths of both.
     """
     if call.settings.commands_write_git:
         return
@@ -77,8 +77,8 @@ def check_keeps_repositories(call: Call, place: Place, new: Place, old_path: str
     lost = Repositories().first_lost(old_path, roots[0], new_path, roots[1])
     if lost is not None:
         raise NotAuthorized(
-            f"{printable(lost)} would be more than {LEVELS} directories below the root in {new.shown}, where commands"
-            f" are not kept from it; {SETTING} allows it"
+            f"{printable(lost)} would be more than {LEVELS} directories below the root in {new.shown}, where it is not"
+            f" protected from commands; set {SETTING} if it need not be"
         )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Git directories among the files of a work tree, which commands of git neither write to nor complete.
+"""Keep git from writing to git directories among the files of a work tree, and from completing one.
 
-A commit may well hold one, as its files have harmless names. Git would obey its configuration later, without the
-sandbox around the tools.
+A commit may well contain one, as its files have harmless names. Git would obey its configuration later, outside the
+sandbox of the tools.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.git.repository import Repository
 
 _ASKED_EVERY: Final = 0.05
-"""Seconds between two looks whether other calls are done."""
+"""Seconds between two checks whether other calls are done."""
 _MOST_SAID: Final = 16 * 1024
-"""Bytes that are kept of what git says if it fails."""
+"""Bytes of git's error messages that are kept."""
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """Errors where there is no directory yet: nothing, a file, or a symlink, which git replaces and never follows."""
 DIFF: Final = (
