@@ -75,9 +75,8 @@ class Child:
         self._died = False
         self._broken = 0
         self._chatter = terms.chatter
-        self._said = 0
-        """Unsolicited messages since then."""
-        self._said_since = 0.0
+        self._said, self._said_since = 0, 0.0
+        """Unsolicited messages, and the time since which they are counted."""
         self._warn = LimitedLog(name)
         held = [terms.budget.holding(terms.caller, self._cut) for _ in range(2)]
         reader = LineReader(self._line, self._oversized, terms.max_line, held[0])
