@@ -34,6 +34,7 @@ MODULES: Final = "node_modules"
 PACKAGE: Final = re.compile(r"(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*", re.ASCII)
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*", re.ASCII)
 _QUIET: Final = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--omit=dev")
+_DEVELOPMENT: Final = "devDependencies"
 _NO_GIT: Final = "/bin/false"
 """What npm runs instead of git, which would get nowhere and say so only after several attempts."""
 _GIT_NEEDED: Final = re.compile(re.escape(f"command {_NO_GIT} ") + r".*?(\S+:\S+)")
@@ -54,10 +55,11 @@ class NodeModules:
         does not come from the registry.
         """
         self.directory.mkdir()
-        (self.directory / "package.json").write_text(json.dumps(package_json), encoding="utf-8")
+        needed = {key: value for key, value in package_json.items() if key != _DEVELOPMENT}
+        (self.directory / "package.json").write_text(json.dumps(needed), encoding="utf-8")
         lock = self.directory / "package-lock.json"
         if existing:
-            lock.write_bytes(existing)
+            lock.write_bytes(without_development(existing))
         else:
             doing = f"resolving {self._bench.entry.id}"
             try:
@@ -168,6 +170,23 @@ class NpmRecipe:
         return next(file for file in self._files if file.file == f"{MODULES}/{self._source.package}")
 
 
+def without_development(data: bytes) -> bytes:
+    """Return the ``package-lock.json`` *data* without the packages that it marks as needed for development only.
+
+    npm installs a package for all that if it is needed otherwise: one that is left out here makes it fail. *data* that
+    cannot be read is returned as it is.
+    """
+    try:
+        lock = json.loads(data)
+        lock["packages"] = {path: dict(item) for path, item in lock["packages"].items() if not item.get("dev")}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return data
+    lock["packages"].get("", {}).pop(_DEVELOPMENT, None)
+    # What npm 6 reads.
+    lock.pop("dependencies", None)
+    return json.dumps(lock).encode()
+
+
 def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
     """The packages of a ``package-lock.json``.
 
@@ -180,7 +199,7 @@ def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidManifest("package-lock.json cannot be read; write it with npm 7 or newer") from error
     allowed = origins(registries)
-    return [_locked(path, item, allowed) for path, item in items if not (item.get("dev") or item.get("devOptional"))]
+    return [_locked(path, item, allowed) for path, item in items]
 
 
 def _read_lock(path: Path, registries: Iterable[str]) -> list[LockedFile]:
@@ -198,9 +217,10 @@ def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]
         raise InvalidManifest(f"package-lock.json puts {name} at a path with control characters")
     if ".." in path.split("/") or not path.startswith(f"{MODULES}/"):
         raise InvalidManifest(f"package-lock.json puts {name} at {path[:200]!r}, outside node_modules")
-    if item.get("inBundle"):
-        return LockedFile(name, str(item.get("version", "")), "bundled", path)
     resolved = str(item.get("resolved") or "")
+    if item.get("inBundle") and not resolved and path.count(f"{MODULES}/") > 1:
+        # It comes with the package around it.
+        return LockedFile(name, str(item.get("version", "")), "bundled", path)
     if item.get("link") or not _is_of_registry(resolved, allowed) or not item.get("integrity"):
         raise InvalidManifest(
             f"{name} does not come from an npm registry ({readable(resolved)}), and nothing else is installed"

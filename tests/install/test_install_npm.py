@@ -158,6 +158,48 @@ async def test_a_node_project_gets_what_its_lock_names(world: World, registry: R
     ]
 
 
+@pytest.mark.parametrize("mark", ["dev", "devOptional", "inBundle"])
+async def test_a_project_cannot_mark_what_it_needs_as_something_else(
+    world: World, registry: Registry, tmp_path: Path, mark: str
+) -> None:
+    registry.add("helper")
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "index.js").write_text('require("helper/cli.js");\n')
+    project = {"name": "mine", "version": "5.0.0", "dependencies": {"helper": "^1.0.0"}}
+    (source / "package.json").write_text(json.dumps(project))
+    helper = {"version": "1.0.0", "resolved": f"{registry.url}/helper/-/1.0.0.tgz", mark: True}
+    lock = {**project, "lockfileVersion": 3, "packages": {"": project, "node_modules/helper": helper}}
+    (source / "package-lock.json").write_text(json.dumps(lock))
+    job = await world.install(local(source, transports=[{"type": "stdio", "command": "node", "args": ["index.js"]}]))
+    assert isinstance(job.error, InvalidManifest | SourceUnavailable)
+    assert world.store.list() == []
+
+
+async def test_what_a_lock_names_for_development_is_left_out(world: World, registry: Registry, tmp_path: Path) -> None:
+    registry.add("helper")
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "index.js").write_text('require("helper/cli.js");\n')
+    sri = registry.packages["helper"]["versions"]["1.0.0"]["dist"]["integrity"]
+    project = {
+        "name": "mine", "version": "5.0.0", "dependencies": {"helper": "^1.0.0"}, "devDependencies": {"tool": "h/tool"},
+    }  # fmt: skip
+    (source / "package.json").write_text(json.dumps(project))
+    packages = {
+        "": project,
+        "node_modules/helper": {
+            "version": "1.0.0", "resolved": f"{registry.url}/helper/-/1.0.0.tgz", "integrity": sri
+        },
+        "node_modules/tool": {"version": "1.0.0", "resolved": "git+ssh://git@h.test/h/tool.git#1", "dev": True},
+    }  # fmt: skip
+    (source / "package-lock.json").write_text(json.dumps({**project, "lockfileVersion": 3, "packages": packages}))
+    job = await world.install(local(source, transports=[{"type": "stdio", "command": "node", "args": ["index.js"]}]))
+    assert job.error is None
+    files = read_lock(world.store.get("org.test.hello").generation)["files"]
+    assert [file["name"] for file in files] == ["helper"]
+
+
 async def test_a_node_project_that_needs_a_build_says_so(world: World, tmp_path: Path) -> None:
     source = tmp_path / "src"
     source.mkdir()

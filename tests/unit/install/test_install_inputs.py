@@ -146,6 +146,10 @@ def test_a_report_needs_wheels_with_strong_hashes() -> None:
         ("node_modules/x", {"version": "1", "resolved": "https://r.test@h.test/x.tgz", "integrity": "sha512-x"}),
         ("node_modules/x", {"version": "1", "resolved": "https://[h/x.tgz", "integrity": "sha512-x"}),
         ("node_modules/x", {"resolved": "../x", "link": True}),
+        ("node_modules/x", {"version": "1", "resolved": "https://h.test/x.tgz", "dev": True}),
+        ("node_modules/x", {"version": "1", "resolved": "https://h.test/x.tgz", "devOptional": True}),
+        ("node_modules/x", {"version": "1", "inBundle": True}),
+        ("node_modules/a/node_modules/x", {"version": "1", "resolved": "https://r.test/x.tgz", "inBundle": True}),
     ],
 )
 def test_a_package_lock_names_registry_packages_only(path: str, item: dict[str, Any]) -> None:
