@@ -13,6 +13,8 @@ from typing import Final
 _STOPS: Final = re.compile("[\u3002\uff0e\uff61]")
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\"#%/<>?@\\^`{|}\[\]]")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_NEVER_PUBLIC: Final = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("::/96"))
+"""Addresses of a network's own translators (RFC 8215), which lead to private ones as well; an old way to write IPv4."""
 _NAMES: Final = re.compile(r"(?:.+\.)?localhost|localhost\.localdomain|ip6-(?:localhost|loopback)")
 
 
@@ -54,8 +56,10 @@ def is_beside(host: str) -> bool:
 def is_public(address: str) -> bool:
     """Return whether the IP *address* is public: not one of this machine, its networks or a private network."""
     found = _address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and found in _NAT64:
-        found = ipaddress.IPv4Address(found.packed[-4:])
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.is_site_local or any(found in each for each in _NEVER_PUBLIC):
+            return False
+        found = (ipaddress.IPv4Address(found.packed[-4:]) if found in _NAT64 else found.sixtofour) or found
     return found is not None and found.is_global and not found.is_multicast
 
 

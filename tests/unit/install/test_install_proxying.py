@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mcpd.catalog.hosts import is_public
 from mcpd.install.hostconfig import HostConfig
 from mcpd.install.proxy import SOCKET, Proxy
 
@@ -203,3 +204,17 @@ async def test_only_a_name_that_may_be_known_later_is_worth_another_try(
     monkeypatch.setattr(socket, "getaddrinfo", failing)
     async with asking(Proxy(configured("https://registry.test"), public=True), tmp_path) as ask:
         assert (await ask("CONNECT elsewhere.test:443")).startswith(f"HTTP/1.1 {status} ")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::7f00:1", "::ffff:10.0.0.1", "fe80::1%eth0", "fec0::1",
+     "fd00::1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "64:ff9b:1::101:101", "2002:a00:1::1"],
+)  # fmt: skip
+def test_no_spelling_of_a_private_address_is_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"])
+def test_addresses_of_the_internet_are_public(address: str) -> None:
+    assert is_public(address)
