@@ -27,17 +27,27 @@ REFUSED: Final = {
     "org.freedesktop.secrets": _PASSWORDS,
     "org.gnome.keyring": _PASSWORDS,
     "org.gnome.OnlineAccounts": _PASSWORDS,
+    "org.kde.kpasswdserver": _PASSWORDS,
     "org.kde.kwalletd": _PASSWORDS,
     "ca.desrt.dconf": _SETTINGS,
     "org.lxqt.global_key_shortcuts": _SETTINGS,
     "org.xfce.Xfconf": _SETTINGS,
+    "com.canonical.Unity": _DESKTOP,
     "org.Cinnamon": _DESKTOP,
     "org.gnome.Mutter": _DESKTOP,
     "org.gnome.Shell": _DESKTOP,
     "org.kde.KWin": _DESKTOP,
+    "org.kde.NotificationManager": _DESKTOP,
+    "org.kde.klipper": _DESKTOP,
+    "org.kde.kuiserver": _DESKTOP,
+    "org.kde.osdService": _DESKTOP,
     "org.kde.plasmashell": _DESKTOP,
+    "com.gexperts.Tilix": _TERMINAL,
+    "net.tenshu.Terminator": _TERMINAL,
+    "org.gnome.Console": _TERMINAL,
     "org.gnome.Ptyxis": _TERMINAL,
     "org.gnome.Terminal": _TERMINAL,
+    "org.guake3": _TERMINAL,
     "org.kde.konsole": _TERMINAL,
     "org.kde.yakuake": _TERMINAL,
     "org.xfce.Terminal": _TERMINAL,
@@ -49,8 +59,11 @@ REFUSED: Final = {
 """Beginnings of names, each with the reason that completes "NAME ..."."""
 
 SHARED: Final = frozenset(
-    {"org.freedesktop.FileManager1", "org.freedesktop.Notifications", "org.freedesktop.ScreenSaver"}
-)
+    {
+        "org.freedesktop.FileManager1", "org.freedesktop.Notifications", "org.freedesktop.ScreenSaver",
+        "org.gnome.ScreenSaver", "org.kde.JobViewServer", "org.kde.StatusNotifierWatcher",
+    }
+)  # fmt: skip
 """Names that on some desktops the shell or the file manager owns. Only the interface of the same name is granted."""
 
 

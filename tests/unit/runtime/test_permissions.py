@@ -97,6 +97,10 @@ def test_permission_that_is_not_right_refuses_the_server(text: str) -> None:
         ("org.freedesktop.secrets", "passwords"),
         ("org.kde.kwalletd6", "passwords"),
         ("org.kde.konsole-4711", "in a terminal"),
+        ("org.gnome.Console", "in a terminal"),
+        ("org.kde.kpasswdserver6", "passwords"),
+        ("org.kde.klipper", "controls the desktop"),
+        ("com.canonical.Unity", "controls the desktop"),
         ("org.gnome.Shell", "controls the desktop"),
         ("org.gnome.Shell.Extensions", "controls the desktop"),
         ("org.freedesktop.systemd1.*", "starts any program"),
@@ -106,6 +110,7 @@ def test_permission_that_is_not_right_refuses_the_server(text: str) -> None:
         ("org.mcpd.*", "installs and starts servers"),
         ("com.example.*", "many programs"),
         ("org.freedesktop.Notifications.*", "many programs"),
+        ("org.kde.StatusNotifierWatcher.*", "many programs"),
     ],
 )
 def test_programs_of_the_session_that_run_others_are_never_granted(name: str, reason: str) -> None:
