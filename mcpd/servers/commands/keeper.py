@@ -59,6 +59,8 @@ class Task:
     """Absolute paths, below what it may change, that are read-only for it."""
     fixed: tuple[str, ...] = ()
     """Directories above those, which it cannot rename or remove."""
+    required: bool = True
+    """Whether it is refused where there are no user namespaces, which that takes."""
 
     def encoded(self) -> bytes:
         """As the keeper reads it."""
@@ -160,6 +162,8 @@ def _go_to(directory: int, task: Task) -> dict[str, str]:
     try:
         if task.read_only:
             mounts.enter(task.fixed, task.read_only)
+    except mounts.NoNamespaces as error:
+        return {"unheld": "git", "why": str(error.strerror)} if task.required else {}
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         return {"unheld": "git", "why": place + (error.strerror or str(error))}

@@ -9,6 +9,7 @@ Standard library only, and quick to import, as keepers use it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,10 @@ _NOROOT_LOCKED: Final = 3
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
+class NoNamespaces(OSError):
+    """No user namespaces can be made, and nothing has changed."""
+
+
 def enter(fixed: Iterable[str], read_only: Iterable[str]) -> None:
     """Move this process, which has one thread, into user and mount namespaces of its own.
 
@@ -43,12 +48,16 @@ def enter(fixed: Iterable[str], read_only: Iterable[str]) -> None:
     paths without symlinks, except for the last part: a symlink there is covered itself. What is executed later stays in
     the namespaces, without capabilities even as root.
 
-    Raises OSError, with the path as ``filename`` if one does not exist or is elsewhere by now.
+    Raises :class:`NoNamespaces`, and OSError, with the path as ``filename`` if one does not exist or is elsewhere by
+    now.
     """
     uid, gid = os.getuid(), os.getgid()
     directory, before = os.getcwd(), os.stat(".")
+    if os.statvfs("/proc/self").f_flag & os.ST_RDONLY:
+        # The ids of a new namespace could not be written.
+        raise NoNamespaces(errno.EROFS, os.strerror(errno.EROFS))
     if _LIBC.unshare(_CLONE_NEWUSER | _CLONE_NEWNS):
-        raise _error()
+        raise NoNamespaces(*_error().args)
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
     _write("/proc/self/gid_map", f"{gid} {gid} 1")

@@ -37,6 +37,8 @@ class Protected:
     """Git directories, and whatever else is called ``.git``."""
     fixed: tuple[str, ...] = ()
     """The directories between the roots and those, which cannot be renamed or removed."""
+    required: bool = True
+    """Whether a command is refused where the kernel cannot keep it from these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,10 @@ class Repositories:
     def __init__(self) -> None:
         self._known: dict[str, _Directory] = {}
 
-    def find(self, roots: Sequence[str], directory: str | None = None) -> Protected:
+    def find(self, roots: Sequence[str], directory: str | None = None, own: Sequence[str] = ()) -> Protected:
         """Return those in *roots*, for a command that is started in *directory*; all are real paths.
+
+        *own* are the git directories that a command of git changes. It runs even where it cannot be kept from others.
 
         Raises :class:`~mcpd.errors.LimitExceeded` if there is too much to search, and
         :class:`~mcpd.errors.NotAuthorized` for a directory of the user's whose mode does not let the user read it.
@@ -71,13 +75,14 @@ class Repositories:
             self._walk(start, found, seen)
         if len(self._known) > 2 * MOST_DIRECTORIES:
             self._known = seen
+        found = {path for path in found if not any(_lies_in(each, path) for each in own)}
         fixed = {
             above
             for path in found
             for above in list(_upwards(path))[1:]
             if any(_lies_in(above, root) and above != root for root in roots)
         }
-        return Protected(tuple(sorted(found)), tuple(sorted(fixed)))
+        return Protected(tuple(sorted(found)), tuple(sorted(fixed)), required=not own)
 
     def first_lost(self, old: str, old_root: str, new: str, new_root: str) -> str | None:
         """Return the first in *old* that is found in *old_root* now, but not in *new_root* after a move to *new*."""
@@ -136,10 +141,11 @@ def _read(path: str, stamp: tuple[int, int, int]) -> _Directory:
         git = f"{path}/.git"
         return _Directory(stamp, (git,) if os.path.lexists(git) else ())
     names = {git_part(name) for name, _, _ in found}
-    if is_git_directory(names.__contains__):
-        return _Directory(stamp, (path,))
     git_paths = tuple(path for name, path, _ in found if is_dot_git(name))
     below = tuple(path for name, path, is_dir in found if is_dir and not is_dot_git(name))
+    if is_git_directory(names.__contains__):
+        # A build may have made it of one that holds repositories, which stay read-only where git changes this one.
+        return _Directory(stamp, (path, *git_paths), below)
     return _Directory(stamp, git_paths, below)
 
 

@@ -189,6 +189,7 @@ class Runner:
                 apart=start.apart,
                 read_only=start.protected.read_only,
                 fixed=start.protected.fixed,
+                required=start.protected.required,
             )
             return self._keepers.ask(task, [stdin, stdout, stderr, start.directory, *start.readable, *start.writable])
 

@@ -41,8 +41,8 @@ class Command:
     """Variables besides those of :mod:`.environment`."""
     writes: bool = False
     """Whether it may write in the roots; reading them it may in any case. In HOME and TMPDIR it always may write."""
-    writes_git: bool = False
-    """Whether that includes git directories."""
+    git_directories: tuple[str, ...] = ()
+    """Real paths of the git directories that it may write to as well; only a command of git has some."""
     readable: tuple[str, ...] = ()
     """Absolute paths besides the system's and the toolchains' that it may read, if they exist."""
     stdin: bytes = b""
@@ -116,8 +116,11 @@ class Processes:
         directory = stack.enter_context(call.jail.opened(command.place, os.O_PATH | os.O_DIRECTORY))
         roots = [root.fd for root in call.jail.roots]
         protected = Protected()
-        if command.writes and not (command.writes_git or call.settings.commands_write_git):
-            protected = self._repositories.find([path_of(root) for root in roots], path_of(directory))
+        trusted = call.settings.allow_hooks and bool(command.git_directories)
+        if command.writes and not (trusted or call.settings.commands_write_git):
+            protected = self._repositories.find(
+                [path_of(root) for root in roots], path_of(directory), command.git_directories
+            )
         return Start(
             argv=command.argv,
             program=program,

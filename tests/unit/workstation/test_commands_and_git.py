@@ -263,3 +263,11 @@ async def test_where_the_kernel_cannot_it_is_refused(bench: Workbench, project: 
 @pytest.mark.usefixtures("without_namespaces")
 async def test_without_a_repository_it_runs_all_the_same(bench: Workbench) -> None:
     assert (await shell(bench, "echo x >new", ".")).code == 0
+
+
+@pytest.mark.usefixtures("without_namespaces")
+async def test_git_runs_where_there_are_no_user_namespaces(bench: Workbench, project: MadeRepository) -> None:
+    MadeRepository.make(bench.root / "other")
+    project.write("file", "two\n")
+    await bench.call(COMMIT, path="group/project", message="two", all=True)
+    assert project.status() == []

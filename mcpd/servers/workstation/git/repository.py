@@ -45,6 +45,8 @@ class Repository:
     """Where HEAD and the index are."""
     bare: bool = False
     """Whether there is no working tree."""
+    directories: tuple[str, ...] = ()
+    """The real paths of the git directory, and of what all working trees share."""
     hook_safe: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Configuration for each run of git, as keys and values, that disarms the repository's own."""
     filters: frozenset[str] = field(default=frozenset(), repr=False)
@@ -103,7 +105,7 @@ def discover(call: Call, path: str) -> Repository:
             _check_files(jail, directory)
             _check_objects(jail, directory)
             below = real.relative if at.relative == HERE else real.relative[len(at.relative) + 1 :] or HERE
-            return Repository(at, below, directory, bare)
+            return Repository(at, below, directory, bare, _directories(jail, directory))
         if at.relative == HERE:
             break
         at = Place(at.root, at.relative.rpartition("/")[0] or HERE)
@@ -174,6 +176,24 @@ def common_directory(jail: Jail, place: Place) -> Place:
     if _kind(jail, link) is None:
         return place
     return _elsewhere(jail, place, content_of(jail, link).rstrip(b"\r\n"), f"{link.shown} says that the repository")
+
+
+def _directories(jail: Jail, directory: Place) -> tuple[str, ...]:
+    """The real paths of the git directory *directory*, and of what all working trees share.
+
+    Raises NotAuthorized if that is another repository's: symlinks in *directory* could have git write anywhere in it.
+    """
+    found = []
+    for place in (directory, common_directory(jail, directory)):
+        with jail.opened(place) as fd:
+            found.append(path_of(fd))
+    own, common = found
+    if not f"{own}/".startswith(f"{common}/"):
+        raise NotAuthorized(
+            f"{directory.shown} uses the repository {printable(common)}, which it is not in; such a repository is not"
+            " used (git worktree add makes one that is)"
+        )
+    return tuple(dict.fromkeys(found))
 
 
 def _check_files(jail: Jail, directory: Place) -> None:

@@ -110,7 +110,7 @@ async def git(
             place=repository.place,
             env=environment(call.settings, repository.place.path, config, writes=writes),
             writes=writes,
-            writes_git=writes,
+            git_directories=repository.directories if writes else (),
             readable=repository.readable,
             stdin=stdin,
             most=most,
