@@ -65,6 +65,8 @@ async def test_S22_config_get(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert json.loads((await mcpctl("config", "get", "calculator", "name", "--json")).out) == "x"
     unset = await mcpctl("config", "get", "calculator", "other_key")
     assert (unset.code, unset.err.endswith("lists its properties\n")) == (4, True)
+    unknown = await mcpctl("config", "get", "calculator", "digit")
+    assert (unknown.code, "has no property 'digit'" in unknown.err, "mean 'digits'?" in unknown.err) == (4, True, True)
     secret = await mcpctl("config", "get", "calculator", "api_key")
     assert (secret.code, "sensitive" in secret.err) == (1, True)
 

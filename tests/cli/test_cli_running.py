@@ -36,7 +36,8 @@ def say(message):
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 
 ADD = {"name": "add", "description": "Adds\nnumbers", "inputSchema": {"type": "object", "required": ["a"],
-       "properties": {"a": {"type": "number"}, "label": {"type": ["string", "null"]}, "any": {}}}}
+       "properties": {"a": {"type": "number"}, "label": {"type": ["string", "null"]}, "any": {},
+                                      "more": {"type": "array"}}}}
 for line in sys.stdin:
     m = json.loads(line)
     method, number = m.get("method"), m.get("id")
@@ -250,7 +251,7 @@ async def test_run_says_that_a_server_was_not_stopped(mcpctl: Mcpctl, mcpd: Fake
 async def test_S24_tools_of_all_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.program = [sys.executable, "-c", SERVER]
     listed = await mcpctl("tools", "calculator")
-    assert listed.out.splitlines()[1].split() == ["add", "a", "[label]", "[any]", "Adds"]
+    assert listed.out.splitlines()[1].split() == ["add", "a", "[label]", "[any]", "[more]", "Adds"]
     found = json.loads((await mcpctl("tools", "calculator", "--json")).out)["tools"]
     names = ["add", "fail", "deny", "die", "noise", "picture", "hang", "late/too.late", "a.b", "a_b"]
     assert [tool["name"] for tool in found] == names
@@ -319,6 +320,7 @@ def test_call_adds_no_empty_line(text: str, out: str, capsys: pytest.CaptureFixt
         ),
         (["late_too_late"], 1, "", "tools/call: timeout"),
         (["add", "a=one"], 2, "", "a is of type number; 'one' is not"),
+        (["add", "more=a,b"], 2, "", "more is of type array; 'a,b' is not; write it as JSON"),
         (["add", "a=1", "a=2"], 2, "", "the argument 'a' is given twice"),
         (["add", "a"], 2, "", "neither KEY=VALUE nor a JSON object"),
         (["add", "{"], 2, "", "not valid JSON"),

@@ -64,9 +64,9 @@ def _get_one(
         raise InvalidConfig(f"{args.key} of {args.id} is set, and never shown because it is sensitive")
     if args.key not in values:
         known = {*values, *secrets, *(str(each["key"]) for each in properties)}
-        hint = "" if args.key in known else did_you_mean(args.key, sorted(known))
+        lacks, hint = ("value for", "") if args.key in known else ("property", did_you_mean(args.key, sorted(known)))
         raise NotFound(
-            f"{args.id} has no value for {args.key!r}; 'mcpctl config get {args.id}' lists its properties{hint}"
+            f"{args.id} has no {lacks} {args.key!r}; 'mcpctl config get {args.id}' lists its properties{hint}"
         )
     value = values[args.key]
     if args.json:

@@ -95,7 +95,9 @@ def _typed(key: str, text: str, schema: object) -> Any:
         return parse_json(text)
     except ValueError:
         if kinds:
-            raise InvalidArgument(f"{key} is of type {' or '.join(map(str, kinds))}; {text[:80]!r} is not") from None
+            hint = "; write it as JSON" if "array" in kinds or "object" in kinds else ""
+            kind = " or ".join(map(str, kinds))
+            raise InvalidArgument(f"{key} is of type {kind}; {text[:80]!r} is not{hint}") from None
         return text
 
 
