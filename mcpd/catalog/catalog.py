@@ -181,7 +181,7 @@ class Catalog:
         for found in self.offers([server_id]).get(server_id, ()):
             if url in ("", found.origin):
                 return found
-        whose = f"the source {printable(url)} does not offer" if url else "no source offers"
+        whose = f"the registry {printable(url)} does not offer" if url else "no registry offers"
         raise NotFound(f"{whose} a server {printable(server_id)!r}; 'mcpctl refresh' fetches the newest lists")
 
     def offers(self, ids: Collection[str]) -> dict[str, list[CatalogEntry]]:

@@ -403,4 +403,4 @@ def _whence(manifest: Manifest) -> str:
     registry = recorded_registry(manifest)
     if registry is None:
         return "by another tool from another source"
-    return f"from {registry}" if registry else "from a manifest of its own"
+    return f"from {registry}" if registry else "but not from a registry"

@@ -97,7 +97,7 @@ class View:
         if made is not None:
             return made
         if nothing is None:
-            raise NotFound(f"no server {printable(server_id)!r} is installed")
+            raise NotFound(f"no server {printable(server_id)!r} is installed; 'mcpctl list' names those that are")
         return nothing
 
     def show(self, layer: Place, found: Found) -> InstalledServer:

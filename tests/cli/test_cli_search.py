@@ -60,6 +60,8 @@ async def test_S14_every_filter_reaches_mcpd(mcpctl: Mcpctl, mcpd: FakeMcpd) -> 
         "Without --category and --source and --installable and --installed and --updatable there may be more.\n"
     )
     assert "'mcpctl refresh' reads them again" in (await mcpctl("search", "read")).err
+    mcpd.sources = []
+    assert "There are no registries to search" in (await mcpctl("search", "read")).err
 
 
 async def test_S14_a_large_limit_is_read_in_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

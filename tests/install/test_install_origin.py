@@ -43,7 +43,7 @@ async def test_a_registry_that_comes_later_takes_no_server_over(world: World, tm
         job = await world.update(*ids, reinstall=reinstall)
         assert job.error is None
     assert world.store.generations(HELLO) == [1]
-    with pytest.raises(AlreadyInstalled, match=f"manifest of its own.*{world.shelf.origin}.*install --reinstall"):
+    with pytest.raises(AlreadyInstalled, match=f"not from a registry.*{world.shelf.origin}.*install --reinstall"):
         await world.fetch(local(source, "dual", version="9.0"))
     assert arguments(world) == ["server.py", "ok"]
     assert (await world.fetch(local(source, "dual", version="9.0"), reinstall=True)).error is None
@@ -121,7 +121,7 @@ async def test_a_server_with_a_problem_still_belongs_to_its_origin(world: World,
     overlay.parent.mkdir(parents=True, exist_ok=True)
     overlay.write_text("nonsense")
     assert world.store.get(HELLO).problem
-    with pytest.raises(AlreadyInstalled, match="manifest of its own"):
+    with pytest.raises(AlreadyInstalled, match="not from a registry"):
         await world.fetch(document)
 
 

@@ -45,7 +45,7 @@ async def search(args: argparse.Namespace) -> int:
         ]
         table(("ID", "VERSION", "STATE", "TRUST", "SUMMARY"), rows)
     else:
-        _tell_nothing(args)
+        _tell_nothing(args, sources)
     if more:
         shown = f"the first {args.limit} servers are" if args.limit > 1 else "the first server is"
         note(f"Only {shown} shown; --limit shows more.")
@@ -71,7 +71,10 @@ def _of(sources: Sequence[dict[str, Any]], url: str | None) -> Sequence[dict[str
     return chosen
 
 
-def _tell_nothing(args: argparse.Namespace) -> None:
+def _tell_nothing(args: argparse.Namespace, sources: Sequence[dict[str, Any]]) -> None:
+    if not sources:
+        note("There are no registries to search. 'mcpctl source add URL' adds one.")
+        return
     text = clean(" ".join(args.text))
     note(f"Nothing was found for {text!r}." if text else "The registries list no such servers.")
     filters = [f"--{key}" for key in _FILTERS if getattr(args, key)]
