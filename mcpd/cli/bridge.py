@@ -54,6 +54,7 @@ def ask(path: Path, method: str, target: str, *, system: bool) -> dict[str, Any]
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise ServiceUnavailable(
             f"{whose} bridge does not listen at {path}; start it with: systemctl{scope} enable --now mcpd-bridge.socket"
+            f"{'' if system else ', or where there is no systemd: mcpd-bridge --user'}"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise ServiceUnavailable(f"{whose} bridge at {path} gave no answer that makes sense: {error}") from error

@@ -110,8 +110,9 @@ def base_url(paths: Paths) -> str:
             return f"{'https' if _settings(paths).tls_certificate else 'http'}://{place}"
     faults = "; ".join(place.fault() or f"nobody listens at {place}" for place in found)
     raise ServiceUnavailable(
-        f"your bridge has no URL: {faults or 'it listens on unix sockets only'}. This gives it a port of your own:"
-        f" systemctl --user stop mcpd-bridge.service; systemctl --user enable --now {UNIT}"
+        f"your bridge has no URL that lasts: {faults or 'no port is set up for it'}. This gives it a port of your own:"
+        f" systemctl --user stop mcpd-bridge.service; systemctl --user enable --now {UNIT}; where there is no systemd,"
+        " set [bridge] listen in mcpd.toml"
     )
 
 

@@ -97,7 +97,7 @@ class Others:
     async def _post(self, server: str, tool: str, body: bytes) -> dict[str, Any]:
         import httpx2  # noqa: PLC0415 -- few servers call others
 
-        socket, start = self._socket, ""
+        socket = self._socket
         headers = {
             "Accept": "application/json, text/event-stream",
             "Content-Type": "application/json",
@@ -108,7 +108,7 @@ class Others:
         if socket and self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         else:
-            socket, start = self._bridge, "; start it: systemctl --user start mcpd-bridge.socket"
+            socket = self._bridge
         # Of its own it would read the system's certificates for each call, and there is no TLS here.
         transport = httpx2.AsyncHTTPTransport(uds=socket, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         url = f"http://localhost/mcp/{quote(server, safe='')}"
@@ -123,7 +123,10 @@ class Others:
         except TimeoutError:
             raise TimedOut(f"server {server} did not answer within {self._seconds:g} s") from None
         except httpx2.HTTPError as error:
-            raise ServiceUnavailable(f"server {server} cannot be reached through {socket}: {error}{start}") from error
+            raise ServiceUnavailable(
+                f"server {server} cannot be reached through the bridge at {socket}: {error}; start the bridge:"
+                " systemctl --user start mcpd-bridge.socket, or where there is no systemd: mcpd-bridge --user"
+            ) from error
 
 
 async def _answer(response: httpx2.Response) -> dict[str, Any]:
