@@ -80,13 +80,21 @@ def _check(entry: Entry, transport: Transport, root: Path) -> None:
     if not _exists(command, root):
         raise InvalidManifest(
             f"{entry.id}: the command {command[:200]!r} is neither part of the package nor installed on this system"
-            + _needs_build(root)
+            + (_meant(command, root) or _needs_build(root))
         )
     script = _script_argument(command, transport.args)
     if script and not _inside(root, script):
         raise InvalidManifest(
             f"{entry.id}: {script[:200]!r}, which {command} should run, is not there{_needs_build(root)}"
         )
+
+
+def _meant(command: str, root: Path) -> str:
+    """Return how *command* is written if it holds arguments, or is a file at the top of *root*; empty if neither."""
+    program, _, arguments = command.partition(" ")
+    if arguments and _exists(program, root):
+        return f"; start {program[:200]!r}, and give it its arguments apart from it (args, mcpctl install --arg)"
+    return f"; write {'./' + command[:200]!r} for the file of that name" if _inside(root, command) else ""
 
 
 def _exists(command: str, root: Path) -> bool:

@@ -334,6 +334,21 @@ def test_runners(tmp_path: Path, command: str, args: list[str], settled: tuple[s
     assert (transport.command, transport.args) == (settled or (command, args))
 
 
+@pytest.mark.parametrize(
+    ("command", "way_out"),
+    [
+        ("sh server.sh", r"; start 'sh', and give it its arguments apart from it \(args, mcpctl install --arg\)$"),
+        ("server.sh", r"; write '\./server\.sh' for the file of that name$"),
+        ("nothing x", "installed on this system$"),
+    ],
+)
+def test_a_command_that_is_not_there_may_be_written_otherwise(tmp_path: Path, command: str, way_out: str) -> None:
+    (tmp_path / "server.sh").touch()
+    entry = Entry.parse({"id": "a", "transports": [{"type": "stdio", "command": command}]}, "test")
+    with pytest.raises(InvalidManifest, match=way_out):
+        settle(entry, Outcome(), tmp_path)
+
+
 def test_several_scripts_are_named(tmp_path: Path) -> None:
     entry = Entry.parse({"id": "a", "source": {"type": "pypi", "package": "srv"}}, "test")
     with pytest.raises(InvalidManifest, match="one, two"):
