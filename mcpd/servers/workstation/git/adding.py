@@ -102,7 +102,7 @@ ADD: Final = Tool(
     name="git/add",
     title="Stage changes",
     description=(
-        "Takes changes of the working tree into the index, for the next commit. Filters that only the repository's own"
+        "Take changes of the working tree into the index, for the next commit. Filters that only the repository's own"
         " configuration names are not run; files that need one are refused."
     ),
     arguments=AddArguments,

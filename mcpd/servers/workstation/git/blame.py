@@ -221,7 +221,7 @@ def _shown(result: BlameResult, commits: dict[str, BlamedCommit]) -> str:
 BLAME: Final = Tool(
     name="git/blame",
     title="Show who wrote each line",
-    description="Tells for each line of a file the commit, author and date it is from. Commits that a"
+    description="Tell for each line of a file the commit, author and date it is from. Commits that a"
     " blame.ignoreRevsFile in the roots lists are passed over, as git does. Changes nothing.",
     arguments=BlameArguments,
     result=BlameResult,

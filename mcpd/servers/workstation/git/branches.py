@@ -197,7 +197,7 @@ async def _current(call: Call, arguments: RepositoryArguments) -> Answer:
 BRANCHES: Final = Tool(
     name="git/branches",
     title="List branches",
-    description="Lists local branches, or remote ones, with their commits, their upstreams and how far they are from"
+    description="List local branches, or remote ones, with their commits, their upstreams and how far they are from"
     " those. Changes nothing and fetches nothing.",
     arguments=BranchesArguments,
     result=BranchesResult,
@@ -209,7 +209,7 @@ BRANCHES: Final = Tool(
 CURRENT_BRANCH: Final = Tool(
     name="git/current_branch",
     title="Tell the current branch",
-    description="Tells which branch is checked out, its commit, and how far it is from its upstream. Changes nothing.",
+    description="Tell which branch is checked out, its commit, and how far it is from its upstream. Changes nothing.",
     arguments=RepositoryArguments,
     result=CurrentBranchResult,
     run=_current,

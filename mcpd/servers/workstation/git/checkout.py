@@ -241,8 +241,8 @@ CHECKOUT: Final = Tool(
     name="git/checkout",
     title="Check out",
     description=(
-        "Switches to a branch, a new branch (create) or a commit, or restores files (paths) from the index or a"
-        " revision. Refuses to overwrite local changes unless force is said."
+        "Switch to a branch, a new branch (create) or a commit, or restore files (paths) from the index or a"
+        " revision. Refuses to overwrite local changes unless force is set."
     ),
     arguments=CheckoutArguments,
     result=CheckoutResult,

@@ -183,7 +183,7 @@ COMMIT: Final = Tool(
     name="git/commit",
     title="Commit",
     description=(
-        "Makes a commit of what is staged, or of paths, or with all of what has changed in tracked files. Hooks are not"
+        "Make a commit of what is staged, or of paths, or with all of what has changed in tracked files. Hooks are not"
         " run unless allow_hooks is set."
     ),
     arguments=CommitArguments,

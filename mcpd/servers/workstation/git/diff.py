@@ -127,7 +127,7 @@ async def _compared(call: Call, repository: Repository, arguments: DiffArguments
 DIFF: Final = Tool(
     name="git/diff",
     title="Show what differs",
-    description="Compares the work tree with the index (default), the index with HEAD (staged), the work tree with a"
+    description="Compare the work tree with the index (default), the index with HEAD (staged), the work tree with a"
     " commit (revision), or two commits (revision and to). Gives the changed files and a unified diff. Untracked files"
     " are not in it: git/status lists them. Changes nothing.",
     arguments=DiffArguments,

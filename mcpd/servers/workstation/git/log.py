@@ -133,7 +133,7 @@ def _options(arguments: LogArguments) -> list[str]:
 LOG: Final = Tool(
     name="git/log",
     title="Show the history",
-    description="Lists commits, newest first: ids, authors, dates and messages. Filters by range, path, author, date"
+    description="List commits, newest first: ids, authors, dates and messages. Filters by range, path, author, date"
     " and text. Changes nothing.",
     arguments=LogArguments,
     result=LogResult,

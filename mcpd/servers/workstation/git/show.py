@@ -211,7 +211,7 @@ async def _tag(call: Call, repository: Repository, found: Object) -> TagInfo:
 SHOW: Final = Tool(
     name="git/show",
     title="Show a commit or an old file",
-    description="Shows a commit with its message and what it changed, an annotated tag, or, as REVISION:PATH, a file"
+    description="Show a commit with its message and what it changed, an annotated tag, or, as REVISION:PATH, a file"
     " or directory as it was in a commit. Changes nothing.",
     arguments=ShowArguments,
     result=ShowResult,

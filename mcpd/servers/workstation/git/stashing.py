@@ -245,7 +245,7 @@ STASH: Final = Tool(
     name="git/stash",
     title="Stash changes",
     description=(
-        "Puts local changes aside (push), lists and shows what was put aside, takes it back (apply, pop) or throws it"
+        "Put local changes aside (push), list and show what was put aside, take it back (apply, pop) or throw it"
         " away (drop)."
     ),
     arguments=StashArguments,

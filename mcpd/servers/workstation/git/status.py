@@ -236,7 +236,7 @@ def _shown(result: StatusResult, lines: list[str]) -> str:
 STATUS: Final = Tool(
     name="git/status",
     title="Show what has changed",
-    description="Tells the current branch, how far it is ahead of and behind its upstream, and the staged, unstaged,"
+    description="Tell the current branch, how far it is ahead of and behind its upstream, and the staged, unstaged,"
     " conflicting and untracked files. Changes nothing.",
     arguments=StatusArguments,
     result=StatusResult,
