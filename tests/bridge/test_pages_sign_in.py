@@ -333,7 +333,7 @@ def test_a_cookie_ends_with_the_bridge_and_by_signing_out(home: Home) -> None:
 
 def test_the_token_still_works_beside_it(home: Home) -> None:
     http = home.http(home.link())
-    token = (home.path / ".local/state/mcp/bridge.token").read_text().strip()
+    token = mcpctl(home.environ, "--user", "token").stdout.strip()
     assert http.get("/mcp", headers={"Authorization": f"Bearer {token}"}).status_code == 200
     assert token not in home.unix().get("/mcp").text
 
