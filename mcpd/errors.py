@@ -30,7 +30,9 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the end of a message that names the one of *known* most like *word*; empty if none is alike."""
     import difflib  # noqa: PLC0415 - only mistakes need it
 
-    close = difflib.get_close_matches(word, known, n=1)
+    names = list(known)
+    ends = [name for name in names if name.endswith((f".{word}", f"/{word}"))]
+    close = ends if len(ends) == 1 else difflib.get_close_matches(word, names, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -24,6 +24,19 @@ def test_every_error_is_documented_as_it_is() -> None:
     assert documented == actual
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("sreach", "search"),
+        ("server-memory", "org.example.server-memory"),
+        ("none-like-it", None),
+    ],
+)
+def test_a_message_names_what_was_probably_meant(word: str, meant: str | None) -> None:
+    known = ("search", "mcp-server-time", "org.example.server-memory", "my-server-memo")
+    assert errors.did_you_mean(word, iter(known)) == (f"; did you mean {meant!r}?" if meant else "")
+
+
 def test_dbus_names_are_unique_and_lead_back_to_their_class() -> None:
     for cls in errors.TABLE:
         assert type(errors.from_dbus(cls.dbus_name, "x")) is cls
