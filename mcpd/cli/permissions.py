@@ -80,7 +80,9 @@ def check(permissions: Iterable[str]) -> None:
         if not words:
             from mcpd.runtime.permissions import KNOWN  # noqa: PLC0415 - as above
 
-            raise InvalidArgument(f"--permission {permission[:200]!r}: {_refusal(permission) or f'there are {KNOWN}'}")
+            raise InvalidArgument(
+                f"--permission {permission[:200]!r}: {_refusal(permission) or f'not a permission; there are {KNOWN}'}"
+            )
 
 
 def _refusal(permission: str) -> str:

@@ -94,10 +94,8 @@ def known(manifest: Manifest, key: str) -> ConfigProperty | None:
     found = manifest.property(key)
     if found is None and key not in manifest.config:
         keys = sorted({p.key for p in manifest.configurable_properties} | manifest.config.keys())
-        listed = f"it knows {', '.join(keys)}" if keys else "it has none"
-        raise InvalidConfig(
-            f"{manifest.id}: no configuration key {key[:128]!r}; {listed}{did_you_mean(key[:128], keys)}"
-        )
+        listed = f"it has {', '.join(keys)}" if keys else "it has none at all"
+        raise InvalidConfig(f"{manifest.id} has no property {key[:128]!r}; {listed}{did_you_mean(key[:128], keys)}")
     return found
 
 

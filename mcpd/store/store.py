@@ -322,5 +322,6 @@ class Store:
 
 
 def _missing(server_id: str, missing: list[ConfigProperty]) -> str:
-    named = ", ".join(f"{p.key} ({p.label})" if p.label else p.key for p in missing)
-    return f"{server_id} needs {named}; set it with 'mcpctl config set' or, if it is sensitive, 'mcpctl secret set'"
+    named = ", ".join(f"{p.key} ({p.label})" if p.label not in ("", p.key) else p.key for p in missing)
+    ways = dict.fromkeys("'mcpctl secret set'" if p.sensitive else "'mcpctl config set'" for p in missing)
+    return f"{server_id} needs {named}; set it with {' and '.join(ways)}"

@@ -260,7 +260,7 @@ async def test_S21_required_values_are_asked_for_before_anything_is_fetched(worl
         job.set_config({"rounds": "many"})
     with pytest.raises(InvalidConfig, match="sensitive"):
         job.set_config({"api_key": "hunter2"})
-    with pytest.raises(InvalidConfig, match="no configuration key"):
+    with pytest.raises(InvalidConfig, match="has no property"):
         job.set_config({"colour": "red"})
     job.set_config({"region": "eu"})
     assert [need.key for need in job.needs] == ["api_key"]
