@@ -276,7 +276,7 @@ def _give_up(address: str, token: Path) -> None:
         return
     remove_token(token)
     log.error(
-        "%s BELONGS TO %s, to whom clients may have sent the token: it is void, and the address is not served. Have the"
+        "%s belongs to %s, to whom clients may have sent the token: it is void, and the address is not served. Have the"
         " address freed, or use mcpd-bridge-tcp.socket instead of [bridge] listen; then ask for a token again",
         address,
         ", ".join(f"uid {uid}" for uid in sorted(uids)) or "another user",

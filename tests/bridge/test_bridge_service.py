@@ -452,7 +452,7 @@ def test_a_bridge_whose_address_another_user_has_serves_its_unix_sockets_and_wit
     bridge.hear("READY=1")
     with over(passed.getsockname()) as http:
         assert http.get("/health").status_code == 200
-    assert f"{address(squatted)} BELONGS TO uid {NOBODY}" in bridge.said()
+    assert f"{address(squatted)} belongs to uid {NOBODY}" in bridge.said()
     assert not token.exists()
     assert bridge.end() == 0
     squatted.close()
