@@ -38,9 +38,9 @@ async def with_suggestion(bus: Client, args: argparse.Namespace, error: NotFound
 
 
 def _named(args: argparse.Namespace) -> list[str]:
-    """Return the ids that *args* name."""
+    """Return the ids that *args* name, not what is the path of a file or names a package."""
     named: Any = getattr(args, "target", None) or getattr(args, "id", None) or getattr(args, "session", None) or ()
-    return [named] if isinstance(named, str) else list(named)
+    return [word for word in ([named] if isinstance(named, str) else named) if word[:1].isalnum() and ":" not in word]
 
 
 async def _offered(bus: Client, word: str) -> set[str]:
