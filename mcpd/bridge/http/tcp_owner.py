@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mcpd.bridge.http.gate import Peer
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -26,14 +28,8 @@ def owner_of(peer: Peer) -> int | None:
     for table in _TABLES:
         ends = tuple(_as_shown(*end, wide=table.name.endswith("6")) for end in (peer.client, peer.server))
         if all(ends):
-            try:
-                rows = table.read_bytes().splitlines()
-            except OSError:
-                continue
-            for row in rows:
-                # sl local_address rem_address st tx:rx tr:when retrnsmt uid; see proc_net_tcp(5)
-                cells = row.split(None, 8)
-                if len(cells) > 7 and (cells[1], cells[2]) == ends and cells[3] == _ESTABLISHED:
+            for cells in _rows(table):
+                if (cells[1], cells[2]) == ends and cells[3] == _ESTABLISHED:
                     return int(cells[7])
     return None
 
@@ -50,18 +46,25 @@ def listening(host: str, port: int) -> frozenset[int]:
         places = [(narrow, host), (wide, host), (narrow, "0.0.0.0"), (wide, "::")]  # noqa: S104 - it is looked for
     found: dict[tuple[Path, bytes], set[int]] = {}
     for table in _TABLES:
-        try:
-            rows = table.read_bytes().splitlines()
-        except OSError:
-            continue
-        for row in rows:
-            cells = row.split(None, 8)
-            if len(cells) > 7 and cells[3] == _LISTEN:
+        for cells in _rows(table):
+            if cells[3] == _LISTEN:
                 found.setdefault((table, cells[1]), set()).add(int(cells[7]))
     for (table, is_wide), address in places:
         if uids := found.get((table, _as_shown(address, port, wide=is_wide))):
             return frozenset(uids)
     return frozenset()
+
+
+def _rows(table: Path) -> Iterator[list[bytes]]:
+    """Yield the cells of *table*: sl local_address rem_address st tx:rx tr:when retrnsmt uid; see proc_net_tcp(5)."""
+    try:
+        rows = table.read_bytes().splitlines()
+    except OSError:
+        return
+    for row in rows:
+        cells = row.split(None, 8)
+        if len(cells) > 7:
+            yield cells
 
 
 def _as_shown(host: str, port: int | None, *, wide: bool) -> bytes:
