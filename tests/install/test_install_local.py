@@ -231,19 +231,21 @@ async def test_a_session_begun_during_the_change_ends_with_it(
     for version in ("1.0", "2.0"):
         await world.install(local(source, version=version), reinstall=True)
     loop, original, begun = asyncio.get_running_loop(), getattr(world.store, change), []
-    read, write = os.pipe()
+    (read, write), (answers, answer) = os.pipe(), os.pipe()
 
     def begin_first(*args: object, **options: object) -> object:
-        spawning = world.sessions.spawn("org.test.hello", {0: read}, owner=Owner(os.getuid(), "test"))
+        spawning = world.sessions.spawn("org.test.hello", {0: read, 1: answer}, owner=Owner(os.getuid(), "test"))
         begun.append(asyncio.run_coroutine_threadsafe(spawning, loop).result())
+        os.write(write, b'{"jsonrpc": "2.0", "id": 1, "method": "initialize"}\n')
+        assert os.read(answers, 1)  # The program is read by now: it does not end because its file is gone.
         return original(*args, **options)
 
     monkeypatch.setattr(world.store, change, begin_first)
     start = world.installer.uninstall if change == "remove" else world.installer.rollback
     job = start("org.test.hello", os.getuid())
     await job.wait()
-    os.close(read)
-    os.close(write)
+    for end in (read, write, answers, answer):
+        os.close(end)
     assert job.error is None
     assert [session.stopped_for for session in begun] == ["server-changed"]
     assert world.sessions.list() == []
