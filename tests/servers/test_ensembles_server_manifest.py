@@ -84,7 +84,7 @@ def test_what_is_configured_is_granted_and_handed_over_alike() -> None:
     assert [grant.path for grant in granted.paths if grant.writable] == ["~/a b", "/srv", *own]
     assert [grant.path for grant in parse(MANIFEST.id, MANIFEST.permissions, DEFAULTS).paths] == own
     assert arguments(**values) == [
-        "mcp", "serve", "--project=~/a b", "--project=/srv", "--script-network=true"
+        "mcp", "serve", "--project=~/a b", "--project=/srv", "--script-network=true", "--commands-write-git=false",
     ]  # fmt: skip
 
 
