@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-.PHONY: all demo check check-system lint test test-system test-others bench clean install install-files deb docs man completions
+.PHONY: all demo check check-thorough check-system lint test test-system test-others bench clean install install-files deb docs man completions
 
 all: check
 
@@ -13,15 +13,24 @@ check:
 	@packaging/setup.sh check
 	@$(MAKE) --no-print-directory lint test
 
+# The same with other and more examples wherever tests make them up; takes hours.
+check-thorough:
+	@PYTEST_ADDOPTS="--hypothesis-profile=thorough --timeout=3600" $(MAKE) --no-print-directory check
+
 lint:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-logo
 
-# Side by side, as most tests wait most of the time. Those on a booted system count each other's processes.
+# All tests side by side, as most wait most of the time; those on a booted system count each other's processes.
+# With T=PATH or T=WORDS (as for pytest -k) only these.
 test:
+ifdef T
+	.venv/bin/python -m pytest $(if $(wildcard $(firstword $(subst ::, ,$(T)))),$(T),-k "$(T)")
+else
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-system test-others
+endif
 
 test-system:
 	.venv/bin/python -m pytest tests/system

@@ -5,7 +5,15 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
 from tests.children import no_child_stays  # noqa: F401 -- for every module
+
+# How long an example takes depends on the machine, and a fixture's directory serves all examples of a test.
+UNCHECKED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+settings.register_profile("thorough", max_examples=300, deadline=None, suppress_health_check=UNCHECKED)
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=20, derandomize=True, database=None)
+settings.load_profile("quick")
 
 
 def pytest_configure() -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the fuzz tests have in common: raw connections, a neighbour who has to be served, and how long to try.
-
-The examples are the same on every run. ``MCPD_FUZZ=N`` tries N examples of each test instead, others every time.
-"""
+"""What the fuzz tests have in common: raw connections, a neighbour who has to be served, and how long to wait."""
 
 from __future__ import annotations
 
@@ -17,23 +14,13 @@ from urllib.parse import urlsplit
 
 import httptools
 from bridge_harness import PATIENCE, call, descendants, eventually, text_of
-from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bridge_harness import Bridge
 
-CHOSEN = os.environ.get("MCPD_FUZZ", "")
-ODD = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large)
 numbers = itertools.count()
-
-
-def examples(count: int) -> settings:
-    return settings(
-        max_examples=int(CHOSEN or count), derandomize=not CHOSEN, database=None, deadline=None,
-        suppress_health_check=ODD,
-    )  # fmt: skip
 
 
 def nonce() -> str:

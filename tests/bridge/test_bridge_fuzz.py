@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bridge_harness import Bridge, text_of
 from facility import COMMAND, request, tool
-from fuzzing import Neighbour, Reply, abort, connect, examples, exchange, is_response, nonce, pieces
+from fuzzing import Neighbour, Reply, abort, connect, exchange, is_response, nonce, pieces
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -111,7 +111,6 @@ ASKED = st.builds(
 )
 
 
-@examples(150)
 @given(asked=st.lists(ASKED, min_size=1, max_size=8), cuts=CUTS)
 def test_pipelined_requests_are_answered_in_order_however_they_are_cut(
     neighbour: Neighbour, asked: list[Asked], cuts: list[int]
@@ -140,7 +139,6 @@ def test_a_thousand_pipelined_calls_are_answered_in_order(neighbour: Neighbour) 
     neighbour.check()
 
 
-@examples(150)
 @given(
     asked=st.lists(ASKED, min_size=1, max_size=5),
     cuts=CUTS,
@@ -205,7 +203,6 @@ def edited(body: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
     return body
 
 
-@examples(400)
 @given(identity=IDENTITIES, edits=st.lists(EDITS, max_size=3))
 @example(identity=1, edits=[("insert", 1, b'"id":7,')])
 def test_what_the_bridge_reads_is_what_the_server_reads(
@@ -247,7 +244,6 @@ JSON = st.recursive(
 )
 
 
-@examples(150)
 @given(value=JSON, ascii_only=st.booleans(), indent=st.sampled_from([None, 0, 3]))
 def test_any_value_goes_there_and_back(neighbour: Neighbour, value: Any, ascii_only: bool, indent: int | None) -> None:
     try:
@@ -274,7 +270,6 @@ LIKELY = (
 ).split(b"|")
 
 
-@examples(250)
 @given(
     headers=st.lists(st.tuples(st.sampled_from(NAMED), st.sampled_from(LIKELY) | VALUES), max_size=4),
     verb=st.sampled_from([b"POST", b"POST", b"POST", b"GET", b"DELETE", b"OPTIONS", b"HEAD", b"PUT"]),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bridge_harness import BOTH, COMMAND, FIXTURE, call, events, text_of
-from fuzzing import Neighbour, examples, is_response, nonce
+from fuzzing import Neighbour, is_response, nonce
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -81,7 +81,6 @@ def with_events(client: Client, message: object, identity: str) -> list[object]:
     return [each for each in found if "method" not in each]
 
 
-@examples(250)
 @given(before=LINES, after=LINES, json_only=st.booleans())
 @example(before=['{"jsonrpc":"2.0","id":@ID@,"id":0@ID@,' + RESULT + "}"], after=[], json_only=True)
 def test_an_answer_is_the_right_one_or_an_error(
@@ -134,7 +133,6 @@ METHODS: dict[str, dict[str, str]] = {
 }
 
 
-@examples(250)
 @given(odd=ANSWERS, method=st.sampled_from(sorted(METHODS)), modern=st.booleans())
 def test_an_answer_of_any_shape_comes_under_the_id_of_its_request(
     neighbour: Neighbour, babbling: Client, odd: str, method: str, modern: bool

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 import pytest
 from bridge_harness import BOTH, call, initialize, text_of
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ IDS = st.one_of(
 )
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(identity=IDS)
 def test_ids_come_back_byte_for_byte(bridge: Bridge, identity: str) -> None:
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from bridge_harness import descendants
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.bridge import jsonrpc
@@ -53,7 +53,6 @@ def read(pieces: list[bytes], limit: int) -> tuple[list[bytes], list[tuple[bytes
 LINES = st.binary(max_size=30) | st.integers(200, 700).map(lambda size: bytes(range(65, 91)) * (size // 26))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(LINES, max_size=12), st.integers(256, 400), st.lists(st.integers(0, 4000), max_size=20))
 def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], limit: int, cuts: list[int]) -> None:
     stream = b"".join(line + b"\n" for line in lines)
@@ -120,7 +119,6 @@ json_values = st.recursive(
 plain_objects = st.dictionaries(st.text(), json_values, max_size=5)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plain_objects, st.one_of(st.none(), plain_objects), st.booleans(), st.sampled_from([None, 0, 4]))
 def test_a_token_changes_nothing_else(
     params: dict[str, Any], meta: dict[str, Any] | None, ascii_only: bool, indent: int | None
@@ -153,7 +151,6 @@ def test_a_token_cannot_be_smuggled_in_by_escapes(params: bytes) -> None:
     assert json.loads(bytes(message["params"])) == {"_meta": {"progressToken": 77}}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_parsers(data: bytes) -> None:
     for parse in (jsonrpc.parse_body, jsonrpc.parse_line):
@@ -162,7 +159,6 @@ def test_no_bytes_break_the_parsers(data: bytes) -> None:
     jsonrpc.id_of_broken(data)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plain_objects)
 def test_any_object_is_classified_or_refused(members: dict[str, Any]) -> None:
     with contextlib.suppress(McpdError):

@@ -11,7 +11,7 @@ import httptools
 import pytest
 import uvicorn
 from bridge_harness import Bridge, call, text_of
-from fuzzing import connect, examples, exchange
+from fuzzing import connect, exchange
 from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
@@ -75,7 +75,6 @@ LENGTHS = st.one_of(
 )
 
 
-@examples(2000)
 @given(
     at=st.integers(0, 3),
     length=LENGTHS,

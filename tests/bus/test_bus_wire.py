@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from dbus_next import Variant as TheirVariant
 from dbus_next._private.marshaller import Marshaller
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.bus import wire
@@ -88,7 +88,6 @@ def plain(signature: str, value: Any) -> Any:
     return value
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.lists(typed(), min_size=1, max_size=3))
 def test_bodies_are_those_of_dbus_next_and_come_back(made: list[tuple[str, Any]]) -> None:
     signature = "".join(single for single, _ in made)
@@ -97,7 +96,6 @@ def test_bodies_are_those_of_dbus_next_and_come_back(made: list[tuple[str, Any]]
     assert wire.unmarshal(signature, body) == [plain(s, v) for s, v in made]
 
 
-@settings(max_examples=400, deadline=None)
 @given(typed(), st.data())
 def test_a_damaged_body_is_refused_and_nothing_else(made: tuple[str, Any], data: st.DataObject) -> None:
     signature, value = made
@@ -110,7 +108,6 @@ def test_a_damaged_body_is_refused_and_nothing_else(made: tuple[str, Any], data:
         wire.unmarshal(signature, bytes(body), little=data.draw(st.booleans()))
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.lists(st.dictionaries(TEXT, typed(2), max_size=4), max_size=4), st.text("s", max_size=8))
 def test_entries_written_before_fit_wherever_they_go(dicts: list[dict[str, tuple[str, Any]]], before: str) -> None:
     signature = "s" * len(before) + "aa{sv}y"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.stdio_lines import MAX_LINE
@@ -338,7 +338,6 @@ def refused(draw: st.DrawFn) -> tuple[object, bytes]:
     return identity, text.replace(json.dumps(HOLE), what).encode()
 
 
-@settings(max_examples=60, deadline=None)
 @given(lines=st.lists(st.binary(min_size=1).map(lambda line: line.replace(b"\n", b"")), max_size=8))
 def test_whatever_is_no_json_is_a_parse_error_each(server: Process, lines: list[bytes]) -> None:
     garbage = [line for line in lines if not is_json(line)]
@@ -350,7 +349,6 @@ def test_whatever_is_no_json_is_a_parse_error_each(server: Process, lines: list[
     server.fence()
 
 
-@settings(max_examples=60, deadline=None)
 @given(requests=st.lists(refused(), min_size=1, max_size=4))
 def test_whatever_cannot_be_read_in_a_request_its_id_is_found(
     server: Process, requests: list[tuple[object, bytes]]
@@ -363,7 +361,6 @@ def test_whatever_cannot_be_read_in_a_request_its_id_is_found(
     server.fence()
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     message=st.fixed_dictionaries(
         {"id": IDS | VALUES, "method": st.sampled_from(["tools/list", "tools/call", "x"]) | VALUES},

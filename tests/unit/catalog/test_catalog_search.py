@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.catalog import Catalog, Query, search
@@ -162,7 +162,6 @@ SYNTAX = ['"', "'", "*", "a*", "AND", "a AND", "NOT a", "OR", "NEAR(a b)", "^a",
         st.sampled_from(SYNTAX), st.text(max_size=40), st.lists(st.sampled_from(SYNTAX), max_size=6).map(" ".join)
     )
 )
-@settings(deadline=None, max_examples=150)
 def test_no_text_is_syntax(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     catalog = _shared(tmp_path_factory)
     found, following = catalog.query(Query(text=text, category=text[:3]), "", 10)
@@ -209,7 +208,6 @@ FIELDS = (
     value=WRONG,
     as_map=st.booleans(),
 )
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 def test_S36_good_entries_stay_whatever_the_others_are(
     tmp_path_factory: pytest.TempPathFactory, wrong: list[Any], field: str, value: Any, as_map: bool
 ) -> None:

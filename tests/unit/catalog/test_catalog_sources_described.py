@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.catalog.sources import SourceLine, Sources
@@ -303,7 +303,6 @@ def test_descriptions_added_at_once(user_sources: Sources) -> None:
     assert len(user_sources.lines()) == 10
 
 
-@settings(deadline=None, max_examples=60)
 @given(data=st.binary(max_size=300))
 def test_any_description_can_be_read(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     paths = paths_below(tmp_path_factory.mktemp("any"))
@@ -314,7 +313,6 @@ def test_any_description_can_be_read(tmp_path_factory: pytest.TempPathFactory, d
     assert line.problem.isprintable()
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     url=st.sampled_from([URL, API, "file:///srv/x"]),
     name=st.one_of(st.text(max_size=8), st.just("ok")),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deployment_parts import ABOUT, BY_HAND, ENTRY, NATIVE, OTHER, SECRET, User, family, strays
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.cli.clients import editing
@@ -296,7 +296,6 @@ STEPS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(BY_THE_USER, STEPS)
 def test_whatever_is_done_in_whatever_order_what_is_the_users_stays(
     tmp_path_factory: pytest.TempPathFactory, first: dict[str, Any], steps: list[tuple[str, Any]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deployment_parts import ABOUT, BY_HAND, ENTRY, OTHER, SECRET, User, family
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.orchestration.dialects import to_client
@@ -292,7 +292,6 @@ _VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(
     st.dictionaries(st.sampled_from(["mine", "github", "other"]), st.dictionaries(st.sampled_from("abc"), _VALUES)),
     st.dictionaries(st.sampled_from(["theme", "token", "projects"]), _VALUES),
@@ -340,7 +339,6 @@ _LINES = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=120)
 @given(st.sampled_from(sorted(_AROUND)), st.lists(_LINES, min_size=1, max_size=4), st.booleans())
 def test_lines_of_a_text_or_comment_are_hidden_whatever_they_look_like(
     user: User, client_id: str, lines: list[str], take_over: bool

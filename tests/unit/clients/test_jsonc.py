@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.cli.clients.editing import edit, read
@@ -16,7 +16,6 @@ from tests.unit.clients.made import CHANGES, ENTRIES, NAMES, Made, json_files
 
 KEY = ("a", "servers")
 RUN: dict[str, Any] = {"command": "mcpctl", "args": ["run", "x"]}
-SLOW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def change(text: str, changes: dict[str, Any], *key: str) -> str:
@@ -26,7 +25,6 @@ def change(text: str, changes: dict[str, Any], *key: str) -> str:
     return result.decode()
 
 
-@SLOW
 @given(json_files(), CHANGES)
 def test_a_file_holds_what_was_meant_and_else_what_it_held(made: Made, changes: dict[str, Any]) -> None:
     result = edit(made.data, "jsonc", KEY, "map", changes, "f")
@@ -38,7 +36,6 @@ def test_a_file_holds_what_was_meant_and_else_what_it_held(made: Made, changes: 
     assert result.count(b"\r\n") == result.count(b"\n") or b"\r\n" not in made.data.strip()
 
 
-@SLOW
 @given(json_files(comments=False), CHANGES)
 def test_strict_json_stays_strict(made: Made, changes: dict[str, Any]) -> None:
     result = json.loads(edit(made.data, "json", KEY, "map", changes, "f").decode("utf-8-sig"))
@@ -47,7 +44,6 @@ def test_strict_json_stays_strict(made: Made, changes: dict[str, Any]) -> None:
     assert result == before
 
 
-@SLOW
 @given(json_files(), st.data())
 def test_a_replaced_entry_changes_its_own_bytes_only(made: Made, data: st.DataObject) -> None:
     names = list(made.servers)
@@ -62,13 +58,11 @@ def test_a_replaced_entry_changes_its_own_bytes_only(made: Made, data: st.DataOb
     assert json.loads(result[len(head) : len(result) - len(tail)]) == entry
 
 
-@SLOW
 @given(json_files(), st.sampled_from(NAMES))
 def test_what_is_so_already_changes_nothing(made: Made, name: str) -> None:
     assert edit(made.data, "jsonc", KEY, "map", {name: made.servers.get(name)}, "f") == made.data
 
 
-@SLOW
 @given(json_files(), ENTRIES)
 def test_adding_and_removing_a_server_takes_nothing_else_along(made: Made, entry: dict[str, Any]) -> None:
     added = edit(made.data, "jsonc", KEY, "map", {"new": entry}, "f")
@@ -250,7 +244,6 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     st.one_of(
         st.binary(max_size=60), st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(lambda p: "".join(p).encode())

@@ -7,7 +7,7 @@ import tomllib
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.cli.clients.editing import edit, read
@@ -16,7 +16,6 @@ from tests.unit.clients.made import CHANGES, ENTRIES, NAMES, Made, toml_files
 
 KEY = ("mcp_servers",)
 RUN: dict[str, Any] = {"command": "mcpctl", "args": ["run", "x"], "env": {"A": "1"}}
-SLOW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 CODEX = """model = "o"
 
@@ -42,7 +41,6 @@ def change(text: str, changes: dict[str, Any], *key: str) -> str:
     return result.decode()
 
 
-@SLOW
 @given(toml_files(), CHANGES)
 def test_a_file_holds_what_was_meant_and_else_what_it_held(made: Made, changes: dict[str, Any]) -> None:
     assert read(made.data, "toml", KEY, "map", "f") == made.servers
@@ -57,7 +55,6 @@ def test_a_file_holds_what_was_meant_and_else_what_it_held(made: Made, changes: 
     assert result.endswith(b"\n") == made.data.endswith(b"\n")
 
 
-@SLOW
 @given(toml_files(), st.data())
 def test_a_replaced_entry_changes_its_own_bytes_only(made: Made, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(list(made.servers) or ["new"]))
@@ -70,13 +67,11 @@ def test_a_replaced_entry_changes_its_own_bytes_only(made: Made, data: st.DataOb
         assert result.endswith(tail)
 
 
-@SLOW
 @given(toml_files(), st.sampled_from(NAMES))
 def test_what_is_so_already_changes_nothing(made: Made, name: str) -> None:
     assert edit(made.data, "toml", KEY, "map", {name: made.servers.get(name)}, "f") == made.data
 
 
-@SLOW
 @given(toml_files(), ENTRIES)
 def test_adding_and_removing_a_server_restores_the_file(made: Made, entry: dict[str, Any]) -> None:
     added = edit(made.data, "toml", KEY, "map", {"new": entry}, "f")
@@ -255,7 +250,6 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
 @given(
     st.one_of(
         st.binary(max_size=60), st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(lambda p: "".join(p).encode())

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -17,7 +17,6 @@ from tests.unit.clients.made import CHANGES, ENTRIES, NAMES, Made, yaml_files
 
 KEY = ("servers",)
 RUN: dict[str, Any] = {"command": "mcpctl", "args": ["run", "a b"], "env": {"A": "yes", "B": "${X}"}, "e": {}}
-SLOW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 GOOSE = """# Goose
 GOOSE_PROVIDER: anthropic   # which
@@ -49,7 +48,6 @@ def loaded(data: bytes) -> Any:
     return json.loads(json.dumps(model))  # puts the halves of surrogate pairs together
 
 
-@SLOW
 @given(yaml_files(), CHANGES)
 def test_a_map_holds_what_was_meant_and_else_what_it_held(made: Made, changes: dict[str, Any]) -> None:
     assert read(made.data, "yaml", KEY, "map", "f") == made.servers
@@ -65,7 +63,6 @@ def test_a_map_holds_what_was_meant_and_else_what_it_held(made: Made, changes: d
     assert result.count(b"\r\n") == result.count(b"\n") or b"\r\n" not in made.data
 
 
-@SLOW
 @given(yaml_files(listed=True), CHANGES)
 def test_a_list_holds_what_was_meant_and_else_what_it_held(made: Made, changes: dict[str, Any]) -> None:
     named = {name: None if entry is None else {"name": name, **entry} for name, entry in changes.items()}
@@ -81,7 +78,6 @@ def test_a_list_holds_what_was_meant_and_else_what_it_held(made: Made, changes: 
     assert edit(result, "yaml", KEY, "list", changes, "f") == result
 
 
-@SLOW
 @given(yaml_files(), st.data())
 def test_a_replaced_entry_changes_its_own_bytes_only(made: Made, data: st.DataObject) -> None:
     name, entry = data.draw(st.sampled_from(list(made.servers) or ["new"])), data.draw(ENTRIES)
@@ -93,13 +89,11 @@ def test_a_replaced_entry_changes_its_own_bytes_only(made: Made, data: st.DataOb
         assert result.endswith(tail)
 
 
-@SLOW
 @given(yaml_files(), st.sampled_from(NAMES))
 def test_what_is_so_already_changes_nothing(made: Made, name: str) -> None:
     assert edit(made.data, "yaml", KEY, "map", {name: made.servers.get(name)}, "f") == made.data
 
 
-@SLOW
 @given(st.booleans(), st.data())
 def test_adding_and_removing_a_server_restores_the_file(listed: bool, data: st.DataObject) -> None:
     made, entry = data.draw(yaml_files(listed=listed)), data.draw(ENTRIES)
@@ -111,7 +105,6 @@ def test_adding_and_removing_a_server_restores_the_file(listed: bool, data: st.D
     assert read(removed, "yaml", KEY, shape, "f") == made.servers
 
 
-@settings(max_examples=300, deadline=None)
 @given(ENTRIES, st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12))
 def test_any_text_is_written_so_that_it_is_read_back(entry: dict[str, Any], name: str) -> None:
     for before in (b"", b"servers:\n    a:\n        x: 1\n", b'{"servers": {"a": {}}}'):
@@ -284,7 +277,6 @@ FRAGMENTS = [
 ]
 
 
-@settings(max_examples=600, deadline=None)
 @given(
     st.one_of(
         st.binary(max_size=60), st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(lambda p: "".join(p).encode())

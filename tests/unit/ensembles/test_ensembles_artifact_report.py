@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -61,7 +61,6 @@ HOSTILE = st.lists(st.sampled_from(MARKUP) | st.text(max_size=3), max_size=8).ma
 
 
 @given(response=HOSTILE, name=HOSTILE, message=HOSTILE, model=HOSTILE)
-@settings(deadline=None)
 def test_what_agents_say_marks_nothing_up(response: str, name: str, message: str, model: str) -> None:
     said = agent("x", response=response, model=model)
     said.name = name

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import Busy, InvalidConfig, McpdError, NotFound
@@ -387,7 +387,6 @@ DOCUMENTS = st.fixed_dictionaries(
 
 
 @given(document=DOCUMENTS)
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_in_a_document_can_be_told(tmp_path_factory: pytest.TempPathFactory, document: Any) -> None:
     root = tmp_path_factory.mktemp("artifacts")
     put(root, "review", document)

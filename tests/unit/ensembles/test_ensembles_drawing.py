@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
@@ -66,7 +66,6 @@ def test_what_is_not_there_is_shown_as_such() -> None:
     assert '    m1["gone<br/>not there"]:::missing\n    m1 --> a0\n    classDef missing' in text
 
 
-@settings(deadline=None)
 @given(st.text(), st.text(), st.lists(st.sampled_from(["success", "failed", "x"]), max_size=2))
 def test_no_text_leaves_its_quotes(script: str, when: str, statuses: list[str]) -> None:
     made = ensemble(
@@ -81,7 +80,6 @@ def test_no_text_leaves_its_quotes(script: str, when: str, statuses: list[str]) 
     assert not re.search(r"<(?!br/>)|`|#(?!\d+;)", "".join(lines[1:4]))
 
 
-@settings(deadline=None)
 @given(st.text(), st.text(), st.integers(1, 200), st.booleans())
 def test_no_text_leaves_its_frame(script: str, when: str, width: int, ascii_only: bool) -> None:
     made = ensemble(

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -173,7 +173,6 @@ def changed(draw: st.DrawFn) -> tuple[Sample, dict[str, Any], set[str]]:
     return sample, changes, {*removed, *dependencies, *profiles}
 
 
-@settings(deadline=None, max_examples=60)
 @given(changed())
 def test_l8_what_is_not_named_stays_byte_for_byte_and_the_rest_says_what_was_asked(
     case: tuple[Sample, dict[str, Any], set[str]],
@@ -213,7 +212,6 @@ ODDITIES = [
 ]
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(sorted(SAMPLES)),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 3), st.sampled_from(ODDITIES)), max_size=3),
@@ -241,7 +239,6 @@ def test_a_file_that_is_written_oddly_is_changed_as_asked_or_not_at_all(
     assert normal(data(new)) == normal(expected(data(text), changes))
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
 def test_a_text_that_is_added_is_what_it_was_or_refused(text: str) -> None:
     agent = {"name": "new", "model_profile": "fast", "system_prompt": text}
@@ -461,7 +458,6 @@ LINES_OF_TEXT = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n", "d\u2028e\n
 )
 
 
-@settings(deadline=None)
 @given(LINES_OF_TEXT, LINES_OF_TEXT)
 def test_the_difference_makes_the_new_of_the_old(old: str, new: str) -> None:
     found = difference(old, new, FILE)

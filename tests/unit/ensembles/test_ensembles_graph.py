@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig
@@ -165,7 +165,6 @@ def test_a_thousand_agents_with_many_dependencies_and_wrong_ones() -> None:
     assert len(problems(wrong)) == 1000
 
 
-@settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 11), max_size=4, unique=True), min_size=1, max_size=12))
 def test_levels_come_after_what_they_depend_on(edges: list[list[int]]) -> None:
     whole = graph(**{f"n{index}": [f"n{other}" for other in others] for index, others in enumerate(edges)})

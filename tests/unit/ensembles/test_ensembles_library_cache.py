@@ -8,8 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as with_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig, NotFound
@@ -177,7 +176,6 @@ def test_a_cache_that_is_of_no_use_costs_time_only(tmp_path: Path, parsed: list[
     assert parsed == ["one.yaml"]
 
 
-@with_settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 400), junk=st.binary(max_size=40))
 def test_no_cache_changes_what_is_there(tmp_path: Path, cut: int, junk: bytes) -> None:
     cache = _cache(tmp_path)

@@ -7,8 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as with_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig, McpdError
@@ -176,7 +175,6 @@ def test_names_of_files_write_nothing_on_a_terminal(tmp_path: Path) -> None:
         assert refused.value.message.isprintable()
 
 
-@with_settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode(errors="ignore"))))
 def test_no_file_hides_the_others(tmp_path: Path, content: bytes) -> None:
     directory = _ensembles(tmp_path)

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig
@@ -267,7 +267,6 @@ VALUES = st.recursive(
 AGENTS = st.lists(st.dictionaries(KEYS, VALUES, max_size=5) | VALUES, max_size=4)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=5), AGENTS, st.sampled_from([load, load_profiles, load_profile]))
 def test_any_document_is_valid_or_refused_by_line(
     document: dict[str, Any], agents: list[Any], loading: Callable[[str, str], object]

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.ensembles.artifacts.entries import ArtifactEntry, Measure
@@ -85,7 +85,6 @@ def test_metrics_of_no_runs_say_nothing() -> None:
 
 
 @given(values=st.lists(st.floats(min_value=0, max_value=1e9, allow_subnormal=False), min_size=1))
-@settings(deadline=None)
 def test_a_twentieth_at_most_is_above_the_95th_percentile(values: list[float]) -> None:
     bound = p95(values)
     # It lies between two of them, as exactly as floating point has it.
@@ -98,7 +97,6 @@ STATUSES = st.sampled_from(["completed", "completed_with_errors", "failed", "run
 
 
 @given(runs=st.lists(st.tuples(STATUSES, SIZES, SIZES)))
-@settings(deadline=None)
 def test_metrics_are_json_and_rates_are_shares(runs: list[tuple[str, float | None, float | None]]) -> None:
     told = metrics([entry(*each) for each in runs])
     json.dumps(told, allow_nan=False)

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig, McpdError
@@ -269,7 +269,6 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(provider=st.sampled_from(sorted(APIS)), answer=VALUES)
 def test_any_answer_is_a_completion_or_a_fault(provider: str, answer: Any) -> None:
     try:

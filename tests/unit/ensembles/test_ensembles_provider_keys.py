@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import ConfigMissing, InvalidConfig, McpdError, NotAuthorized
@@ -81,7 +81,6 @@ def test_a_base_url_with_a_password_is_refused_without_showing_it(url: str) -> N
     assert "hunter22" not in caught.value.message
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="htps:/@[]#?%.\\a1:\n ü", max_size=30))
 def test_any_text_is_a_base_url_or_a_fault(text: str) -> None:
     try:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig, LimitExceeded, McpdError, NotSupported, ServiceUnavailable
@@ -109,7 +109,6 @@ async def test_faulty_options_of_the_mock_are_told(options: dict[str, Any]) -> N
         await answer(prompt(**options))
 
 
-@settings(deadline=None, max_examples=50)
 @given(text=st.text(), response=st.text())
 def test_the_mock_takes_any_text(text: str, response: str) -> None:
     assert asyncio.run(answer(prompt(text, response=response))).text == response.replace("{input}", text)

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig
@@ -191,7 +191,6 @@ def test_size_and_number_of_values_are_limited() -> None:
     assert "more than 20000 values" in refused("- a\n" * MAX_NODES).message
 
 
-@settings(deadline=None)
 @given(TEXT | MARKS | LINES.map("\n".join))
 def test_any_text_is_plain_data_or_is_refused_with_its_line(text: str) -> None:
     try:
@@ -206,7 +205,6 @@ def test_any_text_is_plain_data_or_is_refused_with_its_line(text: str) -> None:
     assert positions.line([]) >= 1
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.none()

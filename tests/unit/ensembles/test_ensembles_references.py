@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, LimitExceeded
@@ -251,7 +251,6 @@ def test_check_names_what_is_referred_to() -> None:
         check("${a..b}")
 
 
-@settings(deadline=None)
 @given(NAMES, st.lists(NAMES, max_size=3), JSON)
 def test_what_a_path_is_built_to_reach_is_reached(name: str, keys: list[str], value: Any) -> None:
     response = value
@@ -265,7 +264,6 @@ def test_what_a_path_is_built_to_reach_is_reached(name: str, keys: list[str], va
     assert substitute([reference], {name: response}) == [value]
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_a_value_equals_itself_as_a_literal(value: Any) -> None:
     literal = json.dumps(value)
@@ -275,7 +273,6 @@ def test_a_value_equals_itself_as_a_literal(value: Any) -> None:
         assert not holds("${it.inner} != " + literal, values)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="${}[].ab01 =!'\"", max_size=40))
 def test_any_text_is_a_condition_or_is_refused(text: str) -> None:
     try:
@@ -285,7 +282,6 @@ def test_any_text_is_a_condition_or_is_refused(text: str) -> None:
     assert isinstance(holds(text, dict.fromkeys(names, '{"a": [0, "b"]}')), bool)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="${}[].ab01 ", max_size=40))
 def test_substitution_of_text_without_references_changes_nothing(text: str) -> None:
     try:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, InvalidConfig, LimitExceeded, McpdError, NotFound, NotSupported, SpawnFailed
@@ -215,7 +215,6 @@ any_json = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(
     printed=any_json.map(json.dumps).map(str.encode) | st.binary(max_size=200),
     code=st.sampled_from([0, 0, 0, 1, 137]),

@@ -8,7 +8,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
@@ -29,7 +29,6 @@ values = st.recursive(
 
 
 @given(st.lists(values) | st.dictionaries(texts, values), st.booleans(), st.sampled_from([None, 2]))
-@settings(deadline=None)
 def test_all_elements_are_found_however_they_are_written(whole: Any, is_ascii: bool, indent: int | None) -> None:
     data = json.dumps(whole, ensure_ascii=is_ascii, indent=indent).encode()
     found = [(key, json.loads(bytes(part))) for key, part in elements(memoryview(data))]

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
@@ -378,7 +378,6 @@ FIELDS = ["command", "args", "env", "cwd", "url", "type", "headers", "env_vars",
 
 
 @given(st.dictionaries(st.text(max_size=6), st.dictionaries(st.sampled_from(FIELDS), VALUES), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=150)
 def test_any_entry_is_a_server_or_a_problem(servers: dict[str, Any]) -> None:
     result = read({"mcpServers": servers})
     assert len(result.servers) <= len(servers)
@@ -390,7 +389,6 @@ def test_any_entry_is_a_server_or_a_problem(servers: dict[str, Any]) -> None:
 
 
 @given(VALUES)
-@settings(deadline=None)
 def test_anything_else_is_refused(document: object) -> None:
     with pytest.raises(InvalidManifest):
         read(document)

@@ -7,7 +7,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
@@ -282,7 +282,6 @@ PATHS = [
 
 
 @given(st.sampled_from(PATHS), JSON)
-@settings(deadline=None, max_examples=300)
 def test_any_value_in_any_field_is_an_entry_or_a_message(path: tuple[str, ...], value: Any) -> None:
     manifest = copy.deepcopy(FULL)
     inner: Any = manifest
@@ -300,7 +299,6 @@ def test_any_value_in_any_field_is_an_entry_or_a_message(path: tuple[str, ...], 
 
 
 @given(JSON)
-@settings(deadline=None)
 def test_anything_but_a_manifest_is_refused(value: Any) -> None:
     with pytest.raises(InvalidManifest):
         entry_of_bundle(value, ORIGIN)

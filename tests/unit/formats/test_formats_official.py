@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
@@ -120,7 +120,6 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["server", "_meta", "name", "packages"]), json_values), json_values)
-@settings(deadline=None)
 def test_any_item_is_read_or_told(raw: dict[str, Any], meta: Any) -> None:
     for found in page(raw, version(of("2025-12-11"), status=meta, isLatest=meta, updatedAt=meta)):
         assert found.entry is None or not found.problem

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
@@ -250,7 +250,6 @@ json_values = st.recursive(
 
 
 @given(json_values, json_values)
-@settings(deadline=None)
 def test_any_json_is_read_or_refused(servers: Any, other: Any) -> None:
     data = {"servers": servers, "version": other, "updated": other}
     total = len(servers) if isinstance(servers, (list, dict)) else 0
@@ -263,7 +262,6 @@ def test_any_json_is_read_or_refused(servers: Any, other: Any) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(entry(name="x") | EXAMPLES["npm"])), json_values))
-@settings(deadline=None)
 def test_S36_an_entry_wrong_in_any_field_leaves_the_others(wrong: dict[str, Any]) -> None:
     registry = {"version": "1.0", "updated": "", "servers": [entry("first"), entry() | wrong, entry("last")]}
     whole = parse_registry(registry, "test")

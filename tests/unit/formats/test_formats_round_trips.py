@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -108,7 +108,6 @@ def test_a_published_document_comes_back_as_it_is(name: str) -> None:
 
 
 @given(entries)
-@settings(deadline=None, max_examples=300)
 def test_any_entry_comes_back_from_server_json(raw: dict[str, Any]) -> None:
     entry = Entry.parse(raw, "test")
     document = server_json_of(entry)
@@ -116,7 +115,6 @@ def test_any_entry_comes_back_from_server_json(raw: dict[str, Any]) -> None:
 
 
 @given(entries)
-@settings(deadline=None, max_examples=50)
 def test_any_entry_comes_back_from_a_registry(raw: dict[str, Any]) -> None:
     entry = Entry.parse(raw, "test")
     exported = registry_of([entry], "2026-01-02T03:04:05Z")
@@ -134,7 +132,6 @@ def test_a_registry_of_converted_entries_loses_nothing(name: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(of("x") | EXAMPLES["remote"] | EXAMPLES["npm"])), values), st.data())
-@settings(deadline=None)
 def test_a_document_that_is_wrong_anywhere_is_refused_or_comes_back(wrong: dict[str, Any], data: st.DataObject) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from(list(EXAMPLES.values()))))
     inner = data.draw(st.sampled_from([document, *document.get("packages", []), *document.get("remotes", [])]))
@@ -202,7 +199,6 @@ def test_what_others_published_installs_what_it_shows(hidden: dict[str, Any]) ->
 
 
 @given(entries)
-@settings(deadline=None)
 def test_any_document_that_others_published_is_what_it_shows(raw: dict[str, Any]) -> None:
     document = server_json_of(Entry.parse(raw, "test"))
     shown = {name: value for name, value in document.items() if name != "_meta"}
@@ -259,7 +255,6 @@ def test_a_users_configuration_is_not_given_away() -> None:
 
 
 @given(entries)
-@settings(deadline=None)
 def test_what_is_made_of_any_entry_is_a_server_json(raw: dict[str, Any]) -> None:
     entry = Entry.parse({name: value for name, value in raw.items() if name != "serverJson"}, "test")
     Draft202012Validator(NEWEST).validate(server_json_of(entry))

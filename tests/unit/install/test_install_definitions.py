@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import Unhealthy
@@ -100,7 +100,6 @@ def test_definitions_nested_beyond_reason_are_refused() -> None:
         compare([ADD], [{**ADD, "inputSchema": schema}])
 
 
-@settings(deadline=None)
 @given(tools, tools, st.randoms(use_true_random=False))
 def test_whatever_servers_say_is_compared(before: Any, after: Any, chance: random.Random) -> None:
     def shuffled(listed: list[dict[str, Any]]) -> list[dict[str, Any]]:

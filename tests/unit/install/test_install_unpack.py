@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.install import unpack
@@ -354,14 +354,12 @@ KINDS = st.sampled_from(
 MODES = st.sampled_from([0, 0o755, stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO])
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(NAMES, KINDS, NAMES), min_size=1, max_size=8))
 def test_whatever_a_tar_file_says_nothing_leaves_the_target(members: list[tuple[str, bytes, str]]) -> None:
     stays_inside(tar(*((name, {"type": kind, "linkname": target}) for name, kind, target in members)))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-@settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(NAMES, MODES, NAMES), min_size=1, max_size=8))
 def test_whatever_a_zip_file_says_nothing_leaves_the_target(members: list[tuple[str, int, str]]) -> None:
     stays_inside(zipped(*((name, target.encode(), mode) for name, mode, target in members)))
@@ -381,7 +379,6 @@ def stays_inside(data: bytes) -> None:
                 assert Path(os.path.normpath(path.parent / path.readlink())).is_relative_to(root)
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.sampled_from([zipped, tar]), st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=6))
 def test_a_damaged_archive_is_an_error_of_a_known_kind(make: Any, changes: list[tuple[int, int]]) -> None:
     data = bytearray(make(("a/b", b"content"), ("c", b"more")))
@@ -394,7 +391,6 @@ def test_a_damaged_archive_is_an_error_of_a_known_kind(make: Any, changes: list[
         assert {path.name for path in Path(directory).iterdir()} <= {"archive", "target"}
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(codec=None), max_size=30))
 def test_a_name_that_passes_is_a_path_below(name: str) -> None:
     with suppress(Refused):

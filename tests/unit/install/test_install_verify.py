@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import IntegrityMismatch, InvalidManifest
@@ -171,7 +171,6 @@ names = st.binary(min_size=1, max_size=12).filter(
 )
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(names, max_size=12, unique=True), st.data())
 def test_names_of_any_bytes_are_told_apart(
     tmp_path_factory: pytest.TempPathFactory, found: list[bytes], data: st.DataObject

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
@@ -46,7 +46,6 @@ def test_several_lists_in_one_argument_are_bounded() -> None:
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text()))
-@settings(deadline=None)
 def test_text_without_placeholders_stays(text: str, values: dict[str, JsonValue]) -> None:
     if not placeholders(text):
         assert expand(text, values) == [text]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from family_parts import SHIPPED, file, some
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.orchestration.dialects import from_client, to_client
@@ -354,7 +354,6 @@ def _headers(family: Family, kind: str) -> st.SearchStrategy[dict[str, str]]:
 
 
 @pytest.mark.parametrize("family", SHIPPED.values(), ids=SHIPPED.keys())
-@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_what_a_client_can_express_comes_back_as_it_was(family: Family, data: st.DataObject) -> None:
     entries = data.draw(_entries(family))
@@ -376,7 +375,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.sampled_from(list(SHIPPED.values())), st.data())
 def test_whatever_a_file_holds_is_read_or_skipped(family: Family, data: st.DataObject) -> None:
     """What was read is an entry of a payload, and reading it once more after writing it changes nothing."""
@@ -394,7 +392,6 @@ def test_whatever_a_file_holds_is_read_or_skipped(family: Family, data: st.DataO
     assert from_client(family, written) == found
 
 
-@settings(deadline=None)
 @given(st.sampled_from(list(SHIPPED.values())), st.dictionaries(TEXT, JSON, max_size=4))
 def test_whatever_a_payload_holds_is_written_or_refused(family: Family, entries: dict[str, Any]) -> None:
     try:

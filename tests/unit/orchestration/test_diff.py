@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from payload_parts import payload
 
@@ -235,7 +235,6 @@ def at(value: Any, path: str) -> Any:
     return value
 
 
-@settings(deadline=None)
 @given(PAYLOADS, PAYLOADS)
 def test_the_report_is_complete_exact_and_symmetric(local: dict[str, Any], remote: dict[str, Any]) -> None:
     found: Any = compare(local, remote)

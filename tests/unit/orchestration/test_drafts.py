@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from payload_parts import Clock, payload
 
@@ -210,7 +210,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_whatever_is_given_is_a_payload_or_an_error(value: Any) -> None:
     for each in (value, {"mcpServers": value}, {"mcpServers": {"a": value}}):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from family_parts import SHIPPED, description, file, some
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig
@@ -205,7 +205,6 @@ def test_only_a_name_of_a_variable_makes_a_placeholder(name: str, client: str) -
 VARIABLES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([family for family in SHIPPED.values() if family.expansion]),
     st.lists(VARIABLES, max_size=4),
@@ -262,7 +261,6 @@ def test_O41_capabilities_tell_ways_and_placeholders_too() -> None:
     assert some().capabilities()["placeholders"] is None
 
 
-@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),

@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from payload_parts import NPX, by_id, family, paths_below, payload, profile, run, server
 
@@ -345,7 +345,6 @@ def test_a_policy_that_is_a_link_to_a_file_counts(paths: Paths, tmp_path: Path) 
     assert len(Policy.load(paths, Scope.SYSTEM).check(payload(a=NPX), {})) == 1
 
 
-@settings(deadline=None)
 @given(st.text(min_size=1, max_size=30), st.text(max_size=30))
 def test_any_glob_can_be_matched_with_any_name(tmp_path_factory: pytest.TempPathFactory, glob: str, name: str) -> None:
     found = paths_below(tmp_path_factory.mktemp("policy"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from family_parts import SHIPPED, machine, some, write
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidConfig
@@ -189,7 +189,6 @@ def test_variables_are_by_glob_and_named_once() -> None:
 GLOBS = st.lists(st.text(alphabet="ab*?.[]!", min_size=1, max_size=5), max_size=4)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab.", max_size=6), GLOBS, GLOBS)
 def test_what_is_excluded_is_never_taken(name: str, include: list[str], exclude: list[str]) -> None:
     taken = profile(include=include, exclude=exclude).takes(name)

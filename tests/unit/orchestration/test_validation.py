@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from payload_parts import family, payload
 
@@ -279,7 +279,6 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(["command", "args", "env", "cwd", "type", "url", "headers", "x"])
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), st.dictionaries(FIELDS, JSON, max_size=4), max_size=3) | JSON)
 def test_whatever_is_given_there_is_an_answer(servers: Any) -> None:
     for client in (PLAIN, BARE, None):

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -120,7 +120,6 @@ _WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
 @given(st.text() | st.lists(_WORDS, max_size=40).map("".join))
 def test_any_text_is_tools_or_refused(source: str) -> None:
     for tool in (refused(lambda: python.read(source, "x.py")) or ([], ()))[0]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from discover_parts import HEAD, accepts, schema
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.scripts.calls.arguments import bind
@@ -266,7 +266,6 @@ ALONE = [
 
 
 @pytest.mark.parametrize("annotation", ALONE)
-@settings(max_examples=10, deadline=None, suppress_health_check=[*HealthCheck])
 @given(data=st.data())
 def test_T11_6_what_the_schema_of_a_type_accepts_is_converted(annotation: str, data: st.DataObject) -> None:
     check(f"x: {annotation}", data, CLASSES)
@@ -293,7 +292,6 @@ def _wider(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
 @given(st.recursive(LEAVES, _wider, max_leaves=5), st.data())
 def test_T11_6_what_the_schema_of_nested_types_accepts_is_converted(annotation: str, data: st.DataObject) -> None:
     check(f"x: {annotation}", data, CLASSES)
@@ -302,7 +300,6 @@ def test_T11_6_what_the_schema_of_nested_types_accepts_is_converted(annotation: 
 FIELDS = st.recursive(LEAVES, _wider, max_leaves=3)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
 @given(
     st.lists(st.tuples(FIELDS, st.sampled_from(["", " = None", " = field(init=False)", "InitVar"])), max_size=4),
     st.data(),
@@ -329,7 +326,6 @@ def test_T11_6_what_the_schema_of_a_dataclass_accepts_is_converted(
         "",
     ],
 )
-@settings(max_examples=20, deadline=None, suppress_health_check=[*HealthCheck])
 @given(data=st.data())
 def test_T11_6_what_the_schema_of_a_function_accepts_is_bound(parameters: str, data: st.DataObject) -> None:
     check(parameters, data, CLASSES)

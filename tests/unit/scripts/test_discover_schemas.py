@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from discover_parts import HEAD, accepts, schema
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -45,7 +45,6 @@ def _wider(inner: st.SearchStrategy[Case]) -> st.SearchStrategy[Case]:
 CASES = st.recursive(st.sampled_from(sorted(LEAVES.items())), _wider, max_leaves=6)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(CASES, st.booleans(), st.sampled_from(["", "*, "])), min_size=1, max_size=4), st.data())
 def test_T11_6_generated_functions_accept_what_they_take(
     parameters: list[tuple[Case, bool, str]],

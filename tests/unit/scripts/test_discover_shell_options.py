@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -137,14 +137,12 @@ def dictionaries(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str
     return st.fixed_dictionaries({"first": VALUES}, optional=values)
 
 
-@settings(max_examples=150, deadline=None)
 @given(dictionaries(name=VALUES, tag=LISTS, force=st.booleans(), rest=LISTS))
 @example({"first": "--force", "rest": ["--name"], "name": "--force", "tag": ["--", "--force"]})
 def test_a_loop_finds_what_was_given_and_nothing_else(arguments: dict[str, Any]) -> None:
     assert understood(LOOP, arguments) == expected(arguments, {"name": "--name", "tag": "--tag", "force": "--force"})
 
 
-@settings(max_examples=150, deadline=None)
 @given(dictionaries(n=VALUES, t=LISTS, f=st.booleans(), rest=LISTS))
 @example({"first": "-f", "rest": ["-n"], "n": "x"})
 def test_getopts_finds_what_was_given_and_nothing_else(arguments: dict[str, Any]) -> None:
@@ -153,7 +151,6 @@ def test_getopts_finds_what_was_given_and_nothing_else(arguments: dict[str, Any]
     assert understood(GETOPTS, arguments) == (None if refused else expected(arguments, flags))
 
 
-@settings(max_examples=100, deadline=None)
 @given(dictionaries(force=st.booleans(), rest=LISTS))
 @example({"first": "--force"})
 @example({"first": "--", "rest": ["--force"]})

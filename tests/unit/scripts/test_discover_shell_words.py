@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument
@@ -157,7 +157,6 @@ def test_digits_and_plus_can_be_options_too() -> None:
         shell.words(tool, {"n": "@f"})
 
 
-@settings(max_examples=50)
 @given(
     st.dictionaries(
         st.sampled_from(["long", "s", "pair", "q", "first", "rest", "x"]),

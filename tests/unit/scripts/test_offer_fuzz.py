@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from facility_parts import Inline, define
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -70,7 +70,6 @@ def sendable(listed: list[dict[str, Any]]) -> None:
     json.dumps(listed, ensure_ascii=False, allow_nan=False).encode()
 
 
-@settings(max_examples=300)
 @given(ITEMS)
 def test_tools_are_good_ones_or_problems(defined: Definition, items: list[Any]) -> None:
     made = Tools(defined, items)
@@ -84,7 +83,6 @@ def test_tools_are_good_ones_or_problems(defined: Definition, items: list[Any]) 
     assert len(made.listed) + len(made.problems) >= len({str(item) for item in items if not isinstance(item, dict)})
 
 
-@settings(max_examples=300)
 @given(ITEMS)
 def test_resources_are_good_ones_or_problems(defined: Definition, items: list[Any]) -> None:
     made = Resources(defined, items)
@@ -93,7 +91,6 @@ def test_resources_are_good_ones_or_problems(defined: Definition, items: list[An
     assert len(made.listed) + len(made.problems) == len(items)
 
 
-@settings(max_examples=300)
 @given(ITEMS, st.dictionaries(st.sampled_from(["a", "b", "thing"]), st.text(max_size=5), max_size=2))
 async def test_prompts_are_good_ones_or_problems(
     defined: Definition, items: list[Any], arguments: dict[str, str]

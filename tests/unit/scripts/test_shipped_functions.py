@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
@@ -170,7 +170,6 @@ def test_T8_4_jq_picks_filters_and_reshapes() -> None:
 
 
 @needs_jq
-@settings(max_examples=25, deadline=None)
 @given(json_values)
 def test_jq_gives_back_what_it_was_given(value: Any) -> None:
     assert json.loads(jq.query(".", value)) == value

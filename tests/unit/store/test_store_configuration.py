@@ -7,7 +7,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from store_trees import document, foreign, install, text_of_tree
 
@@ -305,7 +305,6 @@ def test_configuring_needs_a_usable_server(paths: Paths, user: Store) -> None:
         user.set_config(ONE, {"a": 1})
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 @given(extra=st.dictionaries(st.text(max_size=6).map("x-{}".format), json_values, max_size=4))
 def test_unknown_fields_of_a_manifest_survive_a_change(paths: Paths, user: Store, extra: dict[str, Any]) -> None:
     directory = paths.user.installed / ONE

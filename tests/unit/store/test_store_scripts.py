@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from store_scripts import HELLO, listed, put, said, write
 from store_trees import foreign
@@ -191,7 +191,6 @@ def test_a_broken_cache_costs_nothing(paths: Paths, kept: str) -> None:
 # ---------------------------------------------------------------------------------------- looking at scripts
 
 
-@settings(max_examples=200)
 @given(st.binary(max_size=300))
 def test_whatever_a_script_holds_it_is_inspected(data: bytes) -> None:
     found = inspect(data, "python")
@@ -353,7 +352,6 @@ def test_a_permission_that_is_taken_back_is_gone_for_every_thread(paths: Paths, 
     assert [each.manifest.permissions for each in user.list() if each.manifest is not None] == [[]] * len(names)
 
 
-@settings(max_examples=100)
 @given(st.text(max_size=200))
 def test_whatever_a_shell_script_says_it_is_inspected(text: str) -> None:
     found = inspect(f"#!/bin/nosuchshell\n{text}".encode("utf-8", "surrogatepass"), "shell")

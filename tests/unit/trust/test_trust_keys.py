@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly, SignatureInvalid
@@ -271,7 +271,6 @@ def test_what_is_no_signature_is_refused(keys: Keys, signature: bytes) -> None:
         keys.add("a", PUBLIC.decode())
 
 
-@settings(deadline=None)
 @given(data=st.binary(max_size=200), signature=st.one_of(st.binary(max_size=200), st.binary(min_size=64, max_size=64)))
 def test_only_the_key_signs(tmp_path_factory: pytest.TempPathFactory, data: bytes, signature: bytes) -> None:
     keys = Keys(paths_below(tmp_path_factory.mktemp("any")), Scope.USER)

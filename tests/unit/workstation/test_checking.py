@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import Field
@@ -88,7 +88,6 @@ def test_A_14_no_message_is_made_of_the_value() -> None:
     assert Loud.looked == 0
 
 
-@settings(deadline=None, max_examples=100)
 @given(data=st.data())
 def test_A_14_what_fits_is_what_jsonschema_says(data: st.DataObject) -> None:
     tool = data.draw(st.sampled_from(TOOLS))

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.workstation.ci.detection import detect
@@ -108,7 +108,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(FILES), TEXT | VALUES.map(json.dumps), max_size=4))
 async def test_no_content_is_a_fault(bench: Workbench, files: dict[str, str]) -> None:
     for name in FILES:
@@ -140,7 +139,6 @@ def as_toml(value: object) -> str:
     return json.dumps(value)
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(KEYS), VALUE)
 async def test_no_setting_of_another_type_is_a_fault(bench: Workbench, key: str, value: object) -> None:
     write(bench.root, {"pyproject.toml": f"{key} = {as_toml(value)}\n"})

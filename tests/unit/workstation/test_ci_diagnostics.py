@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.workstation.ci.parsers import MAX_LINES, MAX_TEXT, parse
@@ -300,7 +300,6 @@ NAMES = st.text(st.characters(categories=("L", "N"), include_characters="_-+"), 
 NUMBERS = st.integers(1, 10**9 - 1)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.one_of(st.text(), st.lists(WORDS, max_size=60).map("".join), st.lists(WORDS, max_size=60).map("\n".join)))
 def test_any_output_gives_diagnostics_that_can_be_shown(output: str) -> None:
     said = found("python", output)
@@ -312,7 +311,6 @@ def test_any_output_gives_diagnostics_that_can_be_shown(output: str) -> None:
     assert found("python", output) == said
 
 
-@settings(deadline=None, max_examples=100)
 @given(NAMES, NUMBERS, NUMBERS, st.sampled_from(["error", "warning", "note"]))
 def test_a_compiler_is_understood_whatever_the_file_is_called(name: str, line: int, column: int, severity: str) -> None:
     (said,) = found("make", f"dir/{name}.c:{line}:{column}: {severity}: what is wrong\n")
@@ -320,7 +318,6 @@ def test_a_compiler_is_understood_whatever_the_file_is_called(name: str, line: i
     assert (said.severity, said.message) == (severity, "what is wrong")
 
 
-@settings(deadline=None, max_examples=100)
 @given(NAMES, NUMBERS, NUMBERS)
 def test_typescript_is_understood_whatever_the_file_is_called(name: str, line: int, column: int) -> None:
     (said,) = found("node", f"app/({name})/[id]/page.ts({line},{column}): error TS2322: no\n")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.workstation.ci.escapes import end_of, last_lines, plain
@@ -33,14 +33,12 @@ def test_escapes_and_controls_are_taken_away(text: str, expected: str) -> None:
     assert plain(text) == expected
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.text())
 def test_nothing_of_a_terminals_is_left(text: str) -> None:
     found = plain(text)
     assert all(c in "\t\n" or not (ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0) for c in found)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cc", "Cs"])))
 def test_plain_text_stays_as_it_is(text: str) -> None:
     assert plain(text + "\n\t") == text + "\n\t"
@@ -65,7 +63,6 @@ def test_the_end_begins_with_a_line() -> None:
     assert end_of(b"x" * 10_000 + b"\nshort", 8_000)[0] == "x" * 7_994 + "\nshort"
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.binary(), st.integers(1, 50), st.booleans())
 def test_the_end_is_never_more_than_asked_for(data: bytes, most: int, is_cut: bool) -> None:
     text, truncated = end_of(data, most, is_cut=is_cut)

@@ -7,7 +7,7 @@ import json
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.servers.workstation.ci.tasks import (
@@ -68,7 +68,6 @@ def test_makefile_names_its_default_goal() -> None:
 NAMES = st.from_regex(r"[a-z][a-z0-9_.-]{0,12}", fullmatch=True).filter(lambda name: name not in {"else", "endif"})
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(NAMES, min_size=1, max_size=8, unique=True))
 def test_makefile_targets_are_those_that_make_knows(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
     makefile = tmp_path_factory.mktemp("make") / "Makefile"
@@ -226,7 +225,6 @@ def test_what_is_no_ini_file_is_told() -> None:
         ini_sections("a = 1\n")
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
@@ -248,7 +246,6 @@ def test_names_that_are_options_or_no_text_are_left_out() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.text(alphabet="abc:=#\n\t ${}(),.@\"'[]/*\\-", max_size=400))
 def test_no_text_is_a_fault(text: str) -> None:
     for parse in (just_recipes, taskfile_tasks, rake_tasks, nox_sessions, gradle_tasks, zig_steps):

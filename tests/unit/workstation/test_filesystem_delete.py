@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import Cancelled, InvalidArgument, McpdError, NotAuthorized, NotFound
@@ -64,7 +64,6 @@ async def test_a_file_goes_to_the_trash(bench: Workbench) -> None:
         assert (bench.root / each).stat().st_mode & 0o777 == 0o700
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1).filter(
         lambda name: name not in {".", "..", TRASH} and len(name.encode()) <= 255

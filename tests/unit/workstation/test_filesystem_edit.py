@@ -7,7 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import Cancelled, InvalidArgument, LimitExceeded, McpdError, NotAuthorized, NotFound, TooLarge
@@ -144,7 +144,6 @@ async def test_line_ends_of_both_kinds_may_be_ambiguous(bench: Workbench) -> Non
 TEXTS = st.text(st.sampled_from("ab\n\r"), max_size=40)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, old=st.text(st.sampled_from("ab\n"), min_size=1, max_size=3), new=TEXTS, every=st.booleans())
 async def test_without_carriage_returns_it_is_what_str_replace_does(
     bench: Workbench, text: str, old: str, new: str, every: bool
@@ -166,7 +165,6 @@ async def test_without_carriage_returns_it_is_what_str_replace_does(
     assert (bench.root / "a").read_text() == expected
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXTS, old=st.text(st.sampled_from("ab\n"), min_size=1, max_size=3), new=TEXTS)
 async def test_with_crlf_it_is_the_same_edit_in_a_file_without(bench: Workbench, text: str, old: str, new: str) -> None:
     text, new = text.replace("\r", ""), new.replace("\r", "")

@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mcpd.servers.diffs import Change, Diff, compose, unified
@@ -45,7 +45,6 @@ GIT = ["git", "apply", "--whitespace=nowarn", "-"]
 PATCH = ["patch", "--binary", "--fuzz=0", "-p1"]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(old=LINES, splices=SPLICES)
 def test_changes_that_follow_each_other_are_composed(old: str, splices: list[tuple[int, int, str]]) -> None:
     new, changes = spliced(old, splices)
@@ -58,7 +57,6 @@ def test_changes_that_follow_each_other_are_composed(old: str, splices: list[tup
 
 
 @pytest.mark.parametrize("command", [GIT, PATCH], ids=["git", "patch"])
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(old=LINES.filter(bool), splices=SPLICES)
 def test_the_diff_makes_the_new_file(
     tmp_path: Path, command: list[str], old: str, splices: list[tuple[int, int, str]]
@@ -73,7 +71,6 @@ def test_the_diff_makes_the_new_file(
         assert sum(line.startswith("-") for line in lines) == diff.removed
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 30), st.integers(0, 12)), min_size=1, max_size=8),
     text=st.sampled_from(["line {}\n", "same\n", "{}, without an end "]),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import Busy, McpdError, NotAuthorized, NotFound
@@ -141,13 +141,6 @@ STEPS: dict[str, Step] = {
 }
 
 
-@settings(
-    deadline=None,
-    max_examples=60,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 @given(st.permutations(sorted(STEPS)))
 def test_none_comes_of_all_steps_in_any_order(tmp_path: Path, names: list[str]) -> None:
     with Workbench(Path(tempfile.mkdtemp(dir=tmp_path))) as bench:

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import Cancelled, InvalidArgument, NotAuthorized, NotFound
@@ -104,7 +104,6 @@ async def test_names_that_are_no_utf_8_are_shown_and_said_to_be_out_of_reach(ben
     assert await pages(bench, limit=1) == [[entry.name] for entry in result.entries]
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.sets(st.binary(min_size=1, max_size=20).filter(lambda name: not {0, 47} & set(name)), max_size=15),
     limit=st.integers(1, 20),

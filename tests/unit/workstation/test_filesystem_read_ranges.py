@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, TooLarge
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 ENCODINGS = get_args(TextEncoding)
 UNICODE = [each for each in ENCODINGS if each.startswith("utf")]
-SETTINGS = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CHARACTERS = st.one_of(
     st.sampled_from("\n\r\t aé€😀\u2028\ufeff"), st.characters(exclude_categories=("Cs",), exclude_characters="\0")
 )
@@ -43,7 +42,6 @@ def lines_of(text: str) -> list[str]:
     return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-@SETTINGS
 @given(text=TEXTS, encoding=st.sampled_from(UNICODE), most=st.integers(4, 30))
 async def test_the_parts_of_a_text_are_the_text(bench: Workbench, text: str, encoding: TextEncoding, most: int) -> None:
     text = text.removeprefix("\ufeff")
@@ -59,7 +57,6 @@ async def test_the_parts_of_a_text_are_the_text(bench: Workbench, text: str, enc
     assert "".join(parts) == text
 
 
-@SETTINGS
 @given(text=TEXTS, encoding=st.sampled_from(UNICODE), length=st.integers(1, 9))
 async def test_a_range_of_bytes_is_cut_between_characters(
     bench: Workbench, text: str, encoding: TextEncoding, length: int
@@ -76,7 +73,6 @@ async def test_a_range_of_bytes_is_cut_between_characters(
     assert "".join(parts) == text
 
 
-@SETTINGS
 @given(text=TEXTS, encoding=st.sampled_from(UNICODE), offset=st.integers(0, 400))
 async def test_what_begins_within_a_character_begins_with_the_next(
     bench: Workbench, text: str, encoding: TextEncoding, offset: int
@@ -91,7 +87,6 @@ async def test_what_begins_within_a_character_begins_with_the_next(
     assert rest.decode(encoding if not encoding.endswith(("16", "32")) else f"{encoding}-le") == result.text
 
 
-@SETTINGS
 @given(text=TEXTS, encoding=st.sampled_from(UNICODE), first=st.integers(1, 12), more=st.integers(0, 12) | st.none())
 async def test_lines_are_those_that_end_with_a_newline(
     bench: Workbench, text: str, encoding: TextEncoding, first: int, more: int | None
@@ -115,7 +110,6 @@ async def test_lines_are_those_that_end_with_a_newline(
         assert result.next_line == (end + 1 if end < len(lines) else None)
 
 
-@SETTINGS
 @given(text=TEXTS, most=st.integers(4, 30))
 async def test_read_on_by_lines_or_bytes_gives_every_line_its_number(bench: Workbench, text: str, most: int) -> None:
     text = text.removeprefix("\ufeff")
@@ -136,7 +130,6 @@ async def test_read_on_by_lines_or_bytes_gives_every_line_its_number(bench: Work
     assert len(lines[len(found)].encode()) > most
 
 
-@SETTINGS
 @given(
     data=st.one_of(st.binary(), st.binary().map(lambda data: b"\xff\xfe" + data), TEXTS.map(str.encode)),
     encoding=st.sampled_from(["auto", "base64", *ENCODINGS]),
@@ -243,7 +236,6 @@ async def test_what_is_no_text_in_the_named_encoding_is_an_error(
         await bench.call(READ, path="a", encoding=encoding)
 
 
-@SETTINGS
 @given(text=st.text(st.characters(exclude_categories=("Cs",))), encoding=st.sampled_from(ENCODINGS))
 def test_what_is_written_in_an_encoding_is_read_in_it(text: str, encoding: TextEncoding) -> None:
     try:
@@ -271,7 +263,6 @@ def test_a_character_that_an_encoding_cannot_write_is_named(text: str, encoding:
         bytes_of(text, encoding)
 
 
-@SETTINGS
 @given(data=st.binary(), encoding=st.sampled_from(["auto", *ENCODINGS]))
 def test_what_can_be_decoded_is_encoded_to_the_same_bytes(data: bytes, encoding: TextEncoding) -> None:
     try:
@@ -282,7 +273,6 @@ def test_what_can_be_decoded_is_encoded_to_the_same_bytes(data: bytes, encoding:
 
 
 @given(data=st.binary(), width=st.integers(1, 80))
-@settings(deadline=None, max_examples=60)
 def test_base64_is_read_with_any_white_space_in_it(data: bytes, width: int) -> None:
     encoded = base64.b64encode(data).decode()
     folded = "\r\n ".join(encoded[start : start + width] for start in range(0, len(encoded), width))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument
@@ -47,7 +47,6 @@ LINES = st.lists(
     ),
     max_size=5,
 )
-SLOW = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -66,7 +65,6 @@ def planted(parent: Path, lines: list[str]) -> Path:
 
 
 @given(st.lists(LINES, min_size=1, max_size=8))
-@settings(SLOW, max_examples=10)
 async def test_names_are_left_out_as_git_leaves_them_out(bench: Workbench, directories: list[list[str]]) -> None:
     root = bench.root / secrets.token_hex(4)
     for lines in directories:
@@ -89,7 +87,6 @@ async def test_names_are_left_out_as_git_leaves_them_out(bench: Workbench, direc
     hidden=st.booleans(),
     ignored=st.booleans(),
 )
-@SLOW
 async def test_both_engines_search_the_same_files(
     bench: Workbench,
     include: list[str],
@@ -125,7 +122,6 @@ async def test_both_engines_search_the_same_files(
     max_per_file=st.none() | st.integers(1, 2),
     max_results=st.integers(1, 6),
 )
-@SLOW
 async def test_both_engines_find_the_same(
     bench: Workbench,
     contents: list[list[str]],
@@ -191,13 +187,11 @@ def test_what_a_directory_has_in_it_is_covered_with_it() -> None:
 
 
 @given(st.text(max_size=60), st.text(max_size=20))
-@settings(deadline=None, max_examples=100)
 def test_anything_is_a_gitignore_file(text: str, path: str) -> None:
     assert Ignored(text).verdict(path, directory=True) in {True, False, None}
 
 
 @given(st.text("ab*?[]{},!\\/-^", max_size=30))
-@settings(deadline=None, max_examples=100)
 def test_a_glob_matches_or_is_refused(text: str) -> None:
     with suppress(ValueError):
         assert Globs([text]).covers("a/b") in {True, False}

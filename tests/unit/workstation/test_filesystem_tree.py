@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import Cancelled, InvalidArgument, NotAuthorized
@@ -220,7 +220,6 @@ async def test_names_that_are_hard_to_show_are_escaped(bench: Workbench) -> None
     assert answer.result.entries[0].path == "a\nb\x1b[2J\ufffd"
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(globs=st.lists(st.text(st.sampled_from("ab*?[]!-^\\&~|.{}\n"), max_size=12), max_size=5))
 async def test_any_text_is_a_glob(bench: Workbench, globs: list[str]) -> None:
     (bench.root / "a").mkdir(exist_ok=True)

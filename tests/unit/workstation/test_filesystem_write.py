@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, ReadOnly, TooLarge
@@ -65,7 +65,6 @@ async def test_line_ends_and_control_characters_stay_as_they_are(bench: Workbenc
     assert (bench.root / "a").read_bytes() == "a\r\nb\nc\rd\0\x1b[0m\u2028".encode()
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.binary(max_size=50) | st.none(), data=st.binary(max_size=5000), append=st.booleans())
 async def test_bytes_as_base64(bench: Workbench, before: bytes | None, data: bytes, append: bool) -> None:
     path = bench.root / "blob"

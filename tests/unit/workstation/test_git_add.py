@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
@@ -115,7 +115,6 @@ async def test_A_18_a_path_is_taken_literally(bench: Workbench, made: MadeReposi
     assert await added(bench, paths=[name]) == {name: "added"}
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1), max_size=4))
 async def test_A_18_any_name_can_be_added(bench: Workbench, empty: MadeRepository, names: list[str]) -> None:
     names = [name for name in names if len(name.encode()) < 200 and name not in {".", "..", ".git"}]

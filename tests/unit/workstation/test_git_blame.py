@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
@@ -262,7 +262,6 @@ async def test_the_repository_runs_nothing(bench: Workbench, repository: MadeRep
 
 
 @given(content=st.binary(max_size=100))
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_each_line_of_any_file(bench: Workbench, repository: MadeRepository, content: bytes) -> None:
     repository.git("config", "core.autocrlf", "false")
     commit = repository.commit(files={"file": content})

@@ -9,7 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, NotFound
@@ -318,7 +318,6 @@ async def test_the_repository_does_not_choose_how_a_patch_is_written(
 
 
 @given(before=st.text("ab\n", max_size=40), after=st.text("ab\n", max_size=40))
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_git_makes_of_the_old_file_and_the_patch_the_new_one(
     bench: Workbench, repository: MadeRepository, before: str, after: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

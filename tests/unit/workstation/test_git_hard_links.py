@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import NotAuthorized
@@ -200,7 +200,6 @@ async def test_A_18_their_lines_are_blamed_on_nobody(bench: Workbench, made: Mad
         assert SECRET in str((await other.call(BLAME, path="project/tracked")).content)
 
 
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.binary(min_size=1, max_size=60).filter(lambda name: not {0, 47} & set(name)), tracked=st.booleans())
 async def test_A_18_whatever_they_are_called(bench: Workbench, name: bytes, tracked: bool) -> None:
     made = MadeRepository.make(bench.root / "project")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, NotFound
@@ -214,7 +214,6 @@ async def test_the_repository_does_not_choose_the_format(bench: Workbench, repos
 
 
 @given(message=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=200))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_whatever_a_message_says(bench: Workbench, repository: MadeRepository, message: str) -> None:
     before = (await log(bench)).commits
     repository.git("commit", "--quiet", "--allow-empty", "--cleanup=verbatim", "-F", "-", stdin=f"x{message}".encode())

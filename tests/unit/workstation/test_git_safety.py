@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import McpdError, NotAuthorized
@@ -318,7 +318,6 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
         yield made
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(KEYS), NAMES), max_size=30))
 async def test_A_18_no_name_of_a_driver_escapes(
     bench: Workbench, found: list[tuple[tuple[str, str, str], str]]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound
@@ -133,7 +133,6 @@ def somewhere() -> Repository:
     return Repository(Place(root, "a/b"), ".", Place(root, "a/b/.git"))
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_A_18_a_path_stays_below_the_top(path: str) -> None:
     repository = somewhere()
@@ -162,7 +161,6 @@ def test_a_path_is_taken_from_the_top_or_from_the_root(path: str, found: str | N
         assert repository.pathspec(path) == found
 
 
-@settings(deadline=None)
 @given(st.binary())
 def test_what_git_says_can_be_shown(said: bytes) -> None:
     found = message(said * 50)

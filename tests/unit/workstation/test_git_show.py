@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, NotFound
@@ -211,7 +211,6 @@ async def test_the_repository_runs_nothing(bench: Workbench, repository: MadeRep
 
 
 @given(content=st.one_of(st.binary(max_size=200), st.text(max_size=100).map(lambda text: text.encode())))
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_a_file_comes_back_as_it_was(bench: Workbench, repository: MadeRepository, content: bytes) -> None:
     blob = repository.git("hash-object", "-w", "--stdin", stdin=content)
     found = await show(bench, revision=blob)

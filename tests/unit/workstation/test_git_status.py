@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound
@@ -273,7 +273,6 @@ async def test_A_18_paths_that_lead_out(bench: Workbench, repository: MadeReposi
         max_size=6,
     )
 )
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_whatever_files_are_called(
     bench: Workbench, tmp_path_factory: pytest.TempPathFactory, names: set[bytes]
 ) -> None:
