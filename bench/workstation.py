@@ -31,15 +31,15 @@ READS: Final = 500
 CALLS: Final = 20
 READ: Final = {"path": "small"}
 TYPICAL: Final[dict[str, dict[str, Any]]] = {
-    "filesystem/list": {"path": "."},
-    "filesystem/tree": {"path": "."},
-    "filesystem/search": {"pattern": "needle"},
-    "filesystem/write": {"path": "written", "content": "x" * 1024},
-    "filesystem/edit": {"path": "edited", "edits": [{"old_text": "old", "new_text": "old"}], "dry_run": True},
-    "git/status": {"path": "."},
-    "git/log": {"path": "."},
-    "ci/detect": {"path": "."},
-    "ci/test": {"path": "."},
+    "filesystem_list": {"path": "."},
+    "filesystem_tree": {"path": "."},
+    "filesystem_search": {"pattern": "needle"},
+    "filesystem_write": {"path": "written", "content": "x" * 1024},
+    "filesystem_edit": {"path": "edited", "edits": [{"old_text": "old", "new_text": "old"}], "dry_run": True},
+    "git_status": {"path": "."},
+    "git_log": {"path": "."},
+    "ci_detect": {"path": "."},
+    "ci_test": {"path": "."},
 }
 """Calls with their arguments; each may take five seconds (A-22)."""
 
@@ -86,8 +86,8 @@ def _over_the_pipe(pipe: Pipe, report: Report) -> None:
     how = "one after the other, confined, over its own pipe"
     spent = [_taken(lambda: pipe.ask("tools/list", {})) for _ in range(LISTS)]
     report.add(f"tools/list, p95 of {SERVER}", _p95(spent), 100, "ms", f"{LISTS} {how}")
-    spent = [_taken(lambda: _call(pipe, "filesystem/read", READ)) for _ in range(READS)]
-    report.add("filesystem/read of 1 KiB, median", statistics.median(spent) * 1e3, 3, "ms", f"{READS} {how}")
+    spent = [_taken(lambda: _call(pipe, "filesystem_read", READ)) for _ in range(READS)]
+    report.add("filesystem_read of 1 KiB, median", statistics.median(spent) * 1e3, 3, "ms", f"{READS} {how}")
     for name, arguments in TYPICAL.items():
         spent = [_taken(lambda: _call(pipe, name, arguments)) for _ in range(CALLS)]  # noqa: B023 - called at once
         report.add(f"{name}, p95", _p95(spent), 5000, "ms", f"{CALLS} {how}, {FILES} files")
@@ -106,7 +106,7 @@ async def _over_the_bridge(rig: Rig, report: Report) -> None:
                 raise Wrong(reply.text)
             return spent
 
-        read = {"name": "filesystem/read", "arguments": READ}
+        read = {"name": "filesystem_read", "arguments": READ}
         await ask("tools/call", read)
         how = "one after the other"
         spent = [await ask("tools/list", {}) for _ in range(LISTS)]
@@ -115,7 +115,7 @@ async def _over_the_bridge(rig: Rig, report: Report) -> None:
         )
         spent = [await ask("tools/call", read) for _ in range(READS)]
         median = statistics.median(spent) * 1e3
-        report.add("filesystem/read of 1 KiB over the bridge, median", median, 5, "ms", f"{READS} {how}")
+        report.add("filesystem_read of 1 KiB over the bridge, median", median, 5, "ms", f"{READS} {how}")
 
 
 def _call(pipe: Pipe, name: str, arguments: dict[str, Any]) -> None:

@@ -53,26 +53,26 @@ async def test_the_roots_of_a_client_only_narrow(rig: WorkstationRig, mode: str)
         rig.connect("http", mode, list_roots_callback=answering(roots)) as narrow,
         rig.connect("http", mode) as wide,
     ):
-        assert (await answer(narrow, "filesystem/read", path="file"))["text"] == "of the project"
-        assert (await answer(wide, "filesystem/read", path="file"))["text"] == "beside it"
+        assert (await answer(narrow, "filesystem_read", path="file"))["text"] == "of the project"
+        assert (await answer(wide, "filesystem_read", path="file"))["text"] == "beside it"
         for path in (rig.src / "file", rig.work, rig.secret):
-            error = await refused(narrow, "filesystem/stat", path=str(path))
+            error = await refused(narrow, "filesystem_stat", path=str(path))
             assert error.code == -32603
             assert f"may be touched: {rig.src}/project" in error.message
-        looked = await answer(narrow, "ci/task", name="look")
+        looked = await answer(narrow, "ci_task", name="look")
         assert "beside it" not in looked["output"]
         assert not (rig.src / "new").exists()
-        assert "beside it" in (await answer(wide, "ci/task", name="look", path="project"))["output"]
+        assert "beside it" in (await answer(wide, "ci_task", name="look", path="project"))["output"]
 
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_roots_of_a_client_open_nothing(rig: WorkstationRig, mode: str) -> None:
     async with rig.connect("http", mode, list_roots_callback=answering([rig.secret.parent.as_uri()])) as client:
-        await refused(client, "filesystem/read", path=str(rig.secret))
+        await refused(client, "filesystem_read", path=str(rig.secret))
     elsewhere = rig.home / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
     async with rig.connect("http", mode, list_roots_callback=answering([elsewhere.as_uri()])) as client:
-        error = await refused(client, "filesystem/list")
+        error = await refused(client, "filesystem_list")
         assert "client's own roots are not in" in error.message
 
 
@@ -93,8 +93,8 @@ async def test_clients_of_the_modern_era_share_a_process(rig: WorkstationRig) ->
     started = set()
     for _ in range(3):
         async with rig.connect("http", "2026-07-28") as client:
-            assert "filesystem/read" in {tool.name for tool in (await client.list_tools()).tools}
-            await answer(client, "filesystem/read", path="file")
+            assert "filesystem_read" in {tool.name for tool in (await client.list_tools()).tools}
+            await answer(client, "filesystem_read", path="file")
         started.add(rig.said(f"{SERVER} started"))
     assert len(started) == 1
 
@@ -112,7 +112,7 @@ async def test_A_6_timeout_seconds_ends_where_the_call_timeout_does(rig: Worksta
     (rig.src / "Makefile").write_text(SLOW)
     async with rig.connect("http", mode) as client:
         for seconds in (1801, 7200):
-            error = await refused(client, "ci/build", timeout_seconds=seconds)
+            error = await refused(client, "ci_build", timeout_seconds=seconds)
             assert error.code == -32602
             assert "1800 at most" in error.message
     assert not (rig.src / "begun").exists()
@@ -136,7 +136,7 @@ async def test_the_call_timeout_of_the_manifest_is_the_bridges(rig: WorkstationR
     rig.done("config", "set", "hasty", f'roots=["{rig.work}"]')
     (rig.work / "Makefile").write_text(SLOW)
     async with rig.connect("http", "legacy", server="hasty") as client:
-        error = await refused(client, "ci/build", timeout_seconds=600)
+        error = await refused(client, "ci_build", timeout_seconds=600)
         assert (rig.work / "begun").exists()
         assert (error.code, error.message) == (-32000, "Tool execution timeout after 2 s")
         await happens(lambda: not rig.commands())
@@ -146,7 +146,7 @@ async def test_the_call_timeout_of_the_manifest_is_the_bridges(rig: WorkstationR
 async def test_A_19_a_call_too_many_is_told_when_to_come_again(rig: WorkstationRig, mode: str) -> None:
     rig.configure(rate=1)
     async with rig.connect("http", mode) as client:
-        calls = [client.call_tool("filesystem/list", {}) for _ in range(8)]
+        calls = [client.call_tool("filesystem_list", {}) for _ in range(8)]
         said = await asyncio.gather(*calls, return_exceptions=True)
     errors = [each.error for each in said if isinstance(each, MCPError)]
     assert errors
@@ -160,13 +160,13 @@ async def test_A_15_a_cancelled_call_ends_what_it_runs(rig: WorkstationRig, mode
     (rig.src / "Makefile").write_text(SLOW)
     (rig.src / "file").write_text("text")
     async with rig.connect("http", mode) as client:
-        call = asyncio.create_task(client.call_tool("ci/build", {"timeout_seconds": 600}))
+        call = asyncio.create_task(client.call_tool("ci_build", {"timeout_seconds": 600}))
         await happens((rig.src / "begun").exists)
         assert rig.commands()
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await happens(lambda: not rig.commands())
-        assert (await answer(client, "filesystem/read", path="file"))["text"] == "text"
+        assert (await answer(client, "filesystem_read", path="file"))["text"] == "text"
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -178,13 +178,13 @@ async def test_progress_reaches_the_client(rig: WorkstationRig, mode: str) -> No
         told.append(message or "")
 
     async with rig.connect("http", mode) as client:
-        assert not (await client.call_tool("ci/build", {}, progress_callback=on_progress)).is_error
+        assert not (await client.call_tool("ci_build", {}, progress_callback=on_progress)).is_error
     assert any("line" in each for each in told)
 
 
 async def leave(rig: WorkstationRig, mode: str) -> None:
     """Be a client that goes in the middle of a call: by the end of its session, or of its connection."""
-    arguments = {"name": "ci/build", "arguments": {"timeout_seconds": 600}}
+    arguments = {"name": "ci_build", "arguments": {"timeout_seconds": 600}}
     path, headers = f"{rig.url}/mcp/{SERVER}", {"Authorization": f"Bearer {rig.token}"}
     async with httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http:
         if mode == "legacy":
@@ -193,7 +193,7 @@ async def leave(rig: WorkstationRig, mode: str) -> None:
             message, own = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": arguments}, session.headers
         else:
             message, own = modern("tools/call", **arguments)
-            own["Mcp-Name"] = "ci/build"
+            own["Mcp-Name"] = "ci_build"
         call = asyncio.create_task(http.post(path, json=message, headers=own))
         await happens((rig.src / "begun").exists)
         if mode == "legacy":
@@ -205,8 +205,8 @@ async def leave(rig: WorkstationRig, mode: str) -> None:
 async def cancel(rig: WorkstationRig, mode: str) -> None:
     """Be a client that cancels a call and then goes."""
     async with rig.connect("http", mode) as client:
-        await refused(client, "filesystem/read", path="nothing")
-        call = asyncio.create_task(client.call_tool("ci/build", {"timeout_seconds": 600}))
+        await refused(client, "filesystem_read", path="nothing")
+        call = asyncio.create_task(client.call_tool("ci_build", {"timeout_seconds": 600}))
         await happens((rig.src / "begun").exists)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)

@@ -50,7 +50,7 @@ async def test_without_roots_it_lists_its_tools_and_they_name_the_setting(
     rig.unset("roots")
     async with rig.connect(way, mode) as client:
         assert len((await client.list_tools()).tools) > 20
-        for tool in ("filesystem/list", "git/status", "ci/detect"):
+        for tool in ("filesystem_list", "git_status", "ci_detect"):
             error = await refused(client, tool)
             assert error.code == -32603
             assert "mcpctl config set workstation roots=" in error.message
@@ -58,7 +58,7 @@ async def test_without_roots_it_lists_its_tools_and_they_name_the_setting(
 
 def test_a_root_that_is_not_there_is_told(rig: WorkstationRig) -> None:
     rig.configure(roots=["~/src", "~/elsewhere"])
-    done = rig.mcpctl("call", SERVER, "filesystem/list")
+    done = rig.mcpctl("call", SERVER, "filesystem_list")
     rig.unset("roots")
     assert done.returncode != 0
     assert "{config.roots}" in done.stderr
@@ -70,19 +70,19 @@ async def test_A_2_A_3_A_11_files(rig: WorkstationRig, way: str, mode: str) -> N
     (rig.src / "hello.txt").write_text("Hello\nworld\n")
     async with rig.connect(way, mode) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
-        assert {"filesystem/read", "git/status", "ci/build"} <= set(names)
-        result = await client.call_tool("filesystem/read", {"path": "hello.txt"})
+        assert {"filesystem_read", "git_status", "ci_build"} <= set(names)
+        result = await client.call_tool("filesystem_read", {"path": "hello.txt"})
         assert [block.text for block in result.content if block.type == "text"] == ["Hello\nworld\n"]
         assert result.structured_content is not None
         assert result.structured_content["path"] == str(rig.src / "hello.txt")
         path = str(rig.work / "new/file.txt")
-        written = await answer(client, "filesystem/write", path=path, content="grüß Gott\n", create_parents=True)
+        written = await answer(client, "filesystem_write", path=path, content="grüß Gott\n", create_parents=True)
         assert written["created"] is True
         edits = [{"old_text": "grüß", "new_text": "Grüß"}]
-        assert (await answer(client, "filesystem/edit", path=path, edits=edits))["replacements"] == 1
-        found = await answer(client, "filesystem/search", path=str(rig.work), pattern="gr.ß")
+        assert (await answer(client, "filesystem_edit", path=path, edits=edits))["replacements"] == 1
+        found = await answer(client, "filesystem_search", path=str(rig.work), pattern="gr.ß")
         assert [(each["path"], each["line"]) for each in found["matches"]] == [(path, 1)]
-        gone = await answer(client, "filesystem/delete", path=path)
+        gone = await answer(client, "filesystem_delete", path=path)
     assert not (rig.work / "new/file.txt").exists()
     assert gone["trashed_to"] == f"{rig.work}/.Trash-{os.getuid()}/files/file.txt"
     assert (rig.work / f".Trash-{os.getuid()}/files/file.txt").read_text() == "Grüß Gott\n"
@@ -94,11 +94,11 @@ async def test_A_25_A_26_A_27_A_28_the_codes_of_the_seed(rig: WorkstationRig, wa
     async with rig.connect(way, mode) as client:
         errors = [
             await refused(client, "filesystem/format", path="x"),
-            await refused(client, "filesystem/read", path=5),
-            await refused(client, "filesystem/read"),
-            await refused(client, "filesystem/read", path="nothing"),
-            await refused(client, "filesystem/read", path=str(rig.secret)),
-            await refused(client, "ci/build", timeout_seconds=1),
+            await refused(client, "filesystem_read", path=5),
+            await refused(client, "filesystem_read"),
+            await refused(client, "filesystem_read", path="nothing"),
+            await refused(client, "filesystem_read", path=str(rig.secret)),
+            await refused(client, "ci_build", timeout_seconds=1),
         ]
         await happens(lambda: not rig.commands())
     assert [error.code for error in errors] == [-32601, -32602, -32602, -32603, -32603, -32000]
@@ -106,7 +106,7 @@ async def test_A_25_A_26_A_27_A_28_the_codes_of_the_seed(rig: WorkstationRig, wa
         "Method not found", "Invalid params", "Invalid params", "Internal error", "Internal error",
         "Tool execution timeout after 1 s",
     ]  # fmt: skip
-    assert errors[3].data == {"tool": "filesystem/read", "error": "NotFound"}
+    assert errors[3].data == {"tool": "filesystem_read", "error": "NotFound"}
     assert "begun" in errors[5].data["output"]
 
 
@@ -115,11 +115,11 @@ async def test_C_4_C_7_errors_as_results_but_for_the_timeout(rig: WorkstationRig
     rig.configure(error_mapping="tool-result")
     (rig.src / "Makefile").write_text(SLOW)
     async with rig.connect(way, mode) as client:
-        result = await client.call_tool("filesystem/read", {"path": "nothing"})
+        result = await client.call_tool("filesystem_read", {"path": "nothing"})
         assert result.is_error
         assert result.meta is not None
         assert result.meta["org.mcpd/error"]["code"] == -32603
-        assert (await refused(client, "ci/build", timeout_seconds=1)).code == -32000
+        assert (await refused(client, "ci_build", timeout_seconds=1)).code == -32000
 
 
 @pytest.mark.parametrize("how", ["file", "symlink", "xdg"])
@@ -141,11 +141,11 @@ async def test_git_has_the_identity_of_its_user(rig: WorkstationRig, how: str) -
         (rig.src / "hello.txt").write_text("Hello\n")
         (rig.src / "Makefile").write_text(f"look:\n\t-ls {real.parent}\n\tcat {real.parent}/token {config}\n")
         async with rig.connect("stdio", "legacy") as client:
-            status = await answer(client, "git/status")
+            status = await answer(client, "git_status")
             assert status["branch"] == "main"
-            await answer(client, "git/add", paths=["hello.txt"])
-            made = await answer(client, "git/commit", message="Say hello")
-            looked = await answer(client, "ci/task", name="look")
+            await answer(client, "git_add", paths=["hello.txt"])
+            made = await answer(client, "git_commit", message="Say hello")
+            looked = await answer(client, "ci_task", name="look")
     finally:
         config.unlink()
         real.unlink(missing_ok=True)
@@ -162,8 +162,8 @@ async def test_git_without_an_identity_says_so(rig: WorkstationRig) -> None:
     rig.git("init", "-q")
     (rig.src / "hello.txt").write_text("Hello\n")
     async with rig.connect("stdio", "legacy") as client:
-        await answer(client, "git/add", paths=["hello.txt"])
-        error = await refused(client, "git/commit", message="Say hello")
+        await answer(client, "git_add", paths=["hello.txt"])
+        error = await refused(client, "git_commit", message="Say hello")
     assert error.code == -32603
     assert "user.email" in error.message
 
@@ -172,9 +172,9 @@ async def test_git_without_an_identity_says_so(rig: WorkstationRig) -> None:
 async def test_a_project_is_tested(rig: WorkstationRig, way: str, mode: str) -> None:
     (rig.src / "Makefile").write_text(MAKEFILE)
     async with rig.connect(way, mode) as client:
-        tested = await answer(client, "ci/test")
+        tested = await answer(client, "ci_test")
         assert (tested["success"], tested["output"].strip()) == (True, "fine")
-        linted = await answer(client, "ci/lint")
+        linted = await answer(client, "ci_lint")
     assert linted["success"] is False
     (diagnostic,) = (each for each in linted["diagnostics"] if each["file"] == "main.c")
     assert (diagnostic["line"], diagnostic["severity"]) == (3, "error")
@@ -214,14 +214,14 @@ async def test_A_18_the_sandbox_and_the_kernel_hold_a_build(rig: WorkstationRig)
     ways_out = ["read", "there", "write", "replace", "link", "trail", "forge", "settings", "bus"]
     async with rig.connect("stdio", "legacy") as client:
         for name in ways_out:
-            tried = await answer(client, "ci/task", name=name)
+            tried = await answer(client, "ci_task", name=name)
             assert tried["success"] is False, (name, tried["output"])
             assert "business" not in tried["output"]
-        shown = await answer(client, "ci/task", name="shown")
+        shown = await answer(client, "ci_task", name="shown")
     assert not (rig.home / "new").exists()
     assert not (rig.src / "link").exists()
     trail = (rig.state / SERVER / "audit.jsonl").read_text()
-    assert [json.loads(line)["tool"] for line in trail.splitlines()[-2:]] == ["ci/task", "ci/task"]
+    assert [json.loads(line)["tool"] for line in trail.splitlines()[-2:]] == ["ci_task", "ci_task"]
     # Of the home there is what is configured, what the server has for itself, and nothing else.
     own = {str(rig.state / SERVER)}
     own |= {line for line in shown["output"].split() if line.startswith(str(rig.vendor))}
@@ -239,14 +239,14 @@ async def test_a_build_changes_nothing_of_gits_unless_it_may(rig: WorkstationRig
     )
     async with rig.connect("stdio", "legacy") as client:
         for name in ("build", "move", "above", "namespace"):
-            tried = await answer(client, "ci/task", path="project", name=name)
+            tried = await answer(client, "ci_task", path="project", name=name)
             assert tried["success"] is False, (name, tried["output"])
-        assert (await answer(client, "ci/task", path="project", name="other"))["output"].endswith("?? new\n")
-        await answer(client, "git/add", path="project", paths=["new"])
+        assert (await answer(client, "ci_task", path="project", name="other"))["output"].endswith("?? new\n")
+        await answer(client, "git_add", path="project", paths=["new"])
     assert not (project / ".git/hooks/post-index-change").exists()
     rig.configure(commands_write_git=True)
     async with rig.connect("stdio", "legacy") as client:
-        assert (await answer(client, "ci/build", path="project"))["success"] is True
+        assert (await answer(client, "ci_build", path="project"))["success"] is True
     assert (project / ".git/hooks/post-index-change").exists()
 
 
@@ -255,11 +255,11 @@ async def test_roots_builds_need_the_setting_beside_a_repository(rig: Workstatio
     (rig.src / "Makefile").write_text("build:\n\techo x >.git/hooks/post-index-change\n")
     rig.git("init", "-q")
     async with rig.connect("stdio", "legacy") as client:
-        assert "commands_write_git" in (await refused(client, "ci/build")).message
+        assert "commands_write_git" in (await refused(client, "ci_build")).message
     assert not (rig.src / ".git/hooks/post-index-change").exists()
     rig.configure(commands_write_git=True)
     async with rig.connect("stdio", "legacy") as client:
-        assert (await answer(client, "ci/build"))["success"] is True
+        assert (await answer(client, "ci_build"))["success"] is True
 
 
 async def test_A_18_a_tool_finds_no_way_out(rig: WorkstationRig) -> None:
@@ -269,13 +269,13 @@ async def test_A_18_a_tool_finds_no_way_out(rig: WorkstationRig) -> None:
     try:
         async with rig.connect("stdio", "legacy") as client:
             for path in (str(rig.secret), "/etc/passwd", "../secret", "link", "up/secret", "hard"):
-                error = await refused(client, "filesystem/read", path=path)
+                error = await refused(client, "filesystem_read", path=path)
                 assert "business" not in error.message
             for path in (f"{rig.home}/.bashrc", "up/new", "../new"):
-                await refused(client, "filesystem/write", path=path, content="")
-            await refused(client, "filesystem/move", source="link", destination=f"{rig.home}/moved")
-            await refused(client, "filesystem/delete", path=str(rig.secret))
-            await answer(client, "filesystem/delete", path="link", permanent=True)
+                await refused(client, "filesystem_write", path=path, content="")
+            await refused(client, "filesystem_move", source="link", destination=f"{rig.home}/moved")
+            await refused(client, "filesystem_delete", path=str(rig.secret))
+            await answer(client, "filesystem_delete", path="link", permanent=True)
     finally:
         (rig.src / "hard").unlink()
     assert rig.secret.read_text() == "nobody's business\n"
@@ -290,13 +290,13 @@ async def test_the_network_is_off_unless_it_is_allowed(rig: WorkstationRig) -> N
         )
         (rig.src / "Makefile").write_text("reach:\n\t@python3 reach.py\nnames:\n\t@cat /proc/net/dev\n")
         async with rig.connect("stdio", "legacy") as client:
-            assert "connected" not in (await answer(client, "ci/task", name="reach"))["output"]
-            names = (await answer(client, "ci/task", name="names"))["output"]
+            assert "connected" not in (await answer(client, "ci_task", name="reach"))["output"]
+            names = (await answer(client, "ci_task", name="names"))["output"]
             assert [line.split(":")[0].strip() for line in names.splitlines() if ":" in line] == ["lo"]
-            assert "allow_network" in (await refused(client, "ci/restore")).message
+            assert "allow_network" in (await refused(client, "ci_restore")).message
         rig.configure(allow_network=True)
         async with rig.connect("stdio", "legacy") as client:
-            assert (await answer(client, "ci/task", name="reach"))["output"].strip() == "connected"
+            assert (await answer(client, "ci_task", name="reach"))["output"].strip() == "connected"
 
 
 async def test_a_toolchain_is_read_and_run_and_not_written(rig: WorkstationRig) -> None:
@@ -307,8 +307,8 @@ async def test_a_toolchain_is_read_and_run_and_not_written(rig: WorkstationRig) 
     (rig.src / "Makefile").write_text(MAKEFILE)
     rig.configure(toolchains=["~/tools"])
     async with rig.connect("stdio", "legacy") as client:
-        tested = await answer(client, "ci/test")
-        await refused(client, "filesystem/read", path=str(tools / "make"))
+        tested = await answer(client, "ci_test")
+        await refused(client, "filesystem_read", path=str(tools / "make"))
     assert tested["output"].splitlines()[0] == "from the toolchain"
     assert not (tools / "new").exists()
 
@@ -323,7 +323,7 @@ async def test_C_9_a_style_of_names_is_configured_and_all_are_understood(
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert "filesystem.read" in names
         assert not any("/" in name for name in names)
-        for name in ("filesystem.read", "filesystem/read", "filesystem_read"):
+        for name in ("filesystem/read", "filesystem.read", "filesystem_read"):
             assert (await answer(client, name, path="file"))["text"] == "text"
 
 
@@ -331,7 +331,7 @@ async def test_C_9_a_style_of_names_is_configured_and_all_are_understood(
 async def test_A_15_a_cancelled_call_ends_what_it_runs(rig: WorkstationRig, mode: str) -> None:
     (rig.src / "Makefile").write_text(SLOW)
     async with rig.connect("stdio", mode) as client:
-        call = asyncio.create_task(client.call_tool("ci/build", {"timeout_seconds": 600}))
+        call = asyncio.create_task(client.call_tool("ci_build", {"timeout_seconds": 600}))
         await happens((rig.src / "begun").exists)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
@@ -344,7 +344,7 @@ async def test_when_the_client_goes_nothing_is_left(rig: WorkstationRig, mode: s
     (rig.src / "Makefile").write_text(SLOW)
     others, before = rig.running(), rig.descriptors()
     async with rig.connect("stdio", mode) as client:
-        call = asyncio.create_task(client.call_tool("ci/build", {"timeout_seconds": 600}))
+        call = asyncio.create_task(client.call_tool("ci_build", {"timeout_seconds": 600}))
         await happens((rig.src / "begun").exists)
     await asyncio.gather(call, return_exceptions=True)
     await happens(lambda: rig.running() <= others)

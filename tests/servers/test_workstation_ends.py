@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MAKEFILE = "all:\n\t@echo begun; touch begun; (trap '' TERM; env -i setsid sleep 600 &); sleep 600\n"
 ABOUT = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
-BUILD = {"name": "ci/build", "arguments": {"path": ".", "timeout_seconds": 600}}
+BUILD = {"name": "ci_build", "arguments": {"path": ".", "timeout_seconds": 600}}
 
 
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGKILL", "the end of stdin"])

@@ -26,7 +26,7 @@ GROUPS = {
     ],
     "ci": ["detect", "build", "test", "lint", "restore", "task", "diagnostics"],
 }  # fmt: skip
-NAMES = [f"{group}/{name}" for group, names in GROUPS.items() for name in names]
+NAMES = [f"{group}_{name}" for group, names in GROUPS.items() for name in names]
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def test_A_2_A_10_A_24_tools_are_listed_with_their_schemas(desk: Desk, mod
     async with desk.started(mode=mode) as client:
         tools = (await client.list_tools()).tools
     assert [tool.name for tool in tools] == NAMES
-    read = next(tool for tool in tools if tool.name == "filesystem/read")
+    read = next(tool for tool in tools if tool.name == "filesystem_read")
     assert read.input_schema["required"] == ["path"]
     assert read.input_schema["properties"]["path"]["type"] == "string"
     for tool in tools:
@@ -77,7 +77,7 @@ async def test_C_9_all_styles_of_names_are_understood_and_one_is_listed(desk: De
     separator = {"slash": "/", "dot": ".", "underscore": "_"}[style]
     async with desk.started("--tool-name-style", style) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == [
-            name.replace("/", separator) for name in NAMES
+            name.replace("_", separator, 1) for name in NAMES
         ]
         for name in ("filesystem/read", "filesystem.read", "filesystem_read"):
             assert not (await client.call_tool(name, {"path": "file"})).is_error
@@ -89,9 +89,9 @@ async def test_C_9_all_styles_of_names_are_understood_and_one_is_listed(desk: De
 async def test_A_25_A_26_A_27_the_codes_of_the_seed(desk: Desk, mode: str) -> None:
     async with desk.started(mode=mode) as client:
         unknown = await refused(client, "filesystem/format")
-        invalid = await refused(client, "filesystem/read", path=5)
-        failed = await refused(client, "filesystem/read", path="nothing")
-        outside = await refused(client, "filesystem/read", path=str(desk.outside / "secret"))
+        invalid = await refused(client, "filesystem_read", path=5)
+        failed = await refused(client, "filesystem_read", path="nothing")
+        outside = await refused(client, "filesystem_read", path=str(desk.outside / "secret"))
     assert (unknown.code, unknown.message.split(":")[0]) == (-32601, "Method not found")
     assert (invalid.code, invalid.message.split(":")[0]) == (-32602, "Invalid params")
     assert (failed.code, failed.message.split(":")[0]) == (-32603, "Internal error")
@@ -100,7 +100,7 @@ async def test_A_25_A_26_A_27_the_codes_of_the_seed(desk: Desk, mode: str) -> No
     assert "path" in invalid.message
     assert f"{desk.root}/nothing does not exist" in failed.message
     assert str(desk.root) in outside.message
-    assert failed.data == {"tool": "filesystem/read", "error": "NotFound"}
+    assert failed.data == {"tool": "filesystem_read", "error": "NotFound"}
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ async def test_A_14_A_17_arguments_are_checked_first_and_the_message_names_them(
     desk: Desk, arguments: dict[str, Any], says: str
 ) -> None:
     async with desk.started() as client:
-        error = await refused(client, "filesystem/read", **arguments)
+        error = await refused(client, "filesystem_read", **arguments)
     assert error.code == -32602
     assert says in error.message
 
 
 async def test_an_argument_that_is_null_is_left_out(desk: Desk) -> None:
     async with desk.started() as client:
-        assert not (await client.call_tool("filesystem/read", {"path": "file", "start_line": None})).is_error
+        assert not (await client.call_tool("filesystem_read", {"path": "file", "start_line": None})).is_error
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -133,8 +133,8 @@ async def test_C_4_C_5_C_6_errors_as_results(desk: Desk, mode: str) -> None:
     async with desk.started("--error-mapping", "tool-result", mode=mode) as client:
         for name, arguments, code in (
             ("filesystem/format", {}, -32601),
-            ("filesystem/read", {}, -32602),
-            ("filesystem/read", {"path": "nothing"}, -32603),
+            ("filesystem_read", {}, -32602),
+            ("filesystem_read", {"path": "nothing"}, -32603),
         ):
             result = await client.call_tool(name, arguments)
             assert result.is_error
@@ -150,18 +150,18 @@ MAKEFILE = "all:\n\t@echo begun; touch begun; (setsid sleep 600 &); sleep 600\nt
 async def test_A_6_A_28_C_7_a_call_that_takes_too_long(desk: Desk, mapping: str) -> None:
     (desk.root / "Makefile").write_text(MAKEFILE)
     async with desk.started("--error-mapping", mapping) as client:
-        error = await refused(client, "ci/build", path=".", timeout_seconds=1)
+        error = await refused(client, "ci_build", path=".", timeout_seconds=1)
         assert error.code == -32000
         assert error.message == "Tool execution timeout after 1 s"
         assert "begun" in error.data["output"]
         await gone(str(desk.directory), but="--state")
-        assert not (await client.call_tool("ci/test", {"path": "."})).is_error
+        assert not (await client.call_tool("ci_test", {"path": "."})).is_error
 
 
 async def test_timeout_seconds_has_an_end(desk: Desk) -> None:
     (desk.root / "Makefile").write_text(MAKEFILE)
     async with desk.started("--call-timeout", "60") as client:
-        error = await refused(client, "ci/test", path=".", timeout_seconds=61)
+        error = await refused(client, "ci_test", path=".", timeout_seconds=61)
     assert error.code == -32602
     assert "60 at most" in error.message
 
@@ -169,7 +169,7 @@ async def test_timeout_seconds_has_an_end(desk: Desk) -> None:
 async def test_A_15_a_cancelled_call_ends_what_it_runs(desk: Desk) -> None:
     (desk.root / "Makefile").write_text(MAKEFILE)
     async with desk.started() as client:
-        task = asyncio.create_task(client.call_tool("ci/build", {"path": ".", "timeout_seconds": 600}))
+        task = asyncio.create_task(client.call_tool("ci_build", {"path": ".", "timeout_seconds": 600}))
         await until((desk.root / "begun").exists)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -186,7 +186,7 @@ async def test_progress_of_a_build(desk: Desk) -> None:
         told.append((progress, message))
 
     async with desk.started() as client:
-        result = await client.call_tool("ci/build", {"path": "."}, progress_callback=on_progress)
+        result = await client.call_tool("ci_build", {"path": "."}, progress_callback=on_progress)
     assert not result.is_error
     assert [progress for progress, _ in told] == sorted({progress for progress, _ in told})
     assert any("line" in (message or "") for _, message in told)
@@ -195,7 +195,7 @@ async def test_progress_of_a_build(desk: Desk) -> None:
 async def test_A_19_too_many_calls_are_refused_with_when_to_try_again(desk: Desk) -> None:
     async with desk.started("--rate", "2") as client:
         results = await asyncio.gather(
-            *(client.call_tool("filesystem/read", {"path": "file"}) for _ in range(12)), return_exceptions=True
+            *(client.call_tool("filesystem_read", {"path": "file"}) for _ in range(12)), return_exceptions=True
         )
         errors = [each.error for each in results if isinstance(each, MCPError)]
         assert 5 <= len(errors) <= 6
@@ -203,22 +203,22 @@ async def test_A_19_too_many_calls_are_refused_with_when_to_try_again(desk: Desk
             assert error.code == -32005
             assert 0 < error.data["retry_after"] <= 0.5
         await asyncio.sleep(max(error.data["retry_after"] for error in errors))
-        assert not (await client.call_tool("filesystem/read", {"path": "file"})).is_error
+        assert not (await client.call_tool("filesystem_read", {"path": "file"})).is_error
     assert sum(line.get("held_back", 0) for line in desk.audit) == len(errors)
 
 
 async def test_A_7_A_20_every_call_is_recorded(desk: Desk) -> None:
     async with desk.started() as client:
-        await client.call_tool("filesystem/read", {"path": "file"})
+        await client.call_tool("filesystem_read", {"path": "file"})
         await client.call_tool("filesystem_write", {"path": "new", "content": "s3cret"})
-        await refused(client, "filesystem/read", path="../outside/secret")
+        await refused(client, "filesystem_read", path="../outside/secret")
         await refused(client, "nonsense\n\x1b[31m", path="x")
     lines = desk.audit
     assert [(line["event"], line["tool"], line.get("ok")) for line in lines] == [
-        ("end", "filesystem/read", True),
-        ("begin", "filesystem/write", None),
-        ("end", "filesystem/write", True),
-        ("end", "filesystem/read", False),
+        ("end", "filesystem_read", True),
+        ("begin", "filesystem_write", None),
+        ("end", "filesystem_write", True),
+        ("end", "filesystem_read", False),
         ("end", "nonsense\\n\\x1b[31m", False),
     ]
     assert [line["path"] for line in lines] == [
@@ -234,10 +234,10 @@ async def test_A_20_what_cannot_be_recorded_is_not_done(desk: Desk) -> None:
     desk.state.mkdir()
     os.mkfifo(desk.state / "audit.jsonl")
     async with desk.started() as client:
-        error = await refused(client, "filesystem/write", path="new", content="x")
+        error = await refused(client, "filesystem_write", path="new", content="x")
         assert "recorded" in error.message or "recording" in error.message
         assert not (desk.root / "new").exists()
-        assert (await refused(client, "filesystem/read", path="file")).code == -32603
+        assert (await refused(client, "filesystem_read", path="file")).code == -32603
 
 
 async def test_without_roots_the_tools_name_the_setting(desk: Desk) -> None:
@@ -246,7 +246,7 @@ async def test_without_roots_the_tools_name_the_setting(desk: Desk) -> None:
     desk.command = lambda *_: program  # type: ignore[method-assign]
     async with desk.started() as client:
         assert len((await client.list_tools()).tools) == len(NAMES)
-        for name, arguments in (("filesystem/list", {}), ("git/status", {}), ("ci/detect", {})):
+        for name, arguments in (("filesystem_list", {}), ("git_status", {}), ("ci_detect", {})):
             error = await refused(client, name, **arguments)
             assert error.code == -32603
             assert "roots" in error.message
@@ -258,13 +258,13 @@ async def test_A_23_calls_side_by_side(desk: Desk) -> None:
     for number in range(30):
         (desk.root / f"f{number}").write_text(f"{number}")
     async with desk.started() as client:
-        build = asyncio.create_task(client.call_tool("ci/build", {"path": "."}))
+        build = asyncio.create_task(client.call_tool("ci_build", {"path": "."}))
         results = await asyncio.gather(
-            *(client.call_tool("filesystem/read", {"path": f"f{number}"}) for number in range(30))
+            *(client.call_tool("filesystem_read", {"path": f"f{number}"}) for number in range(30))
         )
         assert [each.content[0].text for each in results] == [str(number) for number in range(30)]
         assert not build.done()
-        await client.call_tool("filesystem/write", {"path": "go", "content": ""})
+        await client.call_tool("filesystem_write", {"path": "go", "content": ""})
         assert not (await build).is_error
 
 
@@ -274,7 +274,7 @@ async def test_an_image_is_one(desk: Desk) -> None:
     )
     (desk.root / "pixel").write_bytes(pixel)
     async with desk.started() as client:
-        result = await client.call_tool("filesystem/read", {"path": "pixel"})
+        result = await client.call_tool("filesystem_read", {"path": "pixel"})
     assert (result.content[0].type, result.content[0].mime_type) == ("image", "image/png")
     assert base64.b64decode(result.content[0].data) == pixel
 
@@ -293,14 +293,14 @@ async def test_an_image_is_one(desk: Desk) -> None:
         (["--rate", "0"], "rate is '0'; it can be from 0.001 to 10000"),
         (["--call-timeout", "7201"], "call_timeout is '7201'; it can be from 1 to 7200"),
         (["--allow-network=perhaps"], "allow_network is 'perhaps'; it can be true, false"),
-        (["--tool-name-style", "camel"], "tool_name_style is 'camel'; it can be slash, dot, underscore"),
+        (["--tool-name-style", "camel"], "tool_name_style is 'camel'; it can be underscore, slash, dot"),
         (["--error-mapping", "none"], "error_mapping is 'none'; it can be json-rpc, tool-result"),
     ],
 )
 async def test_what_cannot_be_configured_is_what_every_tool_says(desk: Desk, arguments: list[str], says: str) -> None:
     async with desk.started(*arguments) as client:
         assert len((await client.list_tools()).tools) == len(NAMES)
-        for name in ("filesystem/list", "git/status", "ci/detect"):
+        for name in ("filesystem_list", "git_status", "ci_detect"):
             error = await refused(client, name)
             assert error.code == -32603
             assert says in error.message
@@ -312,7 +312,7 @@ async def test_A_20_nothing_that_is_shown_holds_the_record_of_calls(desk: Desk) 
         for path in (desk.directory, desk.state / "home"):
             path.mkdir(parents=True, exist_ok=True)
             async with desk.started(f"{option}={path}") as client:
-                error = await refused(client, "filesystem/list")
+                error = await refused(client, "filesystem_list")
             assert f"{key}: {path} holds {desk.state}, where every call is recorded" in error.message
 
 

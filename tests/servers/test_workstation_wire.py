@@ -88,7 +88,7 @@ async def started(desk: Desk, *arguments: str) -> AsyncIterator[Wire]:
 @pytest.mark.parametrize("answer", [{}, {"roots": 5}, {"roots": [{"name": "x"}]}, {"uris": []}, [], None, 5])
 async def test_an_answer_that_is_no_list_of_roots(desk: Desk, answer: Any) -> None:
     async with started(desk) as wire:
-        await wire.call(1, "filesystem/read", {"path": "file"}, inputResponses={"roots": answer}, _meta=MODERN)
+        await wire.call(1, "filesystem_read", {"path": "file"}, inputResponses={"roots": answer}, _meta=MODERN)
         error = (await wire.receive())["error"]
     assert error["code"] == -32602
     assert error["message"].startswith("Invalid params: inputResponses.roots: ")
@@ -98,8 +98,8 @@ async def test_an_answer_that_is_no_list_of_roots(desk: Desk, answer: Any) -> No
 async def test_A_23_others_are_answered_while_large_arguments_are_refused(desk: Desk) -> None:
     async with started(desk) as wire:
         await wire.opened()
-        await wire.call(1, "filesystem/edit", {"path": "file", "edits": [0] * 2_500_000})
-        await wire.call(2, "filesystem/read", {"path": "file"})
+        await wire.call(1, "filesystem_edit", {"path": "file", "edits": [0] * 2_500_000})
+        await wire.call(2, "filesystem_read", {"path": "file"})
         found = {each["id"]: each for each in [await wire.receive(), await wire.receive()]}
     assert found[1]["error"]["code"] == -32602
     assert found[1]["error"]["message"].endswith('does not fit {"maxItems": 200}')
@@ -111,7 +111,7 @@ async def test_answers_that_nobody_reads_are_not_made(desk: Desk) -> None:
     async with started(desk, "--rate", "1000") as wire:
         await wire.opened()
         for number in range(calls):
-            await wire.call(number, "filesystem/read", {"path": "big", "max_bytes": 2 * BIG})
+            await wire.call(number, "filesystem_read", {"path": "big", "max_bytes": 2 * BIG})
         done = 0
         # Until no more calls end: they do so one after the other as long as there is room.
         while (now := len(desk.audit) if (desk.state / "audit.jsonl").exists() else 0) > done or not now:

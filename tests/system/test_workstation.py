@@ -70,21 +70,21 @@ def test_it_is_there_for_everybody_and_says_what_to_set(machine: Machine) -> Non
         found = json.loads(machine.mcpctl("list", "--json", user=user).stdout)["servers"]
         assert {each["id"]: each["state"] for each in found}["workstation"] == "installed"
     tools = json.loads(machine.mcpctl("tools", "workstation", "--json", user="bob").stdout)["tools"]
-    assert {"filesystem/read", "git/status", "ci/build"} <= {each["name"] for each in tools}
-    said = call(machine, "filesystem/read", "bob", path="/etc/passwd").stderr
+    assert {"filesystem_read", "git_status", "ci_build"} <= {each["name"] for each in tools}
+    said = call(machine, "filesystem_read", "bob", path="/etc/passwd").stderr
     assert "mcpctl config set workstation" in said
 
 
 def test_A_18_what_is_configured_can_be_worked_on_and_nothing_else(machine: Machine, src: str) -> None:
-    read = answer(machine, "filesystem/read", path="hello.txt")
+    read = answer(machine, "filesystem_read", path="hello.txt")
     assert (read["text"], read["path"]) == ("Hello\nworld\n", f"{src}/hello.txt")
-    written = answer(machine, "filesystem/write", path=f"{src}/new/file.txt", content="new\n", create_parents=True)
+    written = answer(machine, "filesystem_write", path=f"{src}/new/file.txt", content="new\n", create_parents=True)
     assert written["created"] is True
     assert machine.run("stat", "--format=%U", f"{src}/new/file.txt").stdout.strip() == "alice"
     edits = [{"old_text": "world", "new_text": "machine"}]
-    assert answer(machine, "filesystem/edit", path="hello.txt", edits=edits)["replacements"] == 1
+    assert answer(machine, "filesystem_edit", path="hello.txt", edits=edits)["replacements"] == 1
     assert machine.read(f"{src}/hello.txt") == "Hello\nmachine\n"
-    found = answer(machine, "filesystem/search", pattern="mach.ne")
+    found = answer(machine, "filesystem_search", pattern="mach.ne")
     assert [(match["path"], match["line"]) for match in found["matches"]] == [(f"{src}/hello.txt", 2)]
     assert found["engine"] == "ripgrep"
 
@@ -97,14 +97,14 @@ def test_A_18_what_is_configured_can_be_worked_on_and_nothing_else(machine: Mach
         ("link", "link"),
         ("hard", "allow_hard_links"),
     ):
-        assert said in refused(machine, "filesystem/read", path=path)
-    assert "outside" in refused(machine, "filesystem/write", path=f"{HOME}/.bashrc", content="")
-    assert "outside" in refused(machine, "filesystem/delete", path=f"{HOME}/secret")
+        assert said in refused(machine, "filesystem_read", path=path)
+    assert "outside" in refused(machine, "filesystem_write", path=f"{HOME}/.bashrc", content="")
+    assert "outside" in refused(machine, "filesystem_delete", path=f"{HOME}/secret")
     assert machine.read(f"{HOME}/secret") == "nobody's business\n"
 
 
 def test_what_is_deleted_is_in_the_trash_of_its_root(machine: Machine, src: str) -> None:
-    gone = answer(machine, "filesystem/delete", path="hello.txt")
+    gone = answer(machine, "filesystem_delete", path="hello.txt")
     assert machine.run("test", "-e", f"{src}/hello.txt", check=False).returncode == 1
     uid = machine.uid("alice")
     assert gone["trashed_to"] == f"{src}/.Trash-{uid}/files/hello.txt"
@@ -117,14 +117,14 @@ def test_git_knows_its_user_and_runs_no_hook(machine: Machine, src: str) -> None
     machine.run("git", "init", "-q", "-b", "main", src, user="alice")
     hook = f"#!/bin/sh\necho ran >{src}/ran\n"
     machine.write(f"{src}/.git/hooks/pre-commit", hook, 0o755, "alice")
-    assert answer(machine, "git/current_branch", path=".")["branch"] == "main"
-    answer(machine, "git/add", path=".", paths=["hello.txt"])
-    made = answer(machine, "git/commit", path=".", message="Say hello")
+    assert answer(machine, "git_current_branch", path=".")["branch"] == "main"
+    answer(machine, "git_add", path=".", paths=["hello.txt"])
+    made = answer(machine, "git_commit", path=".", message="Say hello")
     assert made["subject"] == "Say hello"
     log = machine.run("git", "-C", src, "log", "--format=%H %an %s", user="alice").stdout
     assert log == f"{made['commit']} Alice Say hello\n"
     assert machine.run("test", "-e", f"{src}/ran", check=False).returncode == 1
-    assert "git" in refused(machine, "filesystem/write", path=".git/config", content="")
+    assert "git" in refused(machine, "filesystem_write", path=".git/config", content="")
 
 
 def test_a_build_runs_in_the_roots_with_a_toolchain_and_finds_no_way_out(machine: Machine, src: str) -> None:
@@ -132,7 +132,7 @@ def test_a_build_runs_in_the_roots_with_a_toolchain_and_finds_no_way_out(machine
     machine.write(f"{src}/Makefile", "all:\n\ttrue\n", owner="alice")
     profile = machine.read(f"{HOME}/.profile")
     machine.mcpctl("config", "set", "workstation", 'toolchains=["~/tools"]', user="alice")
-    built = answer(machine, "ci/build", path=".")
+    built = answer(machine, "ci_build", path=".")
     assert (built["exit_code"], built["success"]) == (2, False)
     assert built["output"].splitlines()[0].startswith("making")
     for trace in ("leaked", "a bus", "wrote outside", "nobody's business"):
@@ -141,7 +141,7 @@ def test_a_build_runs_in_the_roots_with_a_toolchain_and_finds_no_way_out(machine
     assert (diagnostic["file"], diagnostic["line"], diagnostic["severity"]) == ("main.c", 3, "error")
     assert machine.read(f"{src}/made") == "made\n"
     assert machine.read(f"{HOME}/.profile") == profile
-    assert "allow_network" in refused(machine, "ci/restore", path=".")
+    assert "allow_network" in refused(machine, "ci_restore", path=".")
 
 
 def test_a_build_plants_nothing_that_the_users_git_runs(machine: Machine, src: str) -> None:
@@ -154,7 +154,7 @@ def test_a_build_plants_nothing_that_the_users_git_runs(machine: Machine, src: s
     machine.write(f"{HOME}/tools/bin/make", f"#!/bin/sh\n{plant}\necho made >made\n", 0o755, "alice")
     machine.write(f"{src}/project/Makefile", "all:\n\ttrue\n", owner="alice")
     machine.mcpctl("config", "set", "workstation", 'toolchains=["~/tools"]', user="alice")
-    built = answer(machine, "ci/build", path="project")
+    built = answer(machine, "ci_build", path="project")
     assert built["output"].count("Read-only file system") == 2, built["output"]
     assert built["output"].count("Device or resource busy") == 2, built["output"]
     assert machine.read(f"{src}/project/made") == "made\n"
@@ -164,18 +164,18 @@ def test_a_build_plants_nothing_that_the_users_git_runs(machine: Machine, src: s
 
 
 def test_A_7_A_20_every_call_is_in_the_audit_trail_without_what_was_written(machine: Machine, src: str) -> None:
-    answer(machine, "filesystem/write", path="note.txt", content="s3cr3t content")
-    refused(machine, "filesystem/read", path="/etc/shadow")
+    answer(machine, "filesystem_write", path="note.txt", content="s3cr3t content")
+    refused(machine, "filesystem_read", path="/etc/shadow")
     trail = f"{STATE}/audit.jsonl"
     lines = [json.loads(line) for line in machine.read(trail).splitlines()]
     written, denied = (line for line in lines[-2:] if line["event"] == "end")
-    assert (written["tool"], written["path"], written["ok"]) == ("filesystem/write", "/home/alice/src/note.txt", True)
-    assert (denied["tool"], denied["path"], denied["ok"]) == ("filesystem/read", "/etc/shadow", False)
+    assert (written["tool"], written["path"], written["ok"]) == ("filesystem_write", "/home/alice/src/note.txt", True)
+    assert (denied["tool"], denied["path"], denied["ok"]) == ("filesystem_read", "/etc/shadow", False)
     assert "s3cr3t content" not in machine.read(trail)
     assert machine.run("stat", "--format=%U %a", trail).stdout.strip() == "alice 600"
 
 
 def test_the_system_has_no_home_to_work_in(machine: Machine) -> None:
-    done = call(machine, "filesystem/list", "root")
+    done = call(machine, "filesystem_list", "root")
     assert done.returncode != 0
     assert "a server of the system has no home" in done.stderr

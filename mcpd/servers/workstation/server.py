@@ -43,7 +43,7 @@ ERROR_META: Final = "org.mcpd/error"
 """Where the error is in a result's ``_meta`` (design §9)."""
 _INSTRUCTIONS: Final = (
     "Files, git and builds of the user's projects, within the directories that the user has configured. Paths are"
-    " absolute, or relative to the first of them; filesystem/list without a path shows what is there."
+    " absolute, or relative to the first of them; filesystem_list without a path shows what is there."
 )
 _ROOTS: Final = "roots"
 _TRUTH: Final = ("true", "false")
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     styles, mappings = "|".join(ToolNameStyle), "|".join(ErrorMapping)
     parser.add_argument(
         "--tool-name-style",
-        default=ToolNameStyle.SLASH,
+        default=ToolNameStyle.UNDERSCORE,
         metavar=styles,
         help="how names of tools are listed; all are understood",
     )

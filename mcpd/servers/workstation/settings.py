@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 
 class ToolNameStyle(StrEnum):
-    """How ``tools/list`` writes the names of tools; all three are understood (C-9)."""
+    """The form of tool names in ``tools/list``; calls may use all three."""
 
-    SLASH = "slash"
-    DOT = "dot"
     UNDERSCORE = "underscore"
+    """``filesystem_read``, which every client accepts."""
+    SLASH = "slash"
+    """``filesystem/read``"""
+    DOT = "dot"
+    """``filesystem.read``"""
 
 
 class ErrorMapping(StrEnum):
@@ -50,7 +53,7 @@ class Settings:
     allow_hard_links: bool = False
     commands_write_git: bool = False
     """Whether ci tools may change git directories, which are read-only for them otherwise."""
-    tool_name_style: ToolNameStyle = ToolNameStyle.SLASH
+    tool_name_style: ToolNameStyle = ToolNameStyle.UNDERSCORE
     error_mapping: ErrorMapping = ErrorMapping.JSON_RPC
     rate: float = 20.0
     """Calls a second, of which :attr:`burst` may come at once."""

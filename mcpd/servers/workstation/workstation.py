@@ -67,9 +67,8 @@ class Workstation:
         self._executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
         self._bucket = Bucket(settings.rate, settings.burst, time.monotonic)
         self._settings = settings
-        self._tools = {tool.name.replace("/", separator): tool for tool in tools for separator in _SEPARATORS.values()}
-        separator = _SEPARATORS[settings.tool_name_style]
-        self.offered = [tool.offered(tool.name.replace("/", separator)) for tool in tools]
+        self._tools = {_styled(tool.name, style): tool for tool in tools for style in ToolNameStyle}
+        self.offered = [tool.offered(_styled(tool.name, settings.tool_name_style)) for tool in tools]
         """What ``tools/list`` shows."""
         self._numbers = itertools.count(1)
         self._answers = Answers()
@@ -301,6 +300,11 @@ class _Entry:
             if self.strict and not error:
                 raise
             log.error("%s: %s", fault.message, json.dumps(fields))  # noqa: TRY400 - it is no fault of the program's
+
+
+def _styled(name: str, style: ToolNameStyle) -> str:
+    """Return the tool's *name*, ``filesystem_read``, as it is written in *style*."""
+    return name.replace("_", _SEPARATORS[style], 1)
 
 
 def _result(answer: Answer) -> tuple[dict[str, Any], int]:

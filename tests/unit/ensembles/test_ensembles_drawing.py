@@ -23,7 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "ensemble": {"ensemble": "other"},
     "loop": {"loop": {"body": "round", "until": "${ok}", "max_iterations": 3}},
     "dispatch": {"dispatch": "${model}"},
-    "mcp": {"mcp": {"server": "workstation", "tool": "git/status"}},
+    "mcp": {"mcp": {"server": "workstation", "tool": "git_status"}},
 }
 NODE = re.compile(r'    (?P<id>a\d+)(\("|\["|\[\["|\{\{"|\{"|\[/")[^"]*("\)|"\]|"\]\]|"\}\}|"\}|"/\])')
 EDGE = re.compile(r'    a\d+ -->(\|"[^"<>\n]*"\|)? a\d+')

@@ -86,36 +86,36 @@ _OUT: Final = (
 """Paths that lead out."""
 _PLACES: Final = ("path", "source", "destination", "paths")
 _WORKING: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
-    "filesystem/read": (
+    "filesystem_read": (
         {"path": "src/a.py"},
         {"path": "long", "start_line": 2, "end_line": 9},
         {"path": "binary", "encoding": "base64", "offset": 3, "length": 50},
         {"path": "picture.png"},
     ),
-    "filesystem/write": (
+    "filesystem_write": (
         {"path": "new/file", "content": "é\n", "create_parents": True},
         {"path": "src/a.py", "content": ""},
     ),
-    "filesystem/edit": ({"path": "src/a.py", "edits": [{"old_text": "x = 1", "new_text": "x = 2"}]},),
-    "filesystem/search": ({"pattern": "o"}, {"pattern": "a", "target": "name"}),
-    "filesystem/stat": ({"path": "out"}, {"path": "src/a.py", "digest": True}),
-    "filesystem/mkdir": ({"path": "new/deep/er"},),
-    "filesystem/move": ({"source": "src/a.py", "destination": "new"}, {"source": "docs", "destination": "in/new"}),
-    "filesystem/delete": ({"path": "src"}, {"path": "docs", "permanent": True, "recursive": True}),
-    "git/diff": ({}, {"staged": True}, {"revision": "main...topic"}, {"revision": "HEAD~1", "to": "topic"}),
-    "git/show": ({}, {"revision": "v1.0"}, {"revision": "HEAD:src/a.py"}),
-    "git/log": ({}, {"all": True}, {"paths": ["src/a.py"], "follow": True}),
-    "git/branches": ({"all": True}, {"contains": "HEAD~1"}, {"not_merged": "main"}),
-    "git/add": ({"all": True}, {"paths": ["untracked", "src/a.py"]}, {"update": True}),
-    "git/commit": ({"message": "A\n\nB"}, {"message": "A", "paths": ["src/a.py"]}, {"amend": True}),
-    "git/checkout": (
+    "filesystem_edit": ({"path": "src/a.py", "edits": [{"old_text": "x = 1", "new_text": "x = 2"}]},),
+    "filesystem_search": ({"pattern": "o"}, {"pattern": "a", "target": "name"}),
+    "filesystem_stat": ({"path": "out"}, {"path": "src/a.py", "digest": True}),
+    "filesystem_mkdir": ({"path": "new/deep/er"},),
+    "filesystem_move": ({"source": "src/a.py", "destination": "new"}, {"source": "docs", "destination": "in/new"}),
+    "filesystem_delete": ({"path": "src"}, {"path": "docs", "permanent": True, "recursive": True}),
+    "git_diff": ({}, {"staged": True}, {"revision": "main...topic"}, {"revision": "HEAD~1", "to": "topic"}),
+    "git_show": ({}, {"revision": "v1.0"}, {"revision": "HEAD:src/a.py"}),
+    "git_log": ({}, {"all": True}, {"paths": ["src/a.py"], "follow": True}),
+    "git_branches": ({"all": True}, {"contains": "HEAD~1"}, {"not_merged": "main"}),
+    "git_add": ({"all": True}, {"paths": ["untracked", "src/a.py"]}, {"update": True}),
+    "git_commit": ({"message": "A\n\nB"}, {"message": "A", "paths": ["src/a.py"]}, {"amend": True}),
+    "git_checkout": (
         {"revision": "topic", "force": True},
         {"revision": "new", "create": True, "start_point": "HEAD"},
         {"paths": ["src/a.py"]},
     ),
-    "git/stash": ({"action": "push"}, {"action": "list"}, {"action": "show"}, {"action": "apply"}, {"action": "drop"}),
-    "git/blame": ({"path": "src/a.py"}, {"path": "docs/deep/er/text.md", "revision": "topic"}),
-    "ci/task": ({"name": "say"}, {"name": "build", "ecosystem": "npm"}),
+    "git_stash": ({"action": "push"}, {"action": "list"}, {"action": "show"}, {"action": "apply"}, {"action": "drop"}),
+    "git_blame": ({"path": "src/a.py"}, {"path": "docs/deep/er/text.md", "revision": "topic"}),
+    "ci_task": ({"name": "say"}, {"name": "build", "ecosystem": "npm"}),
 }
 """Arguments that work: of many that are drawn one by one, most exclude each other. For others, none does."""
 _LIKELY: Final[Mapping[str, Sequence[str]]] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tests of ``filesystem/search`` have in common."""
+"""What the tests of ``filesystem_search`` have in common."""
 
 from __future__ import annotations
 

@@ -279,6 +279,6 @@ def test_A_11_A_18_garbage(world: World, tool: Tool, data: st.DataObject) -> Non
 
 
 def test_A_6_a_time_that_no_clock_knows_is_refused(world: World) -> None:
-    tool = next(tool for tool in TOOLS if tool.name == "ci/build")
+    tool = next(tool for tool in TOOLS if tool.name == "ci_build")
     with pytest.raises(InvalidArgument, match="timeout_seconds"):
         world.call(tool, {"timeout_seconds": 10**400})

@@ -236,7 +236,7 @@ async def test_a_call_in_a_root_that_was_made_again_says_so(tmp_path: Path) -> N
         bench.root.rename(tmp_path / "elsewhere")
         bench.root.mkdir()
         for name, arguments in (
-            ("filesystem/list", {}), ("filesystem/write", {"path": "x", "content": ""}), ("git/status", {})
+            ("filesystem_list", {}), ("filesystem_write", {"path": "x", "content": ""}), ("git_status", {})
         ):  # fmt: skip
             with pytest.raises(NotFound, match="was moved or deleted since the server started"):
                 await call(station, name, arguments=arguments)

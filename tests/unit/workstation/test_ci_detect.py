@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""ci/detect: what a directory's files say about how it is built."""
+"""ci_detect: what a directory's files say about how it is built."""
 
 from __future__ import annotations
 

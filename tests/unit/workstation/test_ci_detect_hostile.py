@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""ci/detect in directories that nobody made with good will, or with care."""
+"""ci_detect in directories that nobody made with good will, or with care."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""ci/diagnostics: a project's own command is run, and what it finds is returned as a list."""
+"""ci_diagnostics: a project's own command is run, and what it finds is returned as a list."""
 
 from __future__ import annotations
 
@@ -166,6 +166,6 @@ async def test_A_28_a_command_that_takes_too_long_is_ended(bench: Workbench) -> 
 
 
 def test_it_is_announced_as_what_may_change_files() -> None:
-    offered = DIAGNOSTICS.offered("ci/diagnostics")
+    offered = DIAGNOSTICS.offered("ci_diagnostics")
     assert offered["annotations"]["readOnlyHint"] is False
     assert offered["inputSchema"]["properties"]["kind"]["enum"] == ["check", "build", "test", "lint"]

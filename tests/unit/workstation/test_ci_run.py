@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""ci/build, ci/test, ci/lint, ci/restore and ci/task: a project's own commands, run in the jail."""
+"""ci_build, ci_test, ci_lint, ci_restore and ci_task: a project's own commands, run in the jail."""
 
 from __future__ import annotations
 

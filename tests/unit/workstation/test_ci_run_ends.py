@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""ci/build while it runs and as it ends: what is kept of its output, its time, who cancels it and who is told."""
+"""ci_build while it runs and as it ends: what is kept of its output, its time, who cancels it and who is told."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/delete: to the trash as the desktops have it, or for good, and nothing beyond what was named."""
+"""filesystem_delete: to the trash as the desktops have it, or for good, and nothing beyond what was named."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/edit: what was asked for and nothing else, or nothing at all."""
+"""filesystem_edit: what was asked for and nothing else, or nothing at all."""
 
 from __future__ import annotations
 

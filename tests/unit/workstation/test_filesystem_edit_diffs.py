@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The diffs of filesystem/edit: git and patch make the new file of the old one with them."""
+"""The diffs of filesystem_edit: git and patch make the new file of the old one with them."""
 
 from __future__ import annotations
 

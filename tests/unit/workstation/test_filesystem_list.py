@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/list``: entries of all kinds and names, in order, page by page."""
+"""``filesystem_list``: entries of all kinds and names, in order, page by page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/mkdir."""
+"""filesystem_mkdir."""
 
 from __future__ import annotations
 

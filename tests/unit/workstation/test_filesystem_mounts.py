@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/* where something is mounted below a root."""
+"""filesystem_* where something is mounted below a root."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/move."""
+"""filesystem_move."""
 
 from __future__ import annotations
 

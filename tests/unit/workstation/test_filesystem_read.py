@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/read``: what becomes of text, images, sounds and other bytes, and what is refused."""
+"""``filesystem_read``: what becomes of text, images, sounds and other bytes, and what is refused."""
 
 from __future__ import annotations
 

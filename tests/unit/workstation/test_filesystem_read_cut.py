@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/read`` of more than one answer has room for, and what the other tools make of long texts."""
+"""``filesystem_read`` of more than one answer has room for, and what the other tools make of long texts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/read``: lines and bytes of texts, in all encodings, and the encodings themselves."""
+"""``filesystem_read``: lines and bytes of texts, in all encodings, and the encodings themselves."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/search``: what is found, with ripgrep and without."""
+"""``filesystem_search``: what is found, with ripgrep and without."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/search`` among names, files and patterns that were made to hurt it."""
+"""``filesystem_search`` among names, files and patterns that were made to hurt it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/search`` while others rename what it searches."""
+"""``filesystem_search`` while others rename what it searches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/stat``: what is said of files, directories, symlinks and others, and the digest."""
+"""``filesystem_stat``: what is said of files, directories, symlinks and others, and the digest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/tree``: the drawing and the entries, within depth, globs and limits, of trees of all shapes."""
+"""``filesystem_tree``: the drawing and the entries, within depth, globs and limits, of trees of all shapes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/write: the old content or the new, never a part of either, and nothing outside of the roots."""
+"""filesystem_write: the old content or the new, never a part of either, and nothing outside of the roots."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/write while others change the same files, or call off what they asked for."""
+"""filesystem_write while others change the same files, or call off what they asked for."""
 
 from __future__ import annotations
 

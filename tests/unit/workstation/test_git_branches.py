@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/branches and git/current_branch on repositories that git has made."""
+"""git_branches and git_current_branch on repositories that git has made."""
 
 from __future__ import annotations
 

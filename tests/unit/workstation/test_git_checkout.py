@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/checkout."""
+"""git_checkout."""
 
 from __future__ import annotations
 

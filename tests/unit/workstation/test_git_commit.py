@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/commit."""
+"""git_commit."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_an_author_that_is_none_is_refused(bench: Workbench, made: MadeRep
     [
         ({}, "message is missing"),
         ({"message": " \n"}, "message is blank"),
-        ({"message": "x"}, "nothing is staged.*git/add"),
+        ({"message": "x"}, "nothing is staged.*git_add"),
         ({"message": "x", "all": True}, "nothing to commit"),
         ({"message": "x", "paths": ["one"]}, "have not changed"),
         ({"message": "x", "all": True, "paths": ["one"]}, "exclude each other"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/diff on repositories that git has made."""
+"""git_diff on repositories that git has made."""
 
 from __future__ import annotations
 

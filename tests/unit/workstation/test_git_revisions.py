@@ -57,7 +57,7 @@ async def test_a_search_by_a_pattern_is_no_revision(tmp_path: Path, tool: Tool, 
         made.commit("First", {"file": "1\n"})
         ranges = ("HEAD..:/First", "HEAD...:/First") if argument == "revision" and tool is not BLAME else ()
         for revision in (*SEARCHES, *ranges):
-            with pytest.raises(InvalidArgument, match=r"^'(:/|HEAD).*git/log with grep"):
+            with pytest.raises(InvalidArgument, match=r"^'(:/|HEAD).*git_log with grep"):
                 await bench.call(tool, **{**NEEDED.get((tool, argument), {}), argument: revision})
 
 

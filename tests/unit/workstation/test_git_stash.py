@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/stash."""
+"""git_stash."""
 
 from __future__ import annotations
 

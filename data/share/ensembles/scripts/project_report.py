@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Writes in Markdown what ``git/status``, ``git/log`` and ``ci/detect`` of the server ``workstation`` say."""
+"""Writes in Markdown what ``git_status``, ``git_log`` and ``ci_detect`` of the server ``workstation`` say."""
 
 from __future__ import annotations
 

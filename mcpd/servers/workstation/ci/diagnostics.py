@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tool ci/diagnostics: what is wrong in a project, without the rest of the output."""
+"""The tool ci_diagnostics: what is wrong in a project, without the rest of the output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TAIL_CHARACTERS: Final = 4096
 
 
 class DiagnosticsArguments(CommandArguments):
-    """What ci/diagnostics takes."""
+    """What ci_diagnostics takes."""
 
     kind: Literal["check", "build", "test", "lint"] = Field(
         "check", description="What is run: check looks at the code without running it, where the ecosystem has a way to"
@@ -43,7 +43,7 @@ class Counts(Result):
 
 
 class DiagnosticsResult(CommandResult):
-    """What ci/diagnostics says."""
+    """What ci_diagnostics says."""
 
     counts: Counts = Field(description=f"How many were found, listed or not; of each severity {MAX_FOUND} at most")
     diagnostics: tuple[Diagnostic, ...]
@@ -101,11 +101,11 @@ def _text(run: Run, result: DiagnosticsResult) -> str:
 
 
 DIAGNOSTICS: Final = Tool(
-    name="ci/diagnostics",
+    name="ci_diagnostics",
     title="Find what is wrong",
     description=(
         "Run a project's check, build, tests or linter and return the errors and warnings as a list with file, line,"
-        " column, code and message. Prefer it to ci/build, ci/test and ci/lint where only these are of interest."
+        " column, code and message. Prefer it to ci_build, ci_test and ci_lint where only these are of interest."
     ),
     arguments=DiagnosticsArguments,
     result=DiagnosticsResult,

@@ -89,7 +89,7 @@ async def run_kind(
     names = ", ".join(found.ecosystem.name for found in candidates)
     raise NotFound(
         f"{detection.place.shown}: there is no command to {kind} with for {names}, nor a task called"
-        f" {' or '.join(USUAL[kind])}; ci/detect shows what there is"
+        f" {' or '.join(USUAL[kind])}; ci_detect shows what there is"
     )
 
 
@@ -143,7 +143,7 @@ def _no_task(detection: Detection, candidates: Sequence[Found], name: str) -> st
         return f"{message}, nor any other: {', '.join(found.ecosystem.name for found in candidates)} was looked at"
     if near := difflib.get_close_matches(name, names, n=3, cutoff=0.5):
         return f"{message}; the nearest are {', '.join(near)}"
-    more = f" and {len(names) - _SHOWN} more, see ci/detect" if len(names) > _SHOWN else ""
+    more = f" and {len(names) - _SHOWN} more, see ci_detect" if len(names) > _SHOWN else ""
     return f"{message}; there are {', '.join(names[:_SHOWN])}{more}"
 
 

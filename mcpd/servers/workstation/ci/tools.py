@@ -44,9 +44,9 @@ class RunArguments(CommandArguments):
 
 
 class TaskArguments(RunArguments):
-    """What ci/task takes."""
+    """What ci_task takes."""
 
-    name: str = Field(min_length=1, max_length=200, description="A task as ci/detect lists it")
+    name: str = Field(min_length=1, max_length=200, description="A task as ci_detect lists it")
 
 
 class OfferedCommand(Result):
@@ -62,7 +62,7 @@ class OfferedCommand(Result):
 class OfferedTask(Result):
     """A task that a project defines."""
 
-    name: str = Field(description="For ci/task")
+    name: str = Field(description="For ci_task")
     command: tuple[str, ...]
     description: str | None = None
 
@@ -78,7 +78,7 @@ class EcosystemResult(Result):
 
 
 class DetectResult(Result):
-    """What ci/detect says."""
+    """What ci_detect says."""
 
     path: str
     ecosystems: tuple[EcosystemResult, ...] = Field(description="The first that has a command is the default for it")
@@ -189,10 +189,10 @@ async def _task(call: Call, arguments: TaskArguments) -> Answer:
     return await _answer(call, found)
 
 
-_AFTER: Final = " ci/detect shows which command that is. One that fails is a result with success=false."
+_AFTER: Final = " ci_detect shows which command that is. One that fails is a result with success=false."
 
 DETECT: Final = Tool(
-    name="ci/detect",
+    name="ci_detect",
     title="Detect build tools",
     description=(
         "Show what a project's directory is built, tested and looked over with (make, npm, cargo, go, Python, .NET, …):"
@@ -205,7 +205,7 @@ DETECT: Final = Tool(
     idempotent=True,
 )
 BUILD: Final = Tool(
-    name="ci/build",
+    name="ci_build",
     title="Build",
     description="Build the project in a directory with its own build tool." + _AFTER,
     arguments=RunArguments,
@@ -213,7 +213,7 @@ BUILD: Final = Tool(
     run=_runner("build"),
 )
 TEST: Final = Tool(
-    name="ci/test",
+    name="ci_test",
     title="Run tests",
     description="Run the tests of the project in a directory." + _AFTER,
     arguments=RunArguments,
@@ -221,7 +221,7 @@ TEST: Final = Tool(
     run=_runner("test"),
 )
 LINT: Final = Tool(
-    name="ci/lint",
+    name="ci_lint",
     title="Lint",
     description="Run the linter of the project in a directory." + _AFTER,
     arguments=RunArguments,
@@ -229,7 +229,7 @@ LINT: Final = Tool(
     run=_runner("lint"),
 )
 RESTORE: Final = Tool(
-    name="ci/restore",
+    name="ci_restore",
     title="Restore dependencies",
     description="Fetch what the project in a directory depends on; needs the setting allow_network." + _AFTER,
     arguments=RunArguments,
@@ -238,7 +238,7 @@ RESTORE: Final = Tool(
     open_world=True,
 )
 TASK: Final = Tool(
-    name="ci/task",
+    name="ci_task",
     title="Run a task",
     description=(
         "Run a task that the project in a directory defines: a make target, an npm script, a just recipe, a tox"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/delete."""
+"""filesystem_delete."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 
 
 class DeleteArguments(Arguments):
-    """What filesystem/delete takes."""
+    """What filesystem_delete takes."""
 
     path: str = Field(description="Absolute, or relative to the first root")
     permanent: bool = Field(default=False, description="Delete for good, instead of moving to the trash")
@@ -59,11 +59,11 @@ class DeleteArguments(Arguments):
 
 
 class DeleteResult(Result):
-    """What filesystem/delete says."""
+    """What filesystem_delete says."""
 
     path: str = Field(description="Absolute")
     type: EntryType = Field(description="What it was")
-    trashed_to: str | None = Field(default=None, description="Where it is now; filesystem/move brings it back")
+    trashed_to: str | None = Field(default=None, description="Where it is now; filesystem_move brings it back")
     removed: int | None = Field(default=None, description="With permanent: how many files and directories")
 
 
@@ -194,7 +194,7 @@ def _some_names(directory: int) -> list[str]:
 
 
 DELETE: Final = Tool(
-    name="filesystem/delete",
+    name="filesystem_delete",
     title="Delete",
     description="Move a file or a directory to the trash, or with permanent delete it for good. A symlink is deleted"
     " itself, not what it points to.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/edit."""
+"""filesystem_edit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_DIFF: Final = 256 * 1024
 
 
 class EditArguments(Arguments):
-    """What filesystem/edit takes."""
+    """What filesystem_edit takes."""
 
     path: str = Field(description="A text of up to 8 MiB; absolute, or relative to the first root")
     edits: list[Replacement] = Field(min_length=1, max_length=200, description="Made one after the other; all or none")
@@ -51,7 +51,7 @@ class EditArguments(Arguments):
 
 
 class EditResult(Result):
-    """What filesystem/edit says."""
+    """What filesystem_edit says."""
 
     path: str = Field(description="Absolute")
     changed: bool = Field(description="Whether the file was written, or with dry_run would be")
@@ -106,7 +106,7 @@ def _read(call: Call, found: atomic.Target) -> bytes:
 
 
 EDIT: Final = Tool(
-    name="filesystem/edit",
+    name="filesystem_edit",
     title="Edit a file",
     description="Replace exact pieces of a text file, and show the diff. Each old_text has to be in the file exactly"
     " once, unless replace_all is set, so give enough of the lines around it. \\n also matches CRLF, which stays.",

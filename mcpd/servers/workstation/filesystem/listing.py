@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/list``: what is in one directory, page by page, however much that is."""
+"""``filesystem_list``: what is in one directory, page by page, however much that is."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _key(cursor: str, sort: Sort) -> Key:
 
 
 LIST: Final = Tool(
-    name="filesystem/list",
+    name="filesystem_list",
     title="List a directory",
     description="List what is in a directory. Symlinks are shown, not followed. A long listing goes on with cursor.",
     arguments=ListArguments,

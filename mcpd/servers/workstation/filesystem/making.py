@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/mkdir."""
+"""filesystem_mkdir."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class MkdirArguments(Arguments):
-    """What filesystem/mkdir takes."""
+    """What filesystem_mkdir takes."""
 
     path: str = Field(description="Absolute, or relative to the first root")
     parents: bool = Field(default=True, description="Also create missing directories above it")
 
 
 class MkdirResult(Result):
-    """What filesystem/mkdir says."""
+    """What filesystem_mkdir says."""
 
     path: str = Field(description="Absolute")
     created: bool = Field(description="False if it was there already")
@@ -67,7 +67,7 @@ def _mkdir(call: Call, arguments: MkdirArguments) -> Answer:
 
 
 MKDIR: Final = Tool(
-    name="filesystem/mkdir",
+    name="filesystem_mkdir",
     title="Create a directory",
     description="Create a directory, and missing ones above it. That it is there already is no error.",
     arguments=MkdirArguments,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/move."""
+"""filesystem_move."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class MoveArguments(Arguments):
-    """What filesystem/move takes."""
+    """What filesystem_move takes."""
 
     source: str = Field(description="Absolute, or relative to the first root")
     destination: str = Field(description="The new path in full, with the name")
@@ -44,7 +44,7 @@ class MoveArguments(Arguments):
 
 
 class MoveResult(Result):
-    """What filesystem/move says."""
+    """What filesystem_move says."""
 
     source: str = Field(description="Where it was")
     destination: str = Field(description="Where it is")
@@ -135,7 +135,7 @@ def _fault(error: OSError, source: Place, destination: Place) -> McpdError:
 
 
 MOVE: Final = Tool(
-    name="filesystem/move",
+    name="filesystem_move",
     title="Move or rename",
     description="Move or rename a file or a directory, over nothing that is there unless asked to. A symlink is"
     " moved itself.",

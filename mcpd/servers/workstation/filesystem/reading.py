@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/read``: a file, or a part of it, as text, image, sound or bytes (A-12)."""
+"""``filesystem_read``: a file, or a part of it, as text, image, sound or bytes (A-12)."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class _Reading:
         return self._answer(form, file, piece, first_line=first, truncated=truncated)
 
     def raw(self) -> Answer:
-        """The bytes that are asked for, as base64 in a text block, as ``filesystem/write`` takes them."""
+        """The bytes that are asked for, as base64 in a text block, as ``filesystem_write`` takes them."""
         piece = self._bytes(_MAX_RAW)
         text = base64.b64encode(piece.data).decode()
         return Answer(
@@ -314,7 +314,7 @@ def _note(where: str, how: str) -> dict[str, str]:
 
 
 READ: Final = Tool(
-    name="filesystem/read",
+    name="filesystem_read",
     title="Read a file",
     description="Read a file, or a part of it: lines (start_line, end_line) or bytes (offset, length). A long file is"
     " read on from next_line or next_offset.",

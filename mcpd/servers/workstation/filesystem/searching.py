@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/search``: lines that match, and names.
+"""``filesystem_search``: lines that match, and names.
 
 No pattern is tried in this process: one that takes for ever is ended with the program that tries it.
 """
@@ -260,7 +260,7 @@ def _text(result: SearchResult, arguments: SearchArguments) -> Iterator[str]:
 
 
 SEARCH: Final = Tool(
-    name="filesystem/search",
+    name="filesystem_search",
     title="Search files",
     description=(
         "Find lines that match a regular expression in the files below a directory, or files and directories by name."

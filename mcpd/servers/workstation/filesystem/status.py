@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/stat``: what the kernel knows of one file, directory or other thing, and a digest of a file."""
+"""``filesystem_stat``: what the kernel knows of one file, directory or other thing, and a digest of a file."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _created(fd: int) -> str | None:
 
 
 STAT: Final = Tool(
-    name="filesystem/stat",
+    name="filesystem_stat",
     title="Look at a file",
     description="Say what a path is: type, size, permissions, owner, times, where a symlink points, and with digest the"
     " SHA-256 of a file.",

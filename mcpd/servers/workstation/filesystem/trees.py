@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem/tree``: what is in a directory and below it, to some depth, as a drawing.
+"""``filesystem_tree``: what is in a directory and below it, to some depth, as a drawing.
 
 The directories are gone through level by level, so that a limit leaves out what lies deepest.
 """
@@ -235,7 +235,7 @@ def _label(node: _Node) -> str:
 
 
 TREE: Final = Tool(
-    name="filesystem/tree",
+    name="filesystem_tree",
     title="Draw a directory tree",
     description="Draw what is in a directory and below it. Symlinks are shown, not followed.",
     arguments=TreeArguments,

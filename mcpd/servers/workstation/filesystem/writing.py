@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""filesystem/write."""
+"""filesystem_write."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_CONTENT: Final = MAX_BYTES // 3 * 4 + 4
 
 
 class WriteArguments(Arguments):
-    """What filesystem/write takes."""
+    """What filesystem_write takes."""
 
     path: str = Field(description="Absolute, or relative to the first root")
     content: str = Field(max_length=_MAX_CONTENT, description="The text, or the bytes in base64; up to 8 MiB")
@@ -60,7 +60,7 @@ class WriteArguments(Arguments):
 
 
 class WriteResult(Result):
-    """What filesystem/write says."""
+    """What filesystem_write says."""
 
     path: str = Field(description="Absolute")
     size: int = Field(description="Bytes of the file now")
@@ -152,9 +152,9 @@ def _write_on(call: Call, fd: int, data: bytes) -> None:
 
 
 WRITE: Final = Tool(
-    name="filesystem/write",
+    name="filesystem_write",
     title="Write a file",
-    description="Create a file, replace all it holds, or append to it. To change parts of a file use filesystem/edit.",
+    description="Create a file, replace all it holds, or append to it. To change parts of a file use filesystem_edit.",
     arguments=WriteArguments,
     result=WriteResult,
     run=in_thread(_write),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/add: changes of the working tree taken into the index."""
+"""git_add: changes of the working tree taken into the index."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_PATHS: Final = 1000
 
 
 class AddArguments(RepositoryArguments):
-    """What git/add takes."""
+    """What git_add takes."""
 
     paths: list[str] = Field(
         default_factory=list,
@@ -99,7 +99,7 @@ def _joined(paths: Sequence[str]) -> bytes:
 
 
 ADD: Final = Tool(
-    name="git/add",
+    name="git_add",
     title="Stage changes",
     description=(
         "Take changes of the working tree into the index, for the next commit. Filters that only the repository's own"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git/blame``: which commit each line of a file is from."""
+"""``git_blame``: which commit each line of a file is from."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _shown(result: BlameResult, commits: dict[str, BlamedCommit]) -> str:
 
 
 BLAME: Final = Tool(
-    name="git/blame",
+    name="git_blame",
     title="Show who wrote each line",
     description="Tell for each line of a file the commit, author and date it is from. Commits that a"
     " blame.ignoreRevsFile in the roots lists are passed over, as git does. Changes nothing.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git/branches`` and ``git/current_branch``: the branches, and the one that is checked out."""
+"""``git_branches`` and ``git_current_branch``: the branches, and the one that is checked out."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def _current(call: Call, arguments: RepositoryArguments) -> Answer:
 
 
 BRANCHES: Final = Tool(
-    name="git/branches",
+    name="git_branches",
     title="List branches",
     description="List local branches, or remote ones, with their commits, their upstreams and how far they are from"
     " those. Changes nothing and fetches nothing.",
@@ -207,7 +207,7 @@ BRANCHES: Final = Tool(
 )
 
 CURRENT_BRANCH: Final = Tool(
-    name="git/current_branch",
+    name="git_current_branch",
     title="Tell the current branch",
     description="Tell which branch is checked out, its commit, and how far it is from its upstream. Changes nothing.",
     arguments=RepositoryArguments,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/checkout: another branch or commit in the working tree, or files as they were."""
+"""git_checkout: another branch or commit in the working tree, or files as they were."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _IN_THE_WAY: Final = ("would be overwritten by checkout", "would be removed by c
 
 
 class CheckoutArguments(RepositoryArguments):
-    """What git/checkout takes."""
+    """What git_checkout takes."""
 
     revision: str | None = Field(
         default=None,
@@ -169,7 +169,7 @@ async def _switch(call: Call, repository: Repository, arguments: CheckoutArgumen
 def _explained(fault: McpdError) -> McpdError:
     if any(part in fault.message for part in _IN_THE_WAY):
         return InvalidArgument(
-            f"{fault.message}; nothing has changed: git/commit or git/stash them, or say force to lose them"
+            f"{fault.message}; nothing has changed: git_commit or git_stash them, or say force to lose them"
         )
     return fault
 
@@ -182,7 +182,7 @@ async def _restore(call: Call, repository: Repository, paths: list[str], source:
             named = ", ".join(printable(path) for path in lost[:_NAMED])
             more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
             raise InvalidArgument(
-                f"local changes would be lost in {named}{more}; nothing has changed: git/commit or git/stash them, or"
+                f"local changes would be lost in {named}{more}; nothing has changed: git_commit or git_stash them, or"
                 " say force to lose them"
             )
     await check_written(call, repository, (*DIFF, *source, "--"), paths=paths)
@@ -238,7 +238,7 @@ def _holds(directory: str, names: list[str]) -> bool:
 
 
 CHECKOUT: Final = Tool(
-    name="git/checkout",
+    name="git_checkout",
     title="Check out",
     description=(
         "Switch to a branch, a new branch (create) or a commit, or restore files (paths) from the index or a"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/commit: what is staged made a commit."""
+"""git_commit: what is staged made a commit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNSIGNED: Final = re.compile(rb"failed to sign|cannot run gpg|failed to write c
 
 
 class CommitArguments(RepositoryArguments):
-    """What git/commit takes."""
+    """What git_commit takes."""
 
     message: str | None = Field(
         default=None,
@@ -132,7 +132,7 @@ def _fault(repository: Repository, arguments: CommitArguments, done: Completed) 
     if _NOTHING.search(said):
         what = "the files in paths have not changed" if arguments.paths else "nothing is staged"
         return InvalidArgument(
-            f"nothing to commit in {repository.place.shown}: {what}; stage changes with git/add, say all for those of"
+            f"nothing to commit in {repository.place.shown}: {what}; stage changes with git_add, say all for those of"
             " tracked files, or allow_empty"
         )
     if _NOBODY.search(said):
@@ -180,7 +180,7 @@ async def _made(call: Call, repository: Repository) -> CommitResult:
 
 
 COMMIT: Final = Tool(
-    name="git/commit",
+    name="git_commit",
     title="Commit",
     description=(
         "Make a commit of what is staged, or of paths, or with all of what has changed in tracked files. Hooks are not"

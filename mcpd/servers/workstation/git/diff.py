@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git/diff``: what differs between work tree, index and commits."""
+"""``git_diff``: what differs between work tree, index and commits."""
 
 from __future__ import annotations
 
@@ -125,11 +125,11 @@ async def _compared(call: Call, repository: Repository, arguments: DiffArguments
 
 
 DIFF: Final = Tool(
-    name="git/diff",
+    name="git_diff",
     title="Show what differs",
     description="Compare the work tree with the index (default), the index with HEAD (staged), the work tree with a"
     " commit (revision), or two commits (revision and to). Gives the changed files and a unified diff. Untracked files"
-    " are not in it: git/status lists them. Changes nothing.",
+    " are not in it: git_status lists them. Changes nothing.",
     arguments=DiffArguments,
     result=DiffResult,
     run=_run,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The commits that git/blame passes over, as a file in the roots lists them (``blame.ignoreRevsFile``).
+"""The commits that git_blame passes over, as a file in the roots lists them (``blame.ignoreRevsFile``).
 
 Git would read whatever file the configuration names, through symlinks as well, and quote a line of it that is no id.
 """

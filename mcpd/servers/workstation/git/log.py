@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git/log``: the history, newest first."""
+"""``git_log``: the history, newest first."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _options(arguments: LogArguments) -> list[str]:
 
 
 LOG: Final = Tool(
-    name="git/log",
+    name="git_log",
     title="Show the history",
     description="List commits, newest first: ids, authors, dates and messages. Filters by range, path, author, date"
     " and text. Changes nothing.",

@@ -151,11 +151,11 @@ async def selection(call: Call, repository: Repository, revision: str) -> str:
 
 def unknown(repository: Repository, revision: str, what: str = "no commit") -> NotFound:
     """The error for a *revision* that names no such thing as is asked for, which *what* says."""
-    way_out = "git/branches and git/log show what there is"
+    way_out = "git_branches and git_log show what there is"
     if revision == HEAD:
         way_out = "nothing has been committed yet, or HEAD is damaged"
     elif ":" in revision:
-        way_out = "REVISION:DIRECTORY in git/show lists what there is"
+        way_out = "REVISION:DIRECTORY in git_show lists what there is"
     elif ".." in revision:
         way_out = "one revision is expected here, no range"
     return NotFound(f"'{printable(revision)}' names {what} in {repository.place.shown}: {way_out}")

@@ -245,7 +245,7 @@ def check_search(text: str) -> None:
     """Raise InvalidArgument if the revision *text* searches messages: its pattern may take any amount of memory."""
     if _SEARCH.search(text):
         raise InvalidArgument(
-            f"'{printable(text)}': a search for a message (:/TEXT, ^{{/TEXT}}) is not taken as a revision; git/log with"
+            f"'{printable(text)}': a search for a message (:/TEXT, ^{{/TEXT}}) is not taken as a revision; git_log with"
             " grep finds the commit's id"
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git/show``: a commit with what it changed, a tag, a directory or a file as it was in a commit."""
+"""``git_show``: a commit with what it changed, a tag, a directory or a file as it was in a commit."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def _tag(call: Call, repository: Repository, found: Object) -> TagInfo:
 
 
 SHOW: Final = Tool(
-    name="git/show",
+    name="git_show",
     title="Show a commit or an old file",
     description="Show a commit with its message and what it changed, an annotated tag, or, as REVISION:PATH, a file"
     " or directory as it was in a commit. Changes nothing.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""git/stash: changes put aside, and taken back."""
+"""git_stash: changes put aside, and taken back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IN_THE_WAY: Final = ("would be overwritten by merge", "already exists, no check
 
 
 class StashArguments(RepositoryArguments):
-    """What git/stash takes."""
+    """What git_stash takes."""
 
     action: Literal["push", "list", "show", "apply", "pop", "drop"] = Field(
         description="push: put changes aside; apply: take them back; pop: apply and drop; drop: throw them away"
@@ -189,7 +189,7 @@ async def _apply(call: Call, repository: Repository, arguments: StashArguments, 
         fault = failed(repository, ("stash", "apply"), done)
         if any(part in fault.message for part in _IN_THE_WAY):
             raise InvalidArgument(
-                f"{fault.message}; the stash is kept: git/commit or git/stash what is in the way first"
+                f"{fault.message}; the stash is kept: git_commit or git_stash what is in the way first"
             )
         raise fault
     dropped = False
@@ -242,7 +242,7 @@ async def _answer(
 
 
 STASH: Final = Tool(
-    name="git/stash",
+    name="git_stash",
     title="Stash changes",
     description=(
         "Put local changes aside (push), list and show what was put aside, take it back (apply, pop) or throw it"

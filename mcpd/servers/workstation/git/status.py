@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``git/status``: what has changed since the last commit, and where the branch stands."""
+"""``git_status``: what has changed since the last commit, and where the branch stands."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _Found:
 async def _run(call: Call, arguments: StatusArguments) -> Answer:
     repository = await find(call, arguments.path)
     if repository.bare:
-        raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a work tree; git/log reads it")
+        raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a work tree; git_log reads it")
     done = await git(
         call,
         repository,
@@ -234,7 +234,7 @@ def _shown(result: StatusResult, lines: list[str]) -> str:
 
 
 STATUS: Final = Tool(
-    name="git/status",
+    name="git_status",
     title="Show what has changed",
     description="Tell the current branch, how far it is ahead of and behind its upstream, and the staged, unstaged,"
     " conflicting and untracked files. Changes nothing.",
