@@ -122,7 +122,7 @@ def test_the_difference_is_that_of_the_servers_that_are_mcpctls(
     diverged = machine.json("diff", "cursor")
     assert (diverged["status"], diverged["diff"]["servers_removed"]) == ("diverged", ["web"])
     old = machine("diff", "cursor", "--artifact", before)
-    assert old.out.splitlines()[:2] == [f"cursor/default, {before[:12]}: diverged", "- web"]
+    assert old.out.splitlines()[:2] == [f"cursor/default, {before[:12]}: outdated", "- web"]
     assert "deploy" not in old.out
     ask = {"client_id": "cursor", "local_artifact_id": before}
     assert machine.json("diff", "cursor", "--artifact", before) == machine.tools(monkeypatch).call("diff_config", ask)

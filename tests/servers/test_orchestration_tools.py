@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from mcp import Client
 
-PAYLOAD = {"mcpServers": {"own": {"command": "own", "args": ["x"]}}}
+OWN = {"command": "own", "args": ["x"]}
+PAYLOAD = {"mcpServers": {"own": OWN}}
 CLIENT_ITEM = {"client_id", "display_name", "platform", "available_profiles"}
 
 
@@ -163,6 +164,22 @@ async def test_O29_to_O35_diff_config(client: Client, machine: Machine) -> None:
     for wrong in ({}, {"local_artifact_id": old["artifact_id"], "local_payload": PAYLOAD}):
         refused = refusal(await client.call_tool("diff_config", {"client_id": "cursor", **wrong}))
         assert (refused["error"], "exactly one of" in refused["message"]) == ("invalid_input", True)
+
+
+async def test_an_earlier_release_is_outdated_and_not_diverged(client: Client, machine: Machine) -> None:
+    old = answer(await client.call_tool("publish_config", {"client_id": "cursor"}))
+    answer(await client.call_tool("add_server_to_config", {"client_id": "cursor", "server_id": "own", "entry": OWN}))
+    answer(await client.call_tool("remove_server_from_config", {"client_id": "cursor", "server_name": "notes"}))
+    answer(await client.call_tool("publish_config", {"client_id": "cursor"}))
+    for local in ({"local_artifact_id": old["artifact_id"]}, {"local_payload": old["payload"]}):
+        found = answer(await client.call_tool("diff_config", {"client_id": "cursor", **local}))
+        assert (found["status"], found["diff"]["servers_removed"]) == ("outdated", ["notes"])
+        assert found["recommendation"] == (
+            "Update available: 1 new server, 1 server removed. Run 'get_config' to fetch latest."
+        )
+    theirs = {"mcpServers": {**old["payload"]["mcpServers"], "theirs": OWN}}
+    found = answer(await client.call_tool("diff_config", {"client_id": "cursor", "local_payload": theirs}))
+    assert (found["status"], found["diff"]["servers_removed"]) == ("diverged", ["notes", "theirs"])
 
 
 async def test_objects_may_come_as_json_text(client: Client) -> None:

@@ -47,17 +47,28 @@ def compare(local: Mapping[str, JsonValue], remote: Mapping[str, JsonValue]) -> 
 
 
 def report(
-    local: Mapping[str, JsonValue], remote: Mapping[str, JsonValue], local_id: str, remote_id: str
+    local: Mapping[str, JsonValue],
+    remote: Mapping[str, JsonValue],
+    local_id: str,
+    remote_id: str,
+    *,
+    published: bool = False,
 ) -> dict[str, JsonValue]:
-    """The answer of ``diff_config`` (O-31): whether *local* is up to date, and what to do.
+    """Return the answer of ``diff_config`` (O-31): the status of *local*, and what to do.
 
-    A local configuration with servers that the published one lacks has diverged; any other difference makes it
-    outdated (O-30). *local_id* and *remote_id* are the ids of the two.
+    A local configuration with servers that the published one lacks has diverged, unless it was *published* itself: then
+    an update removes them. Any other difference makes it outdated (O-30). *local_id* and *remote_id* are the ids of
+    the two.
     """
     diff = compare(local, remote)
     added, removed, modified = (_count(diff, key) for key in ("servers_added", "servers_removed", "servers_modified"))
-    status = "diverged" if removed else "outdated" if added or modified else "up-to-date"
-    return _report(status, local_id, remote_id, diff, _recommendation(added, removed, modified))
+    if removed and not published:
+        return _report("diverged", local_id, remote_id, diff, _to_keep(added, removed, modified))
+    news = _news(added, modified, removed)
+    if news:
+        advice = f"Update available: {news}. Run 'get_config' to fetch latest."
+        return _report("outdated", local_id, remote_id, diff, advice)
+    return _report("up-to-date", local_id, remote_id, diff, "Your configuration is current. No updates needed.")
 
 
 def unknown(local_id: str, remote_id: str) -> dict[str, JsonValue]:
@@ -88,17 +99,17 @@ def _report(
     }
 
 
-def _recommendation(added: int, removed: int, modified: int) -> str:
-    news = [f"{added} new {_plural(added)}"] * bool(added) + [f"{modified} {_plural(modified)} updated"] * bool(
-        modified
-    )
-    if removed:
-        own = f"Your configuration has {removed} {_plural(removed)} that the published one does not have"
-        more = f"; beyond that: {', '.join(news)}" if news else ""
-        return f"{own}{more}. Run 'get_config' to fetch latest, and keep your own servers when you apply it."
-    if news:
-        return f"Update available: {', '.join(news)}. Run 'get_config' to fetch latest."
-    return "Your configuration is current. No updates needed."
+def _to_keep(added: int, removed: int, modified: int) -> str:
+    own = f"Your configuration has {removed} {_plural(removed)} that the published one does not have"
+    news = _news(added, modified, 0)
+    more = f"; beyond that: {news}" if news else ""
+    return f"{own}{more}. Run 'get_config' to fetch latest, and keep your own servers when you apply it."
+
+
+def _news(added: int, modified: int, removed: int) -> str:
+    found = [f"{added} new {_plural(added)}"] if added else []
+    counts = ((modified, "updated"), (removed, "removed"))
+    return ", ".join([*found, *(f"{count} {_plural(count)} {word}" for count, word in counts if count)])
 
 
 def _plural(count: int) -> str:

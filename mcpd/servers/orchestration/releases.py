@@ -105,6 +105,10 @@ class Releases:
                 return self._release(client_id, profile_id, entry, expired=expired)
         raise ArtifactNotFound(artifact_id, f"it was not published for {client_id}/{profile_id}")
 
+    def has(self, client_id: str, profile_id: str, artifact_id: str) -> bool:
+        """Return whether the artifact is listed as published for exactly this client and profile."""
+        return any(entry.artifact_id == artifact_id for entry in self._entries(client_id, profile_id))
+
     def history(self, client_id: str, profile_id: str) -> list[Published]:
         """All releases, the newest first, also those whose key has expired.
 

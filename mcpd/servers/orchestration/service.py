@@ -140,7 +140,9 @@ class Orchestration:
                 if not ARTIFACT_ID.fullmatch(local_artifact_id):
                     raise
                 return diff.unknown(local_artifact_id, newest.artifact_id)
-        return diff.report(local, newest.payload, id_of(local), newest.artifact_id)
+        local_id = id_of(local)
+        published = self.releases.has(client_id, profile_id, local_id)
+        return diff.report(local, newest.payload, local_id, newest.artifact_id, published=published)
 
     def release(self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None) -> Release:
         """A release whose signature was verified: the newest, made from what is installed if there is none yet.

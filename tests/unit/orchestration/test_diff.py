@@ -119,6 +119,17 @@ def test_O30_status_and_recommendation(
     assert (found["status"], found["recommendation"]) == (status, recommendation)
 
 
+def test_what_was_published_before_is_outdated_whatever_an_update_removes() -> None:
+    local, remote = payload(a=FILES, b=FILES, c=FILES), payload(c=brave("1"), d=FILES)
+    found = report(local, remote, A, B, published=True)
+    assert (found["status"], found["recommendation"]) == (
+        "outdated",
+        "Update available: 1 new server, 1 server updated, 2 servers removed. Run 'get_config' to fetch latest.",
+    )
+    assert found["diff"] == report(local, remote, A, B)["diff"]
+    assert report(local, local, A, A, published=True)["status"] == "up-to-date"
+
+
 def test_O34_the_summary_counts_servers_and_not_fields() -> None:
     local, remote = payload(a={"command": "x", "args": ["1", "2"]}, b=FILES), payload(a={"command": "y", "args": []})
     assert report(local, remote, A, B)["summary"] == {
