@@ -141,7 +141,7 @@ async def test_a_draft_is_kept_validated_published_and_gone(machine: Machine) ->
     machine.install("github")
     async with machine.served() as client:
         before = answer(await client.call_tool("get_config", WHO))
-        added = answer(await client.call_tool("remove_server_from_config", {"server_name": "notes", **WHO}))
+        added = answer(await client.call_tool("remove_server_from_config", {"server_id": "notes", **WHO}))
         assert added["changes"]["servers_removed"] == ["notes"]
         answer(await client.call_tool("add_server_to_config", {"server_id": "github", "env_vars": ["LANG"], **WHO}))
     async with machine.served() as client:
@@ -155,6 +155,29 @@ async def test_a_draft_is_kept_validated_published_and_gone(machine: Machine) ->
         assert after["artifact_id"] != before["artifact_id"]
         assert not answer(await client.call_tool("view_draft_config", WHO))["exists"]
         assert answer(await client.call_tool("get_config", WHO))["artifact_id"] == after["artifact_id"]
+
+
+async def test_a_server_is_named_alike_where_it_is_added_and_removed(machine: Machine) -> None:
+    machine.install("github")
+    names = ("add_server_to_config", "remove_server_from_config")
+    async with machine.served() as client:
+        schemas = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+        for name in names:
+            assert schemas[name]["required"] == ["server_id"]
+            assert "server_name" not in schemas[name]["properties"]
+        for argument in ("server_id", "server_name"):
+            for name, there in zip(names, (["github", "notes"], ["notes"]), strict=True):
+                draft = answer(await client.call_tool(name, {argument: "github", **WHO}))["draft"]
+                assert sorted(draft["mcpServers"]) == there
+        # Both are the server and its name in the configuration.
+        both = {"server_id": "github", "server_name": "second", **WHO}
+        for name, there in zip(names, (["notes", "second"], ["notes"]), strict=True):
+            assert sorted(answer(await client.call_tool(name, both))["draft"]["mcpServers"]) == there
+        for name in names:
+            for wrong in ({}, {"server_name": 5}, {"server_id": "github", "server_name": 5}):
+                refused = refusal(await client.call_tool(name, {**wrong, **WHO}))
+                assert refused["error"] == "invalid_input"
+                assert refused["details"]["field"] in {"server_id", "server_name"}
 
 
 async def test_a_draft_is_shown_as_it_would_begin(machine: Machine) -> None:

@@ -29,6 +29,9 @@ READING: Final = frozenset(
     }
 )  # fmt: skip
 """Those that change nothing: all that is offered where nothing can be changed."""
+_NAMING: Final = ("add_server_to_config", "remove_server_from_config")
+_ALIAS: Final = "server_name"
+"""Accepted by them for ``server_id``; beside it, the name of the server in the configuration."""
 _MOST: Final = 1024
 """Characters of an argument that is an id or a name."""
 
@@ -42,7 +45,10 @@ def descriptions() -> tuple[dict[str, Any], ...]:
 
 @cache
 def _validators() -> dict[str, Draft202012Validator]:
-    return {tool["name"]: Draft202012Validator(tool["inputSchema"]) for tool in descriptions()}
+    found = {tool["name"]: tool["inputSchema"] for tool in descriptions()}
+    for name in _NAMING:
+        found[name] = {**found[name], "properties": {**found[name]["properties"], _ALIAS: {"type": "string"}}}
+    return {name: Draft202012Validator(schema) for name, schema in found.items()}
 
 
 class Tools:
@@ -74,6 +80,8 @@ def _checked(tool: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str,
     """*arguments* of *tool*; objects and lists that a client wrote as JSON text are read."""
     properties: Mapping[str, Mapping[str, Any]] = tool["inputSchema"]["properties"]
     given = {key: _unwrapped(value, properties.get(key, {})) for key, value in arguments.items() if value is not None}
+    if tool["name"] in _NAMING and _ALIAS in given:
+        given.setdefault("server_id", given[_ALIAS])
     fault = best_match(_validators()[tool["name"]].iter_errors(given))
     if fault is not None:
         where = str(fault.path[0]) if fault.path else ""
@@ -107,7 +115,7 @@ def _add(service: Orchestration, given: Mapping[str, Any]) -> dict[str, JsonValu
     return service.add_server(
         *_who(given),
         given["server_id"],
-        name=given.get("server_name"),
+        name=given.get(_ALIAS),
         entry=given.get("entry"),
         variables=tuple(given.get("env_vars", ())),
     )
@@ -127,7 +135,9 @@ _HANDLERS: Final[dict[str, Callable[[Orchestration, Mapping[str, Any]], dict[str
     ),
     "describe_server": lambda service, given: service.describe_server(given["server_id"]),
     "add_server_to_config": _add,
-    "remove_server_from_config": lambda service, given: service.remove_server(*_who(given), given["server_name"]),
+    "remove_server_from_config": lambda service, given: service.remove_server(
+        *_who(given), given.get(_ALIAS, given["server_id"])
+    ),
     "view_draft_config": lambda service, given: service.view_draft(*_who(given)),
     "clear_draft_config": lambda service, given: service.clear_draft(*_who(given)),
     "validate_config": lambda service, given: service.validate(*_who(given), given.get("payload")),
