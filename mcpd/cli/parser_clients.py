@@ -100,6 +100,11 @@ def _publishing(client: _Adder) -> None:
     publish.add_argument(
         "--all", action="store_true", help="every client and profile that was published before or has a draft"
     )
+    publish.add_argument(
+        "--from-installed",
+        action="store_true",
+        help="publish what is installed, although that discards a configuration made of a draft",
+    )
     _profile(publish, None, "default, with --all every one")
     _message(publish)
 

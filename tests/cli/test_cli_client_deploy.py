@@ -234,7 +234,7 @@ def test_publishing_first_drops_nothing_that_was_drafted(machine: Machine) -> No
     machine.install("web")
     ended = machine("deploy", "cursor", "--yes", "--publish")
     assert ended.code == 0
-    assert "'mcpctl client publish cursor' publishes what is installed instead." in ended.err
+    assert "'mcpctl client publish cursor --from-installed' publishes what is installed instead." in ended.err
     assert [*machine.servers()] == ["notes", "second"]
 
 

@@ -57,7 +57,7 @@ def test_a_draft_is_begun_changed_published_and_gone(machine: Machine, monkeypat
     assert done["payload"] == {"mcpServers": {"other": OTHER}}
     config = tools.call("get_config", ask)
     assert {name: done[name] for name in config} == config
-    assert done.keys() - config.keys() == {"published", "warnings"}
+    assert done.keys() - config.keys() == {"published", "dropped", "warnings"}
     assert not machine.json("draft", "show", "cursor")["exists"]
     assert _audit(machine) == [("publish_config", "ok")]
 
@@ -204,7 +204,53 @@ def test_all_is_what_was_published_or_has_a_draft_and_no_draft_is_lost(machine: 
     }
     assert machine.json("show", "amp") == {name: chosen[name] for name in machine.json("show", "amp")}
     assert machine.json("publish", "--all", "--profile", "dev") == {"published": []}
-    assert [*machine.json("publish", "amp")["payload"]["mcpServers"]] == ["notes", "web"]
+    every = machine.json("publish", "--all", "--from-installed")["published"]
+    dropped = {each["client_id"]: each["dropped"] for each in every if each["profile_id"] == "default"}
+    assert dropped == {"amp": ["chosen"], "cursor": [], "zed": []}
+    assert [*machine.json("show", "amp")["payload"]["mcpServers"]] == ["notes", "web"]
+
+
+def test_what_was_made_of_a_draft_is_not_discarded_by_publishing(machine: Machine) -> None:
+    machine.json("draft", "add", "cursor", "notes", "--name", "chosen")
+    chosen = machine.json("publish", "cursor")
+    machine.install("web")
+    for argv in (["publish", "cursor"], ["publish", "cursor", "zed"]):
+        ended = machine(*argv)
+        assert ended.code == 2
+        assert "cursor/default was made of a draft, which publishing what is installed would discard" in ended.err
+        assert "Added web; removed chosen" in ended.err
+        assert "'mcpctl client publish cursor --profile default --from-installed'" in ended.err
+    refused = machine("publish", "cursor", "--json").json
+    assert (refused["error"], refused["details"]["dropped"]) == ("invalid_input", ["chosen"])
+    assert refused["details"]["changes"]["servers_added"] == ["web"]
+    assert machine.json("show", "cursor")["artifact_id"] == chosen["artifact_id"]
+    assert _audit(machine)[-1] == ("publish_config", "refused")
+
+    machine.json("draft", "add", "cursor", "web")
+    assert "has a draft" in machine.refused("publish", "cursor", "--from-installed", code=2)
+    machine.json("draft", "clear", "cursor")
+    done = machine("publish", "cursor", "--from-installed")
+    assert done.code == 0
+    assert f"takes the place of {chosen['artifact_id'][:12]}, which was made of a draft: Added web; removed" in done.err
+    assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["notes", "web"]
+    assert machine.json("publish", "cursor")["published"] is False
+
+
+def test_a_draft_that_is_what_is_installed_stays_a_choice(machine: Machine) -> None:
+    machine.json("draft", "add", "cursor", "notes")
+    machine.json("publish", "cursor")
+    assert machine.json("publish", "cursor")["published"] is False
+    machine.install("web")
+    assert "--from-installed" in machine.refused("publish", "cursor", code=2)
+
+
+def test_what_was_made_of_a_draft_is_not_discarded_either_when_it_cannot_be_verified(machine: Machine) -> None:
+    machine.json("draft", "add", "cursor", "notes", "--name", "chosen")
+    artifact = machine.json("publish", "cursor")["artifact_id"]
+    (machine.tree / f"artifacts/{artifact}.json").write_text("{}")
+    assert "would discard: it cannot be verified" in machine("publish", "cursor").err
+    assert machine("publish", "cursor", "--from-installed").code == 0
+    assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["notes"]
 
 
 def test_one_that_cannot_be_published_stops_no_other(machine: Machine) -> None:

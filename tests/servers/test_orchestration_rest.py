@@ -157,6 +157,19 @@ async def test_a_draft_is_kept_validated_published_and_gone(machine: Machine) ->
         assert answer(await client.call_tool("get_config", WHO))["artifact_id"] == after["artifact_id"]
 
 
+async def test_a_published_draft_is_replaced_by_what_is_installed_only_on_demand(machine: Machine) -> None:
+    entry = {"command": "own", "args": []}
+    async with machine.served() as client:
+        answer(await client.call_tool("add_server_to_config", {"server_id": "own", "entry": entry, **WHO}))
+        chosen = answer(await client.call_tool("publish_config", WHO))
+        refused = refusal(await client.call_tool("publish_config", WHO))
+        assert (refused["error"], refused["details"]["dropped"]) == ("invalid_input", ["own"])
+        assert "from_installed" in refused["message"]
+        assert answer(await client.call_tool("get_config", WHO))["artifact_id"] == chosen["artifact_id"]
+        done = answer(await client.call_tool("publish_config", {"from_installed": True, **WHO}))
+        assert (done["dropped"], [*done["payload"]["mcpServers"]]) == (["own"], ["notes"])
+
+
 async def test_a_server_is_named_alike_where_it_is_added_and_removed(machine: Machine) -> None:
     machine.install("github")
     names = ("add_server_to_config", "remove_server_from_config")

@@ -91,7 +91,8 @@ def _publish_first(args: argparse.Namespace, configurations: Orchestration) -> N
     if not has_news(configurations, args.client, args.profile):
         note(
             f"{args.client}/{args.profile} was made of a draft and there is no newer one;"
-            f" 'mcpctl client publish {args.client}{profile_option(args.profile)}' publishes what is installed instead."
+            f" 'mcpctl client publish {args.client}{profile_option(args.profile)} --from-installed' publishes what is"
+            " installed instead."
         )
         return
     published: Any = configurations.publish(args.client, args.profile, args.message)

@@ -95,12 +95,12 @@ def publish(args: argparse.Namespace) -> int:
     if bool(args.clients) == args.all:
         raise InvalidArgument("name the clients to publish for, or give --all; 'mcpctl client list' shows them")
     configurations = changing(args)
-    wanted = _published_before(configurations, args.profile) if args.all else _named(args)
+    wanted = _published_before(configurations, args) if args.all else _named(args)
     done: list[Any] = []
     failed: list[McpdError] = []
     for client_id, profile_id in wanted:
         try:
-            found: Any = configurations.publish(client_id, profile_id, args.message)
+            found: Any = configurations.publish(client_id, profile_id, args.message, from_installed=args.from_installed)
         except McpdError as error:
             if len(wanted) == 1:
                 raise
@@ -132,7 +132,7 @@ def say_published(found: Any) -> None:
 def has_news(configurations: Orchestration, client_id: str, profile_id: str) -> bool:
     """Whether there may be something to publish: not where that would drop what was published of a draft.
 
-    Only who asks for just that, by publishing for the client, wants that.
+    Only who asks for just that, with --from-installed, wants that.
     """
     if configurations.tree.draft(client_id, profile_id).exists():
         return True
@@ -144,12 +144,16 @@ def _named(args: argparse.Namespace) -> list[tuple[str, str]]:
     return [(client_id, args.profile or DEFAULT_PROFILE) for client_id in dict.fromkeys(args.clients)]
 
 
-def _published_before(configurations: Orchestration, profile: str | None) -> list[tuple[str, str]]:
+def _published_before(configurations: Orchestration, args: argparse.Namespace) -> list[tuple[str, str]]:
     """The clients and profiles that have a release or a draft, if they are known still and there may be news."""
-    places = _places(configurations, profile)
+    places = _places(configurations, args.profile)
+    if args.from_installed:
+        return places
     found = [place for place in places if has_news(configurations, *place)]
     if left := ["/".join(place) for place in places if place not in found]:
-        note(f"Left as they were made of drafts: {', '.join(left)}; name a client to publish what is installed for it.")
+        note(
+            f"Left as they were made of drafts: {', '.join(left)}; --from-installed replaces them by what is installed."
+        )
     return found
 
 

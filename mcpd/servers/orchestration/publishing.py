@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
     from mcpd.servers.orchestration.audit import Audit, Outcome
     from mcpd.servers.orchestration.checks import Checks
-    from mcpd.servers.orchestration.drafts import Drafts
+    from mcpd.servers.orchestration.drafts import Draft, Drafts
     from mcpd.servers.orchestration.family import Family
     from mcpd.servers.orchestration.profiles import Profile
     from mcpd.servers.orchestration.releases import Release, Releases
@@ -160,8 +160,14 @@ class Publishing:
             self.drafts.put(family.id, profile.id, {**payload, SERVERS: entries}, base)
         return self.view(family, profile)
 
-    def publish(self, family: Family, profile: Profile, changelog: str) -> dict[str, JsonValue]:
-        """Sign the draft, or what is installed if there is none, as the newest release."""
+    def publish(
+        self, family: Family, profile: Profile, changelog: str, *, from_installed: bool = False
+    ) -> dict[str, JsonValue]:
+        """Sign the draft, or what is installed if there is none, as the newest release.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.InvalidInput` if that would discard a release made of a draft,
+        unless *from_installed* asks for it, and if there is a draft beside *from_installed*.
+        """
         about: dict[str, JsonValue] = {"client_id": family.id, "profile_id": profile.id}
         outcome: Outcome = "failed"
         details: dict[str, JsonValue] | None = None
@@ -175,20 +181,28 @@ class Publishing:
                 else:
                     payload, source, warnings = draft.payload, FROM_DRAFT, []
                 made = id_of(payload)
+                newest = self._trusted(family, profile)
+                is_curated = draft is None and self.releases.source(family.id, profile.id) == FROM_DRAFT
+                if from_installed:
+                    _refuse_draft(family, profile, draft)
+                elif is_curated:
+                    _keep_curated(family, profile, newest, payload)
+                    source = FROM_DRAFT
                 report = self.checks.report(payload, family, may_be_empty=draft is None)
                 report.require(f"the configuration of {family.id}/{profile.id}", about)
-                newest = self._trusted(family, profile)
                 is_new = newest is None or newest.artifact_id != made or newest.metadata.get("source") != source
                 before = newest.payload if newest is not None else {SERVERS: {}}
-                if is_new and draft is None:
-                    warnings = [*warnings, *_undone(newest)]
+                dropped = _removed(before, payload) if is_curated else []
+                if is_new and is_curated and newest is not None:
+                    old = f"{newest.artifact_id[:12]}, which was made of a draft"
+                    warnings = [*warnings, f"this takes the place of {old}: {_summary(before, payload)}"]
                 if newest is None or is_new:
                     text = changelog.strip() or _summary(before, payload)
                     newest = self._sign(family, profile, payload, source, text)
                 if draft is not None:
                     self.drafts.clear(family.id, profile.id)
             outcome = "ok"
-        except (PolicyViolation, ValidationFailed) as fault:
+        except (PolicyViolation, ValidationFailed, InvalidInput) as fault:
             outcome, details = "refused", fault.members
             raise
         except McpdError as fault:
@@ -201,7 +215,7 @@ class Publishing:
                     details=details,
                 )  # fmt: skip
         warned = [*warnings, *(each.message for each in report.warnings)]
-        return {**newest.to_json(), "published": is_new, "warnings": [*warned]}
+        return {**newest.to_json(), "published": is_new, "dropped": dropped, "warnings": [*warned]}
 
     def _trusted(self, family: Family, profile: Profile) -> Release | None:
         """The newest release; None also if it is not to be trusted any more, and the next one mends that."""
@@ -240,11 +254,34 @@ class Publishing:
         )  # fmt: skip
 
 
-def _undone(newest: Release | None) -> list[str]:
-    """What to say when what is installed takes the place of what somebody made."""
-    if newest is None or newest.metadata.get("source") != FROM_DRAFT:
-        return []
-    return [f"this takes the place of {newest.artifact_id[:12]}, which was made of a draft"]
+def _refuse_draft(family: Family, profile: Profile, draft: Draft | None) -> None:
+    """Refuse to pass over *draft* for what is installed."""
+    if draft is not None:
+        raise InvalidInput(
+            f"{family.id}/{profile.id} has a draft, which from_installed would pass over; publish or clear it first",
+            {"field": "from_installed"},
+        )
+
+
+def _keep_curated(family: Family, profile: Profile, newest: Release | None, payload: dict[str, JsonValue]) -> None:
+    """Refuse to replace *newest*, made of a draft, by another *payload*; None is one that cannot be verified."""
+    if newest is not None and newest.artifact_id == id_of(payload):
+        return
+    details: dict[str, JsonValue] = {"field": "from_installed"}
+    what = "it cannot be verified"
+    if newest is not None:
+        details |= {"dropped": _removed(newest.payload, payload), "changes": diff.compare(newest.payload, payload)}
+        what = _summary(newest.payload, payload)
+    raise InvalidInput(
+        f"{family.id}/{profile.id} was made of a draft, which publishing what is installed would discard: {what}."
+        f" 'mcpctl client publish {family.id} --profile {profile.id} --from-installed' (from_installed: true) does so",
+        details,
+    )
+
+
+def _removed(before: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> list[JsonValue]:
+    """The names of the servers that *after* lacks, sorted."""
+    return [*sorted(_entries(before).keys() - _entries(after).keys())]
 
 
 def _refuse_faults(family: Family, profile: Profile, name: str, entry: JsonValue) -> None:

@@ -109,6 +109,11 @@ class Releases:
         """Return whether the artifact is listed as published for exactly this client and profile."""
         return any(entry.artifact_id == artifact_id for entry in self._entries(client_id, profile_id))
 
+    def source(self, client_id: str, profile_id: str) -> str | None:
+        """Return what the newest release says it was made from, without verifying it; None if there is none."""
+        entries = self._entries(client_id, profile_id)
+        return entries[0].source if entries else None
+
     def history(self, client_id: str, profile_id: str) -> list[Published]:
         """All releases, the newest first, also those whose key has expired.
 

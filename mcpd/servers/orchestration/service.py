@@ -244,17 +244,28 @@ class Orchestration:
         report = self.checks.report(payload, family, may_be_empty=generated)
         return {"client_id": client_id, "profile_id": profile_id, **report.to_json()}
 
-    def publish(self, client_id: str, profile_id: str = DEFAULT_PROFILE, changelog: str = "") -> dict[str, JsonValue]:
+    def publish(
+        self,
+        client_id: str,
+        profile_id: str = DEFAULT_PROFILE,
+        changelog: str = "",
+        *,
+        from_installed: bool = False,
+    ) -> dict[str, JsonValue]:
         """Sign the draft, or what is installed if there is none, as the newest release.
 
-        Returns :meth:`get_config` with ``published`` (false if nothing has changed) and ``warnings``. Raises
+        What is installed replaces a release that was made of a draft only if it is asked for with *from_installed*.
+
+        Returns :meth:`get_config` with ``published`` (false if nothing has changed), ``dropped`` (the servers that a
+        replaced draft had) and ``warnings``. Raises :class:`~mcpd.servers.orchestration.faults.InvalidInput` for a
+        release that would be discarded, and for a draft beside *from_installed*,
         :class:`~mcpd.servers.orchestration.faults.ValidationFailed`,
         :class:`~mcpd.servers.orchestration.faults.PolicyViolation`,
         :class:`~mcpd.servers.orchestration.faults.SignatureFault`, and what writing raises.
         """
         known = self._known(client_id, profile_id)
         self._require_writable()
-        return self._publishing.publish(*known, changelog)
+        return self._publishing.publish(*known, changelog, from_installed=from_installed)
 
     def check_deploy(self, release: Release) -> None:
         """Check what is to be put into a client's file, whose signature was verified when it was read.

@@ -141,7 +141,9 @@ _HANDLERS: Final[dict[str, Callable[[Orchestration, Mapping[str, Any]], dict[str
     "view_draft_config": lambda service, given: service.view_draft(*_who(given)),
     "clear_draft_config": lambda service, given: service.clear_draft(*_who(given)),
     "validate_config": lambda service, given: service.validate(*_who(given), given.get("payload")),
-    "publish_config": lambda service, given: service.publish(*_who(given), given.get("changelog", "")),
+    "publish_config": lambda service, given: service.publish(
+        *_who(given), given.get("changelog", ""), from_installed=given.get("from_installed", False)
+    ),
     "deploy_config": lambda service, given: steps.deploy(service, *_who(given), given.get("artifact_id")),
     "drift_config": lambda service, given: steps.drift(service, *_who(given)),
     "undo_config": lambda service, given: steps.undo(service, *_who(given)),
