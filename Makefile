@@ -74,9 +74,9 @@ install_map = DESTDIR='$(DESTDIR)' prefix='$(prefix)' libexecdir='$(libexecdir)'
 	docdir='$(docdir)' zshcompletiondir='$(zshcompletiondir)' python='$(python)' privileged_group='$(privileged_group)' packaging/install.sh
 
 install:
-	@$(install_map) python files
+	@$(install_map) python share files
 
-# Without the Python package, for what installs that by itself.
+# Without the Python package, for what installs that by itself, and without what packaging/servers.sh brings.
 install-files:
 	@$(install_map) files
 

@@ -175,18 +175,23 @@ def exported(paths: Paths) -> dict[str, str]:
 
 
 def _vendor(root: Path) -> Path:
-    """Where the package is installed by itself, or runs from its source, what it brings is beside it."""
+    """Where the system has none and the package is installed by itself, or runs from its source, it is beside that."""
     there = _override(VENDOR_VARIABLE, root / "usr/share/mcp/servers")
-    if _is_directory(there) or root != Path("/"):
+    is_named = bool(os.environ.get(VENDOR_VARIABLE)) and os.path.isdir(there)  # noqa: PTH112 - pathlib raises for that
+    if is_named or _has_entries(there) or root != Path("/"):
         return there
     package = Path(__file__).parent
     brought = (package / "share/servers", package.parent / "data/share/servers")
-    return next((path for path in brought if _is_directory(path)), there)
+    return next((path for path in brought if _has_entries(path)), there)
 
 
-def _is_directory(path: Path) -> bool:
-    """Whether *path* is one; what this user may not look into is as good as none."""
-    return os.path.isdir(path)  # noqa: PTH112 - pathlib raises for that until Python 3.14
+def _has_entries(path: Path) -> bool:
+    """Whether *path* is a directory with something in it that this user may see."""
+    try:
+        with os.scandir(path) as entries:
+            return any(entries)
+    except OSError:
+        return False
 
 
 def make_private(path: Path) -> None:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # Put everything at its place below DESTDIR: the only map of what lies where. The Makefile sets the variables.
 #   packaging/install.sh python   the package mcpd, where nothing else (pip, pybuild) has put it
+#   packaging/install.sh share    the manifests of the bundled servers, the scripts with their map, and the ensembles
 #   packaging/install.sh files    everything else
 set -eu
 cd "$(dirname "$0")/.."
@@ -95,11 +96,17 @@ install_files() {
     put_all "$docdir/how-to" docs/how-to/*.md
 }
 
+install_share() {
+    (cd data/share && find . -type f ! -path '*/__pycache__/*') | while read -r file; do
+        put 644 "data/share/$file" "$share/mcp/$file"
+    done
+}
+
 for part; do
     case $part in
-    python | files) "install_$part" ;;
+    python | share | files) "install_$part" ;;
     *)
-        echo "usage: packaging/install.sh [python] [files]" >&2
+        echo "usage: packaging/install.sh [python] [share] [files]" >&2
         exit 2
         ;;
     esac

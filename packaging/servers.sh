@@ -8,7 +8,7 @@ set -eu
 wheels=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
 python=${python:-/usr/bin/python3}
-prefix=${prefix:-/usr}
+export prefix=${prefix:-/usr}
 pythondir=${pythondir:-$prefix/lib/python3/dist-packages}
 
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -24,28 +24,7 @@ printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = %s\n' "
 # The bundled servers use mcpd's models; the rest of the system's Python packages stay out.
 ln -sfn "$pythondir/mcpd" "$site/mcpd"
 
-share=$DESTDIR$prefix/share/mcp
-for manifest in data/share/servers/*/manifest.json; do
-    install -D -m 644 "$manifest" "$share/servers/$(basename "$(dirname "$manifest")")/manifest.json"
-done
-for script in data/scripts/*; do
-    [ ! -f "$script" ] || install -D -m 644 "$script" "$share/scripts/$(basename "$script")"
-done
-(cd data/share && find ensembles -type f ! -path '*/__pycache__/*') | while read -r file; do
-    install -D -m 644 "data/share/$file" "$share/$file"
-done
-# The map names transforms by their content, which lies in cas/.
-PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=. "$root/bin/python" -c '
-import sys
-from pathlib import Path
-
-from mcpd.model import dump_json
-from mcpd.store.generator import build
-
-source, share = map(Path, sys.argv[1:])
-(share / "mcps.json").write_bytes(dump_json(build(source, share / "cas").map))
-' data/mcps.source.json "$share"
-chmod -R u=rwX,go=rX "$share/cas" "$share/mcps.json"
+packaging/install.sh share
 
 mkdir -p "$DESTDIR$prefix/bin"
 program() { # program NAME MODULE, with its page

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,17 @@ def test_looking_for_paths_makes_none(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     from_environment()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_directory_of_the_system_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(path: Path) -> Path:
+        return tmp_path if path == Path("/usr/share/mcp/servers") else path
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: scandir(nothing(path)))
+    assert from_environment().vendor == Path(__file__).parents[2] / "data/share/servers"
+    (tmp_path / "com.example.one").mkdir()
+    assert from_environment().vendor == Path("/usr/share/mcp/servers")
 
 
 def test_what_cannot_be_looked_at_is_as_good_as_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,13 +104,13 @@ def test_the_transform_makes_tools(tmp_path: Path) -> None:
 
 def test_what_is_shipped_is_what_is_said_to_be(tmp_path: Path) -> None:
     data = Path(__file__).parents[3] / "data"
-    names = sorted(path.stem for path in (data / "scripts").iterdir() if path.is_file())
+    names = sorted(path.stem for path in (data / "share/scripts").iterdir() if path.is_file())
     *first, last = (f"`{name}`" for name in names)
     assert f"{', '.join(first)} and {last} come along" in TEXT
     (entry,) = json.loads(block("json", '"filters"')).values()
     transform = write(tmp_path / "cas", (data / "transforms/jq_tools.py").read_bytes())
     found = described(
-        tmp_path, ".py", (data / "scripts/jq.py").read_text(), tools_transform_cid=f"cid://{transform}", **entry
+        tmp_path, ".py", (data / "share/scripts/jq.py").read_text(), tools_transform_cid=f"cid://{transform}", **entry
     )
     assert found["problems"] == []
     assert "emails" in {tool["name"] for tool in found["tools"]}

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from types import ModuleType
 
-SCRIPTS = Path(__file__).parents[3] / "data/scripts"
+SCRIPTS = Path(__file__).parents[3] / "data/share/scripts"
 needs_jq = pytest.mark.skipif(which("jq") is None, reason="jq is not installed")
 
 
