@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 REVISIONS: Final = (*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS)
 """The revisions of MCP that are spoken, oldest first."""
+ERROR_META: Final = "org.mcpd/error"
+"""The key of the error in the ``_meta`` of a result."""
 RESOURCE_NOT_FOUND: Final = -32002
 """Until revision 2026-07-28, in which it is -32602."""
 
@@ -200,6 +202,16 @@ def complete(result: dict[str, Any]) -> dict[str, Any]:
             "what was to be sent holds half a surrogate pair, which is no character, or is nested too deeply"
         ) from error
     return {**result, "resultType": "complete"}
+
+
+def failed(fault: McpdError, code: int) -> dict[str, Any]:
+    """Return the result of a tool that failed: the message for the model, the whole error in ``_meta``.
+
+    Raises as :func:`complete` does.
+    """
+    error = {"code": code, "message": fault.message, **(fault.data or {})}
+    content = [{"type": "text", "text": fault.message}]
+    return complete({"content": content, "isError": True, "_meta": {ERROR_META: error}})
 
 
 def hush() -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.workstation_parts import ERAS, REPOSITORY, SERVER, SLOW, WorkstationRig, answer, happens, refused
+from tests.e2e.workstation_parts import ERAS, REPOSITORY, SERVER, SLOW, WorkstationRig, answer, happens
+from tests.servers.failures import refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,10 +103,10 @@ async def test_A_25_A_26_A_27_A_28_the_codes_of_the_seed(rig: WorkstationRig, wa
         ]
         await happens(lambda: not rig.commands())
     assert [error.code for error in errors] == [-32601, -32602, -32602, -32603, -32603, -32000]
-    assert [error.message.split(":")[0] for error in errors] == [
-        "Method not found", "Invalid params", "Invalid params", "Internal error", "Internal error",
-        "Tool execution timeout after 1 s",
-    ]  # fmt: skip
+    assert [error.form for error in errors] == ["json-rpc"] * 3 + ["result"] * 2 + ["json-rpc"]
+    assert [error.message.split(":")[0] for error in errors[:3]] == ["Method not found"] + ["Invalid params"] * 2
+    assert errors[3].message == f"{rig.src}/nothing does not exist"
+    assert errors[5].message == "Tool execution timeout after 1 s"
     assert errors[3].data == {"tool": "filesystem_read", "error": "NotFound"}
     assert "begun" in errors[5].data["output"]
 

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx2
-import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.exceptions import MCPError
 
 from tests.e2e.script_parts import ScriptRig
 from tests.rig import BIN, PATIENCE
@@ -139,10 +137,3 @@ async def answer(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     assert result.structured_content is not None
     found: dict[str, Any] = result.structured_content
     return found
-
-
-async def refused(client: Client, tool: str, **arguments: Any) -> Any:
-    """The JSON-RPC error of a call."""
-    with pytest.raises(MCPError) as caught:
-        await client.call_tool(tool, arguments)
-    return caught.value.error

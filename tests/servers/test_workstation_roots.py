@@ -6,15 +6,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp.shared.exceptions import MCPDeprecationWarning
 from mcp_types import ListRootsResult, Root
 
+from tests.servers.failures import refused
 from tests.servers.workstation_harness import ERAS, Desk
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from mcp import Client
 
 
 @pytest.fixture
@@ -23,13 +22,6 @@ def desk(tmp_path: Path) -> Desk:
     made = Desk(tmp_path)
     (made.root / "file").write_text("file contents here")
     return made
-
-
-async def refused(client: Client, name: str, **arguments: Any) -> Any:
-    """The JSON-RPC error of a call."""
-    with pytest.raises(MCPError) as caught:
-        await client.call_tool(name, arguments)
-    return caught.value.error
 
 
 def answering(uris: list[str]) -> Any:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from mcp.shared.exceptions import MCPError
 
+from tests.servers.failures import refused
 from tests.servers.workstation_harness import ERAS, PROGRAM, Desk, gone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp import Client
 
 GROUPS = {
     "filesystem": ["read", "write", "edit", "list", "tree", "search", "stat", "mkdir", "move", "delete"],
@@ -35,13 +34,6 @@ def desk(tmp_path: Path) -> Desk:
     made = Desk(tmp_path)
     (made.root / "file").write_text("file contents here")
     return made
-
-
-async def refused(client: Client, name: str, **arguments: Any) -> Any:
-    """The JSON-RPC error of a call."""
-    with pytest.raises(MCPError) as caught:
-        await client.call_tool(name, arguments)
-    return caught.value.error
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -94,11 +86,12 @@ async def test_A_25_A_26_A_27_the_codes_of_the_seed(desk: Desk, mode: str) -> No
         outside = await refused(client, "filesystem_read", path=str(desk.outside / "secret"))
     assert (unknown.code, unknown.message.split(":")[0]) == (-32601, "Method not found")
     assert (invalid.code, invalid.message.split(":")[0]) == (-32602, "Invalid params")
-    assert (failed.code, failed.message.split(":")[0]) == (-32603, "Internal error")
-    assert outside.code == -32603
+    assert (unknown.form, invalid.form) == ("json-rpc", "json-rpc")
+    assert (failed.form, failed.code) == ("result", -32603)
+    assert (outside.form, outside.code) == ("result", -32603)
     assert "filesystem/format" in unknown.message
     assert "path" in invalid.message
-    assert f"{desk.root}/nothing does not exist" in failed.message
+    assert failed.message == f"{desk.root}/nothing does not exist"
     assert str(desk.root) in outside.message
     assert failed.data == {"tool": "filesystem_read", "error": "NotFound"}
 
@@ -146,7 +139,22 @@ async def test_C_4_C_5_C_6_errors_as_results(desk: Desk, mode: str) -> None:
 MAKEFILE = "all:\n\t@echo begun; touch begun; (setsid sleep 600 &); sleep 600\ntest:\n\t@echo fine\n"
 
 
-@pytest.mark.parametrize("mapping", ["json-rpc", "tool-result"])
+@pytest.mark.parametrize("mode", ERAS)
+async def test_errors_are_of_json_rpc_alone_where_that_is_configured(desk: Desk, mode: str) -> None:
+    async with desk.started("--error-mapping", "json-rpc", mode=mode) as client:
+        failures = [
+            await refused(client, "filesystem/format"),
+            await refused(client, "filesystem_read"),
+            await refused(client, "filesystem_read", path="nothing"),
+        ]
+    assert [(each.form, each.code, each.message.split(":")[0]) for each in failures] == [
+        ("json-rpc", -32601, "Method not found"),
+        ("json-rpc", -32602, "Invalid params"),
+        ("json-rpc", -32603, "Internal error"),
+    ]
+
+
+@pytest.mark.parametrize("mapping", ["mcp", "json-rpc", "tool-result"])
 async def test_A_6_A_28_C_7_a_call_that_takes_too_long(desk: Desk, mapping: str) -> None:
     (desk.root / "Makefile").write_text(MAKEFILE)
     async with desk.started("--error-mapping", mapping) as client:
@@ -194,15 +202,13 @@ async def test_progress_of_a_build(desk: Desk) -> None:
 
 async def test_A_19_too_many_calls_are_refused_with_when_to_try_again(desk: Desk) -> None:
     async with desk.started("--rate", "2") as client:
-        results = await asyncio.gather(
-            *(client.call_tool("filesystem_read", {"path": "file"}) for _ in range(12)), return_exceptions=True
-        )
-        errors = [each.error for each in results if isinstance(each, MCPError)]
+        results = await asyncio.gather(*(client.call_tool("filesystem_read", {"path": "file"}) for _ in range(12)))
+        errors = [(each.meta or {})["org.mcpd/error"] for each in results if each.is_error]
         assert 5 <= len(errors) <= 6
         for error in errors:
-            assert error.code == -32005
-            assert 0 < error.data["retry_after"] <= 0.5
-        await asyncio.sleep(max(error.data["retry_after"] for error in errors))
+            assert error["code"] == -32005
+            assert 0 < error["retry_after"] <= 0.5
+        await asyncio.sleep(max(error["retry_after"] for error in errors))
         assert not (await client.call_tool("filesystem_read", {"path": "file"})).is_error
     assert sum(line.get("held_back", 0) for line in desk.audit) == len(errors)
 
@@ -294,7 +300,7 @@ async def test_an_image_is_one(desk: Desk) -> None:
         (["--call-timeout", "7201"], "call_timeout is '7201'; it can be from 1 to 7200"),
         (["--allow-network=perhaps"], "allow_network is 'perhaps'; it can be true, false"),
         (["--tool-name-style", "camel"], "tool_name_style is 'camel'; it can be underscore, slash, dot"),
-        (["--error-mapping", "none"], "error_mapping is 'none'; it can be json-rpc, tool-result"),
+        (["--error-mapping", "none"], "error_mapping is 'none'; it can be mcp, json-rpc, tool-result"),
     ],
 )
 async def test_what_cannot_be_configured_is_what_every_tool_says(desk: Desk, arguments: list[str], says: str) -> None:

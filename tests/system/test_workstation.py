@@ -47,7 +47,7 @@ def answer(machine: Machine, tool: str, **arguments: Any) -> dict[str, Any]:
 def refused(machine: Machine, tool: str, **arguments: Any) -> str:
     done = call(machine, tool, **arguments)
     assert done.returncode != 0, done.stdout
-    return done.stderr
+    return done.stdout + done.stderr
 
 
 @pytest.fixture

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.jail import Jail
 
 NAME: Final = "mcp-workstation"
-ERROR_META: Final = "org.mcpd/error"
-"""Where the error is in a result's ``_meta`` (design §9)."""
 _INSTRUCTIONS: Final = (
     "Files, git and builds of the user's projects, within the directories that the user has configured. Paths are"
     " absolute, or relative to the first of them; filesystem_list without a path shows what is there."
@@ -53,7 +51,9 @@ _TITLES: Final = {
     -32603: "Internal error",
     -32005: "Too many requests",
 }
-"""What seed 003 says of each code; a time-out's message is its own (A-25…A-28)."""
+"""The beginning of the message of each JSON-RPC error; a time-out's message is its own."""
+_OF_PROTOCOL: Final = frozenset({UnknownMethod.jsonrpc_code, InvalidArgument.jsonrpc_code})
+"""Codes of calls whose tool was not run."""
 
 log = logging.getLogger(NAME)
 
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how names of tools are listed; all are understood",
     )
     parser.add_argument(
-        "--error-mapping", default=ErrorMapping.JSON_RPC, metavar=mappings, help="what becomes of errors"
+        "--error-mapping", default=ErrorMapping.MCP, metavar=mappings, help="the form in which clients get errors"
     )
     parser.add_argument("--rate", default="20", metavar="N", help="calls a second; three times as many at once")
     parser.add_argument(
@@ -238,15 +238,15 @@ class Handlers:
             return self._failed(params.name, fault)
 
     def _failed(self, name: str, fault: McpdError) -> Any:
-        """A fault as the settings want it; a time-out always is a JSON-RPC error (C-7)."""
+        """Return the result for *fault*, or raise the JSON-RPC error, as the settings want it."""
         code = _code(fault)
-        message = f"{_TITLES[code]}: {fault.message}" if code in _TITLES else fault.message
-        said = {"tool": name, "error": fault.word, **(fault.data or {})}
-        if self._settings.error_mapping is ErrorMapping.JSON_RPC or code == TimedOut.jsonrpc_code:
-            raise MCPError(code, message, said) from fault
-        content = [{"type": "text", "text": fault.message}]
-        meta = {ERROR_META: {"code": code, "message": message, **said}}
-        return sdk.complete({"content": content, "isError": True, "_meta": meta})
+        fault.data = {"tool": name, "error": fault.word, **(fault.data or {})}
+        mapping = self._settings.error_mapping
+        is_protocol = mapping is ErrorMapping.JSON_RPC or (mapping is ErrorMapping.MCP and code in _OF_PROTOCOL)
+        if is_protocol or code == TimedOut.jsonrpc_code:
+            message = f"{_TITLES[code]}: {fault.message}" if code in _TITLES else fault.message
+            raise MCPError(code, message, fault.data) from fault
+        return sdk.failed(fault, code)
 
     async def _jail(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Jail:
         if not _has_roots(ctx):

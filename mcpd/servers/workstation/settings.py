@@ -23,12 +23,14 @@ class ToolNameStyle(StrEnum):
 
 
 class ErrorMapping(StrEnum):
-    """What becomes of an error of a tool (C-4…C-6)."""
+    """The form in which a client gets errors; a time-out always is a JSON-RPC error."""
 
+    MCP = "mcp"
+    """A JSON-RPC error for a tool or arguments that cannot be used; a result with ``isError`` if the tool failed."""
     JSON_RPC = "json-rpc"
-    """A JSON-RPC error, as seed 003 has it."""
+    """JSON-RPC errors only."""
     TOOL_RESULT = "tool-result"
-    """A result with ``isError``."""
+    """Results with ``isError`` only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Settings:
     commands_write_git: bool = False
     """Whether ci tools may change git directories, which are read-only for them otherwise."""
     tool_name_style: ToolNameStyle = ToolNameStyle.UNDERSCORE
-    error_mapping: ErrorMapping = ErrorMapping.JSON_RPC
+    error_mapping: ErrorMapping = ErrorMapping.MCP
     rate: float = 20.0
     """Calls a second, of which :attr:`burst` may come at once."""
     burst: int = 60
