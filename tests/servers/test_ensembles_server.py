@@ -8,18 +8,17 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from jsonschema import Draft202012Validator
-from mcp.shared.exceptions import MCPError
 
 from tests.servers.ensembles_harness import ERAS, PAIR, UPPER, Room, happens, invoked
+from tests.servers.failures import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcp import Client
 
 NAMES = ["invoke", "update_ensemble", "analyze_execution", "validate_ensemble", "resume_execution"]
 SEED = {
@@ -52,13 +51,6 @@ def room(tmp_path: Path) -> Room:
     made.put(PAIR)
     made.put(HALF)
     return made
-
-
-async def refused(client: Client, name: str, **arguments: Any) -> Any:
-    """The JSON-RPC error of a call."""
-    with pytest.raises(MCPError) as caught:
-        await client.call_tool(name, arguments)
-    return caught.value.error
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -169,6 +161,9 @@ async def test_l19_codes_of_faults(room: Room, mode: str) -> None:
         wrong = await refused(client, "invoke", ensemble_name="wrong", input="x")
         artifact = await refused(client, "analyze_execution", artifact_id="pair/20200101-000000-000")
     assert [each.code for each in (unknown_tool, missing, odd, unknown, wrong, artifact)] == [-32602] * 6
+    assert [each.form for each in (unknown_tool, missing, odd, unknown, wrong, artifact)] == ["json-rpc"] + [
+        "result"
+    ] * 5
     assert "Unknown tool: format" in unknown_tool.message
     assert "the argument 'input' is missing" in missing.message
     assert "output_format" in odd.message

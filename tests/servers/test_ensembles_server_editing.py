@@ -7,9 +7,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mcp.shared.exceptions import MCPError
 
 from tests.servers.ensembles_harness import ERAS, PAIR, Room, read
+from tests.servers.failures import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,10 +110,9 @@ async def test_l8_what_would_leave_a_fault_is_refused(
     room: Room, mode: str, changes: dict[str, Any], says: str
 ) -> None:
     async with room.started(mode=mode) as client:
-        with pytest.raises(MCPError) as caught:
-            await updated(client, changes=changes, dry_run=False)
-    assert caught.value.error.code == -32602
-    assert says in caught.value.error.message
+        failure = await refused(client, "update_ensemble", ensemble_name="pair", changes=changes, dry_run=False)
+    assert failure.code == -32602
+    assert says in failure.message
     assert (room.base / "ensembles/pair.yaml").read_text() == PAIR
     assert len(list((room.base / "ensembles").iterdir())) == 1
 
@@ -131,7 +130,6 @@ async def test_what_comes_along_is_never_changed(room: Room) -> None:
     given = {"ensemble_name": "shipped/text-statistics", "changes": {"remove_agents": ["statistics"]}}
     async with room.started() as client:
         shown = await client.call_tool("update_ensemble", given)
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool("update_ensemble", {**given, "dry_run": False})
+        failure = await refused(client, "update_ensemble", **given, dry_run=False)
     assert (shown.structured_content or {})["changed"] is True
-    assert "copy it" in caught.value.error.message
+    assert "copy it" in failure.message

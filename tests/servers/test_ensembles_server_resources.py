@@ -11,6 +11,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 from tests.servers.ensembles_harness import ERAS, PAIR, UPPER, Room, invoked, read
+from tests.servers.failures import refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -274,9 +275,7 @@ async def test_c32_what_a_project_brings_is_no_run_of_anothers_ensemble(room: Ro
         listed = await all_uris(client)
         runs = await read(client, "llm-orc://artifacts/code-review")
         for artifact in ("code-review/99991231-235959-999", "code-review/latest", "pair/99991231-235959-999"):
-            with pytest.raises(MCPError) as caught:
-                await client.call_tool("resume_execution", {"artifact_id": artifact})
-            assert caught.value.error.data["error"] == "NotFound"
+            assert (await refused(client, "resume_execution", artifact_id=artifact)).data["error"] == "NotFound"
     assert latest["id"] == answer["artifact_id"]
     assert runs["total"] == 0
     assert [uri for uri in listed if "/artifacts/" in uri] == ["llm-orc://artifacts/pair"]
@@ -313,6 +312,5 @@ async def test_c32_runs_of_a_shadowed_ensemble_have_its_whole_name(room: Room) -
 async def test_an_ensemble_in_a_circle_is_refused_with_file_and_line(room: Room) -> None:
     file = room.put(CIRCLE)
     async with room.started() as client:
-        with pytest.raises(MCPError) as caught:
-            await client.call_tool("invoke", {"ensemble_name": "circle", "input": "x"})
-    assert f"{file}:3" in caught.value.error.message
+        failure = await refused(client, "invoke", ensemble_name="circle", input="x")
+    assert f"{file}:3" in failure.message

@@ -243,16 +243,18 @@ class Handlers:
         return sdk.complete({"tools": tools.offered()})
 
     async def call_tool(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
-        """``tools/call``: a run that could not start is an error, and what has failed in one is in its result."""
-        self._check()
+        """``tools/call``: whatever fails is a result with ``isError``; only an unknown tool is a JSON-RPC error."""
+        if params.name not in tools.TOOLS:
+            raise InvalidArgument(f"Unknown tool: {printable(params.name)}")
         try:
+            self._check()
             async with Progress(ctx, KEEP) as report, Messages(ctx, self._levels, KEEP) as say:
                 call = tools.Call(self._service, report, say)
                 with during(_request(ctx)):
                     return sdk.complete(await tools.call_tool(call, params.name, params.arguments or {}))
         except McpdError as fault:
             fault.data = {"tool": params.name, "error": fault.word, **(fault.data or {})}
-            raise
+            return sdk.failed(fault, fault.jsonrpc_code)
 
     async def list_resources(self, _ctx: sdk.Context, params: types.PaginatedRequestParams | None) -> Any:
         """``resources/list``."""

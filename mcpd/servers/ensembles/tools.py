@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mcpd.errors import InvalidArgument
-from mcpd.model import printable
 from mcpd.servers.checking import checked, validator_of
 from mcpd.servers.ensembles.artifacts.entries import rounded
 from mcpd.servers.ensembles.artifacts.execution import plain
@@ -121,12 +120,10 @@ def offered() -> list[dict[str, Any]]:
 async def call_tool(call: Call, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The result of the tool *name*, as ``tools/call`` answers.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for a tool that there is not and arguments that its schema refuses,
-    and what the service raises.
+    Raises :class:`KeyError` for an unknown tool, :class:`~mcpd.errors.InvalidArgument` for arguments that its schema
+    refuses, and what the service raises.
     """
-    tool = TOOLS.get(name)
-    if tool is None:
-        raise InvalidArgument(f"Unknown tool: {printable(name)}")
+    tool = TOOLS[name]
     given = await asyncio.to_thread(checked, tool, _renamed(tool, arguments))
     answer = await tool.run(call, given)
     return await asyncio.to_thread(_told, answer)
