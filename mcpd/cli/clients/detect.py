@@ -60,10 +60,15 @@ def detect(families: Iterable[Family], home: Path, environ: Mapping[str, str]) -
             file = client_file(family, home, environ)
         except NotSupported:
             continue
-        programs = _programs(family, environ)
-        if is_there(file) or programs or any(map(is_there, family.linux_directories(home, environ))):
-            found.append(_looked_at(family, file, programs))
+        if is_installed(family, home, environ):
+            found.append(_looked_at(family, file, _programs(family, environ)))
     return found
+
+
+def is_installed(family: Family, home: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether a file, a directory or a program of *family* is there."""
+    places = [*family.linux_locations(home, environ), *family.linux_directories(home, environ)]
+    return any(map(is_there, places)) or bool(_programs(family, environ))
 
 
 def _programs(family: Family, environ: Mapping[str, str]) -> tuple[str, ...]:

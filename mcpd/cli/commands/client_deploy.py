@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli import bridge_tcp, prompt
+from mcpd.cli import bridge_tcp, prompt, tool_names
 from mcpd.cli.client_machine import Machine
 from mcpd.cli.client_output import print_diff
 from mcpd.cli.client_runtime import artifact_of, draft_note, profile_option, scope, stale_note
@@ -52,7 +52,10 @@ def deploy(args: argparse.Namespace) -> int:
     if follows and not args.dry_run:
         machine.configurations.renewed(args.client, args.profile)
     release = _checked(machine, args)
-    entries = _written(machine, family, _entries(release.payload if upcoming is None else upcoming))
+    entries = _entries(release.payload if upcoming is None else upcoming)
+    for warning in tool_names.warnings(args, machine.configurations.servers, family, entries):
+        warn(warning.message)
+    entries = _written(machine, family, entries)
     plan = machine.deployments.plan(family, machine.file(family, args.file), entries, take_over=args.take_over)
     if not args.json:
         _show_plan(args, machine, plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mcpd.cli import tool_names
 from mcpd.cli.client_output import print_changes, print_findings, servers_table
 from mcpd.cli.client_runtime import changing, explained, profile_option, service, short
 from mcpd.cli.given import origin, read_input
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from mcpd.model import JsonValue
     from mcpd.servers.orchestration.service import Orchestration
+    from mcpd.servers.orchestration.validation import Finding
 
 
 def show_draft(args: argparse.Namespace) -> int:
@@ -77,7 +79,9 @@ def clear_draft(args: argparse.Namespace) -> int:
 def validate(args: argparse.Namespace) -> int:
     """``mcpctl client validate``; 1 if something is wrong. JSON: what the tool ``validate_config`` gives."""
     payload = _json(args.file) if args.file is not None else None
-    found: Any = service(args).validate(args.client, args.profile, payload)
+    configurations = service(args)
+    found: Any = configurations.validate(args.client, args.profile, payload)
+    found["warnings"] += [each.to_json() for each in _tool_warnings(args, configurations, payload)]
     if args.json:
         write_json(found)
     else:
@@ -85,6 +89,17 @@ def validate(args: argparse.Namespace) -> int:
         if found["valid"]:
             write(f"{args.client}/{args.profile} can be published and deployed.")
     return 0 if found["valid"] else EXIT_FAILED
+
+
+def _tool_warnings(args: argparse.Namespace, configurations: Orchestration, payload: JsonValue) -> list[Finding]:
+    """Return the warnings of tool names in *payload*, else in what was validated instead."""
+    if payload is None:
+        draft = configurations.drafts.get(args.client, args.profile)
+        made = draft if draft is not None else configurations.generated(args.client, args.profile)
+        payload = made.payload
+    entries = payload.get("mcpServers") if isinstance(payload, dict) else None
+    family = configurations.families.get(args.client)
+    return tool_names.warnings(args, configurations.servers, family, entries if isinstance(entries, dict) else {})
 
 
 def publish(args: argparse.Namespace) -> int:

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mcpd import __version__
-from mcpd.cli import bridge_tcp
+from mcpd.cli import bridge_tcp, tool_names
 from mcpd.cli.catalogue_checks import key_checks, source_checks
 from mcpd.cli.checks import Check, local_checks
+from mcpd.cli.clients.detect import is_installed
 from mcpd.cli.mcps_checks import map_checks
 from mcpd.cli.output import clean, coloured, write, write_json
 from mcpd.cli.overrides import unit_checks
@@ -21,6 +23,8 @@ from mcpd.cli.system_checks import installed, name_check, service_checks
 from mcpd.cli.units import BOOTED
 from mcpd.errors import EXIT_FAILED, McpdError
 from mcpd.paths import Scope, from_environment
+from mcpd.servers.orchestration.families import Families
+from mcpd.servers.orchestration.servers import Servers
 from mcpd.store import Store
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ async def doctor(args: argparse.Namespace) -> int:
     of_bus, servers = await _bus_checks(args, off=off)
     checks += of_bus
     checks += await asyncio.to_thread(lambda: list(map_checks(paths, scope, servers, deep=True)))
+    if servers:
+        checks += await _name_checks(args, paths, scope)
     if args.json:
         write_json({"checks": [asdict(check) for check in checks]})
     else:
@@ -56,6 +62,26 @@ def _machine_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
     yield from key_checks(paths, scope)
     yield from bridge_tcp.checks(paths, scope)
     yield from _unit_checks(paths, scope)
+
+
+async def _name_checks(args: argparse.Namespace, paths: Paths, scope: Scope) -> list[Check]:
+    """Warn of tools that the clients on this machine refuse for their names."""
+    families = [
+        family
+        for family in Families.of(paths, scope).all()
+        if family.tools is not None and is_installed(family, paths.home, os.environ)
+    ]
+    if not families:
+        return []
+    servers = Servers(paths, scope)
+    usable = [server.id for server in servers.all().values() if not (server.problem or server.entry.disabled)]
+    tools = await tool_names.listed(args, servers, usable)
+    return [
+        Check("tool names", "warn", f"{server_id}: {refusal}", tool_names.ADVICE)
+        for server_id, names in tools.items()
+        for family in families
+        if (refusal := tool_names.refusal(family, server_id, names))
+    ]
 
 
 def _unit_checks(paths: Paths, scope: Scope) -> Iterator[Check]:

@@ -7,7 +7,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,6 +157,28 @@ class File(Part):
     project: Line | None = None
 
 
+class Tools(Part):
+    """The names of tools that the client accepts; it leaves out the others, or all tools of their server."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] = ".*"
+    """A regular expression that matches whole names as the server lists them."""
+    prefix: Annotated[str, Field(max_length=64)] = ""
+    """The text that the client puts before a name, with ``{server}`` for the name of the server."""
+    max_length: Annotated[int, Field(ge=1)] | None = None
+    """Characters of the name with :attr:`prefix`."""
+    source: Annotated[str, Field(pattern=r"^https://[^\s\x00-\x1f\x7f]+$")]
+    """The page that says so."""
+
+    @field_validator("name")
+    @classmethod
+    def _regular(cls, name: str) -> str:
+        try:
+            re.compile(name)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return name
+
+
 class Description(Part):
     """A whole data file."""
 
@@ -171,6 +193,7 @@ class Description(Part):
     file: File
     detect: Detect = Detect()
     limitations: Limitations = Limitations()
+    tools: Tools | None = None
     expansion: Expansion | None = None
     stdio: Stdio = Stdio()
     http: Remote | None = None

@@ -16,7 +16,7 @@ from mcpd.servers.orchestration.description import PLACE, SYSTEMS, VARIABLE, Des
 from mcpd.servers.orchestration.faults import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mcpd.model import JsonValue
     from mcpd.servers.orchestration.description import (
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Remote,
         Stdio,
         System,
+        Tools,
         Transport,
     )
 
@@ -71,6 +72,8 @@ class Family:
     """The path to the servers in the file."""
     shape: Literal["map", "list"]
     limitations: Limitations
+    tools: Tools | None
+    """None where no rule for the names of tools is known."""
     detect: Detect
     expansion: Expansion | None
     stdio: Stdio
@@ -115,6 +118,7 @@ class Family:
             key=file.key,
             shape=file.shape,
             limitations=given.limitations,
+            tools=given.tools,
             detect=given.detect,
             expansion=given.expansion,
             stdio=given.stdio,
@@ -164,6 +168,19 @@ class Family:
             return []
         prefix, suffix = re.escape(self.expansion.prefix), re.escape(self.expansion.suffix)
         return re.findall(f"{prefix}({VARIABLE.pattern}){suffix}", text, re.ASCII)
+
+    def refused_tools(self, server: str, names: Iterable[str]) -> list[str]:
+        """Return those of the tools *names* that it refuses in a server with the name *server*."""
+        rules = self.tools
+        if rules is None:
+            return []
+        before = len(rules.prefix.replace("{server}", server))
+        return [
+            name
+            for name in names
+            if not re.fullmatch(rules.name, name)
+            or (rules.max_length is not None and before + len(name) > rules.max_length)
+        ]
 
     def linux_locations(self, home: Path, environ: Mapping[str, str]) -> list[Path]:
         """Where the client's file may be on Linux, in the order in which they count."""

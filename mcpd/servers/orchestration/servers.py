@@ -35,6 +35,14 @@ class Servers:
             raise ServerNotFound(f"no server {printable(server_id)!r} is installed; list_available_servers shows all")
         return found
 
+    def tools(self, server_id: str) -> list[str] | None:
+        """Return the names of the tools that it listed when it was installed; None if they are not recorded.
+
+        Raises :class:`~mcpd.errors.NotFound`.
+        """
+        tools = self._store.tools(server_id)
+        return None if tools is None else [str(tool.get("name", "")) for tool in tools]
+
     def listing(self, search: str = "", transport: str = "") -> dict[str, JsonValue]:
         """Those whose id, name or summary hold every word of *search*, and that are reached by *transport*."""
         words = search.casefold().split()

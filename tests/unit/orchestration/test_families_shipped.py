@@ -163,3 +163,9 @@ def test_a_placeholder_is_found_where_it_was_put(family: Family) -> None:
         if placeholder is not None:
             assert family.variables_in(f"a {placeholder} b", field) == ["SOME_KEY"]
             assert family.variables_in("a SOME_KEY b", field) == []
+
+
+@pytest.mark.parametrize("client", ["claude-desktop", "cursor", "codex", "copilot-cli", "antigravity"])
+def test_a_slash_in_a_name_of_a_tool_is_refused_by_those_who_refuse_it(client: str) -> None:
+    names = ["filesystem_read", "filesystem/read", "filesystem.read"]
+    assert SHIPPED[client].refused_tools("workstation", names) == names[1:]

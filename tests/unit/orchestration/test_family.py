@@ -280,3 +280,17 @@ def test_any_value_is_taken_or_refused_by_name(value: Any, key: str) -> None:
     else:
         told = "some.toml: " + json.dumps([family.summary([]), family.capabilities()], allow_nan=False)
     assert told.startswith("some.toml: ")
+
+
+def test_names_of_tools_are_held_to_the_rules_of_the_client() -> None:
+    rules = {"name": "[a-z_]+", "prefix": "mcp_{server}_", "max_length": 16, "source": "https://example.com/"}
+    family = some(tools=rules)
+    assert family.refused_tools("abc", ["fine", "not/fine", "12345678", "x" * 8, "x" * 9]) == [
+        "not/fine", "12345678", "x" * 9,
+    ]  # fmt: skip
+    assert some().refused_tools("abc", ["anything goes"]) == []
+
+
+def test_a_rule_for_names_that_is_no_pattern_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"some\.toml: tools\.name.*regular expression"):
+        some(tools={"name": "[a-z", "source": "https://example.com/"})

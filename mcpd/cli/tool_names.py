@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Warnings of tools that a client refuses for their names."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from mcpd.cli.conversation import conversation
+from mcpd.errors import McpdError
+from mcpd.servers.orchestration.origins import origin_of
+from mcpd.servers.orchestration.validation import Finding
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping
+
+    from mcpd.servers.orchestration.family import Family
+    from mcpd.servers.orchestration.servers import Servers
+
+CODE: Final = "TOOL_NAMES"
+ADVICE: Final = "rename them in the mcps map, or set the server to list other names"
+_SECONDS: Final = 10.0
+"""The time in which a server has to list its tools."""
+_AT_ONCE: Final = 4
+"""Servers that are asked at the same time."""
+_SHOWN: Final = 3
+"""Names in one message."""
+
+
+async def listed(args: argparse.Namespace, servers: Servers, server_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of the tools of those *server_ids* that can be known.
+
+    A server whose tools are not recorded is started and asked; one that does not answer is left out.
+    """
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def names(server_id: str) -> list[str] | None:
+        recorded = await asyncio.to_thread(servers.tools, server_id)
+        if recorded is not None:
+            return recorded
+        try:
+            async with turn, conversation(args, server_id, _SECONDS) as client:
+                return [str(tool.get("name", "")) for tool in await client.tools()]
+        except (McpdError, OSError):
+            return None
+
+    ids = list(dict.fromkeys(server_ids))
+    found = await asyncio.gather(*map(names, ids))
+    return {server_id: tools for server_id, tools in zip(ids, found, strict=True) if tools is not None}
+
+
+def warnings(args: argparse.Namespace, servers: Servers, family: Family, entries: Mapping[str, Any]) -> list[Finding]:
+    """Return a warning for each of *entries* that runs an installed server with tools that *family* refuses."""
+    if family.tools is None:
+        return []
+    installed = servers.all()
+    ids = {
+        name: runs[0]
+        for name, entry in sorted(entries.items())
+        if len(runs := origin_of(entry, installed, family).runs) == 1 and runs[0] in installed
+    }
+    tools = asyncio.run(listed(args, servers, ids.values()))
+    return [
+        Finding(CODE, "warning", f"server '{name}': {text}; {ADVICE}", name)
+        for name, server_id in ids.items()
+        if (text := refusal(family, name, tools.get(server_id, ())))
+    ]
+
+
+def refusal(family: Family, name: str, tools: Iterable[str]) -> str:
+    """Return which of *tools* the client refuses in the server that it calls *name*; empty if none."""
+    refused = family.refused_tools(name, tools)
+    if not refused:
+        return ""
+    shown = ", ".join(refused[:_SHOWN]) + (", …" if len(refused) > _SHOWN else "")
+    what = "the name of 1 tool" if len(refused) == 1 else f"the names of {len(refused)} tools"
+    return f"{family.name} refuses {what}: {shown}"
