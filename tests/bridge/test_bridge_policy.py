@@ -248,6 +248,42 @@ def test_a_schema_of_the_entry_replaces_the_servers() -> None:
     assert tool["inputSchema"] == {"type": "object"}
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"disallowed_tools": ["filesystem/delete"]},
+        {"disallowed_tools": ["*.delete"]},
+        {"tools": {"filesystem_delete": {"enabled": False}}},
+        {"tools": {"filesystem/delete": {"arguments": {"permanent": {"default": False, "hide": True}}}}},
+        {"tools": {"filesystem/delete": {"name": "trash"}}},
+    ],
+)
+def test_another_spelling_of_a_name_gets_around_no_rule(rules: dict[str, Any]) -> None:
+    policy = load(json.dumps([rules]))
+    assert policy is not None
+    spellings = {"filesystem/delete", "filesystem.delete", "filesystem_delete"} - set(rules.get("tools", ()))
+    for name in spellings:
+        with pytest.raises(Answered):
+            policy.apply("tools/call", message(name))
+    policy.apply("tools/call", message("filesystem_read"))
+
+
+def message(name: str) -> dict[str, Any]:
+    """The call of the tool *name*."""
+    params = {"name": name, "arguments": {}}
+    return {
+        "id": jsonrpc.Raw(b"1"),
+        "method": jsonrpc.Raw(b'"tools/call"'),
+        "params": jsonrpc.Raw(jsonrpc.encode(params)),
+    }
+
+
+def test_a_description_alone_takes_no_name_away() -> None:
+    policy = load('[{"tools": {"filesystem/read": {"description": "Reads"}}}]')
+    assert policy is not None
+    policy.apply("tools/call", message("filesystem_read"))
+
+
 def test_a_policy_that_is_not_understood_keeps_the_server_from_being_used() -> None:
     assert load("") is None
     for text in ("{}", "[7]", '[{"tools": 7}]', '[{"allowed_tools": [7]}]', "[" * 10_000):

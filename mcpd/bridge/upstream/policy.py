@@ -26,7 +26,7 @@ from mcpd.bridge.upstream.hops import counted
 from mcpd.errors import InvalidArgument, InvalidConfig, InvalidRequest, McpdError, UnknownMethod
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.jsonrpc import Message
@@ -91,6 +91,11 @@ class _Tool(Struct, frozen=True):
     inputSchema: Raw | UnsetType = UNSET  # noqa: N815 -- as MCP calls it
     arguments: dict[str, _Argument] = {}
 
+    @property
+    def restricts(self) -> bool:
+        """Whether clients do not have the tool as the server has it."""
+        return not self.enabled or bool(self.name or self.arguments)
+
 
 class _Rules(Struct, frozen=True):
     tools: dict[str, _Tool] = {}
@@ -108,16 +113,22 @@ class _Stage:
         self._allowed = rules.allowed_tools
         self._disallowed = rules.disallowed_tools
         self._renamed = {tool.name: name for name, tool in rules.tools.items() if tool.name and tool.enabled}
+        self._spelled = {_spelling(name) for name, tool in rules.tools.items() if tool.restricts}
         self.changes_tools = bool(rules.tools or rules.disallowed_tools or rules.allowed_tools is not None)
 
     def outward(self, name: str) -> str:
-        """What clients call the tool *name*; empty if they do not have it."""
+        """What clients call the tool *name*; empty if they do not have it.
+
+        A server may know a tool by names that differ in ``/``, ``.`` and ``_``: none of them gets around a rule.
+        """
         tool = self.tools.get(name)
+        if tool is None and _spelling(name) in self._spelled:
+            return ""
         if tool is not None and not tool.enabled:
             return ""
         if self._allowed is not None and not _matches(name, self._allowed):
             return ""
-        if _matches(name, self._disallowed):
+        if _matches(name, self._disallowed) or _matches(_spelling(name), map(_spelling, self._disallowed)):
             return ""
         outward = tool.name if tool is not None and tool.name else name
         return "" if self._renamed.get(outward, name) != name else outward
@@ -316,8 +327,12 @@ def load(text: str) -> Stages | None:
         raise InvalidConfig(f"the policy that mcpd gives for this server cannot be read: {error}") from None
 
 
-def _matches(name: str, patterns: list[str]) -> bool:
+def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _spelling(name: str) -> str:
+    return name.replace("/", "_").replace(".", "_")
 
 
 def _narrowed(schema: Raw | None, rules: Mapping[str, _Argument]) -> Raw:
