@@ -13,7 +13,7 @@ from mcpd.errors import InvalidManifest
 from mcpd.model.base import Document, Text
 from mcpd.servers.scripts.discover import python, shell
 from mcpd.servers.scripts.schemas import Checker, checker
-from mcpd.servers.scripts.tool import MAX_TOOLS, Tool
+from mcpd.servers.scripts.tool import MAX_TOOLS, Tool, tool_name
 from mcpd.servers.scripts.transforms import MOST_OFFERED, left_out
 
 if TYPE_CHECKING:
@@ -105,8 +105,11 @@ class Tools:
         """What ``tools/list`` says."""
 
     def get(self, name: str) -> Offered | None:
-        """The tool *name*."""
-        return self._offered.get(name)
+        """The tool *name*; the id of the server also names the tool that is named like it."""
+        found = self._offered.get(name)
+        if found is None and name == self._definition.id:
+            return self._offered.get(tool_name(name))
+        return found
 
     def of_path(self, path: str) -> Offered | None:
         """The tool that a resource ``server://`` of this server names: any public function is one, offered or not."""

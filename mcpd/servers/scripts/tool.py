@@ -3,11 +3,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 MAX_TOOLS: Final = 1000
 """How many tools of one script are found. Those after them are left out: a script with that many may have more."""
+MAX_NAME: Final = 64
+"""Characters in the name of a tool that was found in a script."""
+_REFUSED: Final = re.compile(r"[^A-Za-z0-9_-]+")
+"""Characters that some clients do not accept in the name of a tool."""
+
+
+def tool_name(text: str) -> str:
+    """Return *text* as a tool name that every client accepts."""
+    return _REFUSED.sub("_", text)[:MAX_NAME]
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class Values:
         least, most = part.get("minItems", 0), part.get("maxItems", 3)
         if not part.get("uniqueItems"):
             return st.lists(self.of(part.get("items", {})), min_size=least, max_size=most)
-        items = self.of(part["items"]) if "items" in part else NUMBERS
+        items = self.of(part["items"]) if part.get("items") else NUMBERS
         return st.lists(items, min_size=least, max_size=most, unique_by=_identity)
 
     def _object(self, part: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:

@@ -283,7 +283,7 @@ def test_T11_5_parameter_sections_describe_properties(docstring: str) -> None:
         "a": {"description": "The first number."},
         "b": {"description": "The second. Note: it counts."},
         "c": {},
-        "rest": {"type": "array", "description": "More of them."},
+        "rest": {"type": "array", "items": {}, "description": "More of them."},
     }
     assert found.input_schema["additionalProperties"] is True
 

@@ -205,18 +205,18 @@ class Converter:
     def _tuple(self, inner: list[ast.expr], depth: int) -> Schema:
         match inner:
             case [item, ast.Constant(value)] if value is ...:
-                items = self.schema(item, depth + 1)
-                return {"type": "array", "items": items} if items else {"type": "array"}
+                return {"type": "array", "items": self.schema(item, depth + 1)}
             case []:
-                return {"type": "array", "maxItems": 0}
+                return {"type": "array", "items": {}, "maxItems": 0}
         if any(isinstance(item, ast.Starred) for item in inner):
-            return {"type": "array"}
+            return {"type": "array", "items": {}}
         number = len(inner)
         if not self.budget.spend(_VALUE_COST * number):
-            return {"type": "array"}
+            return {"type": "array", "items": {}}
         return {
             "type": "array",
             "prefixItems": [self.schema(item, depth + 1) for item in inner],
+            "items": {},
             "minItems": number,
             "maxItems": number,
         }

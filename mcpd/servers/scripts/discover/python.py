@@ -21,7 +21,7 @@ from mcpd.servers.scripts.discover.docstrings import Docstrings, summary
 from mcpd.servers.scripts.discover.literals import literal
 from mcpd.servers.scripts.discover.names import Kind, Names
 from mcpd.servers.scripts.discover.syntax import Bindings, Function, bindings, decode, parameters, parse
-from mcpd.servers.scripts.tool import MAX_TOOLS, Tool
+from mcpd.servers.scripts.tool import MAX_TOOLS, Tool, tool_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +32,8 @@ __all__ = ["decode", "read"]
 
 _CONTEXT: Final = "context"  # the parameter that whoever calls the function supplies, so that no schema has it
 
-MAX_NAME: Final = 128
-"""The longest name of a tool, in characters; a function with a longer one is not offered."""
+_MAX_FUNCTION: Final = 128
+"""The longest name of a function that is offered, in characters."""
 
 
 def read(source: str, path: str) -> tuple[list[Tool], frozenset[str]]:
@@ -53,11 +53,12 @@ def _read(source: str, path: str) -> tuple[list[Tool], frozenset[str]]:
     docs, budget = Docstrings(), Budget()
     names = Names(found, budget)
     offered = ((name, node) for name, node in public.items() if exported is None or name in exported)
-    made = [
-        Tool(name, summary(node), _input(node, Converter(names, docs, budget)), function=name)
-        for name, node in islice(offered, MAX_TOOLS)
-    ]
-    return made, frozenset(public)
+    made: dict[str, Tool] = {}
+    for name, node in islice(offered, MAX_TOOLS):
+        called = tool_name(name)
+        if called not in made:
+            made[called] = Tool(called, summary(node), _input(node, Converter(names, docs, budget)), function=name)
+    return list(made.values()), frozenset(public)
 
 
 @contextmanager
@@ -73,7 +74,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def _is_public(name: str) -> bool:
-    return not name.startswith("_") and len(name) <= MAX_NAME
+    return not name.startswith("_") and len(name) <= _MAX_FUNCTION
 
 
 def _exported(found: Bindings) -> set[str] | None:
@@ -157,8 +158,7 @@ def _rest(argument: ast.arg, said: dict[str, str], converter: Converter) -> Sche
     info = constraints.Info(description=said.get(argument.arg, ""))
     if isinstance(argument.annotation, ast.Starred):  # *args: *tuple[int, str]
         return converter.described(converter.schema(argument.annotation), info)
-    items = converter.schema(argument.annotation)
-    return converter.described({"type": "array", "items": items} if items else {"type": "array"}, info)
+    return converter.described({"type": "array", "items": converter.schema(argument.annotation)}, info)
 
 
 def _others(

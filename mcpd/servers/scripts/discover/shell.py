@@ -27,7 +27,7 @@ from mcpd.servers.scripts.discover.dashes import knows
 from mcpd.servers.scripts.discover.docstrings import one_line
 from mcpd.servers.scripts.discover.literals import text
 from mcpd.servers.scripts.discover.tags import Command, Header, Parameter, read
-from mcpd.servers.scripts.tool import MAX_TOOLS, Option, Tool
+from mcpd.servers.scripts.tool import MAX_TOOLS, Option, Tool, tool_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,11 +55,12 @@ def tools(source: str, name: str) -> list[Tool]:
     Raises :class:`InvalidManifest` as ``NAME:LINE: what is wrong``.
     """
     header = read(source, name)
+    whole = tool_name(name)
     if not header.documented or not (header.commands or header.script.parameters):
         description = header.script.description if header.documented else _first_comment(source)
         return [
             Tool(
-                name,
+                whole,
                 text(description, MAX_DESCRIPTION) or f"Execute {name} command",
                 {
                     "type": "object",
@@ -70,12 +71,12 @@ def tools(source: str, name: str) -> list[Tool]:
         ]
     maker = _Maker(header, knows(source))
     if not header.commands:
-        return [maker.tool(name, header.script)]
+        return [maker.tool(whole, header.script)]
     found: dict[str, Tool] = {}
     for command in header.commands:
-        called = re.sub(r"[^\w.-]+", "_", command.function).rstrip("_")
+        called = tool_name(command.function).rstrip("_")
         private = any(part.startswith(("_", "-")) for part in command.function.split("::"))
-        if called and not private and len(called) <= 128 and called not in found:
+        if called and not private and called not in found:
             found[called] = maker.tool(called, command)
             if len(found) == MAX_TOOLS:
                 break

@@ -140,11 +140,14 @@ def canonical(full: str) -> str:
 
 
 def container(name: str) -> Schema | None:
-    """The schema of the container *name* without saying what it holds; None if it is no container."""
+    """The schema of the container *name* without saying what it holds; None if it is no container.
+
+    Every array has ``items``: the OpenAI API refuses one without.
+    """
     if name in SEQUENCES or name in TUPLES:
-        return {"type": "array"}
+        return {"type": "array", "items": {}}
     if name in SETS:
-        return {"type": "array", "uniqueItems": True}
+        return {"type": "array", "items": {}, "uniqueItems": True}
     if name in MAPPINGS:
         return {"type": "object"}
     if name in COUNTERS:
