@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -269,7 +270,12 @@ def test_without_the_token_a_page_says_how_to_come_in(start_bridge: Callable[...
 # ---------------------------------------------------------------------------------------- the key, HTTPS
 
 
-PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA\n-----END PUBLIC KEY-----\n"
+RAW = bytes(range(32))
+PUBLIC = (
+    "-----BEGIN PUBLIC KEY-----\n"
+    + base64.b64encode(bytes.fromhex("302a300506032b6570032100") + RAW).decode()
+    + "\n-----END PUBLIC KEY-----\n"
+)
 
 
 @pytest.fixture
@@ -297,7 +303,17 @@ def test_the_verification_key_is_open_and_nothing_else_is(user_bridge: Bridge, t
     reply = http.get(path)
     assert (reply.status_code, reply.text) == (200, PUBLIC)
     assert reply.headers["content-type"] == "application/x-pem-file"
+    raw = http.get("/keys/verification_key.raw")
+    assert (raw.status_code, raw.content) == (200, RAW)
+    assert raw.headers["content-type"] == "application/octet-stream"
+    # Whatever lies beside the key under the name of its bytes is not looked at.
+    key.with_suffix(".raw").write_bytes(b"x" * 32)
+    assert http.get("/keys/verification_key.raw").content == RAW
+    for other in (PUBLIC.replace("MCow", "MCox"), PUBLIC.replace("AwQF", ""), PUBLIC.replace("AwQF", "Aw*F")):
+        key.write_text(other)
+        assert http.get("/keys/verification_key.raw").status_code == 404
     key.write_text(PUBLIC.replace("PUBLIC", "PRIVATE"))
+    assert http.get("/keys/verification_key.raw").status_code == 404
     assert http.get(path).status_code == 404
     key.rename(key.with_name("other.pem"))
     key.with_name("other.pem").write_text(PUBLIC)

@@ -7,6 +7,7 @@ POSTs to servers do not come here, see :mod:`.endpoint`.
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -47,6 +48,9 @@ _META: Final = "/mcp/meta/"
 _PRIVATE: Final = ((b"cache-control", b"no-store"),)
 _PEM: Final = b"-----BEGIN PUBLIC KEY-----"
 _LARGEST_KEY: Final = 65536
+_ED25519: Final = bytes.fromhex("302a300506032b6570032100")
+"""What comes before the key itself in the encoding of an Ed25519 public key (RFC 8410)."""
+_RAW_KEY: Final = 32
 
 
 class Application:
@@ -69,6 +73,7 @@ class Application:
             "/mcp": ("page", self._overview, _READ),
             "/mcp/": ("page", self._overview, _READ),
             "/keys/verification_key.pem": ("key", self._key, _READ),
+            "/keys/verification_key.raw": ("key", self._raw_key, _READ),
         }
         self._below: tuple[tuple[str, str, Handler, tuple[str, ...]], ...] = (
             (_META, "page", self._meta, (*_READ, "POST")),
@@ -195,7 +200,22 @@ class Application:
         await request.reply(404, jsonrpc.encode({"error": "not_found", "error_description": text}))
 
     async def _key(self, request: Request) -> None:
-        """The public key, whose owner publishes it. Nothing else that may lie there is given away."""
+        """The public key as PEM, whose owner publishes it. Nothing else that may lie there is given away."""
+        await self._reply_key(request, await self._public_key(), b"application/x-pem-file")
+
+    async def _raw_key(self, request: Request) -> None:
+        """The same as its 32 bytes. They are taken from the PEM, as any 32 bytes might be a private key."""
+        pem = await self._public_key()
+        try:
+            lines = pem.split(_PEM, 1)[1].split(b"-----END", 1)[0]
+            encoded = base64.b64decode(b"".join(lines.split()), validate=True)
+        except ValueError:
+            encoded = b""
+        if len(encoded) != len(_ED25519) + _RAW_KEY or not encoded.startswith(_ED25519):
+            raise NotFound("no Ed25519 key was published here")
+        await self._reply_key(request, encoded[len(_ED25519) :], b"application/octet-stream")
+
+    async def _public_key(self) -> bytes:
         path = self._parts.site.key
 
         def read() -> bytes:
@@ -212,7 +232,10 @@ class Application:
             key = b""
         if not key.lstrip().startswith(_PEM) or b"PRIVATE" in key or len(key) > _LARGEST_KEY:
             raise NotFound("no verification key was published here: nothing was signed yet")
-        headers = ((b"content-type", b"application/x-pem-file"), (b"cache-control", b"no-cache"), *request.cors)
+        return key
+
+    async def _reply_key(self, request: Request, key: bytes, mime: bytes) -> None:
+        headers = ((b"content-type", mime), (b"cache-control", b"no-cache"), *request.cors)
         await request.reply_as(200, key, headers)
 
     async def _asset(self, request: Request) -> None:
