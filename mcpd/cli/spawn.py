@@ -14,6 +14,7 @@ from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, SESSION
 from mcpd.cli.session import asking
 from mcpd.cli.streams import Relay
 from mcpd.errors import McpdError, NeedsBridge, NotFound, ServiceUnavailable, SystemInstanceOnly, UnknownObject
+from mcpd.paths import STDIO_SOCKET, from_environment
 
 if TYPE_CHECKING:
     import argparse
@@ -154,12 +155,16 @@ async def _spawn(
     relay = Relay(fds) if system and Relay.needed(fds) else None
     try:
         with asking(args, system=system):  # only until the server has the terminal
-            path, ends = await bus.spawn(server_id, relay.fds if relay else fds, options)
+            try:
+                path, ends = await bus.spawn(server_id, relay.fds if relay else fds, options)
+            except NeedsBridge:
+                if system or _has_bridge() or await _is_narrowed(bus, server_id):
+                    raise Between(system=system) from None
+                del options["direct"]
+                path, ends = await bus.spawn(server_id, fds, options)
     except BaseException as error:
         if relay:
             relay.cancel()
-        if isinstance(error, NeedsBridge):
-            raise Between(system=system) from None
         if isinstance(error, NotFound):
             from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only mistakes need it
 
@@ -168,6 +173,17 @@ async def _spawn(
     if relay:
         relay.start()
     return Spawned(bus, bus.session(path), ends, signals, relay)
+
+
+def _has_bridge() -> bool:
+    """Return whether the user's bridge is there to share the processes of servers."""
+    return (from_environment().user.runtime / STDIO_SOCKET).exists()
+
+
+async def _is_narrowed(bus: Client, server_id: str) -> bool:
+    """Return whether the mcps map changes what a server offers, which is the bridge's to apply."""
+    server, _ = await bus.manager.call("GetServer", "s", [server_id])
+    return "policy" in server
 
 
 async def _readable(fd: int) -> None:
