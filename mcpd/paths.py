@@ -257,6 +257,8 @@ def _system(root: Path) -> Layout:
     )
 
 
+BRIDGE_URL: Final = "bridge.url"
+"""Name of the file that holds the base URL of a user's bridge while it listens on TCP."""
 STDIO_SOCKET: Final = "stdio.sock"
 CALLS_SOCKET: Final = "calls.sock"
 """Names of the bridge's sockets beside the one for HTTP, by which it tells apart those that it is passed."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mcpd.paths import STDIO_SOCKET, calls_key, calls_socket
+from mcpd.paths import BRIDGE_URL, STDIO_SOCKET, calls_key, calls_socket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def places(layout: Layout) -> Places:
     token = layout.state / "bridge.token" if layout.scope == "user" else layout.state.parent / "tokens"
     runtime = layout.runtime
     return Places(
-        runtime / "bridge.url",
+        runtime / BRIDGE_URL,
         runtime / "bridge.sock",
         runtime / STDIO_SOCKET,
         calls_socket(runtime),

@@ -26,6 +26,8 @@ NEEDED: Final = ("httpx2", "websockets")
 NEEDED_BY_SCRIPTS: Final = ("mcp", "jinja2", "jsonschema", "docstring_parser")
 """The same of ``mcp-scripts``."""
 ORCHESTRATION: Final = "mcp-orchestration"
+ORCHESTRATION_URL: Final = "MCP_ORCHESTRATION_URL"
+"""Tells it the base URL under which others fetch the verification key."""
 
 
 @dataclass(frozen=True, slots=True)

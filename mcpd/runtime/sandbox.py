@@ -78,7 +78,7 @@ def server_spec(
     argv, granted, bundled = _command(server, manifest, launch.values, private)
     generation = _working_directory(server, state, Path(runtime_dir, "server") if confined else state)
     search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
-    env = environment.base(str(state), runtime_dir, search)
+    env = environment.base(str(state), runtime_dir, search) | _bridge_address(server, paths, scope)
     if scope is Scope.USER:
         env |= environment.inherited(caller_environment or {})
     env |= _configured_environment(manifest, launch.values) | environment.FIXED
@@ -294,6 +294,17 @@ def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:
     except OSError as error:
         raise from_oserror(error, f"making the state directory {state}") from error
     return state.resolve()
+
+
+def _bridge_address(server: InstalledServer, paths: Paths, scope: Scope) -> dict[str, str]:
+    """Return what tells *server*, if it hands out a key, where the user's bridge serves that key while it runs."""
+    if scope is not Scope.USER or programs.command_of(server) != programs.ORCHESTRATION:
+        return {}
+    try:
+        url = (paths.user.runtime / locations.BRIDGE_URL).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return {}
+    return {programs.ORCHESTRATION_URL: url} if url else {}
 
 
 def _configured_environment(manifest: Manifest, values: Mapping[str, JsonValue]) -> dict[str, str]:

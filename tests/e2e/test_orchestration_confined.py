@@ -64,6 +64,7 @@ def test_O24_the_payload_is_what_is_installed(machine: ScriptRig) -> None:
 def test_O54_the_tree_is_in_the_users_home(machine: ScriptRig) -> None:
     config = answer(machine, "get_config", client_id="claude-desktop")
     tree = machine.home / ".mcp-orchestration"
+    answer(machine, "publish_config", client_id="claude-desktop")
     blob = (tree / "artifacts" / f"{config['artifact_id']}.json").read_bytes()
     assert hashlib.sha256(blob).hexdigest() == config["artifact_id"]
     assert json.loads(blob) == config["payload"]
@@ -77,12 +78,48 @@ def test_O52_the_bridge_hands_out_the_key_that_verifies(machine: ScriptRig) -> N
     assert pem == (machine.home / ".mcp-orchestration/verification_key.pem").read_bytes()
     canonical = json.dumps(config["payload"], sort_keys=True, separators=(",", ":")).encode()
     load_pem_public_key(pem).verify(base64.b64decode(config["signature"]), canonical)  # type: ignore[union-attr, call-arg]
+    raw = httpx2.get(f"{machine.url}/keys/verification_key.raw").raise_for_status().content
+    assert raw == (machine.home / ".mcp-orchestration/verification_key.raw").read_bytes()
+
+
+def endpoints(rig: ScriptRig) -> dict[str, str]:
+    """Where the server says that the keys are, over ``mcpctl run``."""
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    messages: tuple[dict[str, Any], ...] = (
+        {"id": 1, "method": "initialize", "params": about},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "resources/read", "params": {"uri": "capabilities://server"}},
+    )
+    done = rig.mcpctl("run", SERVER, stdin="".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in messages))
+    assert done.returncode == 0, done.stderr
+    answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines()) if "id" in each}
+    found: dict[str, str] = json.loads(answers[2]["result"]["contents"][0]["text"])["endpoints"]
+    return found
+
+
+def test_with_a_bridge_the_endpoints_are_its_urls(machine: ScriptRig) -> None:
+    base = f"{machine.url}/keys/verification_key"
+    assert endpoints(machine) == {"verification_key_url": f"{base}.pem", "verification_key_raw_url": f"{base}.raw"}
+
+
+def test_it_works_without_a_bridge_and_names_files() -> None:
+    with ScriptRig() as rig:
+        shutil.copytree(REPOSITORY / "data/share/servers" / SERVER, rig.vendor / "servers" / SERVER)
+        rig.start_daemon()
+        found = endpoints(rig)
+        config = answer(rig, "get_config", client_id="cursor")
+        key = Path(found["verification_key_url"].removeprefix("file://"))
+        assert key == rig.home / ".mcp-orchestration/verification_key.pem"
+        canonical = json.dumps(config["payload"], sort_keys=True, separators=(",", ":")).encode()
+        public = load_pem_public_key(key.read_bytes())
+        public.verify(base64.b64decode(config["signature"]), canonical)  # type: ignore[union-attr, call-arg]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_the_same_over_http_in_both_eras(machine: ScriptRig, mode: str) -> None:
     from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
+    answer(machine, "publish_config", client_id="cursor")
     expected = answer(machine, "get_config", client_id="cursor")
     async with (
         httpx2.AsyncClient(headers={"Authorization": f"Bearer {machine.token}"}) as http,
@@ -100,7 +137,7 @@ async def test_the_same_over_http_in_both_eras(machine: ScriptRig, mode: str) ->
 
 
 def test_a_new_server_is_in_the_next_release_and_the_old_one_is_outdated(machine: ScriptRig) -> None:
-    before = answer(machine, "get_config", client_id="zed")
+    before = answer(machine, "publish_config", client_id="zed")
     machine.put("more.py", 'def more() -> str:\n    """More."""\n    return "more"\n')
     assert answer(machine, "get_config", client_id="zed")["artifact_id"] == before["artifact_id"]
     after = answer(machine, "publish_config", client_id="zed", changelog="More")

@@ -27,7 +27,8 @@ VERSION: Final = "0.1.0"
 """Of the server's interface (O-1)."""
 WAVE: Final = "Wave 1: Foundation"
 URL_VARIABLE: Final = "MCP_ORCHESTRATION_URL"
-"""Names the base URL under which others fetch the verification key; without it they are told its file."""
+"""Names the base URL under which others fetch the verification key, as mcpd does for the user's bridge if it runs;
+without it they are told its file."""
 JSON: Final = "application/json"
 PEM: Final = "application/x-pem-file"
 RAW: Final = "application/octet-stream"
@@ -95,7 +96,7 @@ class Resources:
         return steps.drift(self._service, client_id, profile_id)
 
     def _server(self) -> str:
-        key = self._service.tree.verification_key
+        key, raw = self._service.tree.verification_key, self._service.tree.verification_key_raw
         base = os.environ.get(URL_VARIABLE, "").rstrip("/")
         return _text(
             {
@@ -116,6 +117,7 @@ class Resources:
                 },
                 "endpoints": {
                     "verification_key_url": f"{base}/keys/verification_key.pem" if base else key.as_uri(),
+                    "verification_key_raw_url": f"{base}/keys/verification_key.raw" if base else raw.as_uri(),
                 },
                 "description": "MCP client configuration orchestration and distribution",
                 "mcpd_version": __version__,
