@@ -38,7 +38,7 @@ def _reading(client: _Adder) -> None:
     _profile(show)
     _artifact(show, "the configuration of that id instead of the latest one")
     diff = _command(
-        client, "diff", "client_files:diff", "compare a client's file with its latest configuration", needs="files"
+        client, "diff", "client_files:diff", "show what a deployment would write into a client's file", needs="files"
     )
     _client(diff)
     _profile(diff)

@@ -184,16 +184,52 @@ def test_what_was_deployed_is_put_right_removed_or_left(machine: Machine) -> Non
 
 
 def test_until_somebody_publishes_it_follows_what_is_installed(machine: Machine) -> None:
-    assert machine("profiles", "cursor").code == 0
+    machine.json("deploy", "cursor", "--yes")
     machine.install("web")
-    shown = machine("deploy", "cursor", "--dry-run")
-    assert (shown.code, shown.err) == (0, "")
-    assert '+    "web"' in shown.out
-    assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["notes"]
+    for argv in (["deploy", "cursor", "--dry-run"], ["diff", "cursor"]):
+        shown = machine(*argv)
+        assert (shown.code, shown.err) == (0, "")
+        assert '+    "web"' in shown.out
+    assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["notes", "web"]
+    assert len(machine.json("history", "cursor")["releases"]) == 1
     machine.json("deploy", "cursor", "--yes")
     assert [*machine.servers()] == ["notes", "web"]
     said = machine.json("show", "cursor")["metadata"]
     assert (said["source"], said["changelog"]) == ("first", "Added web")
+
+
+def test_nothing_is_signed_before_there_is_consent(machine: Machine) -> None:
+    for argv in (
+        ["profiles", "cursor"], ["diff", "cursor"], ["diff", "cursor", "--json"], ["validate", "cursor"],
+        ["draft", "show", "cursor"], ["deploy", "cursor", "--dry-run"],
+    ):  # fmt: skip
+        assert machine(*argv).code == 0
+    code, _ = machine.on_terminal("deploy", "cursor", answer="n\n")
+    assert code == 1
+    assert not machine.tree.exists()
+
+
+def test_what_was_shown_is_what_is_written_whatever_is_installed_meanwhile(machine: Machine) -> None:
+    code, _ = machine.on_terminal("deploy", "cursor", answer="y\n", meanwhile=lambda: machine.install("web"))
+    assert code == 0
+    assert [*machine.servers()] == ["notes"]
+    machine.cursor.unlink()
+    code, _ = machine.on_terminal(
+        "deploy", "cursor", answer="y\n", meanwhile=lambda: machine.json("publish", "cursor", "--message", "Now")
+    )
+    assert (code, [*machine.servers()]) == (0, ["notes", "web"])
+    assert [each["changelog"] for each in machine.json("history", "cursor")["releases"]] == ["Now", "Added notes"]
+
+
+def test_what_was_shown_does_not_replace_what_was_published_meanwhile(machine: Machine) -> None:
+    machine.json("draft", "add", "cursor", "notes", "--name", "chosen")
+    code, seen = machine.on_terminal(
+        "deploy", "cursor", answer="y\n", meanwhile=lambda: machine.json("publish", "cursor")
+    )
+    assert code == 1
+    assert "cursor/default was published meanwhile; look at the difference again" in seen
+    assert not machine.cursor.exists()
+    assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["chosen", "notes"]
 
 
 def test_a_draft_is_mentioned(machine: Machine) -> None:
@@ -203,6 +239,7 @@ def test_a_draft_is_mentioned(machine: Machine) -> None:
 
 
 def test_the_beginning_of_an_id_is_enough(machine: Machine) -> None:
+    machine.json("publish", "cursor")
     found = machine.json("show", "cursor")
     assert machine.json("show", "cursor", "--artifact", found["artifact_id"][:12]) == found
     assert machine("deploy", "cursor", "--yes", "--artifact", found["artifact_id"][:6]).code == 0
@@ -270,7 +307,7 @@ def test_AC3_what_the_policy_forbids_since_is_not_deployed(machine: Machine) -> 
 
 
 def test_a_configuration_that_was_tampered_with_is_not_deployed(machine: Machine) -> None:
-    artifact = machine.json("show", "cursor")["artifact_id"]
+    artifact = machine.json("publish", "cursor")["artifact_id"]
     (machine.tree / f"artifacts/{artifact}.json").write_text('{"mcpServers":{"evil":{"args":[],"command":"evil"}}}')
     assert artifact in machine.refused("deploy", "cursor", "--yes", code=1)
     assert not machine.cursor.exists()

@@ -63,6 +63,7 @@ def test_a_draft_is_begun_changed_published_and_gone(machine: Machine, monkeypat
 
 
 def test_a_draft_begins_with_what_is_published_and_is_dropped(machine: Machine) -> None:
+    machine.json("publish", "cursor")
     release = machine.json("show", "cursor")
     machine.install("later")
     entry = machine.root / "entry.json"

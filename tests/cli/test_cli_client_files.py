@@ -86,41 +86,36 @@ def test_the_difference_is_that_of_the_servers_that_are_mcpctls(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.install("web")
-    missing = machine("diff", "cursor")
-    assert missing.code == 0
-    assert missing.out.splitlines() == [
-        "cursor/default, ~/.cursor/mcp.json: outdated",
-        "+ notes",
-        "+ web",
-        "Update available: 2 new servers.",
-        "'mcpctl client deploy cursor' writes what is published.",
-    ]
+    missing, plan = machine("diff", "cursor"), machine("deploy", "cursor", "--dry-run")
+    assert (missing.code, missing.err) == (0, "")
+    first, *rest, last = missing.out.splitlines()
+    assert (first, last) == (
+        "cursor/default, ~/.cursor/mcp.json: outdated", "'mcpctl client deploy cursor' writes it.",
+    )  # fmt: skip
+    assert rest == plan.out.splitlines()
     machine.write(json.dumps({"mcpServers": {"mine": MINE}}))
     machine.json("deploy", "cursor", "--yes")
     same = machine("diff", "cursor", "--json")
     assert (same.code, same.json["status"], same.json["diff"]["servers_unchanged"]) == (
         0, "up-to-date", ["notes", "web"],
     )  # fmt: skip
-    assert same.err == "Not compared, as they are your own: mine\n"
-    payload = machine.json("show", "cursor")["payload"]
-    ask = {"client_id": "cursor", "local_payload": payload}
-    assert same.json == machine.tools(monkeypatch).call("diff_config", ask)
+    ask = {"client_id": "cursor", "local_payload": machine.json("show", "cursor")["payload"]}
+    report = machine.tools(monkeypatch).call("diff_config", ask)
+    assert same.json == report | {"kept": [], "restored": [], "left": []}
 
     servers = machine.servers()
     servers["notes"] |= {"env": {"API_TOKEN": "hush hush"}, "args": ["run", "else"]}
     machine.write(json.dumps({"mcpServers": servers}))
-    changed = machine("diff", "cursor")
-    assert changed.out.splitlines()[:4] == [
-        "cursor/default, ~/.cursor/mcp.json: outdated",
-        "~ notes",
-        '    args[1]: "else" → "notes"',
-        '    env: {"API_TOKEN": "(hidden)"} → (none)',
+    changed = machine.json("diff", "cursor")
+    assert changed["restored"] == ["notes"]
+    assert changed["diff"]["servers_modified"] == [
+        {"server_id": "notes", "changes": [{"path": "args[1]", "old_value": "else", "new_value": "notes"}]}
     ]
     before = machine.json("show", "cursor")["artifact_id"]
     machine.json("draft", "remove", "cursor", "web")
     machine.json("publish", "cursor")
-    diverged = machine.json("diff", "cursor")
-    assert (diverged["status"], diverged["diff"]["servers_removed"]) == ("diverged", ["web"])
+    fewer = machine.json("diff", "cursor")
+    assert (fewer["status"], fewer["diff"]["servers_removed"]) == ("outdated", ["web"])
     old = machine("diff", "cursor", "--artifact", before)
     assert old.out.splitlines()[:2] == [f"cursor/default, {before[:12]}: outdated", "- web"]
     assert "deploy" not in old.out
@@ -135,6 +130,7 @@ def test_what_a_file_keeps_secret_is_in_no_difference(machine: Machine) -> None:
     machine.json("draft", "add", "cursor", "web", "--variable", "NOTES_DIR")
     machine.json("draft", "add", "cursor", "odd")
     machine.json("publish", "cursor")
+    machine.json("deploy", "cursor", "--yes")
     theirs = {
         "notes": {
             "command": "npx", "args": ["notes", "--token", "hush1"],
@@ -153,19 +149,22 @@ def test_what_a_file_keeps_secret_is_in_no_difference(machine: Machine) -> None:
         for server in ended.json["diff"]["servers_modified"]
     }
     hidden = "(hidden)"
-    assert changes["notes"] == {
-        "args[0]": ("notes", "run"), "args[1]": ("--token", "notes"), "args[2]": (hidden, None),
-        "command": ("npx", "mcpctl"),
-        "env.A": (hidden, "${env:A}"), "env.B": ("${env:B}", None), 'env["C-D"]': (hidden, None),
+    assert changes == {
+        "notes": {
+            "args[0]": ("notes", "run"), "args[1]": ("--token", "notes"), "args[2]": (hidden, None),
+            "command": ("npx", "mcpctl"), "env.A": (hidden, "${env:A}"),
+        },
+        # What was added stays, so it is no difference.
+        "web": {
+            "command": (None, "mcpctl"), "args": (None, ["run", "web"]),
+            "env": (None, {"NOTES_DIR": "${env:NOTES_DIR}"}),
+        },
+        "odd": {"command": (None, "mcpctl"), "args": (None, ["run", "odd"])},
     }  # fmt: skip
-    assert changes["web"]["url"] == (hidden, None)
-    assert changes["web"]["headers"] == ({"Authorization": hidden, "X": "Bearer ${env:X}"}, None)
-    assert changes["web"]["env"] == (None, {"NOTES_DIR": "${env:NOTES_DIR}"})
-    assert changes["odd"]["environment"] == ({"PIN": hidden}, None)
-    assert changes["odd"]["on"] == (True, None)
 
 
 def test_a_difference_says_that_more_is_installed_and_what_cannot_be_read(machine: Machine) -> None:
+    machine.json("publish", "cursor")
     machine.json("deploy", "cursor", "--yes")
     machine.install("web")
     ended = machine("diff", "cursor", "--json")
@@ -175,8 +174,45 @@ def test_a_difference_says_that_more_is_installed_and_what_cannot_be_read(machin
     machine.write("{", other)
     assert f"{other}:1: not JSON" in machine("diff", "cursor", "--file", str(other)).err
     machine.write('{"mcpServers": {"notes": ["odd"]}}', other)
-    odd = machine("diff", "cursor", "--file", str(other))
-    assert (odd.code, odd.out.splitlines()[1]) == (0, "~ notes")
+    odd = machine("diff", "cursor", "--file", str(other), "--json")
+    assert (odd.code, odd.json["status"], odd.json["kept"]) == (0, "up-to-date", ["notes"])
+
+
+@pytest.mark.parametrize(
+    ("client", "file"),
+    [("cursor", ".cursor/mcp.json"), ("opencode", ".config/opencode/opencode.json")],
+)
+def test_a_difference_is_what_a_deployment_writes(machine: Machine, client: str, file: str) -> None:
+    """Servers by hand under a name that is wanted, additions, variables that are gone, servers no longer wanted."""
+    key = "mcp" if client == "opencode" else "mcpServers"
+    path = machine.home / file
+    for name in ("web", "gone", "theirs", "hand"):
+        machine.install(name)
+    machine.json("draft", "add", client, "web", "--variable", "A")
+    machine.json("draft", "remove", client, "hand")
+    machine.json("publish", client)
+    machine.json("deploy", client, "--yes")
+    document = json.loads(path.read_text())
+    document[key]["notes"]["timeout"] = 5
+    document[key]["theirs"]["note"] = document[key]["hand"] = {"command": "mine"}
+    document[key]["theirs"]["command"] = "mine"
+    path.write_text(json.dumps(document))
+    for name in ("gone", "theirs"):
+        machine.json("draft", "remove", client, name)
+    for name in ("web", "hand"):
+        machine.json("draft", "add", client, name)
+    machine.json("publish", client)
+
+    found = machine.json("diff", client)
+    written = machine.json("deploy", client, "--yes")
+    assert (found["kept"], found["left"]) == (written["kept"], written["left"]) == (["hand"], ["theirs"])
+    changes = found["diff"]
+    assert [each["server_id"] for each in changes["servers_modified"]] == written["changed"] == ["web"]
+    assert (changes["servers_added"], changes["servers_removed"]) == (written["added"], written["removed"])
+    assert written["removed"] == ["gone"]
+    assert (found["status"], found["remote_artifact_id"]) == ("outdated", written["artifact_id"])
+    after = machine.json("diff", client)
+    assert (after["status"], machine.json("deploy", client, "--dry-run")["diff"]) == ("up-to-date", "")
 
 
 def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:

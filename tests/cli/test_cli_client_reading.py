@@ -38,7 +38,8 @@ def read_only(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     machine = Machine(tmp_path_factory.mktemp("machine"))
     machine.install("notes")
     machine.install("com.example.web")
-    machine.json("profiles", "cursor")
+    for profile in ("default", "dev"):
+        machine.json("publish", "cursor", "--profile", profile)
     return machine
 
 
@@ -182,6 +183,7 @@ def test_keys_are_made_once_renewed_and_told(machine: Machine, monkeypatch: pyte
     assert made == machine.tools(monkeypatch).call("initialize_keys", {}) | {"created": True}
     unchanged = machine("keys", "init")
     assert unchanged.out == f"Unchanged key {made['signing_key_id']}: {machine.tree}/verification_key.pem\n"
+    machine.json("publish", "cursor")
     document = json.dumps(machine.json("show", "cursor"))
     rotated = machine("keys", "rotate")
     assert rotated.code == 0
@@ -204,6 +206,7 @@ def test_keys_are_made_once_renewed_and_told(machine: Machine, monkeypatch: pyte
 
 def test_what_is_published_is_not_what_is_installed_any_more(read_only: Machine, machine: Machine) -> None:
     machine.install("notes")
+    machine.json("publish", "claude-desktop", "--profile", "dev")
     before = machine.json("show", "claude-desktop", "--profile", "dev")
     machine.install("web")
     ended = machine("show", "claude-desktop", "--profile", "dev", "--json")
@@ -215,8 +218,23 @@ def test_what_is_published_is_not_what_is_installed_any_more(read_only: Machine,
     assert old.err == ""
 
 
+def test_what_nobody_published_is_shown_as_such_and_verifies(machine: Machine) -> None:
+    machine.install("notes")
+    shown = machine("show", "cursor")
+    assert shown.code == 0
+    assert "published:" not in shown.out
+    assert shown.err == (
+        "Nobody has published it, so it follows what is installed; 'mcpctl client publish cursor' keeps it.\n"
+    )
+    machine.install("web")
+    config = machine.json("show", "cursor")
+    assert [*config["payload"]["mcpServers"]] == ["notes", "web"]
+    assert machine("verify", "-", stdin=json.dumps(config)).code == 0
+    assert machine("show", "cursor", "--artifact", config["artifact_id"], "--json").json["payload"] == config["payload"]
+
+
 def test_what_was_tampered_with_on_the_disk_is_not_handed_out(machine: Machine) -> None:
-    artifact = machine.json("show", "cursor")["artifact_id"]
+    artifact = machine.json("publish", "cursor")["artifact_id"]
     file = machine.tree / f"artifacts/{artifact}.json"
     file.write_text('{"mcpServers":{"evil":{"args":[],"command":"evil"}}}')
     ended = machine("show", "cursor", "--json")

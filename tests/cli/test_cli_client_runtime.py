@@ -85,6 +85,7 @@ def test_without_libraries_the_interpreter_of_mcpd_servers_is_run_instead(lackin
 
 def test_what_is_run_instead_does_the_whole_of_it(lacking: Lacking) -> None:
     lacking.offer(f'shift; exec "{sys.executable}" "$@"')
+    lacking.machine.json("publish", "cursor")
     ended = lacking("show", "cursor", "--json")
     assert (ended.code, ended.err) == (0, "")
     assert ended.json == lacking.machine.json("show", "cursor")
@@ -141,6 +142,7 @@ def _closed(tree: Path) -> None:
 
 def test_everybody_reads_the_systems_configurations_and_may_not_change_them(machine: Machine) -> None:
     machine.install("ours", Scope.SYSTEM)
+    machine.json("publish", "cursor", scope=Scope.SYSTEM)
     config = machine.json("show", "cursor", scope=Scope.SYSTEM)
     machine.json("draft", "add", "cursor", "ours", "--name", "drafted", scope=Scope.SYSTEM)
     for private in ("audit.jsonl", "keys/signing_key.pem"):
@@ -189,7 +191,7 @@ def test_MCP_ROOT_moves_the_systems_scope(machine: Machine, tmp_path: Path) -> N
     assert not machine.tree.exists()
     (tmp_path / "elsewhere").mkdir()
     other = {"MCP_ROOT": str(tmp_path / "elsewhere")}
-    found = machine("show", "cursor", "--json", scope=Scope.SYSTEM, environ=other)
+    found = machine("publish", "cursor", "--json", scope=Scope.SYSTEM, environ=other)
     assert found.json["payload"] == {"mcpServers": {}}
     assert (tmp_path / "elsewhere/var/lib/mcp/orchestration/index/cursor/default.json").exists()
     assert [*machine.json("show", "cursor")["payload"]["mcpServers"]] == ["notes", "ours"]

@@ -140,7 +140,7 @@ async def test_arguments_are_completed(client: Client) -> None:
 async def test_a_draft_is_kept_validated_published_and_gone(machine: Machine) -> None:
     machine.install("github")
     async with machine.served() as client:
-        before = answer(await client.call_tool("get_config", WHO))
+        before = answer(await client.call_tool("publish_config", WHO))
         added = answer(await client.call_tool("remove_server_from_config", {"server_id": "notes", **WHO}))
         assert added["changes"]["servers_removed"] == ["notes"]
         answer(await client.call_tool("add_server_to_config", {"server_id": "github", "env_vars": ["LANG"], **WHO}))
@@ -227,7 +227,7 @@ async def test_a_faulty_draft_is_not_published(machine: Machine) -> None:
 
 async def test_the_policy_keeps_a_release_from_being_published_and_deployed(machine: Machine) -> None:
     async with machine.served() as client:
-        answer(await client.call_tool("get_config", WHO))
+        answer(await client.call_tool("publish_config", WHO))
         policy = machine.root / "system/etc/mcp/policy.toml"
         policy.parent.mkdir(parents=True)
         policy.write_text('[servers]\nforbidden = ["notes"]\n')
@@ -257,7 +257,7 @@ async def test_taking_back_and_deploying_again_are_ways_out_of_a_release_that_wa
     machine: Machine,
 ) -> None:
     async with machine.served() as client:
-        before = answer(await client.call_tool("get_config", WHO))
+        before = answer(await client.call_tool("publish_config", WHO))
         machine.install("github")
         answer(await client.call_tool("publish_config", WHO))
         note = machine.tree / "deployments/cursor/default.json"
@@ -290,6 +290,8 @@ async def test_validate_answers_what_could_not_even_be_signed(machine: Machine) 
 
 async def test_C31_the_same_payload_for_two_clients_is_one_blob_and_two_releases(machine: Machine) -> None:
     async with machine.served() as client:
+        for client_id in ("claude-desktop", "cursor"):
+            answer(await client.call_tool("publish_config", {"client_id": client_id}))
         one = answer(await client.call_tool("get_config", {"client_id": "claude-desktop"}))
         two = answer(await client.call_tool("get_config", {"client_id": "cursor"}))
         assert one["artifact_id"] == two["artifact_id"]
@@ -300,7 +302,7 @@ async def test_C31_the_same_payload_for_two_clients_is_one_blob_and_two_releases
 
 async def test_O51_a_tampered_blob_and_a_truncated_key_are_signature_errors(machine: Machine) -> None:
     async with machine.served() as client:
-        found = answer(await client.call_tool("get_config", WHO))
+        found = answer(await client.call_tool("publish_config", WHO))
         blob = machine.tree / "artifacts" / f"{found['artifact_id']}.json"
         blob.chmod(0o600)
         blob.write_bytes(blob.read_bytes().replace(b"notes", b"other"))
@@ -316,6 +318,7 @@ async def test_O51_a_tampered_blob_and_a_truncated_key_are_signature_errors(mach
 
 async def test_a_read_only_home_is_an_error_object_and_what_is_there_stays_readable(machine: Machine) -> None:
     async with machine.served() as client:
+        answer(await client.call_tool("publish_config", WHO))
         found = answer(await client.call_tool("get_config", WHO))
     for path in (machine.tree, *machine.tree.rglob("*")):
         if path.is_dir():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -10,6 +11,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from jsonschema import Draft202012Validator
 
 from tests.servers.orchestration_harness import ERAS, SEED_TOOLS, Machine, answer, refusal
@@ -166,6 +168,37 @@ async def test_O29_to_O35_diff_config(client: Client, machine: Machine) -> None:
         assert (refused["error"], "exactly one of" in refused["message"]) == ("invalid_input", True)
 
 
+async def test_asking_keeps_nothing_and_follows_what_is_installed(client: Client, machine: Machine) -> None:
+    who = {"client_id": "cursor"}
+    local = {"local_payload": {"mcpServers": {"notes": {"command": "mcpctl", "args": ["run", "notes"]}}}, **who}
+    for tool, given in (
+        ("list_profiles", who), ("diff_config", local), ("view_draft_config", who), ("validate_config", who),
+        ("deploy_config", who), ("drift_config", who), ("undo_config", who),
+    ):  # fmt: skip
+        answer(await client.call_tool(tool, given))
+    assert not machine.tree.exists()
+    first = answer(await client.call_tool("get_config", who))
+    assert answer(await client.call_tool("get_config", who)) == first
+    machine.install("github")
+    second = answer(await client.call_tool("get_config", who))
+    assert [[*each["payload"]["mcpServers"]] for each in (first, second)] == [["notes"], ["github", "notes"]]
+    profiles = answer(await client.call_tool("list_profiles", who))["profiles"]
+    assert profiles[0]["latest_artifact_id"] == second["artifact_id"]
+    assert answer(await client.call_tool("diff_config", local))["status"] == "outdated"
+    key = load_pem_public_key((machine.tree / "verification_key.pem").read_bytes())
+    for each in (first, second):
+        content = json.dumps(each["payload"], sort_keys=True, separators=(",", ":")).encode()
+        key.verify(base64.b64decode(each["signature"]), content)  # type: ignore[union-attr, call-arg]
+    # A key is all that it leaves behind: no release, and no line that something was published.
+    kept = {path.relative_to(machine.tree).parts[0] for path in machine.tree.rglob("*") if path.is_file()}
+    assert kept <= {".lock", "keys", "verification_key.pem", "verification_key.raw"}
+
+    published = answer(await client.call_tool("publish_config", who))
+    machine.install("later")
+    asked = answer(await client.call_tool("get_config", who))
+    assert asked == {name: published[name] for name in asked}
+
+
 async def test_an_earlier_release_is_outdated_and_not_diverged(client: Client, machine: Machine) -> None:
     old = answer(await client.call_tool("publish_config", {"client_id": "cursor"}))
     answer(await client.call_tool("add_server_to_config", {"client_id": "cursor", "server_id": "own", "entry": OWN}))
@@ -221,7 +254,7 @@ async def test_a_missing_argument_and_an_unknown_tool(client: Client) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 async def test_O4_the_program_answers_over_stdio(machine: Machine, mode: str) -> None:
     async with machine.started(mode=mode) as client:
-        found = answer(await client.call_tool("get_config", {"client_id": "cursor"}))
+        found = answer(await client.call_tool("publish_config", {"client_id": "cursor"}))
         assert refusal(await client.call_tool("get_config", {"client_id": "nobody"}))["error"] == "client_not_found"
     async with machine.started("--system", mode=mode) as client:
         assert "publish_config" not in [tool.name for tool in (await client.list_tools()).tools]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcpd.cli.client_output import moment, servers_table
-from mcpd.cli.client_runtime import artifact_of, changing, scope, service, short, stale_note
+from mcpd.cli.client_runtime import artifact_of, changing, profile_option, scope, service, short, stale_note
 from mcpd.cli.given import origin, read_input
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, counted, details, note, table, warn, write, write_json
@@ -64,6 +64,8 @@ def list_profiles(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """``mcpctl client show``. JSON: what the tool ``get_config`` gives."""
+    from mcpd.servers.orchestration.publishing import FROM_NOBODY  # noqa: PLC0415 - not before run() provided for it
+
     configurations = service(args)
     found: Any = configurations.get_config(args.client, args.profile, artifact_of(args, configurations))
     if args.json:
@@ -75,7 +77,7 @@ def show(args: argparse.Namespace) -> int:
             [
                 ("client", f"{found['client_id']}/{found['profile_id']}"),
                 ("artifact", found["artifact_id"]),
-                ("published", moment(found["created_at"])),
+                ("made" if about.get("source") == FROM_NOBODY else "published", moment(found["created_at"])),
                 ("message", about.get("changelog")),
                 ("made by", maker),
                 ("signed with", found["signing_key_id"]),
@@ -87,6 +89,11 @@ def show(args: argparse.Namespace) -> int:
             servers_table(found["payload"])
     if args.artifact is None:
         stale_note(configurations, args.client, args.profile)
+        if not args.json and found["metadata"].get("source") == FROM_NOBODY:
+            note(
+                "Nobody has published it, so it follows what is installed;"
+                f" 'mcpctl client publish {args.client}{profile_option(args.profile)}' keeps it."
+            )
     return 0
 
 

@@ -18,11 +18,10 @@ from mcpd.servers.orchestration.addresses import read_address
 from mcpd.servers.orchestration.dialects import to_client
 from mcpd.servers.orchestration.faults import PolicyViolation, ValidationFailed
 from mcpd.servers.orchestration.payload import BRIDGE, TOKEN, rebased, uses_bridge
-from mcpd.servers.orchestration.publishing import FROM_NOBODY
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from mcpd.cli.clients.history import Deployment
     from mcpd.cli.clients.plans import Plan
@@ -46,21 +45,15 @@ def deploy(args: argparse.Namespace) -> int:
     family = machine.configurations.families.get(args.client)
     if args.publish:
         _publish_first(args, machine.configurations)
-    # Until somebody publishes it is what is installed that is deployed.
-    follows = args.artifact is None and machine.is_mine
-    upcoming = machine.configurations.upcoming(args.client, args.profile) if follows and args.dry_run else None
-    if follows and not args.dry_run:
-        machine.configurations.renewed(args.client, args.profile)
-    release = _checked(machine, args)
-    entries = _entries(release.payload if upcoming is None else upcoming)
+    release, plan = planned(args, machine, args.take_over, is_recorded=not args.dry_run)
+    entries = _entries(release.payload)
     for warning in tool_names.warnings(args, machine.configurations.servers, family, entries):
         warn(warning.message)
-    entries = _written(machine, family, entries)
-    plan = machine.deployments.plan(family, machine.file(family, args.file), entries, take_over=args.take_over)
     if not args.json:
-        _show_plan(args, machine, plan)
+        show_plan(args, machine, plan)
     done = None
     if not args.dry_run and _is_wanted(args, machine, plan, release):
+        release = machine.configurations.keep(release)
         done = _applied(machine, plan, release)
     if args.json:
         write_json(
@@ -105,26 +98,36 @@ def _publish_first(args: argparse.Namespace, configurations: Orchestration) -> N
         say_published(published)
 
 
-def _checked(machine: Machine, args: argparse.Namespace) -> Release:
-    """The configuration to deploy, after everything has been checked about it."""
+def planned(
+    args: argparse.Namespace, machine: Machine, take_over: Collection[str] = (), *, is_recorded: bool = False
+) -> tuple[Release, Plan]:
+    """Return the configuration that *args* are to deploy, and what that does to the client's file.
+
+    Nothing is signed or written, except that a refusal is recorded if *is_recorded*. Raises
+    :class:`~mcpd.errors.McpdError` for what keeps it from being deployed.
+    """
     configurations = machine.configurations
-    release = configurations.release(args.client, args.profile, artifact_of(args, configurations))
+    family = configurations.families.get(args.client)
+    if args.artifact is None:
+        release = configurations.current(args.client, args.profile)
+    else:
+        release = configurations.release(args.client, args.profile, artifact_of(args, configurations))
     try:
         configurations.check_deploy(release)
     except (PolicyViolation, ValidationFailed) as fault:
-        if not args.dry_run:
-            family = configurations.families.get(release.client_id)
+        if is_recorded:
             details: dict[str, JsonValue] = {"message": fault.message}
             machine.record("deploy_config", release.profile_id, release.artifact_id, family, details, "refused")
         raise
     if args.artifact is None:
-        if release.metadata.get("source") != FROM_NOBODY:
-            stale_note(configurations, release.client_id, release.profile_id)
+        stale_note(configurations, release.client_id, release.profile_id)
         draft_note(configurations, release.client_id, release.profile_id)
-    return release
+    entries = _written(machine, family, _entries(release.payload))
+    return release, machine.deployments.plan(family, machine.file(family, args.file), entries, take_over=take_over)
 
 
-def _show_plan(args: argparse.Namespace, machine: Machine, plan: Plan) -> None:
+def show_plan(args: argparse.Namespace, machine: Machine, plan: Plan) -> None:
+    """Print what *plan* does, for people."""
     place = clean(tilde(plan.file, machine.paths))
     if plan.diff:
         print_diff(plan.diff)

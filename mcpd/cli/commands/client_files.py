@@ -7,29 +7,27 @@ The files are the caller's, also where the configurations are the system's.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli import bridge_tcp
 from mcpd.cli.client_machine import Machine, file_option
 from mcpd.cli.client_output import masked_changes, moment, print_changes
 from mcpd.cli.client_runtime import artifact_of, profile_option, short, stale_note
 from mcpd.cli.clients.detect import detect as find_clients
-from mcpd.cli.clients.editing import read
-from mcpd.cli.clients.merging import holds
-from mcpd.cli.clients.target import snapshot
+from mcpd.cli.commands.client_deploy import planned, show_plan
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, table, warn, write, write_json
-from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError, ServiceUnavailable
-from mcpd.servers.orchestration.dialects import from_client, to_client
-from mcpd.servers.orchestration.payload import BRIDGE, rebased, uses_bridge
+from mcpd.errors import EXIT_FAILED, InvalidArgument, McpdError
+from mcpd.servers.orchestration.canonical import artifact_id as id_of
+from mcpd.servers.orchestration.dialects import from_client
+from mcpd.servers.orchestration.diff import report
 
 if TYPE_CHECKING:
     import argparse
 
     from mcpd.cli.clients.detect import Found
     from mcpd.cli.clients.drift import Drift
+    from mcpd.cli.clients.plans import Plan
     from mcpd.model import JsonValue
     from mcpd.servers.orchestration.family import Family
     from mcpd.servers.orchestration.releases import Release
@@ -61,37 +59,33 @@ def detect(args: argparse.Namespace) -> int:
 
 
 def diff(args: argparse.Namespace) -> int:
-    """``mcpctl client diff``. JSON: what the tool ``diff_config`` gives, without what a client's file may keep secret.
+    """``mcpctl client diff``: what ``mcpctl client deploy`` writes into the client's file.
 
-    Of a client's file only what mcpctl put there, or would, is compared; other servers in it are the user's own.
+    JSON: what the tool ``diff_config`` gives, without what the file may keep secret, and ``kept``, ``restored`` and
+    ``left`` of the deployment. Servers are as the client writes them.
     """
     machine = Machine.of(args)
     configurations = machine.configurations
-    local: dict[str, JsonValue] = {}
     if (artifact_id := artifact_of(args, configurations)) is not None:
-        what = short(artifact_id)
         found: Any = configurations.diff_config(args.client, args.profile, local_artifact_id=artifact_id)
-    else:
-        family = configurations.families.get(args.client)
-        release = configurations.release(args.client, args.profile)
-        file = machine.file(family, args.file)
-        what = tilde(file, machine.paths)
-        local, own = _local(machine, family, release, file)
-        found = configurations.diff_config(
-            args.client, args.profile, local_payload={**release.payload, "mcpServers": local}
-        )
-        found["diff"] = masked_changes(found["diff"], local)
-        if own:
-            note(f"Not compared, as they are your own: {clean(', '.join(own))}")
+        if args.json:
+            write_json(found)
+        else:
+            write(f"{args.client}/{args.profile}, {short(artifact_id)}: {found['status']}")
+            print_changes(found["diff"])
+            write(found["recommendation"].partition(" Run 'get_config'")[0])
+        stale_note(configurations, args.client, args.profile)
+        return 0
+    release, plan = planned(args, machine)
+    found = _compared(release, plan)
     if args.json:
-        write_json(found)
-    else:
-        write(f"{args.client}/{args.profile}, {clean(what)}: {found['status']}")
-        print_changes(found["diff"], local)
-        write(found["recommendation"].partition(" Run 'get_config'")[0])
-        if found["status"] != "up-to-date" and args.artifact is None:
-            write(f"'mcpctl client deploy {args.client}{profile_option(args.profile)}' writes what is published.")
-    stale_note(configurations, args.client, args.profile)
+        write_json(found | {"kept": plan.kept, "restored": plan.restored, "left": plan.left})
+        return 0
+    write(f"{args.client}/{args.profile}, {clean(tilde(plan.file, machine.paths))}: {found['status']}")
+    show_plan(args, machine, plan)
+    if found["status"] != "up-to-date":
+        options = profile_option(args.profile) + (file_option(plan.file) if args.file else "")
+        write(f"'mcpctl{' --system' if args.system else ''} client deploy {args.client}{options}' writes it.")
     return 0
 
 
@@ -215,25 +209,24 @@ def _deployed_profile(machine: Machine, found: Found) -> str | None:
     return last.profile_id if last is not None else None
 
 
-def _local(machine: Machine, family: Family, release: Release, file: Path) -> tuple[dict[str, JsonValue], list[str]]:
-    """What *file* has of the servers that are mcpctl's there or would be, as payloads hold it; the names of others."""
+def _compared(release: Release, plan: Plan) -> Any:
+    """Return the report of ``diff_config`` for what *plan* does to the servers in its file that are mcpctl's."""
     wanted: Any = release.payload["mcpServers"]
-    base = BRIDGE
-    if uses_bridge(wanted):
-        with suppress(ServiceUnavailable):
-            base = bridge_tcp.base_url(machine.paths)
-    written = to_client(family, rebased(wanted, BRIDGE, base))
-    managed = machine.deployments.managed(family.id, file)
-    found = read(snapshot(file).data or b"", family.format, family.key, family.shape, str(file))
-    canonical = rebased(from_client(family, found), base, BRIDGE)
+    canonical = from_client(plan.family, plan.replaced)
+    before: dict[str, JsonValue] = {}
     local: dict[str, JsonValue] = {}
-    for name, entry in found.items():
-        if name in written and holds(entry, written[name]):
-            local[name] = wanted[name]
-        elif name in written or name in managed:
-            # What cannot be read as an entry is compared as it stands.
-            local[name] = canonical.get(name, entry if isinstance(entry, dict) else {})
-    return local, [name for name in found if name not in local]
+    for name in (*plan.owned, *plan.removed):
+        if name not in plan.changes:
+            before[name], local[name] = plan.owned[name], wanted[name]
+        elif name in plan.replaced:
+            before[name], local[name] = plan.replaced[name], canonical.get(name, {})
+    after: dict[str, JsonValue] = {
+        name: entry for name, entry in {**before, **plan.changes}.items() if entry is not None
+    }
+    local_id = id_of({"mcpServers": local})
+    found: Any = report({"mcpServers": before}, {"mcpServers": after}, local_id, release.artifact_id, published=True)
+    found["diff"] = masked_changes(found["diff"], before)
+    return found
 
 
 def _servers(found: Found) -> int | str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
-from mcpd.errors import McpdError
+from mcpd.errors import Busy, McpdError
 from mcpd.model import printable
 from mcpd.servers.orchestration import diff
 from mcpd.servers.orchestration.canonical import artifact_id as id_of
@@ -76,29 +76,42 @@ class Publishing:
         faults = [*(each.message for each in report.errors), *(each.message for each in report.violations)]
         return Generated({SERVERS: entries}, [*made.warnings, *(f"left out: {fault}" for fault in faults)])
 
-    def first(self, family: Family, profile: Profile) -> Release:
-        """The release that a client's profile begins with, so that there is always one (C-30)."""
-        with self.tree.lock():
-            there = self.releases.latest(family.id, profile.id)
-            if there is not None:
-                return there
-            return self._made(family, profile, self.admissible(family, profile), "First release")
+    def current(self, family: Family, profile: Profile) -> Release:
+        """Return the newest release; what is installed, not signed, as long as nobody has published one.
 
-    def renew(self, family: Family, profile: Profile) -> Release:
-        """The newest release; one that nobody asked for is made anew if something else is installed by now."""
-        with self.tree.lock():
-            newest = self.releases.latest(family.id, profile.id)
-            if newest is None:
-                return self.first(family, profile)
-            made = self.upcoming(family, profile, newest)
-            return newest if made is None else self._made(family, profile, made, _summary(newest.payload, made.payload))
-
-    def upcoming(self, family: Family, profile: Profile, newest: Release | None) -> Generated | None:
-        """What :meth:`renew` would sign after *newest*; None if that stays."""
+        Nothing is kept. Raises :class:`~mcpd.errors.InvalidConfig` for a policy that cannot be read.
+        """
+        newest = self.releases.latest(family.id, profile.id)
         if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
-            return None
+            return newest
         made = self.admissible(family, profile)
-        return None if newest is not None and id_of(made.payload) == newest.artifact_id else made
+        if newest is not None and newest.artifact_id == id_of(made.payload):
+            return newest
+        for warning in made.warnings:
+            _log.warning("%s/%s: %s", family.id, profile.id, warning)
+        before = newest.payload if newest is not None else {SERVERS: {}}
+        return self.releases.prepare(
+            family.id, profile.id, made.payload,
+            generator=GENERATOR, generator_version=__version__, source=FROM_NOBODY,
+            changelog=_summary(before, made.payload),
+        )  # fmt: skip
+
+    def keep(self, family: Family, profile: Profile, shown: Release) -> Release:
+        """Return *shown* as a signed release, which is made and kept if it was only what is installed.
+
+        Raises :class:`~mcpd.errors.Busy` if somebody has published since it was shown, and what writing raises.
+        """
+        with self.tree.lock():
+            if shown.is_signed and self.releases.has(family.id, profile.id, shown.artifact_id):
+                return shown
+            newest = self.releases.latest(family.id, profile.id)
+            if newest is not None and newest.artifact_id == shown.artifact_id:
+                return newest
+            if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
+                raise Busy(f"{family.id}/{profile.id} was published meanwhile; look at the difference again")
+            return self._sign(
+                family, profile, shown.payload, FROM_NOBODY, str(shown.metadata.get("changelog", ""))
+            )  # fmt: skip
 
     def view(self, family: Family, profile: Profile) -> dict[str, JsonValue]:
         """The draft, or what one would begin with, and how it differs from the newest release."""
@@ -225,20 +238,16 @@ class Publishing:
             _log.warning("%s", fault.message)
             return None
 
-    def _made(self, family: Family, profile: Profile, made: Generated, changelog: str) -> Release:
-        for warning in made.warnings:
-            _log.warning("%s/%s: %s", family.id, profile.id, warning)
-        return self._sign(family, profile, made.payload, FROM_NOBODY, changelog)
-
     def _draft(self, family: Family, profile: Profile) -> tuple[dict[str, JsonValue], str | None]:
-        """The draft, or the newest release, or else what is installed, to go on from."""
+        """The draft, or the newest release that somebody published, or else what is installed, to go on from."""
         draft = self.drafts.get(family.id, profile.id)
         if draft is not None:
             return dict(draft.payload), draft.base_artifact_id
         newest = self.releases.latest(family.id, profile.id)
-        if newest is not None:
-            return dict(newest.payload), newest.artifact_id
-        return self.generated(family, profile).payload, None
+        made = self.generated(family, profile).payload
+        if newest is None or (newest.metadata.get("source") == FROM_NOBODY and newest.artifact_id != id_of(made)):
+            return made, None
+        return dict(newest.payload), newest.artifact_id
 
     def _sign(
         self, family: Family, profile: Profile, payload: dict[str, JsonValue], source: str, changelog: str

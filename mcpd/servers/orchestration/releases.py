@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidConfig, InvalidManifest
@@ -52,7 +52,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """An artifact as it was published for one client and profile; both signatures were checked."""
+    """An artifact as it was published for one client and profile; both signatures were checked.
+
+    One that is made of what is installed, and was not published, is not signed before it is handed out.
+    """
 
     artifact_id: str
     client_id: str
@@ -62,6 +65,11 @@ class Release:
     signature: str
     signing_key_id: str
     metadata: dict[str, JsonValue]
+
+    @property
+    def is_signed(self) -> bool:
+        """Return whether there are signatures."""
+        return bool(self.signature)
 
     def to_json(self) -> dict[str, JsonValue]:
         """What ``get_config`` answers (O-21)."""
@@ -168,30 +176,68 @@ class Releases:
         cannot be signed or is too large, :class:`~mcpd.servers.orchestration.faults.SignatureFault` for keys and lists
         that cannot be used, and what writing raises.
         """
+        about = {"generator": generator, "generator_version": generator_version, "source": source}
+        path = self._tree.index(client_id, profile_id)
+        made = self.prepare(client_id, profile_id, payload, changelog=changelog, **about)
+        with self._tree.lock():
+            before = self._entries(client_id, profile_id)
+            release = self.sign(replace(made, created_at=timestamp(self._clock())))
+            entry = Entry.model_validate(
+                {
+                    "artifact_id": release.artifact_id,
+                    "created_at": release.created_at,
+                    "signature": release.signature,
+                    "signing_key_id": release.signing_key_id,
+                    **release.metadata,
+                }
+            )
+            self._store(release.artifact_id, canonical(payload))
+            self._tree.write(path, dump_index([entry, *before]))
+            return self._release(client_id, profile_id, entry)
+
+    def prepare(
+        self,
+        client_id: str,
+        profile_id: str,
+        payload: dict[str, JsonValue],
+        *,
+        generator: str,
+        generator_version: str,
+        changelog: str,
+        source: str = "",
+    ) -> Release:
+        """Return *payload* as a release that is neither signed nor kept.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.InvalidInput` for what cannot be signed or is too large.
+        """
         content = canonical(payload)
         parse_payload(payload, "the configuration")
         if len(content) > MAX_FILE:
             raise InvalidInput(f"The configuration has {len(content)} bytes, more than {MAX_FILE}.")
         about = {"generator": generator, "generator_version": generator_version, "source": source}
         _check_words(about, changelog)
-        path = self._tree.index(client_id, profile_id)
+        return Release(
+            artifact_id=id_of(payload),
+            client_id=client_id,
+            profile_id=profile_id,
+            created_at=timestamp(self._clock()),
+            payload=payload,
+            signature="",
+            signing_key_id="",
+            metadata={**about, "changelog": changelog},
+        )
+
+    def sign(self, release: Release) -> Release:
+        """Return *release* signed with the key in use, which is made if there is none; the release is not kept.
+
+        Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` for keys that cannot be used.
+        """
         with self._tree.lock():
-            before = self._entries(client_id, profile_id)
-            created, name = timestamp(self._clock()), id_of(payload)
-            signature, key = self._keys.sign(content)
-            release_signature, _ = self._keys.sign(statement(name, client_id, profile_id, created, key))
-            entry = Entry(
-                artifact_id=name,
-                created_at=created,
-                signature=signature,
-                signing_key_id=key,
-                release_signature=release_signature,
-                changelog=changelog,
-                **about,
-            )
-            self._store(name, content)
-            self._tree.write(path, dump_index([entry, *before]))
-            return self._release(client_id, profile_id, entry)
+            signature, key = self._keys.sign(canonical(release.payload))
+            about = statement(release.artifact_id, release.client_id, release.profile_id, release.created_at, key)
+            release_signature, _ = self._keys.sign(about)
+        metadata: dict[str, JsonValue] = {**release.metadata, "release_signature": release_signature}
+        return replace(release, signature=signature, signing_key_id=key, metadata=metadata)
 
     def resign(self) -> int:
         """Publish again every newest release that is not signed with the key in use; returns how many.

@@ -7,6 +7,7 @@ one owner; several processes are kept apart by the lock of the tree.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,7 @@ from mcpd.servers.orchestration.families import Families
 from mcpd.servers.orchestration.faults import ArtifactNotFound, InvalidInput, NothingPublished, SignatureFault
 from mcpd.servers.orchestration.keys import Keys
 from mcpd.servers.orchestration.profiles import Profiles
-from mcpd.servers.orchestration.publishing import FROM_DRAFT, Publishing
+from mcpd.servers.orchestration.publishing import FROM_DRAFT, FROM_NOBODY, Publishing
 from mcpd.servers.orchestration.releases import Releases
 from mcpd.servers.orchestration.servers import Servers
 from mcpd.servers.orchestration.tree import Tree
@@ -64,6 +65,7 @@ class Orchestration:
         self.audit = Audit(self.tree, clock)
         self._listed: tuple[list[Family], dict[str, list[str]], dict[str, JsonValue]]
         self._listed = ([], {}, {"clients": [], "count": 0})
+        self._answers: dict[tuple[str, str], Release] = {}
         self.drafts = Drafts(self.tree, clock)
         self._publishing = Publishing(self.tree, self.servers, self.checks, self.releases, self.drafts, self.audit)
 
@@ -80,18 +82,18 @@ class Orchestration:
         return answer
 
     def list_profiles(self, client_id: str) -> dict[str, JsonValue]:
-        """The profiles of a client, each with its newest release, which is made if there is none (O-14…O-19, C-30).
+        """The profiles of a client, each with what :meth:`current` has (O-14…O-19, C-30); nothing is signed for it.
 
-        Raises :class:`~mcpd.servers.orchestration.faults.ClientNotFound`, and what publishing raises.
+        Raises :class:`~mcpd.servers.orchestration.faults.ClientNotFound`, and what :meth:`current` raises.
         """
         family = self.families.get(client_id)
         found: list[JsonValue] = []
         for profile_id in self.profiles.available(family):
             profile = self.profiles.get(family, profile_id)
-            release = self.releases.latest(client_id, profile_id)
-            if release is None and not self.writable:
+            try:
+                release = self.current(client_id, profile_id)
+            except NothingPublished:
                 continue
-            release = release if release is not None else self._first(family, profile)
             found.append(
                 {
                     "profile_id": profile_id,
@@ -130,8 +132,10 @@ class Orchestration:
                 "give exactly one of local_artifact_id and local_payload",
                 {"field": "local_payload" if local_payload is not None else "local_artifact_id"},
             )
-        newest = self.release(client_id, profile_id)
-        if local_artifact_id is None:
+        newest = self.current(client_id, profile_id)
+        if local_artifact_id == newest.artifact_id:
+            local = newest.payload
+        elif local_artifact_id is None:
             local = parse_payload(local_payload, "local_payload")
         else:
             try:
@@ -139,26 +143,60 @@ class Orchestration:
             except ArtifactNotFound:
                 if not ARTIFACT_ID.fullmatch(local_artifact_id):
                     raise
+                last = self._answers.get((client_id, profile_id))
+                if last is not None and last.artifact_id == local_artifact_id:
+                    ids = local_artifact_id, newest.artifact_id
+                    return diff.report(last.payload, newest.payload, *ids, published=True)
                 return diff.unknown(local_artifact_id, newest.artifact_id)
         local_id = id_of(local)
         published = self.releases.has(client_id, profile_id, local_id)
         return diff.report(local, newest.payload, local_id, newest.artifact_id, published=published)
 
     def release(self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None) -> Release:
-        """A release whose signature was verified: the newest, made from what is installed if there is none yet.
+        """Return what :meth:`current` does, or the release with *artifact_id*, always with signatures.
 
-        Servers that could not be published, by the policy or otherwise, are not in one that is made so. Raises
-        :class:`~mcpd.servers.orchestration.faults.ClientNotFound`,
+        What was not published is signed for this answer alone, and not kept. Raises
+        :class:`~mcpd.servers.orchestration.faults.ArtifactNotFound`, what :meth:`current` does and what making a key
+        raises.
+        """
+        self._known(client_id, profile_id)
+        if artifact_id is not None:
+            try:
+                return self.releases.get(client_id, profile_id, artifact_id)
+            except ArtifactNotFound:
+                if not self.writable or (found := self.current(client_id, profile_id)).artifact_id != artifact_id:
+                    raise
+        else:
+            found = self.current(client_id, profile_id)
+        return found if found.is_signed else self._answer(found)
+
+    def current(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Release:
+        """Return the newest release; what is installed, not signed, as long as nobody has published one.
+
+        Servers that could not be published, by the policy or otherwise, are not in what is installed. Nothing is signed
+        or kept. Raises :class:`~mcpd.servers.orchestration.faults.ClientNotFound`,
         :class:`~mcpd.servers.orchestration.faults.ProfileNotFound`,
-        :class:`~mcpd.servers.orchestration.faults.ArtifactNotFound`,
-        :class:`~mcpd.servers.orchestration.faults.SignatureFault`,
-        :class:`~mcpd.servers.orchestration.faults.NothingPublished` where nothing can be made, and what writing raises.
+        :class:`~mcpd.servers.orchestration.faults.SignatureFault`, and
+        :class:`~mcpd.servers.orchestration.faults.NothingPublished` where only what was published is handed out.
         """
         family, profile = self._known(client_id, profile_id)
-        if artifact_id is not None:
-            return self.releases.get(family.id, profile_id, artifact_id)
+        if self.writable:
+            return self._publishing.current(family, profile)
         found = self.releases.latest(family.id, profile_id)
-        return found if found is not None else self._first(family, profile)
+        if found is None:
+            raise NothingPublished(
+                f"nothing is published for {family.id}/{profile.id} yet; root does it with"
+                f" 'mcpctl --system client publish {family.id} --profile {profile.id}'"
+            )
+        return found
+
+    def keep(self, shown: Release) -> Release:
+        """Return *shown* as a release that is kept, for a deployment; one of what is installed is signed for that.
+
+        Raises :class:`~mcpd.errors.Busy` if somebody has published since it was shown, and what writing raises.
+        """
+        known = self._known(shown.client_id, shown.profile_id)
+        return self._publishing.keep(*known, shown) if self.writable else shown
 
     def generated(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Generated:
         """What the installed servers make the configuration now.
@@ -169,25 +207,15 @@ class Orchestration:
         return self._publishing.generated(*self._known(client_id, profile_id))
 
     def is_stale(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> bool:
-        """Whether the newest release was made from what was installed, and that is something else by now."""
+        """Whether the newest release was published of what was installed, and that is something else by now."""
         newest = self.releases.latest(client_id, profile_id)
-        if newest is None or newest.metadata.get("source") == FROM_DRAFT:
+        if newest is None or newest.metadata.get("source") in {FROM_DRAFT, FROM_NOBODY}:
             return False
         try:
             made = self._publishing.admissible(*self._known(client_id, profile_id))
         except InvalidConfig:
             return False  # With a policy that cannot be read nothing else can be published.
         return id_of(made.payload) != newest.artifact_id
-
-    def renewed(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> Release:
-        """:meth:`release`; until somebody publishes one, it is made anew when something else is installed."""
-        return self._publishing.renew(*self._known(client_id, profile_id))
-
-    def upcoming(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue] | None:
-        """What :meth:`renewed` would have for a payload, if that is another one than the newest has."""
-        newest = self.releases.latest(client_id, profile_id)
-        made = self._publishing.upcoming(*self._known(client_id, profile_id), newest)
-        return made.payload if made is not None else None
 
     def view_draft(self, client_id: str, profile_id: str = DEFAULT_PROFILE) -> dict[str, JsonValue]:
         """The draft, or what one would begin with, and how it differs from the newest release."""
@@ -312,18 +340,17 @@ class Orchestration:
         """One of them. Raises :class:`~mcpd.servers.orchestration.faults.ServerNotFound`."""
         return self.servers.describe(server_id)
 
+    def _answer(self, made: Release) -> Release:
+        """Return *made* with signatures, as it was answered before if it is still the same and signed with this key."""
+        place = made.client_id, made.profile_id
+        last = self._answers.get(place)
+        if last is None or (last.artifact_id, last.signing_key_id) != (made.artifact_id, self.keys.current()):
+            last = self._answers[place] = self.releases.sign(made)
+        return replace(last, payload=made.payload)
+
     def _known(self, client_id: str, profile_id: str) -> tuple[Family, Profile]:
         family = self.families.get(client_id)
         return family, self.profiles.get(family, profile_id)
-
-    def _first(self, family: Family, profile: Profile) -> Release:
-        """The release that a client's profile begins with."""
-        if not self.writable:
-            raise NothingPublished(
-                f"nothing is published for {family.id}/{profile.id} yet; root does it with"
-                f" 'mcpctl --system client publish {family.id} --profile {profile.id}'"
-            )
-        return self._publishing.first(family, profile)
 
     def _require_writable(self) -> None:
         if not self.writable:

@@ -22,7 +22,11 @@ def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id:
     Raises what getting the release raises, and what
     :meth:`~mcpd.servers.orchestration.service.Orchestration.check_deploy` does.
     """
-    release = service.release(client_id, profile_id, artifact_id)
+    release = (
+        service.current(client_id, profile_id)
+        if artifact_id is None
+        else service.release(client_id, profile_id, artifact_id)
+    )
     service.check_deploy(release)
     last = deployed(service, client_id, profile_id)
     before: dict[str, Any] = {"mcpServers": {}}
@@ -51,14 +55,16 @@ def deploy(service: Orchestration, client_id: str, profile_id: str, artifact_id:
 
 def drift(service: Orchestration, client_id: str, profile_id: str) -> dict[str, JsonValue]:
     """What was deployed last, the newest release, and the command that looks at the client's file."""
-    newest = service.release(client_id, profile_id)
+    newest = service.current(client_id, profile_id)
     last = deployed(service, client_id, profile_id)
     if last is None:
         message = _nothing(service, client_id, profile_id)
     elif last.get("artifact_id") == newest.artifact_id:
         message = "The newest release was deployed. The command tells whether the file was changed since."
-    else:
+    elif newest.is_signed:
         message = "There is a newer release than the one that was deployed."
+    else:
+        message = "What is installed has changed since it was deployed."
     return {
         "client_id": client_id,
         "profile_id": profile_id,
