@@ -113,6 +113,11 @@ def test_it_works_without_a_bridge_and_names_files() -> None:
         canonical = json.dumps(config["payload"], sort_keys=True, separators=(",", ":")).encode()
         public = load_pem_public_key(key.read_bytes())
         public.verify(base64.b64decode(config["signature"]), canonical)  # type: ignore[union-attr, call-arg]
+        # What stands between the server and its clients is not left out for want of a bridge.
+        rig.enter(**{SERVER: {"disallowed_tools": ["publish*"]}})
+        refused = rig.mcpctl("run", SERVER, stdin="")
+        assert refused.returncode == 1
+        assert f"server {SERVER} is used through the bridge" in refused.stderr
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
