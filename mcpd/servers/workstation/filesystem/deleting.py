@@ -32,6 +32,7 @@ from mcpd.servers.workstation.filesystem.renaming import (
     sync,
 )
 from mcpd.servers.workstation.jail import path_of, translated
+from mcpd.servers.workstation.moves import moving
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def _delete(call: Call, arguments: DeleteArguments) -> Answer:
             trash.forget(call, directory, name)
             removed = removal.count
         else:
+            if stat.S_ISDIR(status.st_mode):
+                stack.enter_context(moving(call, place))
             trashed = shown_name(trash.put_in_trash(call, place, directory, name).path)
     return Answer(
         DeleteResult(path=shown_name(place.path), type=type_of(status.st_mode), trashed_to=trashed, removed=removed)

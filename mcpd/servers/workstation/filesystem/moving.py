@@ -28,6 +28,7 @@ from mcpd.servers.workstation.filesystem.renaming import (
     sync,
 )
 from mcpd.servers.workstation.jail import fault, translated
+from mcpd.servers.workstation.moves import moving
 from mcpd.servers.workstation.tool import Answer, Arguments, Result, Tool
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def _move(call: Call, arguments: MoveArguments) -> Answer:
             moved = status_at(from_directory, old)
         if moved is None:
             raise NotFound(f"{source.shown}: there is no such file or directory")
+        if stat.S_ISDIR(moved.st_mode):
+            stack.enter_context(moving(call, source))
         check_holds_no_root(call, source, from_directory, old)
         _check_nesting(source, destination, real_path(from_directory, old), real_path(to_directory, new))
         check_keeps_repositories(

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Directories stay where they are while commands work in the roots."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mcpd.errors import Busy, TimedOut
+from mcpd.servers.workstation.filesystem.deleting import DELETE
+from mcpd.servers.workstation.filesystem.moving import MOVE
+from mcpd.servers.workstation.tools import TOOLS
+from tests.unit.workstation.git_parts import MadeRepository
+
+if TYPE_CHECKING:
+    from mcpd.servers.workstation.tool import Tool
+    from tests.unit.workstation.bench import Workbench
+
+NAMED = {tool.name: tool for tool in TOOLS}
+WORKING = [name for name in NAMED if name.startswith(("git_", "ci_"))]
+
+
+@pytest.mark.parametrize(("tool", "arguments"), [(MOVE, {"destination": "y"}), (DELETE, {})], ids=["move", "delete"])
+async def test_a_directory_stays_where_it_is_while_a_build_runs(
+    bench: Workbench, tool: Tool, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build would find the repository where it is not read-only for it."""
+    monkeypatch.setattr("mcpd.servers.workstation.moves.PATIENCE", 0.1)
+    MadeRepository.make(bench.root / "group/p").commit(files={"f": "1"})
+    source = "source" if tool is MOVE else "path"
+    (bench.root / "file").write_text("")
+    (bench.root / "b").mkdir()
+    (bench.root / "b/Makefile").write_text("all:\n\ttouch started\n\twhile [ ! -e go ]; do sleep 0.05; done\n")
+    build = asyncio.create_task(bench.call(NAMED["ci_build"], path="b"))
+    while not (bench.root / "b/started").exists():
+        assert not build.done()
+        await asyncio.sleep(0.01)
+    with pytest.raises(Busy, match=r"is a directory, which stays where it is while"):
+        await bench.call(tool, **{source: "group/p"}, **arguments)
+    assert (bench.root / "group/p/.git").is_dir()
+    await bench.call(tool, **{source: "file"}, **arguments)
+    assert not (bench.root / "file").exists()
+    (bench.root / "y").unlink(missing_ok=True)
+    (bench.root / "b/go").touch()
+    await build
+    await bench.call(tool, **{source: "group/p"}, **arguments)
+    assert not (bench.root / "group/p").exists()
+
+
+@pytest.mark.parametrize("name", WORKING)
+async def test_git_and_builds_wait_until_a_directory_has_been_moved(bench: Workbench, name: str) -> None:
+    with (bench.settings.state / "moves.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        call = bench.new_call(seconds=0.2)
+        began = time.monotonic()
+        with pytest.raises(TimedOut):
+            await NAMED[name].run(call, None)
+        assert time.monotonic() - began >= 0.2
