@@ -59,7 +59,7 @@ async def _pipe(report: Report) -> None:
 
 
 def _measure(pipe: Pipe, report: Report) -> None:
-    artifact = _content(pipe.ask("tools/call", {"name": "get_config", "arguments": WHO}))["artifact_id"]
+    artifact = _content(pipe.ask("tools/call", {"name": "publish_config", "arguments": WHO}))["artifact_id"]
     calls = _calls(artifact)
     for name, arguments in calls.items():
         spent = []

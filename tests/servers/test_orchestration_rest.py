@@ -247,6 +247,10 @@ async def test_the_first_release_leaves_out_what_could_not_be_published(machine:
     policy.write_text('[servers]\nforbidden = ["evil"]\n')
     async with machine.served() as client:
         assert list(answer(await client.call_tool("get_config", WHO))["payload"]["mcpServers"]) == ["notes"]
+        policy.unlink()
+        assert "evil" in answer(await client.call_tool("get_config", WHO))["payload"]["mcpServers"]
+        policy.write_text('[servers]\nforbidden = ["evil", "notes"]\n')
+        assert answer(await client.call_tool("get_config", WHO))["payload"]["mcpServers"] == {}
         policy.write_text("[servers\n")
         refused = refusal(await client.call_tool("list_profiles", {"client_id": "zed"}))
         assert "policy.toml" in refused["message"]

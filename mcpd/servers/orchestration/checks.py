@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mcpd.servers.orchestration.faults import PolicyViolation, ValidationFailed
 from mcpd.servers.orchestration.policy import Policy
+from mcpd.servers.orchestration.tree import mark
 from mcpd.servers.orchestration.validation import validate
 
 if TYPE_CHECKING:
@@ -59,6 +61,11 @@ class Checks:
 
     def __init__(self, paths: Paths, scope: Scope, servers: Servers) -> None:
         self._paths, self._scope, self._servers = paths, scope, servers
+
+    def state(self) -> object:
+        """Return what changes whenever the files of the policy do; one that is too new is never the same."""
+        files = self._paths.system.policy, self._paths.user.policy
+        return [mark(path) or (object() if os.path.lexists(path) else None) for path in files]
 
     def report(self, payload: JsonValue, family: Family, *, may_be_empty: bool) -> Report:
         """What is wrong with *payload* for *family*; that it is empty is a warning only if it *may_be_empty*.

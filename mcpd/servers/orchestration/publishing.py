@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
@@ -59,6 +59,8 @@ class Publishing:
     releases: Releases
     drafts: Drafts
     audit: Audit
+    _made: dict[tuple[str, str], tuple[object, Release]] = field(default_factory=dict, init=False, repr=False)
+    """By client and profile, what :meth:`current` made last, and from what."""
 
     def generated(self, family: Family, profile: Profile) -> Generated:
         """What the installed servers make the configuration now."""
@@ -84,17 +86,24 @@ class Publishing:
         newest = self.releases.latest(family.id, profile.id)
         if newest is not None and newest.metadata.get("source") != FROM_NOBODY:
             return newest
+        before = newest.payload if newest is not None else {SERVERS: {}}
+        # Everything it is made from; what has not changed is the same object.
+        state = (family, profile, [*self.servers.all().values()], self.checks.state(), before)
+        known = self._made.get((family.id, profile.id))
+        if known is not None and known[0] == state:
+            return known[1]
         made = self.admissible(family, profile)
         if newest is not None and newest.artifact_id == id_of(made.payload):
             return newest
         for warning in made.warnings:
             _log.warning("%s/%s: %s", family.id, profile.id, warning)
-        before = newest.payload if newest is not None else {SERVERS: {}}
-        return self.releases.prepare(
+        release = self.releases.prepare(
             family.id, profile.id, made.payload,
             generator=GENERATOR, generator_version=__version__, source=FROM_NOBODY,
             changelog=_summary(before, made.payload),
         )  # fmt: skip
+        self._made[family.id, profile.id] = state, release
+        return release
 
     def keep(self, family: Family, profile: Profile, shown: Release) -> Release:
         """Return *shown* as a signed release, which is made and kept if it was only what is installed.
