@@ -95,6 +95,8 @@ def who() -> str:
 
 app.run("stdio")
 """
+CLIENTS: Final = {"cursor": ".cursor/mcp.json", "codex": ".codex/config.toml", "goose": ".config/goose/config.yaml"}
+"""A client for each format of files, and its file below the home directory."""
 MANIFEST: Final = """{
   "id": "sdk", "name": "SDK", "version": "1",
   "transports": [{
@@ -264,7 +266,23 @@ def test_removal_keeps_what_is_the_administrators_and_purge_does_not(fresh_machi
     assert machine.read("/etc/mcp/mcpd.toml") == "# the administrator's\n"
     assert (machine.root / "var/lib/mcp/installed/index.json").exists()
 
-    machine.run("dpkg", "--install", *carry(machine, packages()))
+    machine.run("apt-get", "install", *carry(machine, list(DEBS.glob("mcpd_*.deb"))))
+    assert not (machine.root / "usr/lib/mcpd-servers").exists()
+    machine.write("/home/alice/hello.py", "def greet() -> str:\n    return 'Hello'\n", owner="alice")
+    machine.mcpctl("script", "add", "/home/alice/hello.py", user="alice")
+    for name, written in CLIENTS.items():
+        machine.mcpctl("client", "deploy", name, "--yes", user="alice")
+        assert "hello" in machine.read(f"/home/alice/{written}")
+        machine.mcpctl("client", "undo", name, user="alice")
+    refused = machine.mcpctl("call", "hello", "greet", user="alice", check=False)
+    assert "install the package mcpd-servers" in refused.stderr
+
+    # Both, as the README prints it.
+    carry(machine, packages())
+    (printed,) = re.findall(r"^# (apt install .*)$", (PROJECT / "README.md").read_text(), re.MULTILINE)
+    script = f"mkdir -p /root/build/deb && cd /root && mv *.deb build/deb && {printed}"
+    machine.run("/bin/sh", "-c", script, input=b"y\n", timeout=120)
+    assert machine.mcpctl("call", "hello", "greet", user="alice").stdout == "Hello\n"
     # The one that was installed, not the script of that name that comes with the packages.
     assert machine.mcpctl("call", "echo", "echo", "text=kept").stdout == "kept\n"
 
