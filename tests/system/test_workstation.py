@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tests.system.conversation import running
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from subprocess import CompletedProcess
 
+    from tests.system.conversation import Conversation
     from tests.system.machine import Machine
 
 pytestmark = pytest.mark.skipif(os.environ.get("MCPD_SYSTEM_FROM") == "tree", reason="there are no packages")
@@ -32,6 +35,12 @@ exit 2
 """
 """A build that looks for a way out, and fails as builds do."""
 
+OBEYED: Final = f"""[core]
+	repositoryformatversion = 1
+	fsmonitor = "echo >{HOME}/obeyed; false"
+"""
+"""The configuration of a repository that runs a program whenever git looks at its files."""
+
 
 def call(machine: Machine, tool: str, user: str = "alice", **arguments: Any) -> CompletedProcess[str]:
     return machine.mcpctl("call", "workstation", tool, json.dumps(arguments), "--json", user=user, check=False)
@@ -50,6 +59,18 @@ def refused(machine: Machine, tool: str, **arguments: Any) -> str:
     return done.stdout + done.stderr
 
 
+def succeed(session: Conversation, tool: str, **arguments: Any) -> None:
+    """Call *tool* in *session*, successfully."""
+    result = session.request("tools/call", name=tool, arguments=arguments)
+    assert not result.get("isError"), (tool, result)
+
+
+def is_obeyed(machine: Machine, directory: str) -> bool:
+    """Whether ``git status`` in *directory* below the root runs the program of :data:`OBEYED`."""
+    machine.run("git", "-C", f"{SRC}/{directory}", "status", user="alice", check=False)
+    return machine.run("test", "-e", f"{HOME}/obeyed", check=False).returncode == 0
+
+
 @pytest.fixture
 def src(machine: Machine) -> Iterator[str]:
     """A directory of alice's that is configured, beside things that are not."""
@@ -62,7 +83,8 @@ def src(machine: Machine) -> Iterator[str]:
     yield SRC
     for key in ("roots", "toolchains"):
         machine.mcpctl("config", "unset", "workstation", key, user="alice")
-    machine.run("rm", "-rf", SRC, f"{HOME}/secret", f"{HOME}/dotfiles", f"{HOME}/.gitconfig", f"{HOME}/tools")
+    machine.run("rm", "-rf", SRC, f"{HOME}/secret", f"{HOME}/dotfiles", f"{HOME}/.gitconfig", f"{HOME}/tools",
+                f"{HOME}/obeyed")  # fmt: skip
 
 
 def test_it_is_there_for_everybody_and_says_what_to_set(machine: Machine) -> None:
@@ -161,6 +183,44 @@ def test_a_build_plants_nothing_that_the_users_git_runs(machine: Machine, src: s
     machine.run("git", "-C", f"{src}/project", "add", "made", user="alice")
     machine.run("git", "-C", f"{src}/project", "status", user="alice")
     assert machine.run("test", "-e", f"{HOME}/ran", check=False).returncode == 1
+
+
+def test_the_file_tools_make_no_git_directory_that_the_users_git_obeys(machine: Machine, src: str) -> None:
+    machine.run("git", "init", "-q", "-b", "main", src, user="alice")
+    with running(machine, "workstation", "alice") as session:
+        for place in ("x/objects", "x/refs", "d"):
+            succeed(session, "filesystem_mkdir", path=place)
+        config = f"{OBEYED}[extensions]\n\tworktreeConfig = true\n"
+        succeed(session, "filesystem_write", path="x/config", content=config)
+        succeed(session, "filesystem_write", path="d/commondir", content="../x\n")
+        worktree = "[core]\n\tbare = false\n\tworktree = ..\n"
+        succeed(session, "filesystem_write", path="d/config.worktree", content=worktree)
+    refused(machine, "filesystem_write", path="d/HEAD", content="ref: refs/heads/main\n")
+    assert not is_obeyed(machine, "x")
+    assert not is_obeyed(machine, "d")
+    # The same directory is one that git obeys, once it is complete.
+    machine.write(f"{src}/d/HEAD", "ref: refs/heads/main\n", owner="alice")
+    assert is_obeyed(machine, "d")
+
+
+def test_a_checkout_completes_no_git_directory_that_the_users_git_obeys(machine: Machine, src: str) -> None:
+    machine.run("git", "init", "-q", "-b", "main", src, user="alice")
+    machine.run("git", "-C", src, "commit", "-q", "--allow-empty", "-m", "Begin", user="alice")
+    with running(machine, "workstation", "alice") as session:
+        succeed(session, "git_checkout", path=".", create=True, revision="other")
+        succeed(session, "filesystem_write", path="d/HEAD", content="ref: refs/heads/main\n", create_parents=True)
+        succeed(session, "git_add", path=".", paths=["d/HEAD"])
+        succeed(session, "git_commit", path=".", message="A file called HEAD")
+        succeed(session, "git_checkout", path=".", revision="main")
+        for place in ("d/objects", "d/refs"):
+            succeed(session, "filesystem_mkdir", path=place)
+        config = f"{OBEYED}\tbare = false\n\tworktree = ..\n"
+        succeed(session, "filesystem_write", path="d/config", content=config)
+    refused(machine, "git_checkout", path=".", revision="other")
+    assert not is_obeyed(machine, "d")
+    # The user's own git writes there, and obeys it from then on.
+    machine.run("git", "-C", src, "checkout", "-q", "other", user="alice")
+    assert is_obeyed(machine, "d")
 
 
 def test_A_7_A_20_every_call_is_in_the_audit_trail_without_what_was_written(machine: Machine, src: str) -> None:
