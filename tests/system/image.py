@@ -31,13 +31,15 @@ SUITE: Final = "trixie"
 MIRROR: Final = os.environ.get("MCPD_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 BOOTSTRAP: Final = ("systemd", "systemd-sysv", "dbus", "polkitd", "python3", "libpam-systemd", "ca-certificates")
 TOOLS: Final = (
-    "dbus-user-session", "git", "libglib2.0-bin", "man-db", "procps", "python3-dbus-next", "python3-pip", "sudo",
+    "curl", "dbus-user-session", "git", "libglib2.0-bin", "man-db", "procps", "python3-dbus-next", "python3-pip",
+    "sudo",
 )  # fmt: skip
 """What the tests themselves use inside."""
 PACKAGE_NEEDS: Final = (
-    "bubblewrap", "git", "polkitd", "python3-cryptography", "python3-dbus-next", "python3-httptools", "python3-httpx",
-    "python3-msgspec", "python3-pip", "python3-platformdirs", "python3-prettytable", "python3-pydantic", "python3-rich",
-    "python3-tomlkit", "python3-uvicorn", "python3-uvloop", "python3-venv", "xdg-dbus-proxy",
+    "bubblewrap", "git", "nodejs", "npm", "polkitd", "python3-cryptography", "python3-dbus-next", "python3-httptools",
+    "python3-httpx", "python3-msgspec", "python3-pip", "python3-platformdirs", "python3-prettytable",
+    "python3-pydantic", "python3-rich", "python3-ruamel.yaml", "python3-tomlkit", "python3-uvicorn", "python3-uvloop",
+    "python3-venv", "xdg-dbus-proxy",
 )  # fmt: skip
 """What mcpd depends on, where it is installed from the work tree instead of a package."""
 NSPAWN: Final = (

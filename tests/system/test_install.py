@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+import subprocess
+from typing import IO, TYPE_CHECKING, Final
 
 import pytest
 
@@ -156,3 +157,96 @@ def test_what_a_user_has_is_nobody_elses(machine: Machine) -> None:
         assert "of-alice" not in _ids(machine, "bob") | _ids(machine, "root")
     finally:
         machine.mcpctl("remove", "of-alice", user="alice")
+
+
+REGISTRY: Final = """
+import base64, hashlib, http.server, io, json, socket, tarfile, threading
+
+listener = socket.create_server(("127.0.0.1", 0))
+elsewhere = f"127.0.0.1:{listener.getsockname()[1]}"
+
+def listen():
+    while True:
+        connection, _ = listener.accept()
+        print("elsewhere", connection.recv(100).split(b"\\r\\n")[0].decode(), flush=True)
+        connection.close()
+
+def package(name, dependencies, lock):
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        files = {"package.json": {"name": name, "version": "1.0.0", "bin": "i.js", "dependencies": dependencies}}
+        if lock:
+            files["npm-shrinkwrap.json"] = lock
+        for file, content in (files | {"i.js": ""}).items():
+            data = json.dumps(content).encode()
+            member = tarfile.TarInfo(f"package/{file}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return held.getvalue()
+
+NEEDS = {
+    "by-url": {"needed": f"http://{elsewhere}/needed.tgz"},
+    "by-git": {"needed": f"git+http://{elsewhere}/needed.git"},
+    "by-lock": {"needed": "1.0.0"},
+}
+LOCK = {"name": "by-lock", "version": "1.0.0", "lockfileVersion": 3, "requires": True, "packages": {
+    "": {"name": "by-lock", "version": "1.0.0", "dependencies": NEEDS["by-lock"]},
+    "node_modules/needed": {"version": "1.0.0", "resolved": f"http://{elsewhere}/needed.tgz"},
+}}
+ARCHIVES = {name: package(name, needs, LOCK if name == "by-lock" else None) for name, needs in NEEDS.items()}
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        name = self.path.strip("/").removesuffix(".tgz")
+        if name not in NEEDS:
+            self.send_error(404)
+            return
+        print(name, flush=True)
+        body = ARCHIVES[name]
+        if not self.path.endswith(".tgz"):
+            integrity = "sha512-" + base64.b64encode(hashlib.sha512(body).digest()).decode()
+            dist = {"tarball": f"http://{self.headers['Host']}/{name}.tgz", "integrity": integrity}
+            version = {"name": name, "version": "1.0.0", "bin": {name: "i.js"}, "dependencies": NEEDS[name],
+                       "dist": dist, "_hasShrinkwrap": name == "by-lock"}
+            body = json.dumps({"name": name, "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+threading.Thread(target=listen, daemon=True).start()
+print(server.server_address[1], elsewhere, flush=True)
+server.serve_forever()
+"""
+"""A registry of npm, and a listener beside it; it prints their addresses, and then what each is asked."""
+
+
+@pytest.fixture
+def npm_registry(machine: Machine) -> Iterator[tuple[IO[bytes], str]]:
+    """What :data:`REGISTRY` prints of requests, and the address of its listener; alice's npm uses the registry."""
+    running = machine.popen("/usr/bin/python3", "-c", REGISTRY, user="bob", stdout=subprocess.PIPE)
+    assert running.stdout
+    port, elsewhere = running.stdout.readline().decode().split()
+    machine.write("/home/alice/.npmrc", f"registry=http://127.0.0.1:{port}/\n", owner="alice")
+    yield running.stdout, elsewhere
+    machine.run("rm", "/home/alice/.npmrc")
+    running.kill()
+    running.wait()
+
+
+@pytest.mark.parametrize("package", ["by-url", "by-git", "by-lock"])
+def test_npm_of_the_distribution_asks_no_address_that_a_package_names(
+    machine: Machine, npm_registry: tuple[IO[bytes], str], package: str
+) -> None:
+    printed, elsewhere = npm_registry
+    done = machine.mcpctl("install", f"npm:{package}", "--yes", user="alice", check=False, timeout=120)
+    assert done.returncode == 1
+    assert f"{elsewhere}/needed." in done.stderr
+    machine.run("curl", "-s", f"http://{elsewhere}/by-the-test", user="alice", check=False)
+    asked = list(iter(lambda: printed.readline().decode().strip(), "elsewhere GET /by-the-test HTTP/1.1"))
+    assert asked
+    assert set(asked) == {package}
