@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The commands of the README on a booted Debian, as they are printed, one block after the other."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from tests.system.image import PROJECT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.system.machine import Machine
+
+pytestmark = pytest.mark.skipif(os.environ.get("MCPD_SYSTEM_FROM") == "tree", reason="there are no packages")
+
+README: Final = (PROJECT / "README.md").read_text()
+HOME: Final = "/home/alice"
+NO_NETWORK: Final = "takes a package from npm, and the machine has no network"
+CHECKOUT: Final = "works on a checkout, not on what is installed"
+LEFT_OUT: Final = {
+    "mcpctl install npm:some-server --permission network --secret API_KEY": NO_NETWORK,
+    "mcpctl install playwright-mcp --dry-run": NO_NETWORK,
+    "manager org.mcpd.Mcp1.Manager.Install server-everything '{}'": NO_NETWORK,
+    "mcpd-bridge --listen 127.0.0.1:8080 --auth none"
+    " --server everything='npx -y @modelcontextprotocol/server-everything'": NO_NETWORK,
+    "make demo": CHECKOUT,
+    "make check": CHECKOUT,
+    "make deb": CHECKOUT,
+    "apt install ./build/deb/mcpd*.deb": "test_package.py runs it, where the packages are not installed",
+    "packaging/setup.sh run": CHECKOUT,
+    "export PATH=$PWD/.venv/bin:$PATH": CHECKOUT,
+    "dbus-run-session -- bash": CHECKOUT,
+    "mcpd --user 2>mcpd.log &": CHECKOUT,
+    "mcpctl --user doctor": CHECKOUT,
+    "mcpctl --user install pypi:mcp-server-time": CHECKOUT,
+    "mcpctl --user call mcp-server-time get_current_time timezone=Europe/Vienna": CHECKOUT,
+    "mcpctl --user run mcp-server-time": CHECKOUT,
+    "mcpd-bridge --user 2>bridge.log &": CHECKOUT,
+}  # fmt: skip
+"""Commands that are not run, and why."""
+ANSWERS: Final = {
+    "mcpctl client deploy cursor": "Write this to ~/.cursor/mcp.json? [y/N] ",
+    "mcpctl --system install pypi:mcp-server-time --run-as system --reinstall": "Do you agree? [y/N] ",
+}
+"""Commands that ask something, which is agreed to."""
+PRINTED: Final = {
+    "mcpctl call hello greet name=World": "Hello World!",
+    "mcpctl call workstation ci_test path=.": "all is well",
+    "mcpctl search browser": "playwright-mcp",
+    'mcpctl ensemble run text-statistics "Some text."': "words",
+    "mcpctl call mcp-server-time get_current_time timezone=Europe/Vienna": "Europe/Vienna",
+    "curl -s http://127.0.0.1:2$UID/mcp/date": '"tools":[',
+    "manager org.mcpd.Mcp1.Manager.ListServers '{}'": "workstation",
+}
+"""Part of what a command prints, by its first line."""
+TIME: Final = """
+cp -r /srv/src/echo /srv/time && cd /srv/time
+sed -i 's/mcp-echo/mcp-server-time/' pyproject.toml
+sed -i 's/"echo"/"get_current_time"/; s/"text"/"timezone"/' mcp_echo.py
+python3 -m pip wheel -q --no-index --no-deps -w /srv/wheels .
+"""
+"""A stand-in for the package that the README installs from PyPI."""
+CLEAN_UP: Final = f"""
+systemctl --user disable --now mcpd-bridge-tcp.socket
+mcpctl script remove hello
+mcpctl client undo cursor
+mcpctl config unset workstation roots
+mcpctl config unset llm-orc projects
+mcpctl source remove file://{HOME}/data/registry.json
+rm -r {HOME}/.cursor {HOME}/src {HOME}/data {HOME}/hello.py
+"""
+
+
+def blocks() -> list[list[str]]:
+    """The blocks of the README that are for a shell, as the commands in each with their prompt."""
+    texts = re.findall(r"^```console\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return [re.split(r"\n(?=[$#] )", text.rstrip("\n")) for text in texts]
+
+
+def words(command: str) -> str:
+    """*command* without its prompt, continuation lines and comment."""
+    return re.split(r" \\\n| +# ", command[2:])[0].strip()
+
+
+def file(name: str) -> str:
+    """The file *name* that the README prints in its first block of Python code."""
+    assert f"`{name}`" in README
+    found = re.search(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert found
+    return found[1]
+
+
+@pytest.fixture
+def prepared(machine: Machine) -> Iterator[Machine]:
+    """A machine on which alice has a project, the file that the README prints, and a checkout's registry."""
+    machine.write(f"{HOME}/hello.py", file("hello.py"), owner="alice")
+    machine.write(f"{HOME}/src/project/package.json", '{"scripts": {"test": "echo all is well"}}', owner="alice")
+    machine.write(f"{HOME}/data/registry.json", (PROJECT / "data/registry.json").read_text(), owner="alice")
+    machine.run("chown", "-R", "alice:", f"{HOME}/src", f"{HOME}/data")
+    machine.run("mkdir", f"{HOME}/src/project/.llm-orc", f"{HOME}/.cursor", user="alice")
+    machine.run("/bin/sh", "-ec", TIME)
+    yield machine
+    machine.run("/bin/sh", "-c", CLEAN_UP, user="alice")
+    machine.run("/bin/sh", "-c", "rm -r /srv/time /srv/wheels/mcp_server_time-*")
+
+
+def test_what_is_left_out_is_in_the_readme() -> None:
+    printed = {words(command) for block in blocks() for command in block}
+    assert LEFT_OUT.keys() | ANSWERS.keys() | PRINTED.keys() <= printed
+
+
+def test_the_commands_of_the_readme_work_as_printed(prepared: Machine) -> None:
+    for block in blocks():
+        commands = [command for command in block if words(command) not in LEFT_OUT]
+        # The system's servers are administered as root, who means them without an option.
+        user = "root" if "--system" in "".join(block) else "alice"
+        aliases = ""
+        for command in commands:
+            assert command.startswith("$ ")
+            if command.startswith("$ alias"):
+                aliases += command[2:] + "\n"
+                continue
+            script = f"cd {HOME}; shopt -s expand_aliases\n{aliases}{command[2:]}\n"
+            if question := ANSWERS.get(words(command)):
+                with prepared.terminal("/bin/bash", "-c", script, user=user) as terminal:
+                    terminal.expect(question)
+                    terminal.type("y")
+                    assert terminal.end() == 0, terminal.shown
+                continue
+            done = prepared.run("/bin/bash", "-c", script, user=user, check=False)
+            print(command, done.stdout, done.stderr, sep="\n")
+            assert done.returncode == 0, command
+            assert PRINTED.get(words(command), "") in done.stdout, command
