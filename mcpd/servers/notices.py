@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 LEVELS: Final = get_args(types.LoggingLevel)
 """Of messages, the least first."""
+SILENCE: Final = 5.0
+"""Seconds without progress after which a request reports that it still runs; clients give up on silent ones."""
+_STEP: Final = 1e-6
+"""What such a report adds, as progress has to grow: less than any request does itself."""
 _Notice = TypeVar("_Notice")
 
 
@@ -53,10 +59,14 @@ class _Notices(Generic[_Notice]):
 
     async def _send_all(self) -> None:
         while not self._ended or self._waiting:
-            await self._news.wait()
+            await self._wait()
             self._news.clear()
             while self._waiting:
                 await self._send(self._waiting.popleft())
+
+    async def _wait(self) -> None:
+        """Return when there is something to send, or at the end."""
+        await self._news.wait()
 
     async def _send(self, notice: _Notice) -> None:
         raise NotImplementedError
@@ -65,16 +75,21 @@ class _Notices(Generic[_Notice]):
 class Progress(_Notices[tuple[float, float | None, str]]):
     """Sends what the request of *ctx* reports; of what comes faster than it is taken, the newest *keep*.
 
-    ``async with`` it, which gives what to call with the progress, the total and a message; None if nobody asked for it.
+    A request that reports nothing for :data:`SILENCE` seconds is said to be still running. ``async with`` it, which
+    gives what to call with the progress, the total and a message; None if nobody asked for it, or it is not *wanted*.
     """
 
-    def __init__(self, ctx: Context, keep: int = 1) -> None:
+    def __init__(self, ctx: Context, keep: int = 1, *, wanted: bool = True) -> None:
         super().__init__(ctx, keep)
+        self._wanted = wanted
+        self._began = time.monotonic()
         self._last = float("-inf")
+        self._sent = float("-inf")
+        self._total: float | None = None
 
     async def __aenter__(self) -> Callable[[float, float | None, str], None] | None:
         meta = (self._ctx.params or {}).get("_meta")
-        if not isinstance(meta, dict) or meta.get("progressToken") is None:
+        if not self._wanted or not isinstance(meta, dict) or meta.get("progressToken") is None:
             return None
         self._begin()
         return self._take
@@ -82,11 +97,23 @@ class Progress(_Notices[tuple[float, float | None, str]]):
     def _take(self, progress: float, total: float | None, message: str) -> None:
         if progress > self._last:
             self._last = progress
+            self._total = total
             self._put((progress, total, message))
+
+    async def _wait(self) -> None:
+        while not self._news.is_set():
+            try:
+                async with asyncio.timeout(SILENCE):
+                    await self._news.wait()
+            except TimeoutError:
+                seconds = time.monotonic() - self._began
+                await self._send((max(self._last, 0.0), self._total, f"still running after {seconds:.0f} s"))
 
     async def _send(self, notice: tuple[float, float | None, str]) -> None:
         progress, total, message = notice
-        await self._ctx.session.report_progress(progress, total, message or None)
+        # What was sent while nothing was reported must not keep back what is reported then.
+        self._sent = max(progress, self._sent + _STEP, math.nextafter(self._sent, math.inf))
+        await self._ctx.session.report_progress(self._sent, total, message or None)
 
 
 class Messages(_Notices[types.LoggingMessageNotificationParams]):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 ERAS = ("legacy", "2026-07-28")
-PROGRAM = ("-I", "-m", "mcpd.servers.ensembles", "mcp")
+PROGRAM: tuple[str, ...] = ("-I", "-m", "mcpd.servers.ensembles")
 PATIENCE = 30.0
 CONFIG = """\
 model_profiles:
@@ -54,6 +54,7 @@ class Room:
         self.directory = directory
         self.home, self.project, self.state = directory / "home", directory / "project", directory / "state"
         self.base = self.project / ".llm-orc"
+        self.program = PROGRAM
         for made in (self.home, self.base / "ensembles", self.base / "scripts"):
             made.mkdir(parents=True)
         (self.base / "config.yaml").write_text(CONFIG)
@@ -79,7 +80,7 @@ class Room:
     def argv(self, command: str, *arguments: str) -> list[str]:
         """The program."""
         project = () if any(each.startswith("--project") for each in arguments) else ("--project", str(self.project))
-        return [*PROGRAM, command, *project, "--state", str(self.state), *arguments]
+        return [*self.program, "mcp", command, *project, "--state", str(self.state), *arguments]
 
     @asynccontextmanager
     async def started(self, *arguments: str, mode: str = "legacy", **options: Any) -> AsyncIterator[Client]:

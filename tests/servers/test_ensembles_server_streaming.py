@@ -20,6 +20,7 @@ from mcpd.servers.changes import Changes
 from mcpd.servers.ensembles import directories
 from mcpd.servers.ensembles.announcing import announce
 from mcpd.servers.ensembles.service import Service
+from tests.servers.constants import impatient
 from tests.servers.ensembles_harness import ERAS, PAIR, PATIENCE, Room, happens, invoked, read
 
 if TYPE_CHECKING:
@@ -83,6 +84,47 @@ async def test_l11_there_is_progress_for_each_agent(room: Room, mode: str) -> No
     assert [done for done, _, _ in heard.progress] == [float(number) for number in range(1, 62)]
     assert {total for _, total, _ in heard.progress} == {61.0}
     assert str(heard.progress[0][2]).startswith("root: success (")
+
+
+@pytest.mark.parametrize("mode", ERAS)
+async def test_a_run_that_waits_for_one_model_is_said_to_be_running(room: Room, mode: str) -> None:
+    room.program = impatient("mcpd.servers.ensembles")
+    heard = Heard()
+    async with room.started(mode=mode) as client:
+        call = asyncio.create_task(
+            client.call_tool("invoke", {"ensemble_name": "slow", "input": "x"}, progress_callback=heard.on_progress)
+        )
+        await happens(lambda: len([each for each in heard.progress if each[1] == 2.0]) > 3)
+        call.cancel()
+        await asyncio.wait([call])
+    numbers = [done for done, _, _ in heard.progress]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] < 2
+    (quick,) = (number for number, (_, _, message) in enumerate(heard.progress) if str(message).startswith("quick: "))
+    assert all(str(message).startswith("still running after ") for _, _, message in heard.progress[quick + 1 :])
+
+
+async def test_without_streaming_a_slow_run_says_nothing(room: Room) -> None:
+    room.program = impatient("mcpd.servers.ensembles")
+    heard = Heard()
+    async with room.started() as client:
+        call = asyncio.create_task(
+            client.call_tool(
+                "invoke",
+                {"ensemble_name": "slow", "input": "x", "streaming": False},
+                progress_callback=heard.on_progress,
+            )
+        )
+        # What is said of a run that streams comes while this one, which began before it, goes on.
+        other = Heard()
+        streamed = asyncio.create_task(
+            client.call_tool("invoke", {"ensemble_name": "slow", "input": "x"}, progress_callback=other.on_progress)
+        )
+        await happens(lambda: len(other.progress) > 3)
+        for each in (call, streamed):
+            each.cancel()
+        await asyncio.wait([call, streamed])
+    assert heard.progress == []
 
 
 @pytest.mark.parametrize("mode", ERAS)

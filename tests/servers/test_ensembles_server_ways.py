@@ -239,7 +239,7 @@ def test_l22_status_fails_for_a_broken_ensemble_and_a_key_in_the_clear(room: Roo
 
 def test_l26_the_version_is_the_packages(room: Room) -> None:
     done = subprocess.run(
-        [sys.executable, *PROGRAM[:-1], "--version"], env=room.environ, capture_output=True, text=True, check=True
+        [sys.executable, *PROGRAM, "--version"], env=room.environ, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"llm-orc {version('mcpd-system')}\n"
 
@@ -247,7 +247,7 @@ def test_l26_the_version_is_the_packages(room: Room) -> None:
 @pytest.mark.parametrize("argv", [[], ["mcp"], ["serve"], ["mcp", "serve", "--prot"], ["mcp", "status", "--http"]])
 def test_wrong_usage_is_status_2(room: Room, argv: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, *PROGRAM[:-1], *argv], env=room.environ, capture_output=True, text=True, check=False,
+        [sys.executable, *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
@@ -266,7 +266,7 @@ def test_wrong_usage_is_status_2(room: Room, argv: list[str]) -> None:
 )
 def test_l21_wrong_usage_is_named(room: Room, argv: list[str], says: str) -> None:
     done = subprocess.run(
-        [sys.executable, *PROGRAM[:-1], *argv], env=room.environ, capture_output=True, text=True, check=False,
+        [sys.executable, *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2

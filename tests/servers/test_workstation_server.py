@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests.servers.constants import impatient
 from tests.servers.failures import refused
 from tests.servers.workstation_harness import ERAS, PROGRAM, Desk, gone
 
@@ -198,6 +199,24 @@ async def test_progress_of_a_build(desk: Desk) -> None:
     assert not result.is_error
     assert [progress for progress, _ in told] == sorted({progress for progress, _ in told})
     assert any("line" in (message or "") for _, message in told)
+
+
+async def test_a_silent_build_is_said_to_be_running(desk: Desk) -> None:
+    (desk.root / "Makefile").write_text("all:\n\t@while ! test -e go; do sleep 0.01; done; echo built\n")
+    desk.program = impatient("mcpd.servers.workstation")
+    told: list[tuple[float, str | None]] = []
+
+    async def on_progress(progress: float, _total: float | None, message: str | None) -> None:
+        told.append((progress, message))
+        if len(told) == 3:
+            (desk.root / "go").touch()
+
+    async with desk.started() as client:
+        result = await client.call_tool("ci_build", {"path": "."}, progress_callback=on_progress)
+    assert not result.is_error
+    assert [message for _, message in told[:3]] == ["still running after 0 s"] * 3
+    assert any("built" in (message or "") for _, message in told)
+    assert [progress for progress, _ in told] == sorted({progress for progress, _ in told})
 
 
 async def test_A_19_too_many_calls_are_refused_with_when_to_try_again(desk: Desk) -> None:

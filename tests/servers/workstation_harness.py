@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ERAS = ("legacy", "2026-07-28")
-PROGRAM = ("-I", "-m", "mcpd.servers.workstation")
+PROGRAM: tuple[str, ...] = ("-I", "-m", "mcpd.servers.workstation")
 
 
 async def gone(mark: str, *, but: str = "") -> None:
@@ -36,6 +36,7 @@ class Desk:
         self.directory = directory
         self.root, self.outside, self.home = directory / "root", directory / "outside", directory / "home"
         self.state = directory / "state"
+        self.program = PROGRAM
         for made in (self.root, self.outside, self.home):
             made.mkdir()
         (self.outside / "secret").write_text("nobody's business\n")
@@ -48,7 +49,7 @@ class Desk:
         roots = () if any(argument.startswith("--root") for argument in arguments) else ("--root", str(self.root))
         return StdioServerParameters(
             command=sys.executable,
-            args=[*PROGRAM, *roots, "--state", str(self.state), *arguments],
+            args=[*self.program, *roots, "--state", str(self.state), *arguments],
             env=self.environ,
         )
 

@@ -248,7 +248,8 @@ class Handlers:
             raise InvalidArgument(f"Unknown tool: {printable(params.name)}")
         try:
             self._check()
-            async with Progress(ctx, KEEP) as report, Messages(ctx, self._levels, KEEP) as say:
+            streaming = (params.arguments or {}).get("streaming") is not False
+            async with Progress(ctx, KEEP, wanted=streaming) as report, Messages(ctx, self._levels, KEEP) as say:
                 call = tools.Call(self._service, report, say)
                 with during(_request(ctx)):
                     return sdk.complete(await tools.call_tool(call, params.name, params.arguments or {}))
