@@ -67,7 +67,7 @@ class Guard:
         return cls(_resolved(hidden), _resolved(protected), named, paths.home, scope, _resolved(brought))
 
     def grants(self, server_id: str, wanted: Iterable[PathGrant]) -> list[Mount]:
-        """The mounts for *wanted*; a missing read-only path is skipped.
+        """The mounts for *wanted*; a missing path is skipped if it is read-only or one of a list.
 
         Raises :class:`~mcpd.errors.InvalidManifest` for a path that cannot be granted, and
         :class:`~mcpd.errors.SpawnFailed` if a writable one is missing, or if something of mcpd's in it is, and cannot
@@ -154,10 +154,14 @@ class Guard:
         try:
             real = _looked_at(where, grant, path, strict=True)
         except FileNotFoundError:
-            if grant.writable:
+            if grant.writable and not grant.listed:
                 raise SpawnFailed(
                     f"{where}: {grant.shown} does not exist; create it or change the configuration"
                 ) from None
+            return None
+        except SpawnFailed:
+            if not grant.listed:
+                raise
             return None
         self._check(where, grant, real)
         return real

@@ -51,6 +51,8 @@ class PathGrant:
     """Whether a directory is made of it if it is missing."""
     number: int = 0
     """Which of several it is that a list of the configuration gives, from 1 on; 0 for the only one."""
+    listed: bool = False
+    """Whether a list of the configuration gives it: the server is started without it if it is missing."""
 
     @property
     def shown(self) -> str:
@@ -100,8 +102,11 @@ def parse(
         elif found := _FILESYSTEM.fullmatch(permission):
             if granted:
                 named = expand(found[2], values)
+                listed = any(isinstance(values.get(key), list) for key in placeholders(found[2]))
                 paths += (
-                    PathGrant(path, found[1] != "ro", string, found[1] == "create", number if len(named) > 1 else 0)
+                    PathGrant(
+                        path, found[1] != "ro", string, found[1] == "create", number if len(named) > 1 else 0, listed
+                    )
                     for number, path in enumerate(named, 1)
                 )
         elif permission.startswith("session-bus:talk:") and _BUS_NAME.fullmatch(permission[17:]):

@@ -210,6 +210,21 @@ async def test_filesystem_permissions_open_what_they_name(world: World) -> None:
     assert seen["closed"] == seen["missing"] == "No such file or directory"
 
 
+async def test_a_path_of_a_list_that_is_missing_is_skipped(world: World) -> None:
+    home = world.root / "home"
+    (home / "there").mkdir()
+    (home / "file").touch()
+    (home / "loop").symlink_to(home / "loop")
+    listed = [home / "there", home / "missing", home / "file/below", home / "loop"]
+    found = await report(
+        world,
+        look=listed,
+        permissions=["filesystem:rw:{config.roots}"],
+        values={"roots": [str(path) for path in listed]},
+    )
+    assert found["writable"] == {str(path): path.name == "there" for path in listed}
+
+
 @pytest.mark.parametrize(
     ("permission", "scope", "said"),
     [

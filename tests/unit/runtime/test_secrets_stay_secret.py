@@ -71,7 +71,7 @@ def test_what_is_said_about_a_permission_holds_no_configuration_value(world: Wor
 
 def test_of_several_paths_the_message_says_which_it_is_about(world: World) -> None:
     (world.root / "there").mkdir()
-    values = [str(world.root / "there"), "/nowhere/s3cr3t"]
-    error = refusal(world, values, permissions=["filesystem:rw:{config.token}"])
-    assert "'filesystem:rw:{config.token}': path 2 that the configuration gives does not exist" in error.message
+    values = [str(world.root / "there"), "/proc/s3cr3t"]
+    error = refusal(world, values, permissions=["filesystem:create:{config.token}"])
+    assert "'filesystem:create:{config.token}': path 2 that the configuration gives cannot be granted" in error.message
     assert "s3cr3t" not in error.message
