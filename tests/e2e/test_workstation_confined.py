@@ -57,13 +57,15 @@ async def test_without_roots_it_lists_its_tools_and_they_name_the_setting(
             assert "mcpctl config set workstation roots=" in error.message
 
 
-def test_a_root_that_is_not_there_is_told(rig: WorkstationRig) -> None:
+def test_a_root_that_is_not_there_costs_that_root_and_is_named(rig: WorkstationRig) -> None:
+    (rig.src / "file").write_text("there\n")
     rig.configure(roots=["~/src", "~/elsewhere"])
-    done = rig.mcpctl("call", SERVER, "filesystem_list")
+    read = rig.mcpctl("call", SERVER, "filesystem_read", "path=file")
+    listed = rig.mcpctl("call", SERVER, "filesystem_list", "path=~/elsewhere")
     rig.unset("roots")
-    assert done.returncode != 0
-    assert "{config.roots}" in done.stderr
-    assert "does not exist; create it or change the configuration" in done.stderr
+    assert (read.returncode, read.stdout) == (0, "there\n")
+    assert listed.returncode != 0
+    assert f"the configured root {rig.src.parent}/elsewhere was not there when the server started" in listed.stderr
 
 
 @pytest.mark.parametrize(("way", "mode"), WAYS)

@@ -56,6 +56,26 @@ class Root:
 
 
 @dataclass(frozen=True, slots=True)
+class MissingRoot:
+    """A configured root that could not be opened when the server started: nothing below it may be touched."""
+
+    path: str
+    """As it was configured, absolute."""
+    reason: str
+    """In the words of the system."""
+    spelled: tuple[str, ...] = ()
+    """As of a :class:`Root`."""
+
+    @property
+    def refusal(self) -> str:
+        """What to say of a path below it."""
+        return (
+            f"the configured root {printable(self.path)} was not there when the server started ({self.reason}); create"
+            " it and start the server again, or take it out of roots"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A path that is in a root by its text; nothing has been looked at yet."""
 
@@ -83,7 +103,7 @@ class Jail:
 
     def __init__(
         self,
-        roots: Sequence[Root],
+        roots: Sequence[Root | MissingRoot],
         *,
         hint: str,
         home: str = "",
@@ -96,7 +116,9 @@ class Jail:
         these are all the roots that are configured.
         """
         self._home = home
-        self.roots = tuple(roots)
+        self.roots = tuple(root for root in roots if isinstance(root, Root))
+        self._missing = tuple(root for root in roots if isinstance(root, MissingRoot))
+        self._first = roots[0] if roots else None
         self.whole = whole
         self._hint = hint
         self._hard_links = hard_links
@@ -107,7 +129,7 @@ class Jail:
         Raises :class:`~mcpd.errors.InvalidArgument` for what is no acceptable path and
         :class:`~mcpd.errors.NotAuthorized` for one outside the roots.
         """
-        if not self.roots:
+        if self._first is None:
             raise NotAuthorized(self._hint)
         shown = printable(path[:200])
         if not path or "\0" in path:
@@ -141,7 +163,7 @@ class Jail:
         if self._home and path.startswith("~/"):
             path = self._home + path[1:]
         if not path.startswith("/"):
-            return self.roots[0], path
+            return self._base(), path
         clean = "/" + "/".join(part for part in path.split("/") if part not in {"", HERE})
         best: tuple[Root, str] | None = None
         length = -1
@@ -151,9 +173,28 @@ class Jail:
                 if len(prefix) > length and (clean + "/").startswith(prefix):
                     best, length = (root, clean[len(prefix) :]), len(prefix)
         if best is None:
-            listed = ", ".join(printable(root.path) for root in self.roots)
-            raise NotAuthorized(f"'{shown}' is outside the directories that may be touched: {listed}")
+            raise self._outside(clean, shown)
         return best
+
+    def _base(self) -> Root:
+        """The root that relative paths begin at: no other one takes the place of a first root that is missing."""
+        if isinstance(self._first, Root):
+            return self._first
+        first = self._missing[0]
+        others = f"; absolute paths may lead into {self._listed()}" if self.roots else ""
+        raise NotAuthorized(f"relative paths begin at the first root: {first.refusal}{others}")
+
+    def _outside(self, path: str, shown: str) -> NotAuthorized:
+        """The fault of *path*, absolute, which is *shown* so and is in none of the roots that are there."""
+        for root in self._missing:
+            if (path + "/").startswith(root.path.rstrip("/") + "/"):
+                return NotAuthorized(f"'{shown}': {root.refusal}")
+        missing = ", ".join(printable(root.path) for root in self._missing)
+        also = f" (missing: {missing})" if missing else ""
+        return NotAuthorized(f"'{shown}' is outside the directories that may be touched: {self._listed()}{also}")
+
+    def _listed(self) -> str:
+        return ", ".join(printable(root.path) for root in self.roots) or "none"
 
     @contextmanager
     def opened(self, place: Place, flags: int = os.O_PATH, *, links: bool = True) -> Iterator[int]:

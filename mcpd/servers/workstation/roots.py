@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from mcpd.errors import InvalidConfig, McpdError
 from mcpd.model import printable
 from mcpd.servers.beneath import open_beneath
-from mcpd.servers.workstation.jail import HERE, Jail, Root, path_of
+from mcpd.servers.workstation.jail import HERE, Jail, MissingRoot, Root, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,12 +29,14 @@ OUTSIDE: Final = (
 
 
 class Roots:
-    """The configured roots, held open."""
+    """The configured roots, held open as far as they are there."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises :class:`~mcpd.errors.InvalidConfig` for one that is no directory."""
+        """Raises :class:`~mcpd.errors.InvalidConfig` for one that cannot be a root."""
         self._settings = settings
         self._found = [_opened(path) for path in settings.roots]
+        self.missing = [root for root in self._found if isinstance(root, MissingRoot)]
+        """Those that could not be opened."""
         _refuse_to_show(settings.state, "roots", [root.path for root in self._found])
         _refuse_to_show(settings.state, "toolchains", map(str, settings.toolchains))
 
@@ -43,7 +45,7 @@ class Roots:
         """All of the configured roots."""
         return self._jail(self._found, self._settings.problem or UNSET, whole=True)
 
-    def _jail(self, roots: Sequence[Root], hint: str, *, whole: bool) -> Jail:
+    def _jail(self, roots: Sequence[Root | MissingRoot], hint: str, *, whole: bool) -> Jail:
         settings = self._settings
         return Jail(roots, hint=hint, home=str(settings.home), hard_links=settings.allow_hard_links, whole=whole)
 
@@ -55,11 +57,13 @@ class Roots:
         named = list(uris)
         if not named or not self._found:
             return self.jail
-        found: dict[str, Root] = {}
+        found: dict[str, Root | MissingRoot] = {}
         for path in filter(None, map(_path, named)):
             for root in self._found:
                 if any(_lies_in(spelled, path) for spelled in (root.path, *root.spelled)):
                     found[root.path] = root
+                elif isinstance(root, MissingRoot) and _lies_in(path, root.path):
+                    found.setdefault(root.path, root)
             inner = self._inside(path)
             if inner is not None:
                 found.setdefault(inner.path, inner)
@@ -81,12 +85,12 @@ class Roots:
         return Root(path_of(fd), fd, (place.path,), place.root.path)
 
 
-def _opened(path: Path) -> Root:
+def _opened(path: Path) -> Root | MissingRoot:
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        reason = "it is not a directory" if error.errno == errno.ENOTDIR else error.strerror
-        raise InvalidConfig(f"roots: {printable(str(path))}: {reason}; set directories that exist") from error
+        reason = "it is not a directory" if error.errno == errno.ENOTDIR else os.strerror(error.errno or 0)
+        return MissingRoot(os.path.normpath(path), reason)
     real, spelled = path_of(fd), os.path.normpath(path)
     root = Root(real, fd, () if spelled == real else (spelled,))
     if real == "/":

@@ -55,9 +55,11 @@ class Workstation:
     """The tools of one client."""
 
     def __init__(self, settings: Settings, tools: Sequence[Tool]) -> None:
-        """Raises McpdError for roots that are not there."""
+        """Raises McpdError for what cannot be a root."""
         self._stack = ExitStack()
         self.roots = Roots(settings)
+        for missing in self.roots.missing:
+            log.warning("%s", missing.refusal)
         environment = Environment(settings)
         self._stack.callback(environment.close)
         self._processes = Processes(environment)

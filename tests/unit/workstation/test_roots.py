@@ -109,6 +109,58 @@ def test_a_root_that_is_gone(bench: Workbench) -> None:
         bench.jail.check_root(str(bench.roots[1]))
 
 
+@pytest.fixture
+def with_gaps(tmp_path: Path) -> Iterator[Workbench]:
+    """A root that is there, between one that is not and one that is a file."""
+    with Workbench(tmp_path) as made:
+        file = made.directory / "file"
+        file.touch()
+        with Workbench.of(made, roots=(made.directory / "gone", made.root, file)) as gaps:
+            yield gaps
+
+
+def test_a_root_that_is_missing_costs_nothing_but_itself(with_gaps: Workbench) -> None:
+    jail, gone = with_gaps.jail, with_gaps.directory / "gone"
+    assert [root.path for root in jail.roots] == [str(with_gaps.root)]
+    assert jail.place(f"{with_gaps.root}/x").path == f"{with_gaps.root}/x"
+    why = r"was not there when the server started \(No such file or directory\); create it and start the server again"
+    for path in (gone, gone / "x"):
+        with pytest.raises(NotAuthorized, match=f"^'{path}': the configured root {gone} {why}"):
+            jail.place(str(path))
+    with pytest.raises(NotAuthorized, match=r"/file was not there .*it is not a directory"):
+        jail.place(str(with_gaps.directory / "file"))
+    with pytest.raises(NotAuthorized, match=f"may be touched: {with_gaps.root} \\(missing: {gone}, .*/file\\)$"):
+        jail.place(str(with_gaps.outside))
+
+
+def test_relative_paths_do_not_lead_to_the_next_root(with_gaps: Workbench) -> None:
+    expected = f"begin at the first root: .*/gone was not there .*; absolute paths may lead into {with_gaps.root}$"
+    for path in ("x", "."):
+        with pytest.raises(NotAuthorized, match=expected):
+            with_gaps.jail.place(path)
+
+
+def test_a_root_that_is_made_later_stays_closed(with_gaps: Workbench) -> None:
+    (with_gaps.directory / "gone").mkdir()
+    with pytest.raises(NotAuthorized, match="start the server again"):
+        with_gaps.jail.place(str(with_gaps.directory / "gone"))
+
+
+def test_a_client_is_told_of_its_own_roots_that_are_missing(with_gaps: Workbench) -> None:
+    gone = with_gaps.directory / "gone"
+    narrowed = with_gaps.roots_found.narrowed([(gone / "project").as_uri()])
+    for path in ("x", str(gone / "project")):
+        with pytest.raises(NotAuthorized, match=f"the configured root {gone} was not there"):
+            narrowed.place(path)
+    with pytest.raises(NotAuthorized, match="may be touched: none"):
+        narrowed.place(str(with_gaps.root))
+    narrowed = with_gaps.roots_found.narrowed([with_gaps.root.as_uri()])
+    assert narrowed.place("x").path == f"{with_gaps.root}/x"
+    assert [root.path for root in with_gaps.roots_found.narrowed([with_gaps.directory.as_uri()]).roots] == [
+        str(with_gaps.root)
+    ]
+
+
 def test_the_users_home_is_filled_in() -> None:
     home = Path("/home/somebody")
     assert expanded(["~", "~/src", "/srv"], home) == (home, home / "src", Path("/srv"))
