@@ -233,6 +233,7 @@ async def test_the_projects_are_those_that_are_named(room: Room) -> None:
         error = await refused(client, "invoke", ensemble_name="pair", input="x")
     assert (answer.structured_content or {})["valid"] is True
     assert "pair" in error.message
+    assert f"of the configured projects {room.home}/other, {missing} is not there" in error.message
 
 
 async def test_without_a_project_the_nearest_one_counts(room: Room) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass, replace
 from time import thread_time
 from typing import TYPE_CHECKING, Final
@@ -252,6 +253,10 @@ def _unknown(name: str, known: Sequence[Known], among: Sequence[Tier]) -> NotFou
         parts.append(f"{len(broken)} cannot be read: {broken[0]}")
     if not known:
         parts.append(f"they are looked for in {', '.join(str(tier.path(tier.ensembles)) for tier in among)}")
+    # os.path, as pathlib raises for what may not be looked into.
+    gone = [str(tier.project) for tier in among if tier.project and not os.path.isdir(tier.project)]  # noqa: PTH112
+    if gone:
+        parts.append(f"of the configured projects {', '.join(map(printable, gone))} is not there")
     error = NotFound("; ".join(parts))
     error.data = {"near": near, "count": len(usable)}
     return error
