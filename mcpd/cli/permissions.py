@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidArgument, InvalidManifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
 _CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
 _PROPERTY: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)")
@@ -83,6 +84,40 @@ def check(permissions: Iterable[str]) -> None:
             raise InvalidArgument(
                 f"--permission {permission[:200]!r}: {_refusal(permission) or f'not a permission; there are {KNOWN}'}"
             )
+
+
+def missing_paths(permissions: Iterable[str], values: Mapping[str, Any], home: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the paths in *values* for which *permissions* ask and that do not exist, each with its key.
+
+    ``~`` stands for *home*. A directory that is made for the server is not missing, and one that the caller may not
+    look into is taken to be there.
+    """
+    named = [permission for permission in permissions if _PROPERTY.search(permission)]
+    if not named:
+        return
+    from mcpd.runtime.permissions import parse  # noqa: PLC0415 - as above
+
+    try:
+        grants = parse("the manifest", named, values).paths
+    except InvalidManifest:
+        # The server is not started, whatever is there.
+        return
+    seen: set[Path] = set()
+    for grant in grants:
+        path = home / grant.path[2:] if grant.path == "~" or grant.path.startswith("~/") else Path(grant.path)
+        if not grant.create and path not in seen and _is_missing(path):
+            seen.add(path)
+            yield _PROPERTY.findall(grant.permission)[0], path
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except PermissionError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def _refusal(permission: str) -> str:

@@ -86,6 +86,23 @@ async def test_a_list_is_set_item_by_item(mcpctl: Mcpctl, known: FakeMcpd, words
     assert known.calls[-1] == ("SetConfig", "calculator", {"roots": value}, {})
 
 
+async def test_a_directory_that_does_not_exist_is_set_with_a_warning(mcpctl: Mcpctl, known: FakeMcpd) -> None:
+    known.servers["calculator"]["permissions"] = [
+        "filesystem:rw:{config.roots}", "filesystem:ro:{config.home}", "filesystem:create:{config.made}", "network"
+    ]  # fmt: skip
+    home = Path(mcpctl.environ["HOME"])
+    (home / "there").mkdir(parents=True)
+    words = ["roots=~/there,~/gone,/nowhere", "home=~/away", "made=~/made", "pin=~/pin"]
+    done = await mcpctl("config", "set", "calculator", *words)
+    assert done.code == 0
+    assert known.calls[-1][:2] == ("SetConfig", "calculator")
+    assert done.err.splitlines() == [
+        f"warning: {key}: {path} does not exist; create it before calculator starts"
+        for key, path in (("roots", home / "gone"), ("roots", "/nowhere"), ("home", home / "away"))
+    ]
+    assert (await mcpctl("config", "set", "calculator", "roots=~/there")).err == ""
+
+
 async def test_a_path_relative_to_the_current_directory_becomes_absolute(mcpctl: Mcpctl, known: FakeMcpd) -> None:
     assert (await mcpctl("config", "set", "calculator", "roots=.,./x,.hidden", "home=../y", "pin=./z")).code == 0
     here = Path.cwd()

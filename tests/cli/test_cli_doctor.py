@@ -100,6 +100,20 @@ async def test_doctor_finds_broken_servers_and_open_secrets(mcpctl: Mcpctl, mcpd
     assert _named(checks, "secrets")["message"] == f"readable by others: {secrets}/calculator.json"
 
 
+async def test_doctor_names_configured_directories_that_do_not_exist(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    home = Path(mcpctl.environ["HOME"])
+    (home / "there").mkdir(parents=True)
+    mcpd.servers["calculator"]["permissions"] = ["filesystem:rw:{config.roots}", "filesystem:ro:~/.gitconfig"]
+    mcpd.config["calculator"] = ({"roots": ["~/there", "~/gone"]}, [])
+    _, checks = await _checks(mcpctl)
+    assert _named(checks, "server") == {
+        "name": "server", "result": "warn", "message": f"calculator: {home}/gone does not exist",
+        "advice": "create it, or change roots; see 'mcpctl config get calculator'",
+    }  # fmt: skip
+    (home / "gone").mkdir()
+    assert not [check for check in (await _checks(mcpctl))[1] if check["name"] == "server"]
+
+
 async def test_doctor_knows_the_way_out_for_scripts(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     home, root = Path(mcpctl.environ["HOME"]), Path(mcpctl.environ["MCP_ROOT"])
     own, system, vendor = home / ".local/share/mcp/scripts", root / "etc/mcp/scripts", root / "usr/share/mcp/scripts"

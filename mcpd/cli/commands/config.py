@@ -7,10 +7,12 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import prompt
-from mcpd.cli.output import clean, note, table, write, write_json
+from mcpd.cli.output import clean, note, table, warn, write, write_json
+from mcpd.cli.permissions import missing_paths
 from mcpd.cli.session import open_bus
 from mcpd.cli.values import parse_pairs, show_value
 from mcpd.errors import InvalidConfig, NotFound, did_you_mean
+from mcpd.paths import from_environment
 
 if TYPE_CHECKING:
     import argparse
@@ -79,10 +81,13 @@ def _get_one(
 async def set_values(args: argparse.Namespace) -> int:
     """``mcpctl config set``."""
     async with open_bus(args, changing=True) as bus:
-        properties = await _properties(bus, args.id)
+        server, _ = await bus.manager.call("GetServer", "s", [args.id])
+        properties = server.get("configurable-properties", [])
         _refuse_sensitive(args.id, [key for key, _ in args.pairs], properties, "set")
         changes = parse_pairs(args.pairs, properties)
         await bus.manager.call("SetConfig", "sa{sv}a{sv}", [args.id, changes, {}])
+    for key, path in missing_paths(server.get("permissions", []), changes, from_environment().home):
+        warn(f"{key}: {path} does not exist; create it before {args.id} starts")
     return 0
 
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mcpd import __version__
 from mcpd.cli import bridge_tcp, tool_names
@@ -17,6 +17,7 @@ from mcpd.cli.clients.detect import is_installed
 from mcpd.cli.mcps_checks import map_checks
 from mcpd.cli.output import clean, coloured, write, write_json
 from mcpd.cli.overrides import unit_checks
+from mcpd.cli.permissions import missing_paths
 from mcpd.cli.script_places import first, layers
 from mcpd.cli.session import open_bus
 from mcpd.cli.system_checks import installed, name_check, service_checks
@@ -29,7 +30,7 @@ from mcpd.store import Store
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mcpd.bus.client import Client
     from mcpd.paths import Paths
@@ -137,8 +138,30 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
         elif not server.get("configured", True):
             message = f"{server['id']} lacks values it needs"
             checks.append(Check("server", "warn", message, f"see 'mcpctl config get {server['id']}'"))
+        checks += await _path_checks(bus, server)
     checks += [Check("servers", "ok", f"{len(servers)} installed"), *source_checks(sources)]
     return checks, {server["id"] for server in servers}
+
+
+async def _path_checks(bus: Client, server: Mapping[str, Any]) -> list[Check]:
+    """A warning for each path that the configuration of *server* names for a permission, and that does not exist."""
+    server_id, permissions = server["id"], server.get("permissions", [])
+    if not any("{config." in permission for permission in permissions):
+        return []
+    try:
+        values, _ = await bus.manager.call("GetConfig", "s", [server_id])
+    except McpdError:
+        # What is wrong with the server is said above.
+        return []
+    return [
+        Check(
+            "server",
+            "warn",
+            f"{server_id}: {path} does not exist",
+            f"create it, or change {key}; see 'mcpctl config get {server_id}'",
+        )
+        for key, path in missing_paths(permissions, values, from_environment().home)
+    ]
 
 
 def _broken_scripts(*, system: bool) -> dict[str, str]:
