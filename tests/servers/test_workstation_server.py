@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.servers.constants import impatient
+from tests.servers.constants import impatient, with_constant
 from tests.servers.failures import refused
 from tests.servers.workstation_harness import ERAS, PROGRAM, Desk, gone
 
@@ -229,7 +229,19 @@ async def test_A_19_too_many_calls_are_refused_with_when_to_try_again(desk: Desk
             assert 0 < error["retry_after"] <= 0.5
         await asyncio.sleep(max(error["retry_after"] for error in errors))
         assert not (await client.call_tool("filesystem_read", {"path": "file"})).is_error
-    assert sum(line.get("held_back", 0) for line in desk.audit) == len(errors)
+        # In time, though no other call follows.
+        await until(lambda: len(errors) == sum(line["calls"] for line in desk.audit if line["event"] == "held_back"))
+    (line, *_) = (line for line in desk.audit if line["event"] == "held_back")
+    assert (line["ok"], line["error"], "arguments_sha256" in line) == (False, "LimitsExceeded", False)
+
+
+async def test_calls_that_came_too_fast_are_recorded_when_the_client_leaves(desk: Desk) -> None:
+    desk.program = with_constant("mcpd.servers.workstation", "mcpd.servers.workstation.workstation", "SUMMARY", 3600.0)
+    async with desk.started("--rate", "0.01") as client:
+        assert not (await client.call_tool("filesystem_read", {"path": "file"})).is_error
+        for _ in range(3):
+            assert (await refused(client, "filesystem_read", path="file")).code == -32005
+    assert [(line["event"], line.get("calls")) for line in desk.audit] == [("end", None), ("held_back", 3)]
 
 
 async def test_A_7_A_20_every_call_is_recorded(desk: Desk) -> None:

@@ -48,22 +48,21 @@ class Audit:
         self._writer.shutdown()
         self._trail.close()
 
-    async def record(self, fields: Mapping[str, JsonValue], named: Named) -> None:
-        """Add a line with *fields* and what *named* says of the arguments; it is in the file then.
+    async def record(self, fields: Mapping[str, JsonValue], named: Named | None = None) -> None:
+        """Add a line with *fields* and what *named* says of the arguments of one call; it is in the file then.
 
         Raises McpdError if it is not.
         """
         # Not in the loop: a digest of much content takes its time, and so may the disk.
         await asyncio.get_running_loop().run_in_executor(self._writer, self._add, dict(fields), named)
 
-    def _add(self, fields: dict[str, JsonValue], named: Named) -> None:
+    def _add(self, fields: dict[str, JsonValue], named: Named | None) -> None:
         line = {
             "ts": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "uid": os.getuid(),
             "pid": os.getpid(),
             **fields,
-            "arguments_sha256": named.digest,
-            **named.paths,
+            **({"arguments_sha256": named.digest, **named.paths} if named is not None else {}),
         }
         try:
             self._trail.add(json.dumps(line).encode("ascii") + b"\n", MAX_LOG)

@@ -14,7 +14,7 @@ import json
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError, UnknownMethod
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 SECONDS: Final = 30.0
 """What a call may take whose tool has no ``timeout_seconds`` (A-6)."""
 RETRY_AFTER: Final = "retry_after"
+SUMMARY: Final = 0.5
+"""Seconds after a call came too fast, in which further ones go to the same line of the audit trail."""
 _ENDING: Final = 10.0
 """Seconds more for a command to be ended with all it has started."""
 _THREADS: Final = 16
@@ -78,11 +80,14 @@ class Workstation:
         self._unrecorded: set[asyncio.Future[None]] = set()
         """One for each call that has not been recorded yet."""
         self._held_back = 0
+        """Calls that came too fast and are not recorded yet."""
+        self._closing = asyncio.Event()
 
     async def close(self) -> None:
         """End what runs."""
         for task in self._running:
             task.cancel()
+        self._closing.set()
         if self._unrecorded:
             await asyncio.wait(self._unrecorded, timeout=_ENDING)
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -93,7 +98,7 @@ class Workstation:
 
         What passes neither counts nor is recorded: it is not the call yet.
         """
-        self._hold_the_rate()
+        self._hold_the_rate(client)
         with self._recording():
             entry = self._entry(name, arguments, client)
             try:
@@ -102,7 +107,6 @@ class Workstation:
                 await entry.end(fault.word, fault.message)
                 raise
             self._bucket.give_back()
-            self._held_back += entry.held_back
 
     async def call(
         self,
@@ -119,7 +123,7 @@ class Workstation:
         Of a call that came too fast ``data`` says in how many seconds to try again (``retry_after``). *when_sent* is
         given what to call when the result was sent, as its memory is counted till then.
         """
-        self._hold_the_rate()
+        self._hold_the_rate(client)
         with self._recording(), ExitStack() as taken:
             entry = self._entry(name, arguments, client)
             try:
@@ -215,9 +219,7 @@ class Workstation:
             recorded.set_result(None)
 
     def _entry(self, name: str, arguments: Mapping[str, Any], client: str) -> _Entry:
-        entry = _Entry(self._audit, next(self._numbers), name, client, Named(arguments), self._held_back)
-        self._held_back = 0
-        return entry
+        return _Entry(self._audit, next(self._numbers), name, client, Named(arguments))
 
     def _tool(self, name: str) -> Tool:
         try:
@@ -225,13 +227,35 @@ class Workstation:
         except KeyError:
             raise UnknownMethod(f"there is no tool {printable(name)}; tools/list names those there are") from None
 
-    def _hold_the_rate(self) -> None:
+    def _hold_the_rate(self, client: str) -> None:
         seconds = self._bucket.take()
         if seconds:
             self._held_back += 1
+            if self._held_back == 1:
+                recorded = asyncio.create_task(self._record_held_back(client))
+                self._unrecorded.add(recorded)
+                recorded.add_done_callback(self._unrecorded.discard)
             fault = LimitExceeded(f"more than {self._settings.rate:g} calls a second; try again in {seconds:.2f} s")
             fault.data = {RETRY_AFTER: seconds}
             raise fault
+
+    async def _record_held_back(self, client: str) -> None:
+        """Record in one line how many calls of *client* come too fast within :data:`SUMMARY` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SUMMARY):
+                await self._closing.wait()
+        fields: dict[str, JsonValue] = {
+            "event": "held_back",
+            "client": printable(client),
+            "calls": self._held_back,
+            "ok": False,
+            "error": LimitExceeded("").word,
+        }
+        self._held_back = 0
+        try:
+            await self._audit.record(fields)
+        except McpdError as fault:
+            log.error("%s: %s", fault.message, json.dumps(fields))  # noqa: TRY400 - it is no fault of the program's
 
     def _seconds(self, given: Arguments) -> float:
         """What the call may take."""
@@ -271,18 +295,14 @@ class Workstation:
 class _Entry:
     """What the audit trail has of one call."""
 
-    def __init__(self, audit: Audit, number: int, name: str, client: str, named: Named, held_back: int) -> None:
-        """*held_back* is how many calls were refused before this one, as they came too fast."""
+    def __init__(self, audit: Audit, number: int, name: str, client: str, named: Named) -> None:
         self.tool = printable(name)
         self.strict = False
         """Whether a good end that cannot be recorded is an error: nothing else says that there was such a call."""
         self.named = named
-        self.held_back = held_back
         self._audit = audit
         self._began = time.monotonic()
         self._fields: dict[str, JsonValue] = {"call": number, "client": printable(client)}
-        if held_back:
-            self._fields["held_back"] = held_back
 
     async def begin(self) -> None:
         """Record that it begins. Raises McpdError, and then it must not."""
