@@ -120,6 +120,23 @@ def only_message(body: bytes) -> Message:
     return parsed if isinstance(parsed, dict) else {}
 
 
+def messages(body: bytes, most: int) -> list[Message]:
+    """The messages in *body*, of a batch the first *most*; an empty one for whatever is none."""
+    try:
+        parsed = parse_body(body)
+    except McpdError:
+        return [{}]
+    if isinstance(parsed, dict):
+        return [parsed]
+    found: list[Message] = []
+    for raw in parsed[:most]:
+        try:
+            found.append(parse_member(raw))
+        except McpdError:
+            found.append({})
+    return found
+
+
 def _fault(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"

@@ -109,6 +109,58 @@ def test_a_call_to_what_is_no_server_is_recorded(audited: Bridge, trail: Path) -
     assert (record["server"], record["tool"], record["outcome"]) == ("nothing", "echo", "refused:NotFound")
 
 
+MODERN = "2026-07-28"
+META = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+def modern(**more: Any) -> dict[str, Any]:
+    """A call of ``echo`` of revision 2026-07-28, with *more* in its parameters."""
+    params = {"_meta": META, "name": "echo", "arguments": {"text": "x"}, **more}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "reason"),
+    [
+        ({"Mcp-Session-Id": "gone"}, call("echo"), "NotFound"),
+        ({"MCP-Protocol-Version": "1999-01-01"}, call("echo"), "UnsupportedRevision"),
+        ({"MCP-Protocol-Version": "2025-11-25"}, [call("echo")], "InvalidRequest"),
+        ({"MCP-Protocol-Version": MODERN}, [call("echo")], "InvalidRequest"),
+        ({"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/list", "Mcp-Name": "echo"}, modern(), "HeaderMismatch"),
+        ({"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "echo"}, call("echo"), "InvalidArgs"),
+        (
+            {"MCP-Protocol-Version": MODERN, "Mcp-Method": "tools/call", "Mcp-Name": "echo"},
+            modern(requestState="made-up"),
+            "InvalidArgs",
+        ),
+    ],
+    ids=["session", "revision", "batch", "modern batch", "header", "meta", "state"],
+)
+def test_a_call_that_is_refused_for_its_form_is_recorded_once(
+    audited: Bridge, trail: Path, headers: dict[str, str], body: Any, reason: str
+) -> None:
+    client = audited.client()
+    assert client.http.post(client.path, json=body, headers={**client.headers, **headers}).status_code >= 400
+    assert audited.stop() == 0
+    assert [(line["server"], line["tool"], line["outcome"]) for line in lines(trail)] == [
+        ("s", "echo", f"refused:{reason}")
+    ]
+
+
+def test_every_call_of_a_batch_that_came_too_fast_is_recorded(alone: Callable[..., Bridge], trail: Path) -> None:
+    bridge = alone("--audit", str(trail), "--rate", "0.01", "--burst", "1")
+    client = bridge.client()
+    headers = {**client.headers, "MCP-Protocol-Version": "2025-03-26"}
+    batch = [{**call("echo", text=str(number)), "id": number} for number in range(101)]
+    assert client.post(call("echo")).status_code == 200
+    assert client.http.post(client.path, json=batch, headers=headers).status_code == 429
+    assert bridge.stop() == 0
+    assert [line["outcome"] for line in lines(trail)] == ["result", *["refused:rate"] * 100]
+
+
 def test_large_arguments_are_digested_as_a_whole(audited: Bridge, trail: Path) -> None:
     text = "x" * 1_000_000
     answer = audited.client().open().ask(call("echo", text=text))

@@ -245,6 +245,20 @@ def test_a_client_that_goes_while_its_last_call_runs_takes_the_server_along(mach
     eventually(lambda: not is_alive(pid), "the server ended with its client")
 
 
+def test_a_call_beyond_those_that_may_wait_is_audited(machine: Machine) -> None:
+    waits = [modern("tools/call", f"w{number}", name="hang", arguments={}) for number in range(1024)]
+    with Talk(machine, "fix") as talk:
+        talk.write(*waits)
+        answer = talk.ask(modern("tools/call", "more", name="one too many", arguments={}))
+        assert (answer["id"], "requests wait for their answers" in answer["error"]["message"]) == ("more", True)
+
+    def outcomes() -> list[str]:
+        lines = [json.loads(line) for line in (machine.home / "audit").read_text().splitlines()]
+        return [line["outcome"] for line in lines if line["tool"] == "one too many"]
+
+    eventually(lambda: outcomes() == ["refused:LimitsExceeded"], "the refusal is recorded")
+
+
 def test_calls_are_audited(machine: Machine) -> None:
     with Talk(machine, "narrow") as talk:
         assert text_of(talk.open().ask(call("say", 1, text="x"))) == "fixed"

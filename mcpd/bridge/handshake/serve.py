@@ -13,6 +13,7 @@ from mcpd.bridge import eras, jsonrpc
 from mcpd.bridge.handshake.greeting import POOL_GREETING
 from mcpd.bridge.handshake.sessions import Sessions
 from mcpd.bridge.jsonrpc import Kind, Message, Raw
+from mcpd.bridge.observe.watch import refuse_all
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.pools import Pools
 from mcpd.bridge.upstream.queue import turn_away
@@ -46,13 +47,18 @@ class Handshake:
             session = self.sessions.get(post.session_id, post.server, post.caller) if post.session_id else None
             parsed = jsonrpc.parse_body(body)
             if post.version and post.version not in eras.HANDSHAKE and not _is_of(session, post.version):
+                self._told_of(post, body, "UnsupportedRevision", exchange)
                 _refuse_version(post.version, parsed, exchange)
             elif isinstance(parsed, dict):
                 self._one(post, session, parsed, exchange)
             else:
                 self._batch(post, session, parsed, exchange)
         except McpdError as fault:
+            self._told_of(post, body, fault.word, exchange)
             exchange.refuse(fault)
+
+    def _told_of(self, post: Post, body: bytes, reason: str, exchange: Exchange) -> None:
+        refuse_all(self._parts.watch, post.caller, post.server, body, reason, exchange.request_id)
 
     def delete(self, session: Session) -> None:
         """End *session*, for its client."""

@@ -19,6 +19,7 @@ from mcpd.bridge.http.post import Post
 from mcpd.bridge.http.routing import server_of
 from mcpd.bridge.modern import Modern
 from mcpd.bridge.observe.trace import REQUEST_ID, given_request_id, with_trace_in
+from mcpd.bridge.observe.watch import refuse_all
 from mcpd.bridge.upstream.hops import check_target
 from mcpd.errors import HeaderMismatch, LimitExceeded, McpdError, TooLarge
 
@@ -196,21 +197,20 @@ class Endpoint:
             self.modern.post(post, body, exchange)
 
     def _too_often(self, post: Post, body: bytes, exchange: Exchange, wait: float) -> None:
-        message = jsonrpc.only_message(body)
-        request = exchange.request_id
-        params = message.get("params")
-        self.parts.watch.refused(post.caller, post.server, jsonrpc.method_of(message), params, "rate", request)
+        refuse_all(self.parts.watch, post.caller, post.server, body, "rate", exchange.request_id)
         options = self.parts.options
         fault = LimitExceeded(
             f"you call server {post.server} too often: {options.rate:g} calls a second are allowed, "
             f"{options.burst} at once, see bridge.rate and bridge.burst (--rate, --burst); try again in {wait:.3g} s"
         )
-        exchange.refuse(fault, jsonrpc.id_of(message), ((b"retry-after", b"%d" % math.ceil(wait)),))
+        identity = jsonrpc.id_of(jsonrpc.only_message(body))
+        exchange.refuse(fault, identity, ((b"retry-after", b"%d" % math.ceil(wait)),))
 
     def _post_to_link(self, post: Post, body: bytes, exchange: Exchange) -> None:
         try:
             self._links.find(post.link, post.server, post.caller).post(post, body, exchange)
         except McpdError as fault:
+            refuse_all(self.parts.watch, post.caller, post.server, body, fault.word, exchange.request_id)
             exchange.refuse(fault)
 
 

@@ -18,7 +18,9 @@ from mcpd.bridge.modern.profile import Profile
 from mcpd.bridge.modern.run import Forward, Run
 from mcpd.bridge.modern.seal import Seal
 from mcpd.bridge.modern.suspended import Suspended
+from mcpd.bridge.observe.watch import refuse_all
 from mcpd.bridge.tasks import fault_of
+from mcpd.bridge.upstream.queue import turn_away
 from mcpd.errors import HeaderMismatch, InvalidRequest, McpdError, UnknownMethod
 
 if TYPE_CHECKING:
@@ -59,11 +61,11 @@ class Modern:
         """Serve one POST; its reply goes to *exchange*, perhaps later."""
         try:
             message = jsonrpc.parse_body(body)
+            if not isinstance(message, dict):
+                raise InvalidRequest(f"revision {eras.MODERN} has no batches: send one message per POST")
         except McpdError as fault:
+            refuse_all(self._parts.watch, post.caller, post.server, body, fault.word, exchange.request_id)
             exchange.refuse(fault)
-            return
-        if not isinstance(message, dict):
-            exchange.refuse(InvalidRequest(f"revision {eras.MODERN} has no batches: send one message per POST"))
             return
         identity = b""
         try:
@@ -77,7 +79,11 @@ class Modern:
             else:
                 raise InvalidRequest("the body is a response: servers of this revision ask nothing by themselves")
         except McpdError as fault:
-            exchange.refuse(fault, identity or jsonrpc.id_of(message))
+            self._refuse(post, exchange, message, identity or jsonrpc.id_of(message), fault)
+
+    def _refuse(self, post: Post, exchange: Exchange, message: Message, identity: bytes, fault: McpdError) -> None:
+        method = jsonrpc.method_of(message)
+        turn_away(exchange, identity, method, message, fault, server=post.server, watch=self._parts.watch)
 
     def _request(self, request: Request) -> None:
         method, post = request.method, request.post
@@ -97,16 +103,10 @@ class Modern:
 
     async def _open(self, request: Request) -> None:
         post = request.post
-        try:
-            info = await self._parts.source.describe(post.server)
-            speaks_handshake, speaks_modern = await self._pools.eras(info, post.caller)
-            own = b"" if speaks_modern else request.said.greeting
-            found = await self._pools.open(info, post.caller, own)
-        except McpdError as fault:
-            params = Raw(jsonrpc.encode(request.params))
-            name = request.exchange.request_id
-            self._parts.watch.refused(post.caller, post.server, request.method, params, fault.word, name)
-            raise
+        info = await self._parts.source.describe(post.server)
+        speaks_handshake, speaks_modern = await self._pools.eras(info, post.caller)
+        own = b"" if speaks_modern else request.said.greeting
+        found = await self._pools.open(info, post.caller, own)
         (self._modern.add if speaks_modern else self._modern.discard)(post.server)
         profile = self._profiles.get(found)
         if profile is None:
@@ -234,7 +234,7 @@ class Modern:
                 await work
             except Exception as error:  # noqa: BLE001 -- logged by fault_of
                 fault = fault_of(error, request.post.server, exchange.request_id)
-                exchange.refuse(fault, identity)
+                self._refuse(request.post, exchange, request.message, identity, fault)
             finally:
                 if held is not None:
                     held.close()

@@ -4,12 +4,18 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from mcpd.bridge import jsonrpc
 
 if TYPE_CHECKING:
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.jsonrpc import Raw
     from mcpd.bridge.upstream.call import Call
+
+
+MOST_OF_BATCH: Final = 100
+"""Messages of a batch that is refused as a whole of which a watch is told."""
 
 
 class Outcome(Enum):
@@ -78,3 +84,9 @@ class Nobody:
 
     async def close(self) -> None:
         """See :class:`Watch`."""
+
+
+def refuse_all(watch: Watch, caller: Caller | None, server: str, body: bytes, reason: str, request: str = "") -> None:
+    """Tell *watch* that no server sees the messages in *body*; the arguments are those of :meth:`Watch.refused`."""
+    for message in jsonrpc.messages(body, MOST_OF_BATCH):
+        watch.refused(caller, server, jsonrpc.method_of(message), message.get("params"), reason, request)

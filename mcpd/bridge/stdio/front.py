@@ -20,6 +20,7 @@ from mcpd.bridge.callers import Caller
 from mcpd.bridge.exchange import QUEUE_LIMIT
 from mcpd.bridge.http.post import Post
 from mcpd.bridge.http.routing import is_server_name
+from mcpd.bridge.observe.watch import refuse_all
 from mcpd.bridge.stdio import lines
 from mcpd.bridge.stdio.lines import Again, Line, Outlet
 from mcpd.bridge.tasks import fault_of
@@ -224,9 +225,13 @@ class LineConnection(asyncio.Protocol):
             self._waiting.append(line)
         elif len(self._pending) >= MOST_PENDING:
             fault = LimitExceeded(f"{MOST_PENDING} requests wait for their answers: wait for some of them")
+            self._told_of(line, fault.word)
             self.send_needed(jsonrpc.failure(lines.id_of(line), fault))
         else:
             self._message(line)
+
+    def _told_of(self, line: bytes, reason: str) -> None:
+        refuse_all(self._parts.watch, self.caller, self._server, line, reason)
 
     def _message(self, line: bytes) -> None:
         if lines.MODERN in line and self._modern(line):
@@ -327,6 +332,7 @@ class LineConnection(asyncio.Protocol):
         else:
             waiting, self._waiting = self._waiting, []
             for line in waiting:
+                self._told_of(line, "session")
                 identity = lines.id_of(line)
                 if identity:
                     self.send_needed(b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (identity, bytes(fault)))
