@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidConfig, did_you_mean
 from mcpd.model import ConfigProperty, JsonValue, Manifest, Target, ValueType, check_json
+from mcpd.model.placeholders import as_text
 from mcpd.store.records import Configuration
 
 if TYPE_CHECKING:
@@ -120,12 +121,17 @@ def check_value(found: ConfigProperty, value: JsonValue, server_id: str) -> Json
         raise InvalidConfig(f"{where} cannot hold NUL characters, broken Unicode, NaN or deep nesting") from None
     if len(json.dumps(value)) > MAX_VALUE:
         raise InvalidConfig(f"{where} is larger than {MAX_VALUE // 1024} KiB")
-    if found.type is None or not isinstance(found.type, ValueType):
-        return value
-    try:
-        return _CONVERTERS[found.type](value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidConfig(f"{where} must be {_WANTED[found.type]}") from None
+    if isinstance(found.type, ValueType):
+        try:
+            value = _CONVERTERS[found.type](value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidConfig(f"{where} must be {_WANTED[found.type]}") from None
+    choices = (found.model_extra or {}).get("choices")
+    if isinstance(choices, list) and choices:
+        known_texts = [as_text(choice) for choice in choices]
+        if any(as_text(item) not in known_texts for item in (value if isinstance(value, list) else [value])):
+            raise InvalidConfig(f"{where} must be one of {', '.join(known_texts)}")
+    return value
 
 
 def _string(value: Any) -> str:

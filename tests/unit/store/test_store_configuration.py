@@ -172,6 +172,22 @@ def test_sensitive_and_plain_keys_have_a_call_each(user: Store) -> None:
     assert user.config(ONE).secrets_set == []
 
 
+@pytest.mark.parametrize("kind", ["string", None])
+def test_a_value_that_is_none_of_the_choices_is_refused_with_them(user: Store, kind: str | None) -> None:
+    install(user, configurableProperties=[{"key": "style", "type": kind, "choices": ["slash", "dot"]}])
+    with pytest.raises(InvalidConfig, match=r"'style' must be one of slash, dot$"):
+        user.set_config(ONE, {"style": "foo"})
+    user.set_config(ONE, {"style": "dot"})
+    assert user.config(ONE).values["style"] == "dot"
+
+
+def test_each_item_of_a_list_is_one_of_the_choices(user: Store) -> None:
+    install(user, configurableProperties=[{"key": "sizes", "type": "list", "choices": [1, "2"]}])
+    user.set_config(ONE, {"sizes": ["1", 2]})
+    with pytest.raises(InvalidConfig, match=r"'sizes' must be one of 1, 2$"):
+        user.set_config(ONE, {"sizes": ["1", "3"]})
+
+
 def test_a_refused_change_changes_nothing(user: Store) -> None:
     install(user)
     with pytest.raises(InvalidConfig):
