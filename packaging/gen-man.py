@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).parents[1]
 SOURCES = REPOSITORY / "man"
 NAMES = {"mcpctl": "find, install, configure and run MCP servers"}
 CENTRE = "mcpd manual"
-GLOBAL_OPTIONS = frozenset({"system", "interactive"})
+GLOBAL_OPTIONS = frozenset({"asks_system", "asks_user", "interactive"})
 """They are told once, not with every command."""
 WIDTH = 76
 

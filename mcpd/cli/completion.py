@@ -8,12 +8,12 @@ mcpd there are just no ids.
 from __future__ import annotations
 
 import argparse
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mcpd.cli.output import clean
+from mcpd.cli.parser import is_system
 from mcpd.errors import McpdError
 
 if TYPE_CHECKING:
@@ -61,12 +61,8 @@ class _Completer:
 
         from mcpd.bus.client import connect  # noqa: PLC0415
 
-        async with asyncio.timeout(PATIENCE), connect(_is_system(args)) as bus:
+        async with asyncio.timeout(PATIENCE), connect(is_system(args)) as bus:
             return await self._offers(bus, args, prefix)
-
-
-def _is_system(args: argparse.Namespace) -> bool:
-    return bool(getattr(args, "system", os.geteuid() == 0))
 
 
 def _shown(found: Offer) -> Offer:
@@ -224,7 +220,7 @@ def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     def is_script(path: Path) -> bool:
         return path.suffix in SUFFIXES and path.name[0] not in "._"
 
-    layout = from_environment().layout(Scope.SYSTEM if _is_system(parsed_args) else Scope.USER)
+    layout = from_environment().layout(Scope.SYSTEM if is_system(parsed_args) else Scope.USER)
     with suppress(OSError):
         return _shown({path.stem: path.name for path in layout.scripts.iterdir() if is_script(path)})
     return {}
@@ -235,7 +231,7 @@ def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
     from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
 
-    families = Families.of(from_environment(), Scope.SYSTEM if _is_system(parsed_args) else Scope.USER)
+    families = Families.of(from_environment(), Scope.SYSTEM if is_system(parsed_args) else Scope.USER)
     with suppress(McpdError, OSError):
         return _shown({family.id: family.name for family in families.all()})
     return {}
@@ -247,7 +243,7 @@ def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
     from mcpd.servers.orchestration.profiles import Profiles  # noqa: PLC0415
 
-    paths, scope = from_environment(), Scope.SYSTEM if _is_system(parsed_args) else Scope.USER
+    paths, scope = from_environment(), Scope.SYSTEM if is_system(parsed_args) else Scope.USER
     named = {getattr(parsed_args, "client", None), *(getattr(parsed_args, "clients", None) or ())} - {None}
     with suppress(McpdError, OSError):
         profiles = Profiles.of(paths, scope)
@@ -272,7 +268,7 @@ def _ensemble_directories(args: argparse.Namespace) -> Iterator[tuple[Path, Path
     paths = from_environment()
     projects = [nearest_project(Path(getattr(args, "project", None) or "."))]
     with suppress(McpdError, OSError):
-        projects += configured(paths, Scope.SYSTEM if _is_system(args) else Scope.USER)
+        projects += configured(paths, Scope.SYSTEM if is_system(args) else Scope.USER)
     for project in projects:
         if project is not None:
             yield project / DIRECTORY / "ensembles", project / DIRECTORY / "artifacts"

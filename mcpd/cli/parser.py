@@ -85,6 +85,9 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) ->
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         parser.print_help()
         parser.exit()
+    if "asks_system" in args and "asks_user" in args:
+        args.parser.error("--user and --system contradict each other: give one of them")
+    args.system = is_system(args)
     if "early_json" in args:
         if "json" not in args:
             args.parser.error("this command has no --json")
@@ -125,20 +128,25 @@ def _is_word(rest: Sequence[str]) -> bool:
     return (len(rest) == 1 and (not rest[0].startswith("-") or rest[0] == "-")) or (len(rest) == 2 and rest[0] == "--")
 
 
+def is_system(args: argparse.Namespace) -> bool:
+    """Return whether *args* mean the system's instance, root's own unless told otherwise."""
+    return "asks_system" in args or ("asks_user" not in args and os.geteuid() == 0)
+
+
 def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
     """The global options. They stand before or after the command; only the outer parser has the defaults."""
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--system",
         action="store_true",
-        dest="system",
-        default=argparse.SUPPRESS if suppress else os.geteuid() == 0,
+        dest="asks_system",
+        default=argparse.SUPPRESS,
         help="talk to the system instance (default for root)",
     )
     scope.add_argument(
         "--user",
-        action="store_false",
-        dest="system",
+        action="store_true",
+        dest="asks_user",
         default=argparse.SUPPRESS,
         help="talk to the caller's own instance (default for everybody else)",
     )

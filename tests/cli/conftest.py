@@ -63,8 +63,10 @@ class Mcpctl:
         self, *argv: str, environ: dict[str, str] | None = None, stdout: int | None = None
     ) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
+        # As root the default is the system's instance.
+        scope = () if "--system" in argv else ("--user",)
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mcpd.cli.main", "--user", *argv,
+            sys.executable, "-m", "mcpd.cli.main", *scope, *argv,
             stdin=pipe, stdout=pipe if stdout is None else stdout, stderr=pipe, env=self.environ | (environ or {}),
         )  # fmt: skip
 

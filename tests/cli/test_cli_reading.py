@@ -310,6 +310,20 @@ async def test_without_a_bus_the_message_names_it(mcpctl: Mcpctl, address: str, 
 
 @pytest.mark.parametrize(
     "argv",
+    [
+        ["--system", "list", "--user"], ["--user", "list", "--system"], ["--system", "config", "--user", "get", "x"],
+        ["--system", "config", "get", "--user", "x"], ["config", "--user", "get", "--system", "x"],
+    ],
+)  # fmt: skip
+async def test_two_scopes_contradict_each_other(mcpctl: Mcpctl, argv: list[str]) -> None:
+    ended = await mcpctl(*argv)
+    assert (ended.code, ended.err.strip().splitlines()[-1].partition(": error: ")[2]) == (
+        2, "--user and --system contradict each other: give one of them"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "argv",
     [["--no-such-option"], ["no-such-command"], ["show"], ["config", "set", "x", "novalue"], ["search", "--limit", "0"],
      ["source"], ["list", "--system", "--user"], ["call", "x", "y", "--timeout", "-1"], ["rollback", "x", "--to", "x"]],
 )  # fmt: skip

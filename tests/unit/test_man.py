@@ -127,7 +127,7 @@ def test_every_command_and_option_of_mcpctl_is_described(pages: Path) -> None:
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction) or action.dest == "help":
                 continue
-            place = top if action.dest in {"system", "interactive", "version"} else where
+            place = top if action.dest in {"asks_system", "asks_user", "interactive", "version"} else where
             for option in action.option_strings or [str(action.metavar)]:
                 assert option in place, (words, option)
             assert not action.help or " ".join(action.help.split()) in " ".join(place.split()), (words, action.help)
