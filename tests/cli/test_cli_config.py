@@ -66,7 +66,9 @@ async def test_S22_config_get(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     unset = await mcpctl("config", "get", "calculator", "other_key")
     assert (unset.code, unset.err.endswith("lists its properties\n")) == (4, True)
     unknown = await mcpctl("config", "get", "calculator", "digit")
-    assert (unknown.code, "has no property 'digit'" in unknown.err, "mean 'digits'?" in unknown.err) == (4, True, True)
+    assert (unknown.code, "has no property 'digit'" in unknown.err, "mean 'digits'?" in unknown.err) == (1, True, True)
+    mcpd.errors["SetConfig"] = InvalidConfig("calculator has no property 'digit'")
+    assert (await mcpctl("config", "set", "calculator", "digit=3")).code == unknown.code
     secret = await mcpctl("config", "get", "calculator", "api_key")
     assert (secret.code, "sensitive" in secret.err) == (1, True)
 

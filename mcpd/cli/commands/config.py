@@ -66,10 +66,12 @@ def _get_one(
         raise InvalidConfig(f"{args.key} of {args.id} is set, and never shown because it is sensitive")
     if args.key not in values:
         known = {*values, *secrets, *(str(each["key"]) for each in properties)}
-        lacks, hint = ("value for", "") if args.key in known else ("property", did_you_mean(args.key, sorted(known)))
-        raise NotFound(
-            f"{args.id} has no {lacks} {args.key!r}; 'mcpctl config get {args.id}' lists its properties{hint}"
-        )
+        listed = f"'mcpctl config get {args.id}' lists its properties"
+        if args.key in known:
+            raise NotFound(f"{args.id} has no value for {args.key!r}; {listed}")
+        # As the daemon has it for a value that is set.
+        hint = did_you_mean(args.key, sorted(known))
+        raise InvalidConfig(f"{args.id} has no property {args.key!r}; {listed}{hint}")
     value = values[args.key]
     if args.json:
         write_json(value)
