@@ -7,6 +7,7 @@ Its other methods are in :mod:`mcpd.bus.catalogue` and :mod:`mcpd.bus.changes`.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -96,6 +97,13 @@ class Manager:
     async def get_manifest_path(self, _call: Call, server_id: str) -> str:
         """``GetManifestPath``."""
         return str(await asyncio.to_thread(self.core.store.manifest_path, server_id))
+
+    async def get_tools(self, _call: Call, server_id: str) -> str:
+        """``GetTools``."""
+        tools = await asyncio.to_thread(self.core.store.tools, server_id)
+        if tools is None:
+            raise NotFound(f"server {server_id} was never asked for its tools; 'mcpctl tools {server_id}' asks it")
+        return json.dumps(tools)
 
     async def get_config(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], list[str]]:
         """``GetConfig``."""
@@ -236,6 +244,7 @@ METHODS: Final = {
     (MANAGER, "ListServers"): Row(Manager.list_servers, changes=False),
     (MANAGER, "GetServer"): Row(Manager.get_server, changes=False),
     (MANAGER, "GetManifestPath"): Row(Manager.get_manifest_path, changes=False),
+    (MANAGER, "GetTools"): Row(Manager.get_tools, changes=False),
     (MANAGER, "GetConfig"): Row(Manager.get_config, changes=False),
     (MANAGER, "ListSessions"): Row(Manager.list_sessions, changes=False),
     (MANAGER, "SetConfig"): Row(Manager.set_config, "configure", _key_details, changes=True),

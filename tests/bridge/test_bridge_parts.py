@@ -236,6 +236,9 @@ class FaultySource:
     async def listing(self) -> list[Listed]:
         return []
 
+    async def tools(self, server: str) -> list[jsonrpc.Raw]:
+        return []
+
     async def close(self) -> None:
         pass
 

@@ -35,7 +35,7 @@ HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
-    commands = {name: {"command": sys.executable, "args": [str(SERVER)]} for name in ("weather", *NAMES)}
+    commands = {name: {"command": sys.executable, "args": [str(SERVER)]} for name in ("weather", "asked", *NAMES)}
     commands["many"] = {"command": sys.executable, "args": [str(SERVER), "--tools", "5000"]}
     commands["endless"] = {"command": sys.executable, "args": [str(SERVER), "--endless"]}
     commands["broken"] = {"command": sys.executable, "args": [str(SERVER), "--broken"], "env": {"TOKEN": "s3cret"}}
@@ -122,6 +122,20 @@ def test_only_a_post_starts_a_server(site: Bridge) -> None:
     eventually(lambda: descendants(site.pid) == before, "the session of the page has ended")
     assert "Tells the weather" in http.get("/mcp/weather").text
     assert descendants(site.pid) == before
+
+
+def test_a_page_shows_what_a_client_was_told_without_asking(site: Bridge) -> None:
+    before = descendants(site.pid)
+    client = site.client("asked").open()
+    listed = client.post({**TOOLS_LIST, "params": {}})
+    assert "result" in listed.json()
+    page = site.http().get("/mcp/meta/asked")
+    assert is_page(page)
+    assert "Tells the weather" in page.text
+    assert "when it was last asked" in page.text
+    assert "Prompts" not in page.text
+    client.delete()
+    eventually(lambda: descendants(site.pid) == before, "the client's process has ended")
 
 
 def test_pages_of_others_cannot_start_it(site: Bridge) -> None:

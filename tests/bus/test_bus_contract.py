@@ -33,6 +33,7 @@ ACTIONS = {
 MEMBERS = {
     MANAGER: {
         "ListServers": ("a{sv}", "aa{sv}"), "GetServer": ("s", "a{sv}o"), "GetManifestPath": ("s", "s"),
+        "GetTools": ("s", "s"),
         "ListAvailable": ("a{sv}s", "aa{sv}s"), "ListSources": ("", "aa{sv}"), "GetConfig": ("s", "a{sv}as"),
         "ListSessions": ("", "aa{sv}"), "Install": ("sa{sv}", "o"), "InstallManifest": ("ha{sv}", "o"),
         "Uninstall": ("sa{sv}", "o"), "Update": ("asa{sv}", "o"), "Rollback": ("sa{sv}", "o"),
@@ -84,7 +85,7 @@ def test_every_method_has_a_row_and_every_row_a_method() -> None:
 def test_every_changing_method_is_authorized_or_reads_only() -> None:
     reading = {
         "ListServers", "GetServer", "GetManifestPath", "ListAvailable", "ListSources", "GetConfig", "GetAvailable",
-        "GetIcon", "GetEntry", "GetHistory", "GetPending", "ListKeys",
+        "GetIcon", "GetEntry", "GetHistory", "GetPending", "GetTools", "ListKeys",
     }  # fmt: skip
     free = {member for (_, member), row in TABLE.items() if row.action is None}
     assert free == reading | {"ListSessions"}

@@ -44,6 +44,16 @@ async def test_servers_have_the_keys_of_the_design(core: Core, client: Client) -
         await client.manager.call("GetServer", "s", ["no"])
 
 
+async def test_the_tools_of_a_server_are_known_once_it_was_asked(core: Core, client: Client) -> None:
+    with pytest.raises(errors.NotFound, match="never asked for its tools"):
+        await client.manager.call("GetTools", "s", ["x"])
+    tools = [{"name": "grüßen", "inputSchema": {"type": "object"}}]
+    core.store.set_tools("x", tools)
+    assert json.loads(await client.manager.call("GetTools", "s", ["x"])) == tools
+    with pytest.raises(errors.NotFound, match="'no'"):
+        await client.manager.call("GetTools", "s", ["no"])
+
+
 async def test_a_server_by_itself_tells_how_it_is_run_and_configured(
     core: Core, client: Client, machine: Machine
 ) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 UNCHANGING = {
     *((MANAGER, name) for name in ("ListServers", "GetServer", "GetManifestPath", "ListAvailable", "ListSources")),
+    (MANAGER, "GetTools"),
     *((MANAGER, name) for name in ("GetConfig", "ListSessions", "CheckUpdates", "Refresh", "Spawn", "Verify")),
     *((MANAGER, name) for name in ("GetAvailable", "GetIcon", "GetEntry", "GetHistory", "GetPending", "ListKeys")),
     (JOB, "Cancel"),

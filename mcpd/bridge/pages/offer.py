@@ -73,7 +73,7 @@ class Offer:
     version: str = ""
     instructions: str = ""
     asked: float = 0.0
-    """When it was asked, in seconds since the epoch."""
+    """When it was asked for this page, in seconds since the epoch; 0 if only what others asked is known."""
     size: int = 0
     """Bytes of the answers."""
     tools: Listed[Tool] = field(default_factory=Listed)

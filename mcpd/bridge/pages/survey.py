@@ -10,11 +10,12 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcpd import __version__
-from mcpd.bridge import eras
+from mcpd.bridge import eras, jsonrpc
 from mcpd.bridge.exchange import Exchange
 from mcpd.bridge.http.post import Post
 from mcpd.bridge.modern import envelope
 from mcpd.bridge.pages.offer import Offer, member
+from mcpd.bridge.upstream.policy import Answered as Refused
 from mcpd.errors import LimitExceeded, McpdError, TimedOut
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.handshake.serve import Handshake
     from mcpd.bridge.http.endpoint import Endpoint
     from mcpd.bridge.parts import Parts
+    from mcpd.bridge.upstream.source import ServerInfo
 
 PATIENCE: Final = 90.0
 """Seconds for all of it, a start of the server included."""
@@ -117,6 +119,43 @@ async def _lists(asker: _Asker, offer: Offer, capabilities: dict[str, Any], para
             # Many servers have resources but no templates for such.
             if method != "resources/templates/list":
                 offer.faults.append(f"{method}: {refusal}")
+
+
+async def known(way: Way, info: ServerInfo) -> Offer | None:
+    """Return what the server of *info* was found to offer by others who asked it, if anybody has.
+
+    That is what it listed to a client of this bridge, or else its tools when it was installed. Raises the
+    :class:`~mcpd.errors.McpdError` that hinders to tell.
+    """
+    lists = way.handshake.pools.catalogue.lists(info.id, info.state)
+    if "tools/list" not in lists:
+        tools = await way.parts.source.tools(info.id)
+        if tools:
+            lists["tools/list"] = [jsonrpc.Raw(jsonrpc.encode({"tools": tools}))]
+    offer = Offer()
+    for _, method, key in _LISTS:
+        for page in lists.get(method, ()):
+            result = await asyncio.to_thread(_shown, info, method, page)
+            offer.size += len(page)
+            await asyncio.to_thread(offer.listed, key, result[key] if isinstance(result.get(key), list) else [])
+    return offer if lists else None
+
+
+def _shown(info: ServerInfo, method: str, result: jsonrpc.Raw) -> dict[str, Any]:
+    """*result* of the list *method*, as the policy of *info* lets clients see it."""
+    message: jsonrpc.Message = {"result": result}
+    if info.policy is not None:
+        try:
+            _, shape = info.policy.apply(method, {"method": jsonrpc.Raw(jsonrpc.encode(method))})
+        except Refused as answered:
+            message = answered.members
+        else:
+            if shape is not None:
+                shape(message)
+    try:
+        return member(json.loads(jsonrpc.encode(message)), "result")
+    except (ValueError, RecursionError):
+        return {}
 
 
 class _Asker:

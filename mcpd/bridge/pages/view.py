@@ -14,7 +14,7 @@ from mcpd.bridge.pages.memory import Memory
 from mcpd.bridge.pages.offer import Offer
 from mcpd.bridge.pages.render import PAGE_HEADERS, page
 from mcpd.bridge.pages.snippets import PORT_PLACE, snippets
-from mcpd.bridge.pages.survey import Answered, Way, survey
+from mcpd.bridge.pages.survey import Answered, Way, known, survey
 from mcpd.bridge.upstream.source import Listed
 from mcpd.errors import McpdError
 
@@ -73,9 +73,9 @@ class Pages:
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled` or what else forbids to use it.
         """
         info = await self._parts.source.describe(name)
-        known = next((each for each in await self._parts.source.listing() if each.id == name), Listed(name))
+        listed = next((each for each in await self._parts.source.listing() if each.id == name), Listed(name))
         if request.reads:
-            offer = self._memory.recall(caller, info)
+            offer = self._memory.recall(caller, info) or await known(self._way, info)
         else:
             offer = await self._ask(name, caller)
             self._memory.keep(caller, info, offer)
@@ -83,11 +83,11 @@ class Pages:
         base = _own_url(request) or (site.urls[0] if site.urls else "")
         await self._show(
             request, 200, "meta.html",
-            server=known,
+            server=listed,
             endpoint=f"{base or PORT_PLACE}/mcp/{quote(name, safe='')}" if base or site.socket is None
             else f"unix://{site.socket}#/mcp/{quote(name, safe='')}",
             offer=offer,
-            diagnostics=list(self._diagnostics(known, info, caller, offer)),
+            diagnostics=list(self._diagnostics(listed, info, caller, offer)),
             snippets=snippets(site, name, base),
         )  # fmt: skip
 
@@ -109,26 +109,26 @@ class Pages:
             return Offer(asked=time.time(), faults=[f"The server could not be asked: {text}"])
 
     def _diagnostics(
-        self, known: Listed, info: ServerInfo, caller: Caller, offer: Offer | None
+        self, listed: Listed, info: ServerInfo, caller: Caller, offer: Offer | None
     ) -> Iterable[tuple[str, str]]:
         options = self._parts.options
-        if known.state:
-            yield "State", known.state
-        if known.problem:
-            yield "Problem", known.problem
+        if listed.state:
+            yield "State", listed.state
+        if listed.problem:
+            yield "Problem", listed.problem
         yield "Revisions", _eras(info)
         yield "Processes", _sharing(info.sharing or options.sharing)
         sessions, processes = self._way.handshake.sessions.count(info.id, caller)
         yield "Running for you", f"{_number(processes, 'process', 'processes')}, {_number(sessions, 'session')}"
         yield "Time for a call", f"{info.call_timeout or options.call_timeout:g} s without an answer or progress"
         yield "Stopped", f"after {info.idle_timeout or options.idle_timeout:g} s without a call"
-        if known.sandboxed is not None:
-            yield "Sandbox", "on" if known.sandboxed else "off: it has all rights of the user it runs as"
-        if known.permissions:
-            yield "Permissions", ", ".join(known.permissions)
-        if known.homepage:
-            yield "Homepage", known.homepage
-        if offer is not None:
+        if listed.sandboxed is not None:
+            yield "Sandbox", "on" if listed.sandboxed else "off: it has all rights of the user it runs as"
+        if listed.permissions:
+            yield "Permissions", ", ".join(listed.permissions)
+        if listed.homepage:
+            yield "Homepage", listed.homepage
+        if offer is not None and offer.asked:
             when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(offer.asked))
             about = " ".join(filter(None, (offer.name, offer.version)))
             spoke = f"; it is {about} and spoke {offer.revision}" if offer.revision else ""

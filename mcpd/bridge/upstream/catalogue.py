@@ -123,6 +123,11 @@ class Shelf:
             seen += 1
         return pages[page][0] if page in pages else b""
 
+    def lists(self) -> dict[str, list[Raw]]:
+        """The pages of each list that is known to its end, by its method."""
+        return {method: [Raw(value) for value, _ in pages.values()] for method, pages in self._lists.items()
+                if self.find(method, b"")}  # fmt: skip
+
     def changed(self, method: str) -> None:
         """Forget what the notification *method* says has changed."""
         for each in CHANGES.get(method, ()):
@@ -180,6 +185,14 @@ class Catalogue:
         """The same, if it is there and what is on it may be said again."""
         found = self._shelves.get((server, state, greeting))
         return found if found is not None and found.confirmed else None
+
+    def lists(self, server: str, state: str) -> dict[str, list[Raw]]:
+        """What is known of the lists of *server* in *state*: the pages of each, by its method."""
+        found: dict[str, list[Raw]] = {}
+        for (name, of, _), shelf in self._shelves.items():
+            if (name, of) == (server, state):
+                found |= shelf.lists()
+        return found
 
     def keep_only(self, server: str, state: str | None) -> None:
         """Forget all of *server* that is of another state; everything if *state* is ``None``."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.bridge.callers import Caller
+    from mcpd.bridge.jsonrpc import Raw
 
 log = logging.getLogger(__name__)
 
@@ -160,6 +161,10 @@ class CommandSource:
 
     async def authorize(self, server: str, caller: Caller) -> None:
         """Whoever came in may use everything."""
+
+    async def tools(self, _server: str) -> list[Raw]:
+        """None: nobody has asked before."""
+        return []
 
     async def listing(self) -> list[Listed]:
         """Their names, and the programs that are started; arguments may hold secrets."""

@@ -8,6 +8,8 @@ import logging
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.bridge import jsonrpc
+from mcpd.bridge.jsonrpc import Raw
 from mcpd.bridge.upstream import policy
 from mcpd.bridge.upstream.known import Known
 from mcpd.bridge.upstream.source import Ends, Listed, ServerInfo
@@ -148,6 +150,15 @@ class McpdSource:
             for keys in found
             if (keys.get("run-as") == "system") == self._system
         ]
+
+    async def tools(self, server: str) -> list[Raw]:
+        """See :class:`~mcpd.bridge.upstream.source.ServerSource`."""
+        client = await self._connected()
+        try:
+            text: str = await client.manager.call("GetTools", "s", [server])
+        except NotFound:
+            return []
+        return jsonrpc.elements(Raw(text.encode()))
 
     async def start(self, server: str, caller: Caller, environment: Mapping[str, str]) -> McpdServer:
         """Have mcpd start *server*, the system's for *caller* and if polkit agrees."""

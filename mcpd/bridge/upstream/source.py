@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from mcpd.bridge.callers import Caller
+    from mcpd.bridge.jsonrpc import Raw
     from mcpd.bridge.upstream.policy import Policy
 
 
@@ -103,6 +104,12 @@ class ServerSource(Protocol):
 
     async def listing(self) -> list[Listed]:
         """All servers that this bridge serves, without starting any. Raises what hinders to tell."""
+
+    async def tools(self, server: str) -> list[Raw]:
+        """The tools that *server* listed when it was installed, without starting it; none where nobody knows.
+
+        Raises what hinders to tell.
+        """
 
     def known(self, server: str) -> ServerInfo | None:
         """What :meth:`describe` returned, as long as it is certain that it would return the same; else ``None``."""
