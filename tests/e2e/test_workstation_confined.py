@@ -65,7 +65,7 @@ def test_a_root_that_is_not_there_costs_that_root_and_is_named(rig: WorkstationR
     rig.unset("roots")
     assert (read.returncode, read.stdout) == (0, "there\n")
     assert listed.returncode != 0
-    assert f"the configured root {rig.src.parent}/elsewhere was not there when the server started" in listed.stderr
+    assert f"the configured root {rig.src.parent}/elsewhere was not there when the server started" in listed.stdout
 
 
 @pytest.mark.parametrize(("way", "mode"), WAYS)
