@@ -14,7 +14,6 @@ from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, SESSION
 from mcpd.cli.session import asking
 from mcpd.cli.streams import Relay
 from mcpd.errors import McpdError, NeedsBridge, NotFound, ServiceUnavailable, SystemInstanceOnly, UnknownObject
-from mcpd.paths import STDIO_SOCKET, from_environment
 
 if TYPE_CHECKING:
     import argparse
@@ -177,6 +176,8 @@ async def _spawn(
 
 def _has_bridge() -> bool:
     """Return whether the user's bridge is there to share the processes of servers."""
+    from mcpd.paths import STDIO_SOCKET, from_environment  # noqa: PLC0415 - most servers need none
+
     return (from_environment().user.runtime / STDIO_SOCKET).exists()
 
 
