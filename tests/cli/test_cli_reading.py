@@ -409,7 +409,7 @@ async def test_json_is_refused_by_a_command_that_prints_none(mcpctl: Mcpctl) -> 
         (["stop", "calculater"], 4, "; did you mean 'calculator'?"),
         (["show", "wether"], 4, "; did you mean 'weather'?"),
         (["show", "calculater"], 4, "; did you mean 'calculator'?"),
-        (["config", "get", "calculator", "digts"], 4, "; did you mean 'digits'?"),
+        (["config", "get", "calculator", "digts"], 1, "; did you mean 'digits'?"),
     ],
 )
 async def test_a_mistyped_word_is_answered_with_the_one_like_it(

@@ -96,4 +96,5 @@ def test_everything_that_the_server_said_is_written_before_the_end(streams: Stre
 def test_a_server_that_was_not_started_leaves_no_descriptors() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     Relay({0: 0, 1: 1}).cancel()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    # What earlier tests have left may be collected meanwhile.
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before

@@ -28,7 +28,7 @@ needs_jq = pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not inst
 def packaged(profile: str = "") -> Iterator[ScriptRig]:
     """A machine with all that the package has for scripts, and *profile* as its settings; nothing runs yet."""
     with ScriptRig() as rig:
-        for script in (DATA / "scripts").glob("*.py"):
+        for script in (DATA / "share/scripts").glob("*.py"):
             shutil.copy(script, rig.vendor_scripts)
         target, contents = rig.vendor / "mcps.json", rig.vendor / "cas"
         rig.done("mcps", "build", str(DATA / "mcps.source.json"), "-o", str(target), "--contents", str(contents))

@@ -102,7 +102,7 @@ def prepared(machine: Machine) -> Iterator[Machine]:
     machine.write(f"{HOME}/src/project/package.json", '{"scripts": {"test": "echo all is well"}}', owner="alice")
     machine.write(f"{HOME}/data/registry.json", (PROJECT / "data/registry.json").read_text(), owner="alice")
     machine.run("chown", "-R", "alice:", f"{HOME}/src", f"{HOME}/data")
-    machine.run("mkdir", f"{HOME}/src/project/.llm-orc", f"{HOME}/.cursor", user="alice")
+    machine.run("mkdir", "-p", f"{HOME}/src/project/.llm-orc", f"{HOME}/.cursor", user="alice")
     machine.run("/bin/sh", "-ec", TIME)
     yield machine
     machine.run("/bin/sh", "-c", CLEAN_UP, user="alice")

@@ -93,7 +93,7 @@ def test_it_is_there_for_everybody_and_says_what_to_set(machine: Machine) -> Non
         assert {each["id"]: each["state"] for each in found}["workstation"] == "installed"
     tools = json.loads(machine.mcpctl("tools", "workstation", "--json", user="bob").stdout)["tools"]
     assert {"filesystem_read", "git_status", "ci_build"} <= {each["name"] for each in tools}
-    said = call(machine, "filesystem_read", "bob", path="/etc/passwd").stderr
+    said = call(machine, "filesystem_read", "bob", path="/etc/passwd").stdout
     assert "mcpctl config set workstation" in said
 
 
