@@ -108,12 +108,14 @@ def test_l10_all_that_comes_along_is_valid(tmp_path: Path) -> None:
     assert used == {f"scripts/{path.name}" for path in (SHIPPED / "scripts").glob("*.py")}
 
 
-def test_the_profiles_that_come_along_name_no_address_and_no_price() -> None:
+def test_the_profiles_that_come_along_name_no_address_and_the_price_of_what_costs() -> None:
     profiles = load_profiles((SHIPPED / "config.yaml").read_text(), "config.yaml").model_profiles
     assert profiles.keys() == {"local", "fast", "strong", "gemini", "client"}
     for profile in profiles.values():
         assert profile.base_url is None
-        assert profile.cost_per_token == 0
+        costs = profile.provider not in {"ollama", "mcp-sampling"}
+        assert (profile.cost_per_token > 0) == costs
+        assert bool(profile.cost_per_output_token) == costs
         assert profile.provider != "mock"
 
 
