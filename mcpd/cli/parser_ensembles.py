@@ -40,6 +40,11 @@ def _reading(ensemble: _Adder) -> None:
         nargs="*",
         help="an ensemble, or a file NAME.yaml (default: all that there are)",
     )
+    validate.add_argument(
+        "--tools",
+        action="store_true",
+        help="ask the servers that it calls, which starts them, whether they have the tools",
+    )
     graph = _command(ensemble, "graph", "ensemble:graph", "draw which agents depend on which")
     _name(graph)
     graph.add_argument("--mermaid", action="store_true", help="print a flowchart for Mermaid")

@@ -29,6 +29,8 @@ REVISION: Final = "2026-07-28"
 MOST: Final = 32 * 1024 * 1024
 """Bytes of an answer."""
 _TOO_LARGE: Final = f"the answer has more than {MOST} bytes"
+_MOST_PAGES: Final = 20
+"""Pages of a list that are read."""
 _MOST_SAID: Final = 2000
 """Characters of what a server says of a failure."""
 _IN_THE_MAP: Final = '"permissions" of its entry in the mcps map'
@@ -63,27 +65,46 @@ class Others:
         Raises :class:`~mcpd.errors.NotAuthorized` without the permission, :class:`~mcpd.errors.TimedOut`,
         :class:`~mcpd.errors.ServiceUnavailable` and, for whatever the tool could not do, McpdError.
         """
-        if not (self._socket and self._token) and not self._bridge:
-            raise NotAuthorized(
-                f"server {self._server_id} may not call {server}: grant it the permission mcp:{server}, in"
-                f" {self._grant}"
-            )
-        body = self._request(tool, arguments, hops)
-        answer = await self._post(server, tool, body)
         where = f"tool {tool} of server {server}"
-        error = answer.get("error")
-        if isinstance(error, dict):
-            raise McpdError(f"{where}: {str(error.get('message'))[:_MOST_SAID]}")
-        result = answer.get("result")
-        if not isinstance(result, dict):
-            raise McpdError(f"{where}: the answer is none")
+        result = await self._asked(where, server, "tools/call", {"name": tool, "arguments": arguments}, hops)
         if result.get("resultType", "complete") != "complete":
             raise McpdError(f"{where} asks its user something, and nobody is there who could answer")
         if result.get("isError") is True:
             raise McpdError(f"{where}: {_text(result)}")
         return result
 
-    def _request(self, tool: str, arguments: dict[str, Any], hops: int) -> bytes:
+    async def tools(self, server: str, hops: int) -> list[str]:
+        """Return the names of the tools of *server*. Raises as a call does."""
+        names: list[str] = []
+        params: dict[str, Any] = {}
+        for _ in range(_MOST_PAGES):
+            result = await self._asked(f"the tools of server {server}", server, "tools/list", params, hops)
+            tools = result.get("tools")
+            names += (
+                [str(each.get("name")) for each in tools if isinstance(each, dict)] if isinstance(tools, list) else []
+            )
+            if not isinstance(cursor := result.get("nextCursor"), str):
+                break
+            params = {"cursor": cursor}
+        return names
+
+    async def _asked(self, where: str, server: str, method: str, params: dict[str, Any], hops: int) -> dict[str, Any]:
+        """Return the result of a request; *where* is what messages call it."""
+        if not (self._socket and self._token) and not self._bridge:
+            raise NotAuthorized(
+                f"server {self._server_id} may not call {server}: grant it the permission mcp:{server}, in"
+                f" {self._grant}"
+            )
+        answer = await self._post(server, method, params.get("name"), self._request(method, params, hops))
+        error = answer.get("error")
+        if isinstance(error, dict):
+            raise McpdError(f"{where}: {str(error.get('message'))[:_MOST_SAID]}")
+        result = answer.get("result")
+        if not isinstance(result, dict):
+            raise McpdError(f"{where}: the answer is none")
+        return result
+
+    def _request(self, method: str, params: dict[str, Any], hops: int) -> bytes:
         prefix = "io.modelcontextprotocol/"
         about = {
             prefix + "protocolVersion": REVISION,
@@ -91,10 +112,10 @@ class Others:
             prefix + "clientCapabilities": {},
             HOPS: hops,
         }
-        params = {"name": tool, "arguments": arguments, "_meta": about}
-        return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": about}}
+        return json.dumps(message).encode()
 
-    async def _post(self, server: str, tool: str, body: bytes) -> dict[str, Any]:
+    async def _post(self, server: str, method: str, name: str | None, body: bytes) -> dict[str, Any]:
         import httpx2  # noqa: PLC0415 -- few servers call others
 
         socket = self._socket
@@ -102,9 +123,10 @@ class Others:
             "Accept": "application/json, text/event-stream",
             "Content-Type": "application/json",
             "MCP-Protocol-Version": REVISION,
-            "Mcp-Method": "tools/call",
-            "Mcp-Name": encoded(tool),
+            "Mcp-Method": method,
         }
+        if name is not None:
+            headers["Mcp-Name"] = encoded(name)
         if socket and self._token:
             headers["Authorization"] = f"Bearer {self._token}"
         else:

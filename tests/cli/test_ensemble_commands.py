@@ -267,6 +267,25 @@ def test_without_libraries_the_interpreter_of_mcpd_servers_is_run_instead(machin
     assert "'mcpctl ensemble' needs the Python package ruamel.yaml, which is not installed" in ended.err
 
 
+def test_validate_warns_of_missing_keys_and_of_addresses_that_are_refused(machine: Orchestra) -> None:
+    machine.configure("~/work")
+    project = machine.work / ".llm-orc"
+    ensemble(project, "name: asks\nagents:\n- {name: a, model_profile: paid}\n- {name: b, model_profile: far}\n")
+    (project / "config.yaml").write_text(
+        "model_profiles:\n  paid: {provider: openai, model: m}\n"
+        "  far: {provider: openai, model: m, base_url: https://models.example.com/v1}\n"
+    )
+    ended = machine("validate", "asks")
+    assert ended.code == 0
+    assert 'warning: agent a: with the profile "paid", there is no key for https://api.openai.com/v1' in ended.out
+    assert "names the base_url https://models.example.com/v1, which you have not allowed" in ended.out
+    secrets = machine.home / ".local/share/mcp/secrets/llm-orc.json"
+    secrets.parent.mkdir(mode=0o700, parents=True)
+    secrets.write_text('{"OPENAI_API_KEY": "k"}')
+    secrets.chmod(0o600)
+    assert "agent a" not in machine("validate", "asks").out
+
+
 @pytest.mark.parametrize("argv", ["list", "show review", "validate", "runs", "graph review --mermaid", "graph review"])
 def test_what_mcpd_servers_has_is_enough(machine: Orchestra, tmp_path: Path, argv: str) -> None:
     ensemble(machine.own, REVIEW)

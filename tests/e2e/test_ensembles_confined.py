@@ -135,9 +135,20 @@ async def test_agents_call_tools_of_other_servers_but_not_of_their_own(rig: Ense
     assert answer["results"]["circle"]["status"] == "failed"
 
 
-def test_what_the_user_configures_wrongly_is_told(rig: EnsemblesRig) -> None:
+@pytest.mark.parametrize("way", ["stdio", "http"])
+async def test_servers_are_asked_for_their_tools_if_that_is_wanted(rig: EnsemblesRig, way: str) -> None:
+    rig.put_ensemble(CALLS.replace("tool: greet,", "tool: gret,"))
+    async with rig.connect(way, "legacy") as client:
+        asked = await client.call_tool("validate_ensemble", {"ensemble_name": "calls", "check_tools": True})
+        unasked = await client.call_tool("validate_ensemble", {"ensemble_name": "calls"})
+    messages = [each["message"] for each in (asked.structured_content or {})["findings"]]
+    assert any('the server "hello" lists no tool "gret"; did you mean "greet"?' in each for each in messages), messages
+    assert not any("lists no tool" in str(each) for each in (unasked.structured_content or {})["findings"])
+
+
+def test_a_project_that_is_not_there_is_named_where_an_ensemble_is_not_found(rig: EnsemblesRig) -> None:
     rig.done("config", "set", SERVER, 'projects=["~/nowhere"]')
     done = rig.mcpctl("call", SERVER, "validate_ensemble", "ensemble_name=pair")
     rig.done("config", "set", SERVER, 'projects=["~/src"]')
     assert done.returncode != 0
-    assert "{config.projects}" in done.stderr
+    assert f"of the configured projects {rig.home}/nowhere is not there" in done.stdout

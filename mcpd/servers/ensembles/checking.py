@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -20,10 +21,21 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.engine.types import Found
     from mcpd.servers.ensembles.format.loading import Loaded
     from mcpd.servers.ensembles.library.library import Library
+    from mcpd.servers.ensembles.providers.access import Access
 
 
-def check(library: Library, found: Found, loaded: Loaded, servers: Collection[str] | None) -> list[Finding]:
-    """What is wrong with *found*, which refers to what is in *library* and to *servers*, if these are known."""
+def check(
+    library: Library,
+    found: Found,
+    loaded: Loaded,
+    servers: Collection[str] | None,
+    access: Access | None = None,
+    tools: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> list[Finding]:
+    """What is wrong with *found*, which refers to what is in *library* and to *servers*, if these are known.
+
+    *access* says which models can be asked, if that is known; *tools* has those of the servers that were asked.
+    """
     return validation.validate(
         found,
         library,
@@ -31,6 +43,8 @@ def check(library: Library, found: Found, loaded: Loaded, servers: Collection[st
         script_exists=library.script_problem,
         servers=servers,
         options_fault=_options_fault,
+        model_fault=lambda profile, trusted: None if access is None else access.fault(profile, trusted=trusted),
+        tools=tools,
     )
 
 
@@ -43,6 +57,12 @@ def _options_fault(provider: str, options: Mapping[str, Any]) -> str | None:
     except ValidationError as error:
         return f"options of a model of provider mock: {first_fault(error)}"
     return None
+
+
+def own_base_urls(library: Library) -> list[str]:
+    """Return the base URLs that are the user's own word: those of profiles that no project has."""
+    entries = (each for each in library.profiles() if each.origin.tier != "project")
+    return [each.profile.base_url for each in entries if each.profile is not None and each.profile.base_url]
 
 
 def faults(fault: InvalidConfig) -> list[Finding]:

@@ -87,6 +87,9 @@ class Validate(Arguments):
     """``validate_ensemble`` (L-10)."""
 
     ensemble_name: Name
+    check_tools: bool = Field(
+        default=False, description="Ask the servers whose tools it calls, which starts them, whether they have these"
+    )
 
 
 class Result(BaseModel):

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
@@ -25,6 +26,7 @@ from mcpd.servers.ensembles.editing import edit, writing
 from mcpd.servers.ensembles.engine.engine import Engine
 from mcpd.servers.ensembles.format.graph import require_sound
 from mcpd.servers.ensembles.format.loading import load
+from mcpd.servers.ensembles.format.models import McpAgent
 from mcpd.servers.ensembles.library.library import Library
 from mcpd.servers.ensembles.providers.models import HttpModels
 from mcpd.servers.ensembles.request import ClientsModel, hops
@@ -32,7 +34,7 @@ from mcpd.servers.ensembles.schemas import Analysis, Edit, Feedback, Finding, Va
 from mcpd.servers.others import Others
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
     from pathlib import Path
 
     from mcpd.servers.ensembles.editing.changes import Changes
@@ -68,7 +70,7 @@ class Service:
         self.settings = settings
         self.library = Library(settings)
         self.artifacts = Artifacts.of(self.library)
-        self._models = HttpModels(settings.keys, ClientsModel(), self._allowed)
+        self._models = HttpModels(settings.keys, ClientsModel(), lambda: checking.own_base_urls(self.library))
         self._scripts = ScriptAgents(settings, self.library.script)
         # A sandbox shows nothing of what is installed; and what mcpd starts is given a socket if it may call others.
         self._paths = None if settings.confined else from_environment()
@@ -189,11 +191,6 @@ class Service:
     def _tools(self) -> ServerTools:
         return ServerTools(self._others, hops=hops(), paths=self._paths)
 
-    def _allowed(self) -> list[str]:
-        """The base URLs that are the user's own word."""
-        entries = (each for each in self.library.profiles() if each.origin.tier != "project")
-        return [each.profile.base_url for each in entries if each.profile is not None and each.profile.base_url]
-
     # ------------------------------------------------------------------------------------- looking, changing, checking
 
     async def analyze_execution(self, artifact: str, *, plexus_feedback: bool) -> Analysis:
@@ -213,14 +210,18 @@ class Service:
             artifact_id=artifact, ensemble=name, status=str(document.get("status")), analysis=analysis, plexus=told
         )
 
-    async def validate_ensemble(self, name: str) -> Validation:
-        """What is wrong with the ensemble *name*. Raises :class:`~mcpd.errors.NotFound`."""
+    async def validate_ensemble(self, name: str, *, check_tools: bool = False) -> Validation:
+        """What is wrong with the ensemble *name*; with *check_tools* its servers are asked for their tools.
+
+        Raises :class:`~mcpd.errors.NotFound`.
+        """
         try:
             found, loaded, _ = await asyncio.to_thread(self.library.loaded, name)
         except InvalidConfig as fault:
             findings = _told(checking.faults(fault))
             return Validation(ensemble=name, file=findings[0].file, valid=False, findings=findings)
-        findings = await self._check(found, loaded)
+        tools, unasked = await self._listed(found) if check_tools else ({}, [])
+        findings = [*await self._check(found, loaded, tools), *unasked]
         return Validation(
             ensemble=found.ensemble.name,
             file=str(found.origin.file),
@@ -275,9 +276,27 @@ class Service:
             findings=findings,
         )
 
-    async def _check(self, found: Found, loaded: Loaded) -> list[Finding]:
+    async def _check(
+        self, found: Found, loaded: Loaded, tools: Mapping[str, Collection[str]] = MappingProxyType({})
+    ) -> list[Finding]:
         servers = await self._tools().servers()
-        return _told(await asyncio.to_thread(checking.check, self.library, found, loaded, servers))
+        access = self._models.access
+        return _told(await asyncio.to_thread(checking.check, self.library, found, loaded, servers, access, tools))
+
+    async def _listed(self, found: Found) -> tuple[dict[str, list[str]], list[Finding]]:
+        """The names of the tools of each server that *found* calls, and a finding for each that does not tell."""
+        tools: dict[str, list[str]] = {}
+        unasked = []
+        agents = [each for each in found.ensemble.agents if isinstance(each, McpAgent)]
+        for server in dict.fromkeys(each.mcp.server for each in agents):
+            try:
+                tools[server] = await self._tools().names(server)
+            except McpdError as fault:
+                agent = next(each.name for each in agents if each.mcp.server == server)
+                unasked.append(
+                    Finding(severity="warning", message=fault.message, file=str(found.origin.file), agent=agent)
+                )
+        return tools, unasked
 
 
 def _told(findings: Iterable[validation.Finding]) -> list[Finding]:

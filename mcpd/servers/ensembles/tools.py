@@ -177,7 +177,7 @@ async def _analyze(call: Call, given: Analyze) -> Answer:
 
 
 async def _validate(call: Call, given: Validate) -> Answer:
-    return Answer(await call.service.validate_ensemble(given.ensemble_name))
+    return Answer(await call.service.validate_ensemble(given.ensemble_name, check_tools=given.check_tools))
 
 
 def _ran(outcome: Outcome, output_format: str) -> Answer:

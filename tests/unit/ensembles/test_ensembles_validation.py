@@ -214,3 +214,34 @@ def test_a_file_full_of_faults_has_a_limited_number_of_findings() -> None:
     findings = Shelf(root=f"- {{name: a, script: scripts/there.py, depends_on: [{ghosts}]}}\n").findings()
     assert len(findings) == MAX_FINDINGS + 1
     assert findings[-1].message == "and 7 more"
+
+
+def test_models_that_would_not_be_asked_are_warned_of() -> None:
+    shelf = Shelf(
+        root="""  - {name: a, model_profile: fast}
+  - {name: b, provider: openai, model: m}
+  - {name: c, model_profile: nope}
+"""
+    )
+    findings = validate(
+        shelf.find("root"), shelf, shelf.loaded("root"), script_exists=shelf.script, servers=None,
+        model_fault=lambda profile, trusted: f"no key for {profile.provider}, {trusted}",
+    )  # fmt: skip
+    warned = [(each.agent, each.message) for each in findings if each.severity == "warning"]
+    assert warned == [("a", 'with the profile "fast", no key for mock, True'), ("b", "no key for openai, False")]
+
+
+def test_tools_that_a_server_does_not_list_are_warned_of() -> None:
+    shelf = Shelf(
+        root="""  - {name: a, mcp: {server: workstation, tool: git/status, arguments: {}}}
+  - {name: b, mcp: {server: workstation, tool: git_statu, arguments: {}}}
+  - {name: c, mcp: {server: other, tool: anything, arguments: {}}}
+"""
+    )
+    findings = validate(
+        shelf.find("root"), shelf, shelf.loaded("root"), script_exists=shelf.script, servers=None,
+        tools={"workstation": ["git_status", "git_log"]},
+    )  # fmt: skip
+    assert [(each.agent, each.severity, each.message) for each in findings] == [
+        ("b", "warning", 'the server "workstation" lists no tool "git_statu"; did you mean "git_status"?')
+    ]

@@ -44,6 +44,10 @@ class ServerTools:
             fault.data = {"server": server, "tool": tool, **(fault.data or {})}
             raise
 
+    async def names(self, server: str) -> list[str]:
+        """Return the names of the tools of *server*. Raises McpdError."""
+        return await self._others.tools(server, self._hops)
+
     async def servers(self) -> list[str] | None:
         """The ids of the user's servers; None if that cannot be known."""
         return None if self._paths is None else await asyncio.to_thread(_installed, self._paths)

@@ -7,6 +7,7 @@ import difflib
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from time import thread_time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mcpd.errors import InvalidConfig, NotFound
@@ -19,6 +20,7 @@ from mcpd.servers.ensembles.format.models import (
     LoopAgent,
     McpAgent,
     ModelAgent,
+    Profile,
     ScriptAgent,
 )
 
@@ -51,7 +53,7 @@ class Finding:
     file: str
 
 
-def validate(
+def validate(  # noqa: PLR0913 -- all that an ensemble refers to
     found: Found,
     source: Source,
     loaded: Loaded,
@@ -59,18 +61,26 @@ def validate(
     script_exists: Callable[[Origin, str], str | None],
     servers: Collection[str] | None,
     options_fault: Callable[[str, Mapping[str, Any]], str | None] = lambda provider, options: None,
+    model_fault: Callable[[Profile, bool], str | None] = lambda profile, trusted: None,
+    tools: Mapping[str, Collection[str]] = MappingProxyType({}),
     clock: Callable[[], float] = thread_time,
 ) -> list[Finding]:
     """What is wrong with the ensemble *found*, by line: in its graph, with what it names, and with what that runs.
 
     *loaded* is its file, *source* knows profiles and other ensembles, *script_exists* says what is wrong with a script
     of an origin, *servers* are the installed ones, or None where that is not known, and *options_fault* says what is
-    wrong with options for a provider; *clock* tells seconds. A run is possible if nothing of it is an error. What was
-    read already is not a finding: :func:`.loading.load` raises for it.
+    wrong with options for a provider. *model_fault* says what keeps the model of a profile from being asked; whether
+    its address is the user's own word is the second argument. *tools* has the names of the tools of the servers that
+    were asked for them, and *clock* tells seconds.
+
+    A run is possible if nothing of it is an error. What was read already is not a finding: :func:`.loading.load` raises
+    for it.
     """
     notes = [
         *(_Note("error", problem.message, problem.path) for problem in graph.problems(found.ensemble)),
         *_names(found, source, script_exists, servers),
+        *_models(found, source, model_fault),
+        *_tools(found, tools),
         *_options(found, source, options_fault),
         *_oddities(found.ensemble),
         *_Runs(source, found, clock).notes(),
@@ -125,6 +135,45 @@ def _names(
                 yield _Note(
                     "error", f'the server "{agent.mcp.server}" is not installed{guess}', (*path, "mcp", "server")
                 )
+
+
+def _models(found: Found, source: Source, model_fault: Callable[[Profile, bool], str | None]) -> Iterator[_Note]:
+    """Models that would not be asked; where the run is, it may be otherwise."""
+    for index, agent in enumerate(found.ensemble.agents):
+        if not isinstance(agent, ModelAgent):
+            continue
+        if agent.provider is not None and agent.model_profile is None:
+            profile = Profile(model=agent.model or "", provider=agent.provider)
+            if fault := model_fault(profile, False):
+                yield _Note("warning", fault, ("agents", index, "provider"))
+        for key in ("model_profile", "fallback_model_profile"):
+            if (name := getattr(agent, key)) is None:
+                continue
+            try:
+                profile, tier = source.profile_of(name, found.origin)
+            except (NotFound, InvalidConfig):  # A finding of its own.
+                continue
+            if fault := model_fault(profile, tier != "project"):
+                yield _Note("warning", f'with the profile "{printable(name)}", {fault}', ("agents", index, key))
+
+
+def _tools(found: Found, tools: Mapping[str, Collection[str]]) -> Iterator[_Note]:
+    """Tools that their server does not list; some can be called by other spellings, too."""
+    for index, agent in enumerate(found.ensemble.agents):
+        if not isinstance(agent, McpAgent) or (listed := tools.get(agent.mcp.server)) is None:
+            continue
+        if _spelling(agent.mcp.tool) not in map(_spelling, listed):
+            near = difflib.get_close_matches(agent.mcp.tool, listed, n=1)
+            guess = f'; did you mean "{near[0]}"?' if near else ""
+            yield _Note(
+                "warning",
+                f'the server "{agent.mcp.server}" lists no tool "{printable(agent.mcp.tool)}"{guess}',
+                ("agents", index, "mcp", "tool"),
+            )
+
+
+def _spelling(name: str) -> str:
+    return name.replace("/", "_").replace(".", "_")
 
 
 def _options(

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Asks the model of a profile, by whatever serves it, and lets neither keys nor requests go astray.
-
-A project's profile, which anybody may have written, reaches only the APIs of :data:`DEFAULTS` and what the user's keys
-or profiles name. Otherwise a cloned project could make this program ask any service of the local network, or
-of the machine itself.
-"""
+"""Asks the model of a profile, by whatever serves it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from mcpd.errors import ConfigMissing, InvalidConfig, McpdError, NotAuthorized
+from mcpd.errors import McpdError
 from mcpd.servers.ensembles.format.models import PROVIDERS
 from mcpd.servers.ensembles.providers import anthropic, gemini, openai, sampling
+from mcpd.servers.ensembles.providers.access import Access
 from mcpd.servers.ensembles.providers.http import Call, Http
-from mcpd.servers.ensembles.providers.keys import ANTHROPIC, GEMINI, OLLAMA, OPENAI, Base, Keys
+from mcpd.servers.ensembles.providers.keys import Base, Keys
 from mcpd.servers.ensembles.providers.mock import Mock
 
 if TYPE_CHECKING:
@@ -22,19 +18,6 @@ if TYPE_CHECKING:
 
     from mcpd.servers.ensembles.engine.types import Completion, Prompt
     from mcpd.servers.ensembles.providers.sampling import Sampling
-
-DEFAULTS: Final = {
-    "openai-compatible": OPENAI,
-    "openai": OPENAI,
-    "ollama": OLLAMA,
-    "anthropic": ANTHROPIC,
-    "anthropic-api": ANTHROPIC,
-    "google-gemini": GEMINI,
-    "google": GEMINI,
-}
-"""Where the APIs of providers are, if the profile has no ``base_url``."""
-VARIABLES: Final = {OPENAI: "OPENAI_API_KEY", ANTHROPIC: "ANTHROPIC_API_KEY", GEMINI: "GEMINI_API_KEY"}
-"""The variables of the keys without which these answer nobody."""
 
 
 class _Api(NamedTuple):
@@ -62,9 +45,8 @@ class HttpModels:
 
         Raises :class:`~mcpd.errors.InvalidConfig` for keys that cannot be used, see :class:`.keys.Keys`.
         """
-        self._keys = keys if isinstance(keys, Keys) else Keys(keys)
+        self.access = Access(keys if isinstance(keys, Keys) else Keys(keys), allowed)
         self._sampling = sampling
-        self._allowed = allowed
         self._http = Http()
         self._mock = Mock()
 
@@ -84,47 +66,10 @@ class HttpModels:
                 return await self._mock.complete(prompt)
             if kind == "mcp-sampling":
                 return await sampling.complete(self._sampling, prompt)
-            api, base = _APIS[kind], self._base(prompt)
-            asked = api.call(prompt, base, self._key(base))
+            api, base = _APIS[kind], self.access.base(profile, trusted=prompt.trusted)
+            asked = api.call(prompt, base, self.access.key(base))
             return api.completion(asked, await self._http.post(asked))
         except McpdError as error:
             known = {"retryable": False, **(error.data or {})}
             error.data = {**known, "provider": profile.provider, "model": profile.model}
             raise
-
-    def _base(self, prompt: Prompt) -> Base:
-        """Where *prompt* goes. Raises :class:`~mcpd.errors.NotAuthorized` if its profile may not go there."""
-        profile = prompt.profile
-        if profile.base_url is None:
-            return self._keys.base(DEFAULTS[profile.provider])
-        base = Base.parse(profile.base_url, "base_url of the profile")
-        if prompt.trusted or self._keys.key(base) is not None or any(known.covers(base) for known in self._known()):
-            return base
-        raise NotAuthorized(
-            f"the project's profile names the base_url {base}, which you have not allowed; if you trust it, add a"
-            " profile with this base_url to ~/.config/llm-orc/config.yaml"
-        )
-
-    def _known(self) -> list[Base]:
-        known = [self._keys.base(default) for default in DEFAULTS.values()]
-        for url in self._allowed():
-            try:
-                known.append(Base.parse(url, "base_url"))
-            except InvalidConfig:
-                # It allows nothing; what is wrong with it is said to whoever uses its profile.
-                continue
-        return known
-
-    def _key(self, base: Base) -> str | None:
-        if (fault := self._keys.fault(base)) is not None:
-            raise InvalidConfig(fault)
-        key = self._keys.key(base)
-        variable = next((name for url, name in VARIABLES.items() if Base.parse(url, url).covers(base)), None)
-        if key is None and variable is not None:
-            # What does not say where it belongs may be this one.
-            unclear = "".join(f"; {each.message}" for each in self._keys.faults if each.base is None)
-            raise ConfigMissing(
-                f"there is no key for {base}: set one with 'mcpctl secret set llm-orc {variable}', or {variable} in"
-                f" the environment where llm-orc runs on its own{unclear}"
-            )
-        return key
