@@ -109,7 +109,7 @@ async def listed(tmp_path: Path, *argv: str) -> list[dict[str, Any]]:
     "argv",
     [
         (*workstation_harness.PROGRAM, "--root", "/usr/share"),
-        (*ensembles_harness.PROGRAM, "serve"),
+        (*ensembles_harness.PROGRAM, "mcp", "serve"),
         orchestration_harness.PROGRAM,
         *((*scripts_harness.PROGRAM, str(script)) for script in SCRIPTS),
     ],
