@@ -39,7 +39,7 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     built = build(DATA / "mcps.source.json", directory / "cas").map
 
     def write(server_id: str, **changes: Any) -> Path:
-        script = DATA / f"scripts/{server_id}.py"
+        script = DATA / f"share/scripts/{server_id}.py"
         manifest = {
             "id": server_id,
             "name": server_id,

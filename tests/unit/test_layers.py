@@ -24,12 +24,3 @@ def test_programs_do_not_import_the_sdk(module: str) -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert module in loaded
     assert not {"mcp", "mcp_types", "anyio"} & set(loaded)
-
-
-def test_files_stay_readable() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in (ROOT / "mcpd").rglob("*.py")
-        if (lines := len(path.read_text().splitlines())) > 420
-    }
-    assert not long, "a file of more than about 400 lines is two things"
