@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REPOSITORY: Final = Path(__file__).parents[2]
 RULES: Final = tomllib.loads((REPOSITORY / "tests/fixtures/function_calling.toml").read_text())
-SCRIPTS: Final = sorted((REPOSITORY / "data/scripts").glob("*.*"))
+SCRIPTS: Final = sorted((REPOSITORY / "data/share/scripts").glob("*.*"))
 ODD: Final = '''
 from typing import Literal
 
