@@ -54,10 +54,10 @@ def report(
     *,
     published: bool = False,
 ) -> dict[str, JsonValue]:
-    """Return the answer of ``diff_config`` (O-31): the status of *local*, and what to do.
+    """Return the answer of ``diff_config``: the status of *local*, and what to do.
 
     A local configuration with servers that the published one lacks has diverged, unless it was *published* itself: then
-    an update removes them. Any other difference makes it outdated (O-30). *local_id* and *remote_id* are the ids of
+    an update removes them. Any other difference makes it outdated. *local_id* and *remote_id* are the ids of
     the two.
     """
     diff = compare(local, remote)
@@ -72,7 +72,7 @@ def report(
 
 
 def unknown(local_id: str, remote_id: str) -> dict[str, JsonValue]:
-    """The same for a local configuration of which only the id is known, which is not the published one's (O-30)."""
+    """The same for a local configuration of which only the id is known, which is not the published one's."""
     advice = (
         "This configuration was not published for this client and profile, so it is not known how it differs. Run"
         " 'get_config' to fetch latest, or compare it as local_payload."

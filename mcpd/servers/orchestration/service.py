@@ -82,7 +82,7 @@ class Orchestration:
         return answer
 
     def list_profiles(self, client_id: str) -> dict[str, JsonValue]:
-        """The profiles of a client, each with what :meth:`current` has (O-14…O-19, C-30); nothing is signed for it.
+        """The profiles of a client, each with what :meth:`current` has; nothing is signed for it.
 
         Raises :class:`~mcpd.servers.orchestration.faults.ClientNotFound`, and what :meth:`current` raises.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``filesystem_read``: a file, or a part of it, as text, image, sound or bytes (A-12)."""
+"""``filesystem_read``: a file, or a part of it, as text, image, sound or bytes."""
 
 from __future__ import annotations
 
