@@ -72,6 +72,7 @@ def servers(machine: Machine) -> Iterator[None]:
 def instance(machine: Machine, servers: None, request: pytest.FixtureRequest) -> Iterator[Instance]:
     made = Instance(machine, request.param)
     made.start()
+    made.forgets_all()
     yield made
     made.systemctl("stop", "mcpd")
 
@@ -80,6 +81,7 @@ def instance(machine: Machine, servers: None, request: pytest.FixtureRequest) ->
 def system(machine: Machine, servers: None) -> Iterator[Instance]:
     made = Instance(machine, "system")
     made.start()
+    made.forgets_all()
     yield made
     made.systemctl("stop", "mcpd")
 
