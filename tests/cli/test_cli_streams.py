@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MUCH = os.urandom(1 << 20)
-PATIENCE = 30
+PATIENCE = 120
 
 
 class Streams:
@@ -30,14 +30,20 @@ class Streams:
             stream.setblocking(blocking)
         for end in (self.to_stdin, self.from_stdout):
             end.settimeout(PATIENCE)
+        self._threads = set(threading.enumerate())
         self.relay = Relay({0: self.stdin.fileno(), 1: self.stdout.fileno()})
         # The server has its own descriptors of the pipes.
         fds = {number: os.dup(fd) for number, fd in self.relay.fds.items()}
         self.server_in, self.server_out = os.fdopen(fds[0], "rb", 0), os.fdopen(fds[1], "wb", 0)
 
     def close(self) -> None:
-        for end in (self.server_in, self.server_out, self.to_stdin, self.stdin, self.stdout, self.from_stdout):
+        for end in (self.server_in, self.server_out, self.to_stdin, self.from_stdout):
             end.close()
+        # A thread that still reads would read from whatever gets the number of its descriptor next.
+        for thread in set(threading.enumerate()) - self._threads:
+            thread.join(PATIENCE)
+        for stream in (self.stdin, self.stdout):
+            stream.close()
 
 
 @pytest.fixture(params=[True, False], ids=["blocking", "non-blocking"])
