@@ -103,7 +103,7 @@ def test_an_interrupted_run_is_recorded_with_what_it_has_reached(rig: Orchestra)
         assert process.stderr is not None
         assert "reader: success" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
         assert (process.returncode, "cancelling" in err) == (130, True)
     _happens(lambda: rig.json("runs", "slow")["runs"][0]["status"] == "cancelled")
     run = rig.json("runs", "slow")["runs"][0]["id"]
@@ -132,6 +132,8 @@ def test_only_configured_projects_are_run(rig: Orchestra) -> None:
 def test_the_ensembles_that_come_along_are_right(rig: Orchestra) -> None:
     names = [each["qualified"] for each in rig.json("list")["ensembles"] if each["tier"] == "shipped"]
     assert names
+    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
+        rig.done("secret", "set", "llm-orc", key, stdin="a key")
     assert rig.json("validate", *names)["findings"] == []
 
 
