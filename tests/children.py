@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = 10.0
+PATIENCE = 120.0
 
 
 def children() -> dict[int, str]:

@@ -57,13 +57,13 @@ async def official_client(rig: Rig) -> None:
     await talk(Client(stdio, mode="legacy"), "get_current_time", {"timezone": "Europe/Berlin"})
 
     say(f"The same over HTTP, at {rig.url}/mcp/mcp-server-time, with the token")
-    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {rig.token}"}, timeout=30) as http:
+    async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {rig.token}"}, timeout=120) as http:
         transport = streamable_http_client(f"{rig.url}/mcp/mcp-server-time", http_client=http)
         await talk(Client(transport, mode="legacy"), "get_current_time", {"timezone": "Asia/Tokyo"})
 
     say("The npm server over the bridge's unix socket, where the kernel says who is calling")
     socket = httpx2.AsyncHTTPTransport(uds=str(rig.socket))
-    async with httpx2.AsyncClient(transport=socket, timeout=30) as http:
+    async with httpx2.AsyncClient(transport=socket, timeout=120) as http:
         transport = streamable_http_client("http://localhost/mcp/server-everything", http_client=http)
         await talk(Client(transport, mode="legacy"), "echo", {"message": "from a confined process"})
 

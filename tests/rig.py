@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BIN = Path(sys.executable).parent
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds that a program may take to be ready."""
 
 

@@ -25,7 +25,7 @@ FIXTURE = Path(__file__).parent / "fixtures" / "stdio_server.py"
 COMMAND = f"{sys.executable} {FIXTURE}"
 JSON = {"Content-Type": "application/json"}
 BOTH = {**JSON, "Accept": "application/json, text/event-stream"}
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 def initialize(identity: object = 0, version: str = "2025-11-25", capabilities: object = None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 REQUIRED = os.environ.get("MCPD_REQUIRE_CHROMIUM") == "1"
+PATIENCE_MS = 240_000
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"color_scheme": "light", "viewport": {"width": 1100, "height": 800}},
     "dark": {"color_scheme": "dark", "viewport": {"width": 1100, "height": 800}},
@@ -74,6 +75,7 @@ def chromium() -> Iterator[Browser]:
 def visiting(browser: Browser, *, expected: tuple[int, ...] = (), **options: Any) -> Iterator[Page]:
     """A page of its own; fails if its console, its scripts or its requests meet a fault but the statuses *expected*."""
     context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(f"script: {error}"))

@@ -139,7 +139,7 @@ async def world(*flags: str, **options: Any) -> AsyncIterator[World]:
     """A world that ends without anything left of it."""
     made = World(Source(*flags), Options(**options))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             yield made
     finally:
         await made.sessions.close()
@@ -174,7 +174,7 @@ async def lists(to: Session, cursor: str = "") -> Any:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.01)
 

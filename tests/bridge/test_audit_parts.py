@@ -79,7 +79,7 @@ def record(tool: str = "t", arguments: jsonrpc.Raw = ARGUMENTS) -> Record:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.01)
 

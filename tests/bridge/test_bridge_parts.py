@@ -252,7 +252,7 @@ async def test_a_fault_of_the_bridge_is_answered_and_logged(method: str, caplog:
         replied = asyncio.Event()
         exchange.on_reply = lambda _exchange, heard=replied: heard.set()  # type: ignore[misc]
         handshake.post(Post("s", Caller(1), "", "", {}), body, exchange)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await replied.wait()
         answer = json.loads(exchange.body)
         assert (exchange.status, answer["id"], answer["error"]["code"]) == (500, "i", -32603)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE = 60
+PATIENCE = 120
 MINE = {"command": "mine", "args": ["--api-key", "sk-verysecretverysecretverysecret"], "env": {"TOKEN": "hush"}}
 """An entry that the user wrote into a client's file by hand."""
 _ANYBODY: Final = """

@@ -22,7 +22,7 @@ from tests.cli.map_files import HELLO, TRANSFORM
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @dataclass(frozen=True)

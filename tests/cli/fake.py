@@ -77,7 +77,7 @@ class Job:
 
     async def wait_call(self, count: int = 1) -> list[tuple[str, Any]]:
         """The calls made on the job, once there are *count*."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while len(self.calls) < count:
                 await self.called.wait()
                 self.called.clear()

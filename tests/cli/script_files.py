@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Ended, Mcpctl
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 HELLO = '"""Says hello."""\n\n\ndef hello() -> str:\n    return "hello"\n'
 SHELL = "#!/bin/sh\n# Says hello\necho hello\n"
 

@@ -426,7 +426,7 @@ class Terminal:
                 self.seen += data.decode(errors="replace")
 
     async def answer(self, question: str, text: str, *, enter: str = "\n") -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await self._until(lambda: question in self.seen[self._at :])
         self._at = self.seen.index(question, self._at) + len(question)
         os.write(self._fd, (text + enter).encode())
@@ -450,6 +450,6 @@ def _own_terminal() -> None:
 
 
 async def _job(mcpd: FakeMcpd) -> Job:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await mcpd.job_started.wait()
     return mcpd.jobs[0]

@@ -320,7 +320,7 @@ async def test_an_update_of_an_unknown_server_updates_no_other(mcpctl: Mcpctl, u
 async def test_each_updated_server_is_asked_about(mcpctl: Mcpctl, updatable: FakeMcpd) -> None:
     updatable.on_job = lambda job: job.enter("needs-consent", plan=PLAN, needs=[NETWORK])
     process = await mcpctl.start("update", "a", "c", "--yes")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         for at in range(2):
             while len(updatable.jobs) <= at:
                 await updatable.job_started.wait()

@@ -344,14 +344,14 @@ async def test_a_server_that_ends_at_once(mcpctl: Mcpctl, mcpd: FakeMcpd) -> Non
 
 
 async def _spawned(mcpd: FakeMcpd, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while len(mcpd.processes) < count:
             mcpd.spawned.clear()
             await mcpd.spawned.wait()
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0.01)
 

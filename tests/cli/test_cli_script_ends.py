@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 async def with_values(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> Path:

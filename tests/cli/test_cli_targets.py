@@ -89,7 +89,7 @@ async def test_S15_a_package_is_given_what_it_needs(mcpctl: Mcpctl, mcpd: FakeMc
         "install", "npm:srv", "--permission", "network", "--permission", "network", "--secret", "API_KEY",
         "--env", "MODE=a=b", "--secret-file", f"API_KEY={tmp_path}/key",
     )  # fmt: skip
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         await mcpd.job_started.wait()
     job = mcpd.jobs[0]
     assert [call[0] for call in await job.wait_call()] == ["Proceed"]

@@ -109,7 +109,7 @@ class Asked:
 
     async def holds(self, text: str) -> None:
         """Wait until it was sent *text*."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while not any(text in line for line in self.lines):
                 await asyncio.sleep(0.01)
 

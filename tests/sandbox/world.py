@@ -194,7 +194,7 @@ async def talk(sessions: Sessions, server_id: str, **options: Any) -> tuple[byte
     try:
         session = await sessions.spawn(server_id, client.fds, owner=OWNER, **options)
         client.started()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             output = await client.read()
             return output, await session.wait(), session
     finally:

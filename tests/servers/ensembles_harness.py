@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 ERAS = ("legacy", "2026-07-28")
 PROGRAM: tuple[str, ...] = ("-I", "-m", "mcpd.servers.ensembles")
-PATIENCE = 30.0
+PATIENCE = 120.0
 CONFIG = """\
 model_profiles:
   fast: {provider: mock, model: tiny, cost_per_token: 0.5, options: {response: "<{input}>", tokens: 4}}
@@ -96,7 +96,7 @@ class Room:
         """``llm-orc mcp status``."""
         return subprocess.run(
             [sys.executable, *self.argv("status", *arguments)],
-            env=self.environ, cwd=self.directory, capture_output=True, text=True, check=False, timeout=60,
+            env=self.environ, cwd=self.directory, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
 
     @property

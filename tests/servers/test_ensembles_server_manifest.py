@@ -95,7 +95,7 @@ def test_the_program_takes_what_it_is_given(tmp_path: Path, projects: list[str] 
     argv = arguments(**({"projects": projects} if projects else {}))
     done = subprocess.run(
         [sys.executable, *PROGRAM, *argv],
-        stdin=subprocess.DEVNULL, env=environ, capture_output=True, text=True, check=False, timeout=60,
+        stdin=subprocess.DEVNULL, env=environ, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

@@ -248,7 +248,7 @@ def test_l26_the_version_is_the_packages(room: Room) -> None:
 def test_wrong_usage_is_status_2(room: Room, argv: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
-        stdin=subprocess.DEVNULL, timeout=60,
+        stdin=subprocess.DEVNULL, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
     assert "usage: llm-orc" in done.stderr
@@ -267,7 +267,7 @@ def test_wrong_usage_is_status_2(room: Room, argv: list[str]) -> None:
 def test_l21_wrong_usage_is_named(room: Room, argv: list[str], says: str) -> None:
     done = subprocess.run(
         [sys.executable, *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
-        stdin=subprocess.DEVNULL, timeout=60,
+        stdin=subprocess.DEVNULL, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
     assert says in done.stderr
@@ -290,7 +290,7 @@ def test_l20_requests_from_a_file_are_all_answered(room: Room) -> None:
     ]
     done = subprocess.run(
         [sys.executable, *room.argv("serve")], input="".join(json.dumps(each) + "\n" for each in requests),
-        env=room.environ, cwd=room.directory, capture_output=True, text=True, check=True, timeout=60,
+        env=room.environ, cwd=room.directory, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines())}
     assert answers[1]["result"]["serverInfo"]["version"] == version("mcpd-system")

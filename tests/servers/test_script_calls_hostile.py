@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LIMITS = Limits(seconds=20, memory=1 << 30, processes=40, output=1 << 20)
 FINE = PythonJob("fine", {})
 SHORT = Limits(seconds=0.5, memory=1 << 30, processes=40, output=1 << 20)
-PATIENCE = 10.0
+PATIENCE = 120.0
 
 
 async def gone(mark: str) -> None:

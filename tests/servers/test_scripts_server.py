@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Path:
 
 def described(*arguments: object) -> dict[str, Any]:
     """What a server started with *arguments* says that it would offer."""
-    done = subprocess.run(command("--describe", *arguments), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command("--describe", *arguments), capture_output=True, text=True, timeout=120, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -216,7 +216,7 @@ def test_describing_a_script_does_not_import_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_served_is_told_at_the_start(arguments: list[str], says: str) -> None:
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -92,14 +92,14 @@ async def test_completion(tmp_path: Path, log: Path) -> None:
 
 async def process_of(file: Path) -> int:
     """The id that a call has written to *file*."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not file.exists() or not file.read_text():
             await asyncio.sleep(0.01)
     return int(file.read_text())
 
 
 async def gone(pid: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while alive(pid):
             await asyncio.sleep(0.01)
 
@@ -128,7 +128,7 @@ async def test_a_call_that_nobody_waits_for_is_ended(tmp_path: Path, log: Path, 
             assert await client.end() == 0
         else:
             client.process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 assert await client.process.wait() == 0
         await gone(pid)
 
@@ -139,7 +139,7 @@ async def test_a_client_that_reads_no_more_is_the_end(tmp_path: Path, log: Path)
         # Its end of the server's stdout is closed.
         client.process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
         await client.send(call("echo", message="x"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while "tools/call echo: " not in log.read_text():
                 await asyncio.sleep(0.01)
         assert await client.end() == 0
@@ -339,7 +339,7 @@ async def test_nobody_has_to_read_stderr(tmp_path: Path, log: Path) -> None:
             assert text_of(await client.ask(call("talk", number))) == "said"
         process.send_signal(signal.SIGTERM)
         # Not process.wait(), which waits for the end of stderr as well.
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while process.returncode is None:
                 await asyncio.sleep(0.01)
         assert process.returncode == 0
@@ -355,7 +355,7 @@ async def test_what_was_asked_before_the_end_of_stdin_is_answered(tmp_path: Path
     messages = [initialize(), INITIALIZED, *[call("slow", number, n=number) for number in range(1, 4)]]
     lines = "".join(json.dumps(message) + "\n" for message in messages)
     process = await asyncio.create_subprocess_exec(*command(script), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         output, _ = await process.communicate(lines.encode())
     answers = {answer["id"]: answer for answer in map(json.loads, output.splitlines())}
     assert [text_of(answers[number]) for number in range(1, 4)] == ["1", "2", "3"]

@@ -21,7 +21,7 @@ PREFIX: Final = "mcpd-machine-"
 """What names begin with of all that is made for a machine; the process follows that made it."""
 _ENTER: Final = 'echo 0 >"$1/cgroup.procs" && shift && exec "$@"'
 _GUARD: Final = 'cat; echo 1 >"$1/cgroup.kill"'
-_PATIENCE: Final = 10.0
+_PATIENCE: Final = 120.0
 
 
 class ControlGroup:

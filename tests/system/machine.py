@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 120.0
 """Seconds that anything may take to come true."""
-BOOT_PATIENCE: Final = 90.0
+BOOT_PATIENCE: Final = 180.0
 _PLACE: Final = Path("/var/tmp")
 _PROPAGATE: Final = Path("/run/systemd/nspawn/propagate")
 """Where systemd-nspawn makes a directory for each machine."""

@@ -82,7 +82,7 @@ class Unix(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(os.environ["XDG_RUNTIME_DIR"] + "/mcp/bridge.sock")
-bridge = Unix("localhost", timeout=30)
+bridge = Unix("localhost", timeout=120)
 bridge.request("GET", "/health")
 print(bridge.getresponse().status)
 """

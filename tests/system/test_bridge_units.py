@@ -29,10 +29,10 @@ import http.client, json, socket, sys
 where, requests = sys.argv[1], json.loads(sys.argv[2])
 answers, session = [], ""
 for method, target, body, headers in requests:
-    connection = http.client.HTTPConnection("localhost" if where.startswith("/") else where, timeout=30)
+    connection = http.client.HTTPConnection("localhost" if where.startswith("/") else where, timeout=120)
     if where.startswith("/"):
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(30)
+        connection.sock.settimeout(120)
         connection.sock.connect(where)
     kinds = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
     if session:
@@ -50,7 +50,7 @@ chance = random.Random(7)
 for number in range(25):
     connection = http.client.HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.settimeout(30)
+    connection.sock.settimeout(120)
     connection.sock.connect(sys.argv[1])
     connection.request("GET", "/health")
     assert connection.getresponse().status == 200, number
@@ -71,7 +71,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
 GREET: Final = """
 import socket, sys
 with socket.socket(socket.AF_UNIX) as client:
-    client.settimeout(30)
+    client.settimeout(120)
     client.connect(sys.argv[1])
     client.sendall(b'{"server": "own"}\\n')
     print(client.recv(65536).decode())
@@ -449,7 +449,7 @@ def test_the_parser_of_the_distribution_is_held_to_the_rules(shared: Machine, fr
     code = (
         "import socket, sys\n"
         "client = socket.socket(socket.AF_UNIX)\n"
-        "client.settimeout(30)\n"
+        "client.settimeout(120)\n"
         f"client.connect({SOCKET!r})\n"
         f"client.sendall({request + b'GET /health HTTP/1.1' + bytes([13, 10, 13, 10])!r})\n"
         "received = b''\n"

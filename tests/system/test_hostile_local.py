@@ -50,7 +50,7 @@ try:
         leash.sendall(line)
 except OSError:
     pass
-leash.settimeout(30)
+leash.settimeout(120)
 answer = b""
 try:
     while chunk := leash.recv(65536):

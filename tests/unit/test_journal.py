@@ -36,7 +36,7 @@ class Journal:
     def listen(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind(str(self.path))
-        self.sock.settimeout(10)
+        self.sock.settimeout(120)
 
     def restart(self) -> None:
         self.sock.close()
@@ -62,7 +62,7 @@ class Journal:
             try:
                 found.append(self.receive())
             except BlockingIOError:
-                self.sock.settimeout(10)
+                self.sock.settimeout(120)
                 return found
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE = 10.0
+PATIENCE = 120.0
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ class Manager:
     def __init__(self, address: str) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.sock.bind(address)
-        self.sock.settimeout(10)
+        self.sock.settimeout(120)
 
     def receive(self) -> tuple[dict[str, str], list[int]]:
         message, fds, flags, _ = socket.recv_fds(self.sock, 4096, 16)
@@ -41,7 +41,7 @@ class Manager:
         except BlockingIOError:
             return True
         finally:
-            self.sock.settimeout(10)
+            self.sock.settimeout(120)
         return False
 
     def fill(self) -> int:

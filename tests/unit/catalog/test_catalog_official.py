@@ -153,7 +153,7 @@ async def test_all_pages_together_have_a_time(user: Catalog, monkeypatch: pytest
     async with serving() as server:
         server.answers = Endless()
         user.add_source(f"{server.base}{API}")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             with pytest.raises(SourceUnavailable, match=rf"^{server.base}{API}: not all of its pages"):
                 await user.refresh()
 

@@ -271,6 +271,6 @@ def _lines(directory: Path | None) -> list[bytes]:
 
 async def _until(holds: object) -> None:
     assert callable(holds)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not holds():
             await asyncio.sleep(0.01)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mcpd.servers.ensembles.library.library import Library
 
-PATIENCE = 60
+PATIENCE = 120
 """Seconds that nothing takes."""
 
 

@@ -170,4 +170,4 @@ def test_the_http_client_is_loaded_by_models_behind_http_alone() -> None:
         "asyncio.run(models.close())\n"
         "sys.exit('httpx2' in sys.modules)\n"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0

@@ -124,7 +124,7 @@ async def test_nothing_is_left_of_its_temporary_files(den: Den) -> None:
 
 async def begun(den: Den) -> None:
     """Return once the script has made the file ``begun``."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not (den.project / "begun").exists():
             await asyncio.sleep(0.01)
 
@@ -173,7 +173,7 @@ async def test_so_does_a_server_that_is_killed(den: Den) -> None:
     finally:
         process.kill()
         await process.wait()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while den.processes():
             await asyncio.sleep(0.01)
 
@@ -191,7 +191,7 @@ async def test_what_a_killed_server_has_left_the_next_one_removes(den: Den) -> N
     finally:
         process.kill()
         await process.wait()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while den.processes():
             await asyncio.sleep(0.01)
     assert (used / "a/b").exists()
@@ -234,7 +234,7 @@ async def test_nor_does_cancelling_it_again_leave_anything_while_it_starts(den: 
 async def _cancelled_twice(den: Den, agents: ScriptAgents, entered: threading.Event, go_on: threading.Event) -> None:
     """Cancel a call of *agents* again and again while it is held between these two."""
     task = asyncio.create_task(agents.run(ScriptCall("a", "scripts/long.sh", {}, "", {}, den.origin())))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not entered.is_set():
             await asyncio.sleep(0.01)
     try:

@@ -111,7 +111,7 @@ def test_O50_jq_writes_the_same() -> None:
         "😀": [True, None, -3, 0.5],
     }
     loose = json.dumps(value, indent=3, ensure_ascii=False)
-    jq = subprocess.run(["jq", "-cSa", "."], input=loose.encode(), capture_output=True, check=True, timeout=60).stdout
+    jq = subprocess.run(["jq", "-cSa", "."], input=loose.encode(), capture_output=True, check=True, timeout=120).stdout
     assert jq.rstrip(b"\n") == canonical(value)
     assert hashlib.sha256(jq.rstrip(b"\n")).hexdigest() == artifact_id(value)
 

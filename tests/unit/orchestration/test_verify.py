@@ -328,11 +328,11 @@ def test_O48_openssl_verifies_the_artifact_and_the_release(site: Site, tmp_path:
     ):
         (tmp_path / "sig").write_bytes(base64.b64decode(signature))
         command = [*openssl, "-in", str(path), "-sigfile", str(tmp_path / "sig")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert (done.returncode, done.stdout.strip()) == (0, "Signature Verified Successfully"), done.stderr
         (tmp_path / "changed").write_bytes(path.read_bytes() + b" ")
         command = [*openssl, "-in", str(tmp_path / "changed"), "-sigfile", str(tmp_path / "sig")]
-        assert subprocess.run(command, capture_output=True, check=False, timeout=60).returncode != 0
+        assert subprocess.run(command, capture_output=True, check=False, timeout=120).returncode != 0
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
@@ -341,7 +341,7 @@ def test_O53_jq_and_sha256sum_give_the_id(site: Site, tmp_path: Path, payload: A
     release = site.publish(payload)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(release.to_json(), indent=2, ensure_ascii=False))
-    done = subprocess.run(["jq", "-cSa", ".payload", str(path)], capture_output=True, check=True, timeout=60)
+    done = subprocess.run(["jq", "-cSa", ".payload", str(path)], capture_output=True, check=True, timeout=120)
     assert hashlib.sha256(done.stdout.replace(b"\n", b"")).hexdigest() == release.artifact_id
     assert done.stdout.rstrip(b"\n") == site.blob(release.artifact_id).read_bytes()
 
@@ -363,8 +363,8 @@ def test_O50_the_way_of_the_specification_verifies(site: Site, tmp_path: Path) -
     path = tmp_path / "config.json"
     command = [sys.executable, "-I", "-c", SCRIPT, str(path), str(site.tree.verification_key)]
     path.write_text(json.dumps(release))
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+    assert subprocess.run(command, check=False, timeout=120).returncode == 0
     path.write_text(json.dumps({**release, "payload": EXAMPLE, "artifact_id": EXAMPLE_ID}))
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode != 0
     assert "InvalidSignature" in done.stderr

@@ -234,7 +234,7 @@ async def test_a_record_that_is_none_ends_its_server(world: World, keeper: FdKee
     keeper.kept["session-5"] = [ours.detach()]
     assert await mcpd.adopt(keeper) == []
     assert (keeper.names(), mcpd.files()) == ([], [])
-    theirs.settimeout(10)
+    theirs.settimeout(120)
     with theirs:
         assert theirs.recv(1) == b""
 

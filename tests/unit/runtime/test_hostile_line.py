@@ -36,7 +36,7 @@ def answer_to(talk: Callable[[socket.socket], object], *user: str) -> dict[str, 
             [*exec_command(), *user], stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         theirs.close()
-        ours.settimeout(20)
+        ours.settimeout(120)
         with suppress(BrokenPipeError, ConnectionResetError):  # It has had enough before it was told everything.
             talk(ours)
         data = b""

@@ -37,18 +37,18 @@ def spec(tmp_path: Path) -> Iterator[object]:
 async def test_run_collects_output_and_status(spec) -> None:  # type: ignore[no-untyped-def]
     lines: list[str] = []
     command = spec("sh", "-c", "echo one; echo two; echo oops >&2; printf three; exit 4")
-    done = await run(PlainLauncher(), command, timeout=30, on_line=lines.append)
+    done = await run(PlainLauncher(), command, timeout=120, on_line=lines.append)
     assert (done.code, done.stdout, done.stderr_tail) == (4, b"one\ntwo\nthree", "oops\n")
     assert lines == ["one", "two", "three"]
 
 
 async def test_a_command_has_an_empty_stdin(spec) -> None:  # type: ignore[no-untyped-def]
-    assert (await run(PlainLauncher(), spec("cat"), timeout=30)).code == 0
+    assert (await run(PlainLauncher(), spec("cat"), timeout=120)).code == 0
 
 
 async def test_run_ends_with_its_program_and_takes_along_what_that_leaves(spec) -> None:  # type: ignore[no-untyped-def]
     left = "import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('done', flush=True)"
-    done = await run(PlainLauncher(), spec("python3", "-c", left), timeout=30)
+    done = await run(PlainLauncher(), spec("python3", "-c", left), timeout=120)
     assert (done.code, done.stdout) == (0, b"done\n")
 
 
@@ -60,7 +60,7 @@ async def test_run_ends_though_a_process_outside_has_its_output(spec, tmp_path: 
     with socket.socket(socket.AF_UNIX) as outside:
         outside.bind(str(tmp_path / "outside"))
         outside.listen()
-        running = asyncio.create_task(run(PlainLauncher(), spec("python3", "-c", give), timeout=30))
+        running = asyncio.create_task(run(PlainLauncher(), spec("python3", "-c", give), timeout=120))
         peer, _ = await asyncio.to_thread(outside.accept)
         with peer:
             _, fds, _, _ = socket.recv_fds(peer, 1, 1)
@@ -77,12 +77,12 @@ async def test_run_that_takes_too_long_is_stopped(spec) -> None:  # type: ignore
 
 async def test_run_that_says_too_much_is_stopped(spec) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(LimitExceeded, match="100000 bytes"):
-        await run(PlainLauncher(), spec("yes"), timeout=30, limit=100_000)
+        await run(PlainLauncher(), spec("yes"), timeout=120, limit=100_000)
 
 
 async def test_run_of_a_missing_command_names_it(spec) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(SpawnFailed, match="absent"):
-        await run(PlainLauncher(), spec("absent"), timeout=30)
+        await run(PlainLauncher(), spec("absent"), timeout=120)
 
 
 async def test_cancelled_run_leaves_nothing(spec) -> None:  # type: ignore[no-untyped-def]

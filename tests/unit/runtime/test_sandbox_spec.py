@@ -378,21 +378,21 @@ async def test_build_step_writes_to_staging_only(world: World) -> None:
     )
     project = world.paths.home / "project"
     spec = build(world, PYTHON, "-IS", "-c", program, ".", str(project), readable=[project])
-    done = await run(PlainLauncher(), spec, timeout=30)
+    done = await run(PlainLauncher(), spec, timeout=120)
     assert done.stdout.split() == [b"yes", b"no", b"yes", b"no"], done
     assert (world.root / "staging/made").exists()
 
 
 async def test_build_step_runs_an_interpreter_outside_usr(world: World) -> None:
     spec = build(world, sys.executable, "-IS", "-c", "print('ran')")
-    assert (await run(PlainLauncher(), spec, timeout=30)).stdout == b"ran\n"
+    assert (await run(PlainLauncher(), spec, timeout=120)).stdout == b"ran\n"
 
 
 async def test_build_step_sees_no_secrets_in_what_it_may_read(world: World) -> None:
     world.paths.user.secrets.mkdir(parents=True)
     (world.paths.user.secrets / "x.json").write_text("s3cr3t")
     spec = build(world, "cat", str(world.paths.user.secrets / "x.json"), readable=[world.paths.home])
-    done = await run(PlainLauncher(), spec, timeout=30)
+    done = await run(PlainLauncher(), spec, timeout=120)
     assert (done.code, done.stdout) == (1, b"")
     assert build(world, "true", network=True).network
     assert [m.kind for m in spec.mounts if m.target == str(world.paths.user.secrets)] == [MountKind.TMPFS]

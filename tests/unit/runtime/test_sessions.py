@@ -77,7 +77,7 @@ async def test_session_that_ends_by_itself_tells_its_stderr(world: World) -> Non
     world.install("server", "import sys; print('why', file=sys.stderr); sys.exit(5)")
     _, ended, session = await talk(world.sessions(), "server")
     assert (ended.code, ended.stderr_tail) == (5, "why\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while session.exit is None:
             await asyncio.sleep(0)
     assert session.stderr_tail() == "why\n"

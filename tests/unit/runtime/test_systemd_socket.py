@@ -117,7 +117,7 @@ async def test_service_manager_is_told_what_runs(tmp_path: Path) -> None:
     client = Client()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(10)
+        manager.settimeout(120)
         with unit(tmp_path / "spawn.sock", NOTIFY_SOCKET=str(tmp_path / "notify")):
             leash = await SystemdSocketLauncher(tmp_path / "spawn.sock", ME).launch(spec("input()"), client.fds)
             told = await asyncio.to_thread(manager.recv, 4096)

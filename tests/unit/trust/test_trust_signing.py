@@ -63,7 +63,7 @@ def test_openssl_makes_and_reads_the_same(tmp_path: Path) -> None:
     data.write_bytes(b"some bytes")
 
     def openssl(*argv: object) -> None:
-        subprocess.run(["openssl", *map(str, argv)], check=True, capture_output=True, timeout=60)
+        subprocess.run(["openssl", *map(str, argv)], check=True, capture_output=True, timeout=120)
 
     openssl("genpkey", "-algorithm", "ed25519", "-out", secret)
     openssl("pkey", "-in", secret, "-pubout", "-out", public)
@@ -82,4 +82,4 @@ def test_without_a_key_cryptography_is_not_loaded(tmp_path: Path) -> None:
         "assert 'cryptography' not in sys.modules\n"
     )
     environ = {"HOME": str(tmp_path), "MCP_ROOT": str(tmp_path / "root")}
-    subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=120)

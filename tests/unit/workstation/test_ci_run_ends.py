@@ -47,7 +47,7 @@ async def ended_writer(path: Path) -> AsyncIterator[None]:
     try:
         yield
         loop.add_reader(fd, ended.set)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await ended.wait()
     finally:
         loop.remove_reader(fd)
@@ -100,7 +100,7 @@ async def test_a_call_that_is_cancelled_ends_its_command(bench: Workbench) -> No
     makefile(bench, "build:\n\t@exec 9> alive; echo begun; exec sleep 600\n")
     async with ended_writer(bench.root / "alive"):
         task = asyncio.create_task(bench.call(BUILD, call=bench.new_call(progress=progress)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

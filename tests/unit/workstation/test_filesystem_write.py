@@ -313,7 +313,7 @@ async def test_a_file_whose_owner_has_no_number_in_a_namespace_is_written(tmp_pa
     theirs.chmod(0o676)
     os.chown(theirs, 2_000_000_001, 2_000_000_002)
     arguments = [sys.executable, "-c", UNMAPPED, str(tmp_path), str(top), str(theirs)]
-    done = subprocess.run([*unshare, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*unshare, *arguments], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr) == ("new 0o666\n", "")
 
 
