@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Start a fresh server once, as its clients will, and see that it lists its tools (design §7, §8).
+"""Start a fresh server, as its clients will, and see that it lists its tools.
 
-A second start asks for the newer protocol era: a server that speaks both keeps to the one it is first asked in, so one
-process cannot tell.
+A second process, beside the first, is asked for the newer protocol era: a server that speaks both keeps to the one it
+is first asked in, so one process cannot tell.
 """
 
 from __future__ import annotations
@@ -81,16 +81,26 @@ class HealthCheck:
         Raises :class:`~mcpd.errors.Unhealthy` with the end of the server's stderr, and what
         :meth:`mcpd.runtime.sessions.Sessions.spawn` raises.
         """
+        modern = asyncio.create_task(self._modern_era(list_tools=False))
         try:
-            handshake, tools = await self._handshake_era()
+            try:
+                handshake, tools = await self._handshake_era()
+            except Unhealthy as error:
+                if not isinstance(error.__cause__, WireFault):
+                    raise
+                # Perhaps it bears no other process beside it, as one that locks a file or listens on a fixed port.
+                await modern
+                handshake, tools = await self._handshake_era()
+            return Health(tools, Protocol(handshake, modern=await modern is not None))
         except Refused as refusal:
             # Perhaps it knows no other era than the modern one.
             found = await self._modern_era(list_tools=True)
             if found is None:
                 raise Unhealthy(f"{self._server_id} refused to initialise: {refusal}") from refusal
             return Health(found, Protocol("", modern=True))
-        modern = await self._modern_era(list_tools=False)
-        return Health(tools, Protocol(handshake, modern=modern is not None))
+        finally:
+            modern.cancel()
+            await asyncio.gather(modern, return_exceptions=True)
 
     async def _handshake_era(self) -> tuple[str, list[dict[str, Any]]]:
         """The revision and the tools of a server that is initialised; :class:`Refused` if it will not be."""

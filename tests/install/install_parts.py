@@ -11,11 +11,13 @@ import json
 import os
 import stat
 import tarfile
+import threading
 import zipfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from mcpd.catalog import CatalogEntry
 from mcpd.errors import NotFound
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
 SERVER = """
-import json, os, sys, time
+import fcntl, json, os, sys, time
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else "ok"
 
@@ -50,6 +52,12 @@ def tool(name):
 def main():
     if MODE == "exit":
         sys.exit("cannot find my database")
+    if MODE == "alone":
+        lock = open(os.environ["HOME"] + "/lock", "w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sys.exit("another one runs")
     if MODE == "garbage":
         while True:
             print("this is no JSON-RPC at all")
@@ -291,19 +299,64 @@ def tarball(files: Mapping[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def index(root: Path, *files: Path, hashes: Mapping[str, str] | None = None) -> str:
-    """A package index with *files*, as a ``file:`` URL; *hashes* replaces what it says about a file."""
+def index(root: Path, *files: Path, hashes: Mapping[str, str] | None = None, url: str = "") -> str:
+    """A package index with *files*, as a ``file:`` URL; *hashes* replaces what it says about a file.
+
+    With *url*, where *root* is served, the index is there.
+    """
+    top = url or root.as_uri()
     pages: dict[str, list[str]] = {}
     for path in files:
         package = path.name.split("-")[0].replace("_", "-").lower()
         digest = (hashes or {}).get(path.name) or hashlib.sha256(path.read_bytes()).hexdigest()
-        pages.setdefault(package, []).append(f'<a href="{path.as_uri()}#sha256={digest}">{path.name}</a>')
+        pages.setdefault(package, []).append(
+            f'<a href="{top}/{path.relative_to(root)}#sha256={digest}">{path.name}</a>'
+        )
     for package, links in pages.items():
         page = root / "simple" / package / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(f"<!DOCTYPE html><html><body>{'<br>'.join(links)}</body></html>")
     (root / "simple").mkdir(parents=True, exist_ok=True)
-    return (root / "simple").as_uri()
+    return f"{top}/simple"
+
+
+class FileServer:
+    """Serves the directory *root* by HTTP, as files that never change."""
+
+    def __init__(self, root: Path) -> None:
+        self.asked: list[str] = []
+        """Names of the files that were fetched."""
+        server = self
+
+        class Handler(SimpleHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments, directory=str(root))
+
+            def end_headers(self) -> None:
+                self.send_header("Cache-Control", "max-age=365000000, immutable, public")
+                super().end_headers()
+
+            def do_GET(self) -> None:
+                server.asked.append(self.path.rpartition("/")[2])
+                super().do_GET()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
 
 
 async def reach(job: Job, world: World, state: JobState) -> None:

@@ -54,7 +54,12 @@ async def test_the_tools_are_kept_and_the_eras_recorded(world: World, tmp_path: 
 
 @pytest.mark.parametrize(
     ("mode", "handshake", "modern"),
-    [("dual", "2025-11-25", True), ("modern-only", "", True), ("banner", "2025-11-25", False)],
+    [
+        ("dual", "2025-11-25", True),
+        ("modern-only", "", True),
+        ("banner", "2025-11-25", False),
+        ("alone", "2025-11-25", False),
+    ],
 )
 async def test_eras_of_a_server(world: World, tmp_path: Path, mode: str, handshake: str, *, modern: bool) -> None:
     job = await world.install(local(project(tmp_path / "src"), mode))
