@@ -103,8 +103,13 @@ class NodeModules:
             network=True,
             cwd=self.directory,
             readable=self._host.readable,
-            env=self._host.env | {"NPM_CONFIG_GIT": _NO_GIT},
-            watch=self._bench.scratch,
+            cache="npm",
+            env={
+                **self._host.env,
+                "NPM_CONFIG_CACHE": str(self._bench.cache / "npm"),
+                "NPM_CONFIG_LOGS_MAX": "0",
+                "NPM_CONFIG_GIT": _NO_GIT,
+            },
             proxy=Proxy(self._host, public=public),
         )
 

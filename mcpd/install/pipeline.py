@@ -17,7 +17,7 @@ from mcpd.install.job import JobState, Need
 from mcpd.install.lockfile import write_lock
 from mcpd.install.outcome import Outcome, Resolution
 from mcpd.install.seal import seal
-from mcpd.install.workbench import Workbench
+from mcpd.install.workbench import CACHE, Workbench, trim
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Pipeline:
         self._tools = tools
         self._activation = activation
         self._slots = asyncio.Semaphore(PARALLEL)
+        self._first = asyncio.Lock()
+        self._is_trimmed = False
 
     async def install(
         self, job: Job, plan: Plan, again: Callable[[Entry], Plan], check_signer: Callable[[str], None]
@@ -63,6 +65,7 @@ class Pipeline:
                 await job.ask_config()
                 job.enter(JobState.PLANNING)
             async with self._slots:
+                await self._trim()
                 await in_thread(lambda: made.append(self._store.new_generation(plan.entry.id)))
                 bench = Workbench(self._tools, job, plan.entry, made[0].path)
                 await in_thread(bench.prepare)
@@ -98,6 +101,13 @@ class Pipeline:
         finally:
             if made and job.state is not JobState.ACTIVATING:
                 await in_thread(self._store.discard, made[0])
+
+    async def _trim(self) -> None:
+        """See to the size of the cache of packages before anything works with it."""
+        async with self._first:
+            if not self._is_trimmed:
+                await in_thread(trim, self._tools.paths.layout(self._tools.scope).cache / CACHE)
+                self._is_trimmed = True
 
     async def _put_into_use(
         self,

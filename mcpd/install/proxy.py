@@ -24,7 +24,7 @@ from mcpd.catalog.hosts import is_loopback, is_public, normal_host
 from mcpd.model import printable, strip_credentials
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 
     from mcpd.install.hostconfig import HostConfig
 
@@ -65,10 +65,14 @@ class Proxy:
         self._first: dict[tuple[str, int], asyncio.Lock] = {}
         self._listening: asyncio.Task[asyncio.Server] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._arrived: Callable[[int], None] = lambda _count: None
 
     @asynccontextmanager
-    async def serving(self, directory: Path) -> AsyncIterator[None]:
-        """Serve the listening socket that comes over a socket in *directory*."""
+    async def serving(
+        self, directory: Path, arrived: Callable[[int], None] = lambda _count: None
+    ) -> AsyncIterator[None]:
+        """Serve the listening socket that comes over a socket in *directory*; *arrived* gets each count of bytes."""
+        self._arrived = arrived
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as handover:
             parent = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -117,7 +121,7 @@ class Proxy:
                     server_writer.write(request.onward(proxy))
                 if not request.is_tunnel:
                     writer.write(_closing(await server_reader.readuntil(_END)))
-                await _either(_pump(reader, server_writer), _pump(server_reader, writer))
+                await _either(_pump(reader, server_writer), _pump(server_reader, writer, self._arrived))
             finally:
                 server_writer.close()
         except (_Failed, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
@@ -282,7 +286,10 @@ async def _either(*directions: Coroutine[None, None, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: Callable[[int], None] = lambda _count: None
+) -> None:
     while data := await reader.read(_CHUNK):
+        passed(len(data))
         writer.write(data)
         await writer.drain()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Virtual environments and pip: resolve to a lock with hashes, download what it lists, install it offline.
 
-pip is the one in mcpd's own environment, working on the server's interpreter (``pip --python``). It starts isolated
-(``-I``) in an empty directory, so that nothing of a package can pose as one of its modules, and accepts wheels only:
-no code of any package runs while there is a network.
+pip is the one in mcpd's own environment, run by the server's interpreter, as ``pip --python`` does it. It starts
+isolated (``-I``) in an empty directory, so that nothing of a package can pose as one of its modules, and accepts wheels
+only: no code of any package runs while there is a network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import importlib.util
 import json
 import re
 import shutil
-import sys
 from email.parser import HeaderParser
 from importlib.metadata import PathDistribution
 from pathlib import Path
@@ -65,12 +64,9 @@ class PythonEnvironment:
         self._host = pip_config(bench.tools.scope, bench.tools.paths.home)
         self.directory = bench.root / VENV
         self.wheels = bench.scratch / "wheels"
-        self._site = bench.scratch / "site"
 
     async def create(self) -> None:
         """Make it, without pip, on the system's interpreter."""
-        self._site.mkdir()
-        shutil.copyfile(WHEELS_ONLY, self._site / "sitecustomize.py")
         await self._bench.run(
             [SYSTEM_PYTHON, "-I", "-m", "venv", "--without-pip", str(self.directory)],
             doing="creating the virtual environment",
@@ -178,14 +174,19 @@ class PythonEnvironment:
     async def _pip(
         self, arguments: Sequence[str], *, doing: str, network: bool, public: bool = False, **options: Any
     ) -> bytes:
-        command = [sys.executable, "-I", "-m", "pip", "--python", str(self.directory / "bin/python"), *arguments]
+        pip = _pip_directory()
+        runner = [str(WHEELS_ONLY)] if network else []
         return await self._bench.run(
-            command,
+            [str(self.directory / "bin/python"), "-I", *runner, str(pip / "__pip-runner__.py"), *arguments],
             doing=doing,
             network=network,
-            readable=(*_own_prefixes(), *(self._host.readable if network else _certificates())),
-            env=_STEADY | (self._host.env | {"PYTHONPATH": str(self._site)} if network else _OFFLINE),
-            watch=self._bench.scratch if network else None,
+            readable=(
+                *(() if pip.is_relative_to("/usr") else (pip.parent,)),
+                *([WHEELS_ONLY] if network else ()),
+                *(self._host.readable if network else _certificates()),
+            ),
+            cache="pip" if network else "",
+            env=_STEADY | (self._host.env | {"PIP_CACHE_DIR": str(self._bench.cache / "pip")} if network else _OFFLINE),
             proxy=Proxy(self._host, public=public) if network else None,
             **options,
         )
@@ -275,10 +276,9 @@ def _certificates() -> list[Path]:
     return [path for path in map(Path, CA_BUNDLES) if path.exists()]
 
 
-def _own_prefixes() -> tuple[Path, ...]:
-    """Where mcpd's own interpreter and pip live, if not below ``/usr``."""
+def _pip_directory() -> Path:
+    """The directory of the package pip in mcpd's own environment."""
     spec = importlib.util.find_spec("pip")
     if spec is None or spec.origin is None:
         raise BuildFailed("pip is not installed in mcpd's own Python environment; install it there")
-    found = {Path(sys.prefix), Path(sys.base_prefix), Path(spec.origin).parent.parent}
-    return tuple(sorted(path for path in found if not path.is_relative_to("/usr")))
+    return Path(spec.origin).parent

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Keep pip from starting programs: it gets this as its ``sitecustomize`` while it has the network.
+"""Run a Python program, pip, that cannot start programs: ``wheels_only.py PROGRAM…``, while there is a network.
 
 pip's ``--only-binary`` does not apply to a dependency that a package names by its URL: pip would clone it with git, or
 build it, which runs its code.
 """
 
+import runpy
 import sys
 
 STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
@@ -21,4 +22,6 @@ def hook(event: str, _: object) -> None:
     raise PermissionError(f"packages are installed from wheels only, nothing is cloned or built: {wanted}")
 
 
+del sys.argv[0]
 sys.addaudithook(hook)
+runpy.run_path(sys.argv[0], run_name="__main__")

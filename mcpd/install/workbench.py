@@ -23,6 +23,7 @@ from mcpd.errors import (
 from mcpd.install.complaints import condense
 from mcpd.install.proxy import PROXIED, SOCKET
 from mcpd.model import strip_credentials
+from mcpd.paths import make_private
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec
 from mcpd.store.files import remove_tree
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 SCRATCH: Final = ".mcpd-build"
 """Directory in a generation for what is only needed while it is built; gone before activation."""
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
+CACHE: Final = "packages"
+"""Directory in the scope's cache with what pip, npm and uv have fetched, in the form of each."""
+MAX_CACHE: Final = 1024**3
+"""Bytes of it. What is more is too old as well, mostly, so all of it goes before the next installation."""
 PROGRAMS: Final = "/usr/bin:/usr/local/bin:/bin"
 MAX_OUTPUT: Final = 64 * 1024 * 1024
 """Bytes of a command's stdout; a report of pip holds the descriptions of all packages."""
@@ -74,12 +79,16 @@ class Workbench:
         self.root = root
         """The generation: empty at first, the install directory in the end."""
         self.scratch = root / SCRATCH
+        self.cache = tools.paths.layout(tools.scope).cache / CACHE
         self._span = (0.0, 0.0)
+        self._received = 0
 
     def prepare(self) -> None:
         """Make the scratch directories."""
         for name in ("home", "tmp", "cwd"):
             (self.scratch / name).mkdir(parents=True)
+        for name in ("pip", "npm", "uv"):
+            make_private(self.cache / name)
 
     def clean(self) -> None:
         """Remove what is no longer needed."""
@@ -107,6 +116,7 @@ class Workbench:
         pinned: Path | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        cache: str = "",
         on_line: Callable[[str], None] | None = None,
         watch: Path | None = None,
         proxy: Proxy | None = None,
@@ -114,9 +124,11 @@ class Workbench:
         """Run *argv* in the build sandbox and return its stdout.
 
         *writable* defaults to the whole generation; package code gets less, so that it cannot lay traps for the steps
-        after it. *pinned* is shown like *readable*, unless a link took its place since it was resolved. *doing* is a
+        after it. *cache* is the part of :attr:`cache` that is writable as well, never while code of a package may run.
+        *pinned* is shown like *readable*, unless a link took its place since it was resolved. *doing* is a
         phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the command runs.
-        *proxy*, with *network*, is the only way there; it takes a *cwd* right below :attr:`scratch`.
+        *proxy*, with *network*, is the only way there; it takes a *cwd* right below :attr:`scratch`. What comes through
+        it is reported too.
 
         Raises :class:`~mcpd.errors.SourceUnavailable` (with network) or :class:`~mcpd.errors.BuildFailed` if the
         command fails, :class:`~mcpd.errors.IntegrityMismatch` if it says that a hash is wrong,
@@ -128,7 +140,7 @@ class Workbench:
             self.entry.id,
             tuple(argv),
             cwd=cwd or self.scratch / "cwd",
-            writable=tuple(writable) or (self.root,),
+            writable=(*(writable or [self.root]), *([self.cache / cache] if cache else ())),
             readable=(
                 *([self.root] if writable else ()),
                 *readable,
@@ -145,7 +157,7 @@ class Workbench:
         if pinned and spec.confined and str(pinned) not in {mount.source for mount in spec.mounts}:
             raise SourceUnavailable(f"{pinned} was replaced by a link while it was used; install it again")
         log.debug("%s: %s: %s", self.entry.id, doing, strip_credentials(" ".join(argv)))
-        async with self._watching(watch), proxy.serving(self.scratch) if proxy else nullcontext():
+        async with self._watching(watch), proxy.serving(self.scratch, self._arrived) if proxy else nullcontext():
             completed = await run(
                 self.tools.launcher,
                 spec,
@@ -158,6 +170,10 @@ class Workbench:
         if completed.code != 0:
             raise explain(doing, self.root, network=network, code=completed.code, stderr=completed.stderr_tail)
         return completed.stdout
+
+    def _arrived(self, count: int) -> None:
+        self._received += count
+        self.job.transferred(self._received, self.job.bytes_total)
 
     @asynccontextmanager
     async def _watching(self, path: Path | None) -> AsyncIterator[None]:
@@ -198,6 +214,12 @@ def tree_size(path: Path) -> int:
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
     return total
+
+
+def trim(cache: Path) -> None:
+    """Empty the directory *cache* if it holds more than :data:`MAX_CACHE`; nothing may be at work with it."""
+    if tree_size(cache) > MAX_CACHE:
+        remove_tree(cache)
 
 
 def refusal(doing: str, refused: Sequence[str]) -> str:

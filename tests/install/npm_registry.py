@@ -37,6 +37,8 @@ class Registry:
     def __init__(self) -> None:
         self.packages: dict[str, dict[str, Any]] = {}
         self.tarballs: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        """The archives that were fetched."""
         self.moved = ""
         """Where the archives are instead."""
         registry = self
@@ -48,11 +50,15 @@ class Registry:
                 path = unquote(self.path).strip("/")
                 document = registry.packages.get(path)
                 body = json.dumps(document).encode() if document else registry.tarballs.get(path, b"")
+                if path in registry.tarballs:
+                    registry.asked.append(path)
                 is_moved = registry.moved and path in registry.tarballs
                 self.send_response(302 if is_moved else 200 if body else 404)
                 if is_moved:
                     self.send_header("Location", registry.moved)
                 self.send_header("Content-Length", str(len(body)))
+                if path in registry.tarballs:
+                    self.send_header("Cache-Control", "public, immutable, max-age=31557600")
                 self.end_headers()
                 self.wfile.write(body)
 

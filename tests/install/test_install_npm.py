@@ -54,6 +54,29 @@ async def test_a_package_with_one_command_needs_no_transport(world: World, regis
     assert world.left_over() == []
 
 
+async def test_a_second_server_downloads_nothing_that_the_first_one_needed(world: World, registry: Registry) -> None:
+    archives = registry.add("helper"), registry.add(dependencies={"helper": "^1"})
+    first = await world.install(entry())
+    assert first.error is None
+    assert first.bytes_done > sum(map(len, archives))
+    assert (await world.install({**entry(), "id": "org.test.second"})).error is None
+    assert sorted(registry.asked) == ["fake-server/-/1.0.0.tgz", "helper/-/1.0.0.tgz"]
+
+
+async def test_a_damaged_cache_is_noticed(world: World, registry: Registry) -> None:
+    registry.add()
+    assert (await world.install(entry())).error is None
+    cached = [
+        path for path in (world.paths.user.cache / "packages/npm/_cacache/content-v2").rglob("*") if path.is_file()
+    ]
+    for path in cached:
+        path.chmod(0o644)
+        path.write_bytes(b"x" * path.stat().st_size)
+    assert cached
+    assert (await world.install({**entry(), "id": "org.test.second"})).error is None
+    assert registry.asked == ["fake-server/-/1.0.0.tgz"] * 2
+
+
 async def test_a_package_says_what_the_entry_does_not(world: World, registry: Registry) -> None:
     registry.add("@scope/fake-server", description="Does\neverything")
     job = await world.install(entry("@scope/fake-server") | {"name": "@scope/fake-server", "summary": ""})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from install_parts import World, index, running, sdist, wheel
+from install_parts import FileServer, World, index, running, sdist, wheel
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install import JobState, read_lock
@@ -48,6 +48,22 @@ async def test_a_package_with_one_script_needs_no_transport(
     assert python.resolve() == Path("/usr/bin/python3").resolve()
     assert not (installed.generation / ".venv/bin/pip").exists()
     assert not (installed.generation / ".mcpd-build").exists()
+
+
+async def test_a_second_server_downloads_nothing_that_the_first_one_needed(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    files = wheel(tmp_path / "files", requires=("helper",)), wheel(tmp_path / "files", "helper", scripts=())
+    with FileServer(tmp_path) as server:
+        own_index.setenv("PIP_INDEX_URL", index(tmp_path, *files, url=server.url))
+        own_index.setenv("PIP_TRUSTED_HOST", "127.0.0.1")  # pip caches nothing that comes by http from others
+        first = await world.install(entry())
+        assert first.error is None
+        assert first.bytes_done > sum(file.stat().st_size for file in files)
+        fetched = sorted(name for name in server.asked if name.endswith(".whl"))
+        second = await world.install({**entry(), "id": "org.test.second"})
+        assert second.error is None
+        assert sorted(name for name in server.asked if name.endswith(".whl")) == fetched
 
 
 METADATA = "Metadata-Version: 2.1\nName: Fake-Server\nVersion: 1.0\n"
