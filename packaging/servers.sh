@@ -17,6 +17,8 @@ site=$root/lib/python$version/site-packages
 mkdir -p "$root/bin" "$site"
 "$python" -m pip install --quiet --no-index --find-links "$wheels" --require-hashes --no-deps --only-binary :all: \
     --no-compile --no-warn-script-location --target "$site" --requirement packaging/servers.lock
+# mcpd installs servers from PyPI with uv; the other programs are not needed.
+mv "$site/bin/uv" "$root/bin/uv"
 rm -rf "$site/bin"
 ln -sfn "/usr/bin/python$version" "$root/bin/python"
 ln -sfn python "$root/bin/python3"

@@ -19,7 +19,7 @@ _NPM_NOISE: Final = re.compile(
     r"A complete log|\s+at |\s+\w+: |[{}\s]*$|If you are behind a proxy|\w+$|(code|errno|syscall|path|dest) "
     r"|command (?!/bin/false )|(notarget|404)\s+(In most cases|a package version that|Note that|tarball,|\*)"
 )
-_FAULT: Final = re.compile(r"(error|fatal)\b|[\w.]*(Error|Exception)\b|.*: (fatal )?error: ", re.IGNORECASE)
+_FAULT: Final = re.compile(r"(error|fatal|cause)\b|[\w.]*(Error|Exception)\b|.*: (fatal )?error: ", re.IGNORECASE)
 _WRAPPER: Final = re.compile(r"error: (subprocess-exited-with-error|metadata-generation-failed)|ERROR: Failed ")
 _NOISE: Final = re.compile(r"note: |hint: |\[notice\]|\[end of output\]|╰─>|× |│ |[\s^~]*$")
 

@@ -52,6 +52,20 @@ PYPI: Final = "https://pypi.org/simple"
 PYPI_FILES: Final = "https://files.pythonhosted.org/"
 """Where the files are that PyPI and many of its mirrors link to."""
 _PIP_LOCATIONS: Final = ("index-url", "extra-index-url", "find-links")
+_UV_VARIABLES: Final = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "constraint": "UV_CONSTRAINT",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "retries": "UV_HTTP_RETRIES",
+}
+"""Setting of pip to variable of uv."""
+_TRUE: Final = ("1", "true", "yes", "on")
 _PIP_FILES: Final = ("cert", "client-cert", "constraint")
 
 
@@ -71,7 +85,21 @@ class HostConfig:
 
 def pip_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
     """The configuration of pip for an installation in *scope*, of the user whose *home* it is."""
-    environ = os.environ if environ is None else environ
+    return _pip_and_settings(scope, home, os.environ if environ is None else environ)[0]
+
+
+def uv_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
+    """The configuration of pip, as :func:`pip_config`, in the variables of uv."""
+    pip, settings = _pip_and_settings(scope, home, os.environ if environ is None else environ)
+    found = {name: settings[key] for key, name in _UV_VARIABLES.items() if settings.get(key)}
+    if settings.get("no-index", "").lower() in _TRUE:
+        found["UV_NO_INDEX"] = "1"
+    if "UV_FIND_LINKS" in found:
+        found["UV_FIND_LINKS"] = ",".join(found["UV_FIND_LINKS"].split())
+    return HostConfig(found, pip.readable, pip.locations, pip.proxies)
+
+
+def _pip_and_settings(scope: Scope, home: Path, environ: Mapping[str, str]) -> tuple[HostConfig, dict[str, str]]:
     env = _given(environ, *PIP_VARIABLES)
     files = [file for file in PIP_SYSTEM_FILES if file.is_file()]
     own = _own_pip_file(scope, home, environ)
@@ -84,12 +112,13 @@ def pip_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = Non
     if "index-url" not in dict(settings):
         locations.append(PYPI)
     proxy = dict(settings).get("proxy")
-    return HostConfig(
+    config = HostConfig(
         env,
         (*files, *sorted(path for path in named if path.exists())),
         (*locations, PYPI_FILES),
         _proxies(environ, {"http": proxy, "https": proxy}),
     )
+    return config, dict(settings)
 
 
 def _own_pip_file(scope: Scope, home: Path, environ: Mapping[str, str]) -> Path | None:

@@ -23,6 +23,8 @@ class LockedFile:
     integrity: str
     """``sha256:<hex>`` as pip has it, or an SRI value as npm has it."""
     file: str = ""
+    size: int = 0
+    """Bytes, 0 if unknown."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """As it stands in the lock file."""

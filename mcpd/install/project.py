@@ -79,11 +79,7 @@ class ProjectBuild:
             await self._node.install(self._node_files)
 
     async def _fetch_python(self) -> None:
-        if self._python is None:
-            return
-        if self._python.needs_environment:
-            await self._environment.create()
-        if self._python.is_package:
+        if self._python is not None and self._python.is_package:
             needed = await self._environment.resolve(
                 self._python.build_requirements, doing="resolving the build tools", public=True
             )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mcpd.errors import IntegrityMismatch
 from mcpd.install.outcome import LockedFile, Outcome, Resolution
 from mcpd.install.python import PythonEnvironment, check_requirement, normalise
+from mcpd.install.uv import UvEnvironment, find_uv
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ class PypiRecipe:
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
         self._source = source
-        self._python = PythonEnvironment(bench)
+        uv = find_uv()
+        self._python = PythonEnvironment(bench) if uv is None else UvEnvironment(bench, uv)
         self._files: list[LockedFile] = []
 
     @staticmethod
@@ -32,7 +34,6 @@ class PypiRecipe:
     async def resolve(self) -> Resolution:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         requirement = check_requirement(self._source.package, self._source.version, self._bench.entry.id)
-        await self._python.create()
         self._files = await self._python.resolve([requirement], doing=f"resolving {requirement}")
         main = self._main()
         if self._source.sha256 and main.integrity != f"sha256:{self._source.sha256}":
@@ -40,7 +41,8 @@ class PypiRecipe:
                 f"{main.file} has {main.integrity}, but the entry pins sha256:{self._source.sha256};"
                 " nothing was installed"
             )
-        return Resolution((main, *(file for file in self._files if file is not main)))
+        others = (file for file in self._files if file is not main)
+        return Resolution((main, *others), size=sum(file.size for file in self._files))
 
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""

@@ -53,6 +53,11 @@ _STEADY: Final = {
     "PIP_PROGRESS_BAR": "off",
 }
 """Settings of pip that a configuration file must not turn around."""
+_COMPILE: Final = """
+import compileall, py_compile, sys
+mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+compileall.compile_dir(sys.argv[1], quiet=2, workers=0, invalidation_mode=mode)
+"""
 _OFFLINE: Final = {"PIP_CONFIG_FILE": "/dev/null"}
 
 
@@ -65,8 +70,10 @@ class PythonEnvironment:
         self.directory = bench.root / VENV
         self.wheels = bench.scratch / "wheels"
 
-    async def create(self) -> None:
-        """Make it, without pip, on the system's interpreter."""
+    async def _create(self) -> None:
+        """Make it, without pip, on the system's interpreter, unless it is there."""
+        if self.directory.exists():
+            return
         await self._bench.run(
             [SYSTEM_PYTHON, "-I", "-m", "venv", "--without-pip", str(self.directory)],
             doing="creating the virtual environment",
@@ -80,8 +87,8 @@ class PythonEnvironment:
 
         Raises :class:`~mcpd.errors.SourceUnavailable` and :class:`~mcpd.errors.IntegrityMismatch`.
         """
-        wanted = self._bench.scratch / "requirements.txt"
-        wanted.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        await self._create()
+        wanted = self._write_wanted(requirements)
         report = await self._pip(
             ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-", *_WHEELS, *_from(wanted)],
             doing=doing,
@@ -116,9 +123,19 @@ class PythonEnvironment:
         if not files:
             return
         await self._pip(
-            ["install", *_offline(self.wheels), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
+            ["install", "--no-compile", *_offline(self.wheels), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
             doing=doing,
             network=False,
+        )
+        await self._compile(doing)
+
+    async def _compile(self, doing: str) -> None:
+        """Write byte code that Python uses without a look at its source, as a generation never changes.
+
+        The interpreter starts without the environment's packages, which could run code of theirs.
+        """
+        await self._bench.run(
+            [SYSTEM_PYTHON, "-I", "-S", "-c", _COMPILE, str(self.directory / "lib")], doing=doing, network=False
         )
 
     async def build_wheel(self, source: Path, requirements: Path, workspace: Path) -> LockedFile:
@@ -190,6 +207,11 @@ class PythonEnvironment:
             proxy=Proxy(self._host, public=public) if network else None,
             **options,
         )
+
+    def _write_wanted(self, requirements: Iterable[str]) -> Path:
+        wanted = self._bench.scratch / "requirements.txt"
+        wanted.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        return wanted
 
     def _write_lock(self, files: Iterable[LockedFile]) -> Path:
         lock = self._bench.scratch / "lock.txt"

@@ -54,7 +54,7 @@ WATCH_INTERVAL: Final = 0.5
 """Seconds between two looks at how much has arrived."""
 
 _FULL: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT")
-_MISMATCH: Final = ("DO NOT MATCH THE HASHES", "EINTEGRITY", "Hashes are required")
+_MISMATCH: Final = ("DO NOT MATCH THE HASHES", "EINTEGRITY", "Hashes are required", "Hash mismatch for ")
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +120,7 @@ class Workbench:
         on_line: Callable[[str], None] | None = None,
         watch: Path | None = None,
         proxy: Proxy | None = None,
+        expected: int = 0,
     ) -> bytes:
         """Run *argv* in the build sandbox and return its stdout.
 
@@ -128,7 +129,7 @@ class Workbench:
         *pinned* is shown like *readable*, unless a link took its place since it was resolved. *doing* is a
         phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the command runs.
         *proxy*, with *network*, is the only way there; it takes a *cwd* right below :attr:`scratch`. What comes through
-        it is reported too.
+        it is reported too, and as progress if *expected* says how many bytes will.
 
         Raises :class:`~mcpd.errors.SourceUnavailable` (with network) or :class:`~mcpd.errors.BuildFailed` if the
         command fails, :class:`~mcpd.errors.IntegrityMismatch` if it says that a hash is wrong,
@@ -157,7 +158,8 @@ class Workbench:
         if pinned and spec.confined and str(pinned) not in {mount.source for mount in spec.mounts}:
             raise SourceUnavailable(f"{pinned} was replaced by a link while it was used; install it again")
         log.debug("%s: %s: %s", self.entry.id, doing, strip_credentials(" ".join(argv)))
-        async with self._watching(watch), proxy.serving(self.scratch, self._arrived) if proxy else nullcontext():
+        serving = proxy.serving(self.scratch, self._counting(expected)) if proxy else nullcontext()
+        async with self._watching(watch), serving:
             completed = await run(
                 self.tools.launcher,
                 spec,
@@ -171,9 +173,17 @@ class Workbench:
             raise explain(doing, self.root, network=network, code=completed.code, stderr=completed.stderr_tail)
         return completed.stdout
 
-    def _arrived(self, count: int) -> None:
-        self._received += count
-        self.job.transferred(self._received, self.job.bytes_total)
+    def _counting(self, expected: int) -> Callable[[int], None]:
+        """Return what is called with the size of everything that arrives; *expected* are the bytes of a step."""
+        before = self._received
+
+        def arrived(count: int) -> None:
+            self._received += count
+            self.job.transferred(self._received, self.job.bytes_total)
+            if expected:
+                self.progress((self._received - before) / expected)
+
+        return arrived
 
     @asynccontextmanager
     async def _watching(self, path: Path | None) -> AsyncIterator[None]:

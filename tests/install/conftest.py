@@ -31,9 +31,17 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
+@pytest.fixture(params=["uv", "pip"])
+def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The program that installs from Python package indexes; without uv it is pip."""
+    if request.param == "pip":
+        monkeypatch.setattr("mcpd.install.pypi.find_uv", lambda: None)
+    return str(request.param)
+
+
 @pytest.fixture
 def own_index(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """pip with no other index than the one the test sets."""
+    """No other index than the one the test sets."""
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
