@@ -47,11 +47,11 @@ class PypiRecipe:
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""
         self._bench.stage(15, 55)
-        await self._python.download(self._files, self._python.wheels, doing=f"downloading {self._source.package}")
+        await self._python.fetch(self._files, doing=f"downloading {self._source.package}")
 
     async def build(self) -> Outcome:
         """See :class:`~mcpd.install.outcome.Recipe`."""
-        await self._python.install(self._files, doing=f"installing {self._source.package}")
+        await self._python.compile(f"compiling {self._source.package}")
         main = self._main()
         return Outcome(
             version=main.version,

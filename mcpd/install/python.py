@@ -29,7 +29,7 @@ from mcpd.runtime.environment import CA_BUNDLES
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from mcpd.install.workbench import Workbench
 
@@ -97,10 +97,33 @@ class PythonEnvironment:
         )
         return parse_report(report)
 
+    async def fetch(self, files: Sequence[LockedFile], *, doing: str) -> None:
+        """Download *files* and unpack them into the environment, each checked against its hash.
+
+        :meth:`compile` follows.
+        """
+        await self._pip(
+            ["install", "--no-compile", *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
+            doing=doing,
+            network=True,
+            public=True,
+            on_line=self._counting(files),
+        )
+
     async def download(self, files: Sequence[LockedFile], into: Path, *, doing: str) -> None:
         """Download *files* into the directory *into*, each checked against its hash."""
         if not files:
             return
+        await self._pip(
+            ["download", "--dest", str(into), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
+            doing=doing,
+            network=True,
+            public=True,
+            on_line=self._counting(files),
+        )
+        self._bench.progress(1)
+
+    def _counting(self, files: Sequence[LockedFile]) -> Callable[[str], None]:
         seen = 0
 
         def count(line: str) -> None:
@@ -109,14 +132,7 @@ class PythonEnvironment:
                 self._bench.progress(seen / len(files))
                 seen += 1
 
-        await self._pip(
-            ["download", "--dest", str(into), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
-            doing=doing,
-            network=True,
-            public=True,
-            on_line=count,
-        )
-        self._bench.progress(1)
+        return count
 
     async def install(self, files: Sequence[LockedFile], *, doing: str) -> None:
         """Install *files* from :attr:`wheels`, offline, each checked against its hash again."""
@@ -127,9 +143,9 @@ class PythonEnvironment:
             doing=doing,
             network=False,
         )
-        await self._compile(doing)
+        await self.compile(doing)
 
-    async def _compile(self, doing: str) -> None:
+    async def compile(self, doing: str) -> None:
         """Write byte code that Python uses without a look at its source, as a generation never changes.
 
         The interpreter starts without the environment's packages, which could run code of theirs.

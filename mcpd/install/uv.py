@@ -69,19 +69,12 @@ class UvEnvironment(PythonEnvironment):
             raise failed.exceptions[0] from None
         return parse_pylock(lock.result())
 
-    async def download(self, files: Sequence[LockedFile], into: Path, *, doing: str) -> None:
-        """Download *files* and unpack them into the environment, each checked against its hash; *into* is not used."""
-        if not files:
-            return
+    async def fetch(self, files: Sequence[LockedFile], *, doing: str) -> None:
+        """See :meth:`PythonEnvironment.fetch`."""
         await self._run(
             "sync", "--python", str(self.directory / "bin/python"), "--require-hashes", str(self._write_lock(files)),
             doing=doing, public=True, expected=sum(file.size for file in files),
         )  # fmt: skip
-
-    async def install(self, files: Sequence[LockedFile], *, doing: str) -> None:
-        """Finish the environment, which :meth:`download` has filled."""
-        if files:
-            await self._compile(doing)
 
     async def _run(self, command: str, *arguments: str, doing: str, public: bool, expected: int = 0) -> bytes:
         env = dict(self._uv_host.env)
