@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Run every measurement on a private machine and write ``bench/results.md``.
 
-``python -m bench bridge`` compares the bridge only; ``catalogue``, ``scripts``, ``orchestration``, ``workstation`` and
-``ensembles`` measure those only. None of them writes.
+``python -m bench bridge`` compares the bridge only; ``catalogue``, ``scripts``, ``orchestration``, ``workstation``,
+``ensembles`` and ``installing`` measure those only. None of them writes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 
-from bench import bridge, catalogue, daemon, ensembles, orchestration, scripts, system, workstation
+from bench import bridge, catalogue, daemon, ensembles, installing, orchestration, scripts, system, workstation
 from bench.figures import Report
 from bench.load import compare
 from bench.servers import put_many
@@ -31,6 +31,7 @@ def main() -> int:
         "orchestration": orchestration,
         "workstation": workstation,
         "ensembles": ensembles,
+        "installing": installing,
     }
     for name, part in parts.items():
         if sys.argv[1:] == [name]:
