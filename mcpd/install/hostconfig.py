@@ -81,6 +81,8 @@ class HostConfig:
     """URLs of the registries that may be asked, and of what else is configured to hold packages."""
     proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The proxies for ``http`` and ``https``, and in ``no`` the hosts that none leads to, as in ``no_proxy``."""
+    options: tuple[str, ...] = ()
+    """What the command has no variables for."""
 
 
 def pip_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
@@ -92,11 +94,10 @@ def uv_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None
     """The configuration of pip, as :func:`pip_config`, in the variables of uv."""
     pip, settings = _pip_and_settings(scope, home, os.environ if environ is None else environ)
     found = {name: settings[key] for key, name in _UV_VARIABLES.items() if settings.get(key)}
-    if settings.get("no-index", "").lower() in _TRUE:
-        found["UV_NO_INDEX"] = "1"
     if "UV_FIND_LINKS" in found:
         found["UV_FIND_LINKS"] = ",".join(found["UV_FIND_LINKS"].split())
-    return HostConfig(found, pip.readable, pip.locations, pip.proxies)
+    options = ("--no-index",) if settings.get("no-index", "").lower() in _TRUE else ()
+    return HostConfig(found, pip.readable, pip.locations, pip.proxies, options)
 
 
 def _pip_and_settings(scope: Scope, home: Path, environ: Mapping[str, str]) -> tuple[HostConfig, dict[str, str]]:

@@ -81,7 +81,7 @@ class UvEnvironment(PythonEnvironment):
         if command != "compile":
             env.pop("UV_CONSTRAINT", None)  # what is locked keeps to it, and what has no hash is refused
         return await self._bench.run(
-            [str(self._uv), "pip", command, _WHEELS, *arguments],
+            [str(self._uv), "pip", command, _WHEELS, *self._uv_host.options, *arguments],
             doing=doing,
             network=True,
             readable=self._uv_host.readable,

@@ -68,6 +68,16 @@ async def test_a_second_server_downloads_nothing_that_the_first_one_needed(
         assert sorted(name for name in server.asked if name.endswith(".whl")) == fetched
 
 
+async def test_a_directory_of_wheels_does_without_an_index(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    main = wheel(tmp_path / "files")
+    (tmp_path / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {main.parent}\n")
+    own_index.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    job = await world.install(entry())
+    assert job.error is None
+
+
 METADATA = "Metadata-Version: 2.1\nName: Fake-Server\nVersion: 1.0\n"
 BARE = {"name": "fake_server", "summary": "", "version": ""}
 """What mcpctl says of a package that is named on its command line."""
