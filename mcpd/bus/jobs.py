@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CHANGES: Final = {
     "server_id": ("ServerId",),
-    "state": ("State",),
+    "state": ("State", "Durations"),
     "progress": ("Progress",),
     "bytes_done": ("BytesDone",),
     "bytes_total": ("BytesTotal",),
@@ -56,6 +56,7 @@ class JobObject:
             "ServerId": Variant("s", job.server_id),
             "OwnerUid": Variant("u", job.owner_uid),
             "State": Variant("s", str(job.state)),
+            "Durations": Variant("a{sd}", {str(state): seconds for state, seconds in job.durations.items()}),
             "Progress": Variant("u", job.progress),
             "BytesDone": Variant("t", job.bytes_done),
             "BytesTotal": Variant("t", job.bytes_total),

@@ -16,12 +16,12 @@ def add_id(parser: argparse.ArgumentParser, **kwargs: Any) -> None:
 
 
 def add_consent(parser: argparse.ArgumentParser) -> None:
-    """Add ``--yes`` and ``--verbose``, which is about the plan that is consented to, to *parser*."""
+    """Add ``--yes`` and ``--verbose`` to *parser*."""
     parser.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="list each package with its version and hash, not only their number",
+        help="list each package with its version and hash, not only their number, and say how long each step took",
     )
     parser.add_argument(
         "-y",

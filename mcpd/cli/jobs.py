@@ -139,6 +139,7 @@ class _Follower:
 
     async def follow(self) -> None:
         """Return when the job has ended."""
+        durations: dict[str, float] = {}
         while (properties := await self._changes.get()) is not None:
             self.server_id = str(properties.get("ServerId") or self.server_id)
             self._show_plan(properties.get("Plan") or [])
@@ -146,6 +147,10 @@ class _Follower:
                 self.view.show(properties | {"ServerId": properties.get("ServerId") or self._about})
             if self._job is not None and properties.get("State") in {"needs-consent", "needs-config"}:
                 await self._answer(self._job, properties)
+            durations = properties.get("Durations") or durations
+        if self._answers.verbose and durations:
+            self.view.pause()
+            note("took " + ", ".join(f"{seconds:.1f} s {clean(state)}" for state, seconds in durations.items()))
 
     def _show_plan(self, plan: list[dict[str, Any]]) -> None:
         if not plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -154,6 +155,9 @@ class Job:
         """Another number whenever :attr:`needs` becomes another, even if the same is asked of the next server."""
         self.plan: list[PlanItem] = []
         self.error: McpdError | None = None
+        self.durations: dict[str, float] = {}
+        """Seconds in each state that it has left."""
+        self._entered = time.monotonic()
         self._report = report
         self._at_work = ""
         self._floor = 0
@@ -242,6 +246,7 @@ class Job:
         if state is self.state:
             return
         was_cancellable = self.cancellable
+        self._leave()
         self.state = state
         log.debug("job %d (%s): %s", self.number, self.server_id, state)
         self._changed("state", *(["cancellable"] if was_cancellable != self.cancellable else []))
@@ -337,6 +342,7 @@ class Job:
     def _finish(self, state: JobState, error: McpdError | None) -> None:
         self.error, self.needs = error, []
         self.question += 1
+        self._leave()
         self.state = state
         if state is JobState.DONE:
             self.progress = PROGRESS_DONE
@@ -350,6 +356,11 @@ class Job:
             changed.append("server_id")
         self._changed(*changed)
         self._report(JobEvent(self, "finished"))
+
+    def _leave(self) -> None:
+        now = time.monotonic()
+        self.durations[self.state] = self.durations.get(self.state, 0.0) + now - self._entered
+        self._entered = now
 
     def _changed(self, *names: str) -> None:
         self._report(JobEvent(self, "changed", frozenset(names)))

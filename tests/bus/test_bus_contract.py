@@ -62,7 +62,7 @@ PROPERTIES = {
     SERVER: {property_name(key) for key in KEYS},
     JOB: {
         "Id", "Kind", "ServerId", "OwnerUid", "State", "Progress", "BytesDone", "BytesTotal", "Cancellable", "Needs",
-        "Plan", "Error", "Message", "Detail",
+        "Plan", "Error", "Message", "Detail", "Durations",
     },
     SESSION: {"ServerId", "Pid", "Unit", "OwnerUid", "State"},
 }  # fmt: skip

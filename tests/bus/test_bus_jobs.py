@@ -83,6 +83,17 @@ async def test_a_job_that_is_done_has_no_error(core: Core, client: Client) -> No
     assert [after[name] for name in ("State", "Error", "Message", "Detail")] == ["done", "", "", ""]
 
 
+async def test_a_job_tells_how_long_it_was_in_each_state(core: Core, client: Client) -> None:
+    work = Work(core)
+    assert "done" not in (await client.job(work.path).properties())["Durations"]
+    work.go_on.set()
+    await work.job.wait()
+    durations = (await client.job(work.path).properties())["Durations"]
+    assert durations
+    assert all(seconds >= 0 for seconds in durations.values())
+    assert "done" not in durations
+
+
 async def test_changes_of_a_job_are_collected_but_not_its_states(core: Core, client: Client) -> None:
     async with client.signals(interface=PROPERTIES) as signals:
         work = Work(core)

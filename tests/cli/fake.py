@@ -49,6 +49,7 @@ class Job:
             "State": "queued",
             "Progress": wire.Variant("u", 101),
             "Plan": wire.Variant("aa{sv}", []),
+            "Durations": wire.Variant("a{sd}", {}),
             "Needs": wire.Variant("aa{sv}", []),
         }
 
@@ -59,12 +60,15 @@ class Job:
         needs: list[dict[str, Any]] | None = None,
         plan: list[dict[str, Any]] | None = None,
         progress: int = 101,
+        durations: dict[str, float] | None = None,
     ) -> None:
         changed = {
             "State": state,
             "Progress": wire.Variant("u", progress),
             "Needs": wire.Variant("aa{sv}", needs or []),
         }
+        if durations is not None:
+            changed["Durations"] = wire.Variant("a{sd}", durations)
         if plan is not None:
             changed["Plan"] = wire.Variant("aa{sv}", plan)
         self.properties.update(changed)

@@ -91,6 +91,18 @@ async def test_a_plan_is_a_screenful_unless_all_packages_are_asked_for(
         assert as_json["plan"] == [*PLAN, *packages]
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+async def test_verbose_says_how_long_each_step_took(mcpctl: Mcpctl, mcpd: FakeMcpd, *, verbose: bool) -> None:
+    def done(job: Job) -> None:
+        job.enter("building", durations={"planning": 0.25, "fetching": 1.75})
+        job.enter("activating", durations={"planning": 0.25, "fetching": 1.75, "building": 2.0})
+        job.end()
+
+    mcpd.on_job = done
+    lines = (await mcpctl("install", "calculator", *(["--verbose"] if verbose else []))).err.splitlines()
+    assert ("took 0.2 s planning, 1.8 s fetching, 2.0 s building" in lines) is verbose
+
+
 async def test_a_plan_names_the_file_that_was_given(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     bundle = tmp_path / "weather.mcpb"
     bundle.write_bytes(b"PK")
