@@ -55,12 +55,12 @@ class Mirror:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._certificate = directory / "mirror.pem"
-        key = directory / "mirror.key"
-        for file, content in zip((key, self._certificate), _key_and_certificate(), strict=True):
+        self._authority = directory / "authority.pem"
+        chain = directory / "mirror.pem"
+        for file, content in zip((self._authority, chain), _authority_and_mirror(), strict=True):
             file.write_bytes(content)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(self._certificate, key)
+        tls.load_cert_chain(chain)
         self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever)
         self.url = f"https://127.0.0.1:{self._server.server_address[1]}"
@@ -81,11 +81,11 @@ class Mirror:
         return {
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_INDEX_URL": f"{self.url}/pypi/simple",
-            "PIP_CERT": str(self._certificate),
+            "PIP_CERT": str(self._authority),
             "UV_DEFAULT_INDEX": f"{self.url}/pypi/simple",
-            "SSL_CERT_FILE": str(self._certificate),
+            "SSL_CERT_FILE": str(self._authority),
             "NPM_CONFIG_REGISTRY": f"{self.url}/npm/",
-            "NODE_EXTRA_CA_CERTS": str(self._certificate),
+            "NODE_EXTRA_CA_CERTS": str(self._authority),
         }
 
     def document(self, path: str, accept: str) -> tuple[int, str, bytes]:
@@ -108,22 +108,31 @@ def _is_file(path: str) -> bool:
     return path.startswith("/files/") or path.endswith(".tgz")
 
 
-def _key_and_certificate() -> tuple[bytes, bytes]:
-    """Make a key and a certificate for the loopback, both in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mirror")])
+def _authority_and_mirror() -> tuple[bytes, bytes]:
+    """Make the certificate of an authority, and one from it for the loopback with its key, all in PEM."""
+    authority, mirror = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "authority")])
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "mirror")])
     now = dt.datetime.now(dt.UTC)
-    made = (
+    begun = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        .issuer_name(issuer)
         .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
     )
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return private, made.public_bytes(Encoding.PEM)
+    root = (
+        begun.subject_name(issuer)
+        .public_key(authority.public_key())
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(authority, hashes.SHA256())
+    )
+    leaf = (
+        begun.subject_name(subject)
+        .public_key(mirror.public_key())
+        .serial_number(x509.random_serial_number())
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    key = mirror.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return root.public_bytes(Encoding.PEM), key + leaf.public_bytes(Encoding.PEM)

@@ -39,6 +39,7 @@ VENV: Final = ".venv"
 PACKAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?", re.ASCII)
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
 WHEEL: Final = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(?:-[A-Za-z0-9_.]+){3,4}\.whl", re.ASCII)
+BYTECODE: Final = Path(__file__).with_name("bytecode.py")
 WHEELS_ONLY: Final = Path(__file__).with_name("wheels_only.py")
 MAX_WHEEL: Final = 512 * 1024 * 1024
 """Bytes of a wheel that is built here."""
@@ -53,11 +54,6 @@ _STEADY: Final = {
     "PIP_PROGRESS_BAR": "off",
 }
 """Settings of pip that a configuration file must not turn around."""
-_COMPILE: Final = """
-import compileall, py_compile, sys
-mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-compileall.compile_dir(sys.argv[1], quiet=2, workers=0, invalidation_mode=mode)
-"""
 _OFFLINE: Final = {"PIP_CONFIG_FILE": "/dev/null"}
 
 
@@ -150,8 +146,13 @@ class PythonEnvironment:
 
         The interpreter starts without the environment's packages, which could run code of theirs.
         """
+        cache = self._bench.cache / "python"
         await self._bench.run(
-            [SYSTEM_PYTHON, "-I", "-S", "-c", _COMPILE, str(self.directory / "lib")], doing=doing, network=False
+            [SYSTEM_PYTHON, "-I", "-S", str(BYTECODE), str(self.directory / "lib"), str(cache)],
+            doing=doing,
+            network=False,
+            readable=(BYTECODE,),
+            cache=cache.name,
         )
 
     async def build_wheel(self, source: Path, requirements: Path, workspace: Path) -> LockedFile:

@@ -44,7 +44,7 @@ SCRATCH: Final = ".mcpd-build"
 """Directory in a generation for what is only needed while it is built; gone before activation."""
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 CACHE: Final = "packages"
-"""Directory in the scope's cache with what pip, npm and uv have fetched, in the form of each."""
+"""Directory in the scope's cache with what pip, npm and uv have fetched, in the form of each, and byte code."""
 MAX_CACHE: Final = 1024**3
 """Bytes of it. What is more is too old as well, mostly, so all of it goes before the next installation."""
 PROGRAMS: Final = "/usr/bin:/usr/local/bin:/bin"
@@ -87,7 +87,7 @@ class Workbench:
         """Make the scratch directories."""
         for name in ("home", "tmp", "cwd"):
             (self.scratch / name).mkdir(parents=True)
-        for name in ("pip", "npm", "uv"):
+        for name in ("pip", "npm", "uv", "python"):
             make_private(self.cache / name)
 
     def clean(self) -> None:

@@ -68,6 +68,23 @@ async def test_a_second_server_downloads_nothing_that_the_first_one_needed(
         assert sorted(name for name in server.asked if name.endswith(".whl")) == fetched
 
 
+async def test_byte_code_is_compiled_once_and_never_compared_with_its_source(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    own_index.setenv(
+        "PIP_INDEX_URL", index(tmp_path, wheel(tmp_path / "files", extra={"fake_server/broken.py": "def"}))
+    )
+    found = []
+    for server_id in ("org.test.first", "org.test.second"):
+        assert (await world.install({**entry(), "id": server_id})).error is None
+        (package,) = world.store.get(server_id).generation.glob(".venv/lib/python3*/site-packages/fake_server")
+        found.append({path.name: path.read_bytes() for path in (package / "__pycache__").iterdir()})
+    first, second = found
+    assert {name.partition(".")[0] for name in first} == {"__init__", "__main__"}
+    assert second == first
+    assert {int.from_bytes(code[4:8], "little") for code in first.values()} == {1}  # PEP 552: hash-based, unchecked
+
+
 async def test_a_directory_of_wheels_does_without_an_index(
     world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
 ) -> None:

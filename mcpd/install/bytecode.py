@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Compile the Python files below a directory, or take what is known of them: ``bytecode.py DIRECTORY CACHE``.
+
+Runs in the sandbox, without a network. Byte code depends on its source and on Python alone, so the cache is named by
+the SHA-256 of the source; where the source lies is put right at the import. Python uses the files without a look at the
+source, which never changes.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import py_compile
+import shutil
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+MODE = py_compile.PycInvalidationMode.UNCHECKED_HASH
+CHUNK = 32
+"""Files that a process takes at once."""
+
+
+def main(directory: str, cache: str) -> None:
+    """Compile everything in *directory*; a file that Python does not understand is left alone."""
+    known = Path(cache, sys.implementation.cache_tag or "")
+    known.mkdir(exist_ok=True)
+    sources = [Path(place, name) for place, _, names in os.walk(directory) for name in names if name.endswith(".py")]
+    with ProcessPoolExecutor() as pool:
+        for _ in pool.map(partial(provide, known), sources, chunksize=CHUNK):
+            pass
+
+
+def provide(known: Path, source: Path) -> None:
+    """Put the byte code of *source* where Python looks for it."""
+    cached = known / hashlib.sha256(source.read_bytes()).hexdigest()
+    target = Path(importlib.util.cache_from_source(str(source)))
+    target.parent.mkdir(exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(cached, target)
+        return
+    with contextlib.suppress(py_compile.PyCompileError, ValueError, RecursionError):
+        py_compile.compile(str(source), str(target), source.name, doraise=True, invalidation_mode=MODE)
+        part = cached.with_name(f"{cached.name}.{os.getpid()}")
+        shutil.copyfile(target, part)
+        part.rename(cached)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
