@@ -220,6 +220,7 @@ def _document(server_id: str, script: Script | None, definition: Definition, fil
             "kind": script.kind if script is not None else "",
             "sha256": file.sha256,
             "editable": script is not None and not script.is_content,
+            "narrowed": bool(definition.said.policy),
             "entry": definition.raw,
             "contents": [str(directory) for directory in file.contents],
         },

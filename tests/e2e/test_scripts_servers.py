@@ -324,6 +324,14 @@ def test_the_map_renames_hides_and_prefills_tools_of_a_script(rig: ScriptRig) ->
         }  # fmt: skip
 
 
+def test_the_name_of_a_server_calls_its_main_unless_the_map_narrows_it(rig: ScriptRig) -> None:
+    rig.put("shout.py", "def main(text: str) -> str:\n    return text.upper()\n")
+    assert text_of(rig.client("shout").call("shout", text="hello")) == "HELLO"
+    rig.enter(shout={"disallowed_tools": ["main"]})
+    eventually(lambda: rig.client("shout").tools() == {}, "main is taken away")
+    assert text_of(rig.client("shout").call("shout", text="hello")) == "Unknown tool: shout"
+
+
 def test_T4_3_T11_1_what_is_not_said_is_found_and_what_is_said_stands(rig: ScriptRig) -> None:
     rig.put("said.py", HELLO)
     assert set(rig.tools("said")) == {"greet"}

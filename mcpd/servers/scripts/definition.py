@@ -33,6 +33,8 @@ class _Script(Document):
     sha256: Text = ""
     editable: bool = False
     """Whether it is a file of a directory of scripts, which may have been edited since mcpd has looked at it."""
+    narrowed: bool = False
+    """Whether entries of the map change what clients get of it."""
     entry: Annotated[dict[str, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
     contents: list[str] = Field(default_factory=list)
 
@@ -71,6 +73,8 @@ class Definition:
     """SHA-256 of the script, in hexadecimal digits; empty if there is none."""
     managed: bool = False
     """Whether mcpd runs it, as far as can be told: it gave the manifest."""
+    narrowed: bool = False
+    """Whether entries of the map change what clients get of it."""
 
     def limits(self) -> Limits:
         """What a call may take."""
@@ -117,6 +121,7 @@ def read(path: Path) -> Definition:
         contents=tuple(map(Path, script.contents)),
         digest=digest,
         managed=True,
+        narrowed=script.narrowed,
     )
 
 

@@ -105,10 +105,16 @@ class Tools:
         """What ``tools/list`` says."""
 
     def get(self, name: str) -> Offered | None:
-        """The tool *name*; the id of the server also names the tool that is named like it."""
+        """The tool *name*; the id of the server also names the tool that is named like it, or else its ``main``.
+
+        The latter not where the map changes what clients get: its rules for ``main`` hold for that name alone.
+        """
         found = self._offered.get(name)
-        if found is None and name == self._definition.id:
-            return self._offered.get(tool_name(name))
+        definition = self._definition
+        if found is None and name == definition.id:
+            found = self._offered.get(tool_name(name))
+            if found is None and definition.kind == "python" and not definition.narrowed:
+                return self._offered.get(MAIN)
         return found
 
     def of_path(self, path: str) -> Offered | None:

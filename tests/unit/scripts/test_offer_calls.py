@@ -167,6 +167,34 @@ async def test_V23_a_tool_named_like_its_server_runs_main(tmp_path: Path, source
     assert job.context["server_name"] == "thing"
 
 
+async def test_the_name_of_the_server_calls_main(tmp_path: Path) -> None:
+    source = "def main(text: str) -> str:\n    return text.upper()\n\ndef other() -> str:\n    return 'other'\n"
+    served = facility(define(tmp_path, source))
+    assert await names(served) == ["main", "other"]
+    assert text(await call(served, "thing", text="a")) == "A"
+    assert text(await call(served, "main", text="a")) == "A"
+
+
+@pytest.mark.parametrize(
+    ("source", "suffix"),
+    [
+        ("def other(): pass", ".py"),
+        ("__all__ = ['other']\ndef main(): pass\ndef other(): pass", ".py"),
+        ("# @cmd Does it\nmain() { :; }\n", ".sh"),
+    ],
+)
+async def test_the_name_of_the_server_calls_nothing_that_is_not_offered(
+    tmp_path: Path, source: str, suffix: str
+) -> None:
+    found = await call(facility(define(tmp_path, source, suffix=suffix)), "thing")
+    assert (found["isError"], text(found)) == (True, "Unknown tool: thing")
+
+
+async def test_the_name_of_the_server_does_not_get_around_the_map(tmp_path: Path) -> None:
+    defined = replace(define(tmp_path, "def main(): pass"), narrowed=True)
+    assert text(await call(facility(defined), "thing")) == "Unknown tool: thing"
+
+
 FLAG = {"type": "boolean"}
 PROPERTIES = {"file": {}, "n": {}, "all": FLAG, "quiet": FLAG, "tags": {"type": "array"}, "deep": {}, "none": {}}
 GIVEN = {"deep": {"a": [1]}, "tags": ["x", "-y"], "all": True, "quiet": False, "n": 5, "file": "a b", "none": None,

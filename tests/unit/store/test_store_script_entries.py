@@ -38,7 +38,7 @@ def test_an_entry_tells_how_a_script_is_run(paths: Paths, user: Store) -> None:
     assert manifest is not None
     assert (manifest.summary, manifest.permissions, manifest.env) == ("Mine", ["network"], {"MODE": "fast"})
     assert (manifest.runtime.call_timeout, manifest.runtime.sharing) == (65, "session")
-    assert said(server)["entry"] == entry
+    assert (said(server)["entry"], said(server)["narrowed"]) == (entry, True)
     assert not server.configured
     user.set_secret("x", "TOKEN", "hush")
     assert user.get("x").configured

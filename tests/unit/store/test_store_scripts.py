@@ -40,6 +40,7 @@ def test_a_script_is_a_server(paths: Paths, user: Store) -> None:
         "kind": "python",
         "sha256": contents.content_id(HELLO.encode()),
         "editable": True,
+        "narrowed": False,
         "entry": {},
         "contents": [str(each) for each in paths.contents(Scope.USER)],
     }
