@@ -345,6 +345,36 @@ def test_T4_3_T11_1_what_is_not_said_is_found_and_what_is_said_stands(rig: Scrip
     assert rig.tools("said") == {}
 
 
+def test_what_was_said_last_is_a_resource(rig: ScriptRig) -> None:
+    rig.put("echo.py", (REPOSITORY / "data/share/scripts/echo.py").read_text())
+    rig.enter(echo={
+        "description": "Echo server - returns input as output",
+        "tools": {
+            "echo": {
+                "description": "Echo the provided input",
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {"message": {"type": "string", "description": "The message to echo"}},
+                    "required": ["message"],
+                },
+            }
+        },
+        "resources": {
+            "last-echo": {
+                "uri": "echo://last",
+                "name": "Last Echo",
+                "description": "The last echoed message",
+                "mimeType": "text/plain",
+            }
+        },
+        "prompts": {},
+    })  # fmt: skip
+    eventually(lambda: rig.client("echo").result("resources/list")["resources"], "the resource is listed")
+    assert rig.value("echo", "echo", message="Žluťoučký kůň") == "Žluťoučký kůň"
+    (content,) = rig.client("echo").result("resources/read", uri="echo://last")["contents"]
+    assert content == {"uri": "echo://last", "mimeType": "text/plain", "text": "Žluťoučký kůň"}
+
+
 def test_T13_8_a_redirect_is_a_link_and_a_resource_of_another_server_needs_a_permission(rig: ScriptRig) -> None:
     rig.put("asked.py", HELLO)
     rig.put("asking.py", (

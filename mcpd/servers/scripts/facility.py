@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -16,7 +18,7 @@ from mcpd.servers.scripts import running
 from mcpd.servers.scripts.checking import Checks
 from mcpd.servers.scripts.offer import Tools
 from mcpd.servers.scripts.prompts import MOST_COMPLETIONS, Prompts
-from mcpd.servers.scripts.resources import Reader, Resources
+from mcpd.servers.scripts.resources import LastResult, Reader, Resources
 from mcpd.servers.scripts.transforms import generated
 from mcpd.servers.timing import in_one_line
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 PROBLEMS: Final = "org.mcpd/problems"
 """In ``_meta`` of a list: texts that say what is wrong with the server."""
+LAST: Final = ".last-result.json"
+"""The file with the result of the last call, in the server's home."""
 MOST_PROBLEMS: Final = 100
 LONGEST_PROBLEM: Final = 1000
 """Characters."""
@@ -55,10 +59,13 @@ M = TypeVar("M", bound=_Offer)
 class Facility:
     """The server *definition*, whose functions are run by *runs*, and which calls other servers with *other*.
 
-    Lists come in pages of *size*. Transforms run once, when what they make is first needed.
+    Lists come in pages of *size*. Transforms run once, when what they make is first needed. The last result is kept in
+    *home*, the server's own unless another one is given.
     """
 
-    def __init__(self, definition: Definition, runs: Runs, other: Other, size: int = PAGE) -> None:
+    def __init__(
+        self, definition: Definition, runs: Runs, other: Other, size: int = PAGE, home: Path | None = None
+    ) -> None:
         self.definition = definition
         self._runs = runs
         self._server = running.Server(definition, runs, Checks(definition.limits().seconds))
@@ -66,6 +73,7 @@ class Facility:
         self._size = size
         self._room = asyncio.Semaphore(MOST_CALLS)
         self._running: set[asyncio.Future[Any]] = set()
+        self._last = LastResult(definition, (home or Path(os.environ.get("HOME") or "/")) / LAST)
         self._tools = _Once(partial(self._make, "tools", Tools))
         self._resources = _Once(partial(self._make, "resources", Resources))
         self._prompts = _Once(partial(self._make, "prompts", Prompts))
@@ -97,9 +105,19 @@ class Facility:
             if self._raises:
                 raise
             return running.failed(error.message)
-        if found["isError"] and self._raises:
+        if not found["isError"]:
+            await self._keep(found)
+        elif self._raises:
             raise McpdError(running.text_of(found))
         return found
+
+    async def _keep(self, result: dict[str, Any]) -> None:
+        if not self._last.is_kept:
+            return
+        try:
+            await asyncio.to_thread(self._last.keep, result)
+        except McpdError as error:
+            log.warning("the result is not kept for resources: %s", in_one_line(error.message))
 
     @property
     def _raises(self) -> bool:
@@ -107,7 +125,7 @@ class Facility:
 
     async def read_resource(self, uri: str, hops: int) -> dict[str, Any]:
         """The result of ``resources/read``; raises what :meth:`~mcpd.servers.scripts.resources.Reader.read` raises."""
-        reader = Reader(self._server, (await self._resources()).made, self._made_tools, self._other)
+        reader = Reader(self._server, (await self._resources()).made, self._made_tools, self._other, self._last)
         return {"contents": await self._apart(partial(reader.read, uri, hops))}
 
     async def _made_tools(self) -> Tools:

@@ -13,16 +13,19 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import Field
 
-from mcpd.errors import InvalidManifest, LimitExceeded, McpdError, NotFound
-from mcpd.model import check_id
+from mcpd.errors import InvalidManifest, LimitExceeded, McpdError, NotFound, from_oserror
+from mcpd.model import load_json
 from mcpd.model.mcps import ResourceEntry
 from mcpd.servers.scripts import running
 from mcpd.servers.scripts.schemas import from_texts
 from mcpd.servers.scripts.transforms import MOST_OFFERED, left_out
 from mcpd.store import contents
+from mcpd.store.files import read_file, write_atomic
+from mcpd.store.resources import last_result, source_fault, uri_fault, variable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
+    from pathlib import Path
     from urllib.parse import SplitResult
 
     from mcpd.servers.scripts.definition import Definition
@@ -34,9 +37,6 @@ if TYPE_CHECKING:
 MAX_RESOURCE: Final = contents.MAX_CONTENT
 """Bytes of a resource."""
 MOST_REDIRECTS: Final = 5
-_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
-"""What RFC 3986 allows in a URI."""
-_LONGEST_URI: Final = 8192
 _TEXTUAL: Final = re.compile(
     r"text/.*|application/(?:json|xml|yaml|toml|javascript|ecmascript|sql|graphql|x-sh|x-yaml|.*\+(?:json|xml|yaml))"
     r"|image/svg\+xml",
@@ -102,9 +102,8 @@ class Resources:
             self.problems.append(error.message)
             return
         item = item.model_copy(update={"uri": item.uri or item.source, "name": item.name or item.uri or item.source})
-        fault = "" if is_uri(item.uri) else f"{item.uri[:100]!a} is no URI (RFC 3986)"
         source = item.source or item.uri
-        fault = fault or self._unreadable(source)
+        fault = uri_fault(item.uri) or source_fault(source, self._definition.id, self._definition.entry)
         if not fault and item.uri in self._offered:
             fault = f"another resource has the URI {item.uri}"
         if fault:
@@ -112,50 +111,59 @@ class Resources:
             return
         self._offered[item.uri] = Resource(item, urlsplit(source))
 
-    def _unreadable(self, source: str) -> str:
-        """Why *source* cannot be read, as far as that can be known before it is."""
-        try:
-            parts = urlsplit(source)
-        except ValueError:
-            return f"{source[:100]!a} is no URI (RFC 3986)"
-        if parts.scheme == "cid":
-            return "" if contents.is_content_id(source) else f"{source[:100]!a} is no content id"
-        if parts.scheme == "variable":
-            name = variable(source)
-            return "" if name in self._definition.entry.variables else f"the entry has no variable {name[:100]!a}"
-        if parts.scheme == "server":
-            try:
-                check_id(parts.netloc)
-            except InvalidManifest as error:
-                return f"{source[:100]!a}: {error.message}"
-            return "" if is_uri(source) else f"{source[:100]!a} is no URI (RFC 3986)"
-        return (
-            f'{source[:100]!a} is nothing that can be read; give the resource a "source": cid://CONTENT, '
-            "server://SERVER/TOOL?ARGUMENT=VALUE or variable://NAME"
+
+class LastResult:
+    """The result of the last call that succeeded, in a file: each of a server's processes may be asked for it."""
+
+    def __init__(self, definition: Definition, path: Path) -> None:
+        self._id = definition.id
+        self._path = path
+        source = last_result(definition.id)
+        self.is_kept = bool(definition.entry.resources_transform_cid) or any(
+            source == (each.source or each.uri) for each in _static(definition)
         )
+        """Whether some resource may be it."""
+
+    def keep(self, result: dict[str, Any]) -> None:
+        """Write *result*, of ``tools/call``. Raises :class:`~mcpd.errors.McpdError`."""
+        kept = {"content": result["content"], "structured": "structuredContent" in result}
+        write_atomic(self._path, json.dumps(kept).encode(), 0o600)
+
+    def read(self, item: ResourceItem) -> list[dict[str, Any]]:
+        """The contents of the resource *item*. Raises :class:`~mcpd.errors.McpdError`."""
+        try:
+            kept = load_json(read_file(self._path, 2 * MAX_RESOURCE), f"resource {item.uri}: {self._path}")
+        except FileNotFoundError:
+            raise NotFound(f"resource {item.uri}: no tool of {self._id} has given a result yet") from None
+        except OSError as error:
+            raise from_oserror(error, f"resource {item.uri}: reading {self._path}") from error
+        if not isinstance(kept, dict):
+            raise InvalidManifest(f"resource {item.uri}: {self._path} is not what was written there")
+        return _of_blocks(item, kept.get("content"), structured=bool(kept.get("structured")))
 
 
-def is_uri(text: str) -> bool:
-    """Whether *text* is a URI by RFC 3986 (T6.6)."""
-    return len(text) <= _LONGEST_URI and _URI.fullmatch(text) is not None
-
-
-def variable(source: str) -> str:
-    """The name in ``variable://NAME``. It is taken as it is written, as hosts of URIs are not: capitals count."""
-    return unquote(source.partition("://")[2])
+def _static(definition: Definition) -> Iterable[ResourceEntry]:
+    static = definition.entry.resources
+    return static.values() if isinstance(static, dict) else ()
 
 
 class Reader:
     """Reads the *resources* of *server*, of its own *tools* as well, and of those of others, called with *other*."""
 
     def __init__(
-        self, server: running.Server, resources: Resources, tools: Callable[[], Awaitable[Tools]], other: Other
+        self,
+        server: running.Server,
+        resources: Resources,
+        tools: Callable[[], Awaitable[Tools]],
+        other: Other,
+        last: LastResult,
     ) -> None:
         self._server = server
         self._definition = server.definition
         self._resources = resources
         self._tools = tools
         self._other = other
+        self._last = last
 
     async def read(self, uri: str, hops: int = 0) -> list[dict[str, Any]]:
         """The contents of the resource *uri*, for a request that came through *hops* servers.
@@ -191,6 +199,8 @@ class Reader:
                 contents.read, item.source or item.uri, self._definition.contents, MAX_RESOURCE
             )
             return [of_bytes(data, item.mime_type)]
+        if source.scheme not in {"variable", "server"}:
+            return await asyncio.to_thread(self._last.read, item)
         if source.scheme == "variable":
             return [_of_value(self._definition.entry.variables[variable(item.source or item.uri)], item.mime_type)]
         if source.netloc == self._definition.id:

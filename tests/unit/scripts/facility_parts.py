@@ -122,8 +122,15 @@ MADE: list[Facility] = []
 """Those that the test which runs has made, and which are closed behind it."""
 
 
-def facility(defined: Definition, *, size: int = 100, runs: Inline | None = None, other: Any = nobody) -> Facility:
-    made = Facility(defined, runs or Inline(defined.source), other, size)
+def facility(
+    defined: Definition,
+    *,
+    size: int = 100,
+    runs: Inline | None = None,
+    other: Any = nobody,
+    home: Path | None = None,
+) -> Facility:
+    made = Facility(defined, runs or Inline(defined.source), other, size, home)
     MADE.append(made)
     return made
 

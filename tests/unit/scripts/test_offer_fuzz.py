@@ -17,8 +17,9 @@ from mcpd.errors import InvalidArgument
 from mcpd.servers.scripts.checking import Checks
 from mcpd.servers.scripts.offer import Tools
 from mcpd.servers.scripts.prompts import Prompts
-from mcpd.servers.scripts.resources import Resources, is_uri
+from mcpd.servers.scripts.resources import Resources
 from mcpd.servers.scripts.running import Server
+from mcpd.store.resources import is_uri
 
 if TYPE_CHECKING:
     from mcpd.servers.scripts.definition import Definition

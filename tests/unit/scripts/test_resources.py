@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidArgument, LimitExceeded, McpdError, NotFound
 from mcpd.servers.scripts.calls import Outcome, PythonJob
-from mcpd.servers.scripts.facility import PROBLEMS
-from mcpd.servers.scripts.resources import MAX_RESOURCE, MOST_REDIRECTS, is_uri, of_bytes
+from mcpd.servers.scripts.facility import LAST, PROBLEMS
+from mcpd.servers.scripts.resources import MAX_RESOURCE, MOST_REDIRECTS, of_bytes
 from mcpd.store.contents import content_id_256t
+from mcpd.store.resources import is_uri
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +106,56 @@ async def test_T6_6_what_is_no_uri_or_cannot_be_read_is_not_listed(
     (problem,) = found["_meta"][PROBLEMS]
     assert problem.startswith("resource bad: ")
     assert says in problem
+
+
+async def test_a_resource_is_the_result_of_the_last_call_that_succeeded(tmp_path: Path) -> None:
+    static = {
+        "last": {"uri": "thing://last", "mimeType": "text/plain"},
+        "again": {"uri": "note://again", "source": "thing://last"},
+    }
+    defined = define(tmp_path, SCRIPT, resources=static)
+    # Two processes of one server.
+    asked, called = facility(defined, home=tmp_path), facility(defined, home=tmp_path)
+    assert [each["uri"] for each in (await asked.list_resources(None))["resources"]] == ["thing://last", "note://again"]
+    with pytest.raises(NotFound, match="resource thing://last: no tool of thing has given a result yet"):
+        await asked.read_resource("thing://last", 0)
+    await called.call_tool("tags", {"names": ["ž", "b"]}, None)
+    await called.call_tool("fail", {}, None)
+    assert await read(asked, "thing://last") == {"mimeType": "text/plain", "text": "ž,b"}
+    await called.call_tool("add", {"a": 1}, None)
+    assert (await read(asked, "note://again"))["text"] == "3"
+
+
+async def test_a_result_is_kept_only_where_a_resource_may_be_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    served = facility(define(tmp_path, SCRIPT, resources={"v": {"uri": "server://thing/add?a=1"}}), home=home)
+    await served.call_tool("add", {"a": 1}, None)
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize("kept", ["[]", "{", '{"content": [{"type": "text"}]}'])
+async def test_a_kept_result_that_a_script_has_spoilt_is_an_error(tmp_path: Path, kept: str) -> None:
+    served = facility(define(tmp_path, SCRIPT, resources={"last": {"uri": "thing://last"}}), home=tmp_path)
+    (tmp_path / LAST).write_text(kept)
+    with pytest.raises(McpdError, match=r"^resource thing://last: "):
+        await served.read_resource("thing://last", 0)
+
+
+async def test_a_result_that_cannot_be_kept_is_given_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    defined = define(tmp_path, SCRIPT, resources={"last": {"uri": "thing://last"}})
+    found = await facility(defined, home=tmp_path / "gone").call_tool("add", {"a": 1}, None)
+    assert found["isError"] is False
+    assert "the result is not kept for resources: " in caplog.text
+
+
+async def test_the_last_result_is_not_shown_to_other_users(tmp_path: Path) -> None:
+    served = serve(tmp_path, {"last": {"uri": "thing://last"}}, runtime={"runAs": "system"})
+    assert (await served.list_resources(None))["resources"] == []
+    (problem,) = await problems(served)
+    assert problem.startswith("resource last: 'thing://last' would show each user what others have called")
 
 
 @given(st.text(max_size=30))
