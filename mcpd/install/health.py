@@ -2,7 +2,7 @@
 """Start a fresh server, as its clients will, and see that it lists its tools.
 
 A second process, beside the first, is asked for the newer protocol era: a server that speaks both keeps to the one it
-is first asked in, so one process cannot tell.
+is first asked in, so one process cannot tell. Where two cannot be started at once, they are one after the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
-from mcpd.errors import NotFound, Unhealthy
+from mcpd.errors import McpdError, NotFound, Unhealthy
 from mcpd.install.wire import Refused, Wire, WireFault
 from mcpd.model import check_json
 from mcpd.runtime.sessions import Owner
@@ -81,26 +81,36 @@ class HealthCheck:
         Raises :class:`~mcpd.errors.Unhealthy` with the end of the server's stderr, and what
         :meth:`mcpd.runtime.sessions.Sessions.spawn` raises.
         """
-        modern = asyncio.create_task(self._modern_era(list_tools=False))
+        probe = asyncio.create_task(self._ask_modern(list_tools=False))
         try:
             try:
                 handshake, tools = await self._handshake_era()
             except Unhealthy as error:
-                if not isinstance(error.__cause__, WireFault):
+                if not _has_ended(error):
                     raise
                 # Perhaps it bears no other process beside it, as one that locks a file or listens on a fixed port.
-                await modern
+                await asyncio.wait([probe])
                 handshake, tools = await self._handshake_era()
-            return Health(tools, Protocol(handshake, modern=await modern is not None))
+            return Health(tools, Protocol(handshake, modern=await self._is_modern(probe)))
         except Refused as refusal:
             # Perhaps it knows no other era than the modern one.
+            await asyncio.wait([probe])
             found = await self._modern_era(list_tools=True)
             if found is None:
                 raise Unhealthy(f"{self._server_id} refused to initialise: {refusal}") from refusal
             return Health(found, Protocol("", modern=True))
         finally:
-            modern.cancel()
-            await asyncio.gather(modern, return_exceptions=True)
+            probe.cancel()
+            await asyncio.gather(probe, return_exceptions=True)
+
+    async def _is_modern(self, probe: asyncio.Task[list[dict[str, Any]] | None]) -> bool:
+        """Return whether *probe* met a server of the modern era; if it could not run beside the other, ask again."""
+        try:
+            return await probe is not None
+        except McpdError as error:
+            if isinstance(error, Unhealthy) and not _has_ended(error):
+                return False
+        return await self._modern_era(list_tools=False) is not None
 
     async def _handshake_era(self) -> tuple[str, list[dict[str, Any]]]:
         """The revision and the tools of a server that is initialised; :class:`Refused` if it will not be."""
@@ -118,7 +128,18 @@ class HealthCheck:
         raise refused
 
     async def _modern_era(self, *, list_tools: bool) -> list[dict[str, Any]] | None:
-        """The tools (if they are to be listed) of a server of the modern era, None for any other."""
+        """As :meth:`_ask_modern`, None also for a server that does not work so."""
+        try:
+            return await self._ask_modern(list_tools=list_tools)
+        except Unhealthy as error:
+            log.debug("%s does not speak the modern era: %s", self._server_id, error)
+            return None
+
+    async def _ask_modern(self, *, list_tools: bool) -> list[dict[str, Any]] | None:
+        """The tools (if they are to be listed) of a server of the modern era, None for one that refuses.
+
+        Raises :class:`~mcpd.errors.Unhealthy`.
+        """
         meta = {
             "_meta": {
                 "io.modelcontextprotocol/protocolVersion": MODERN,
@@ -133,7 +154,7 @@ class HealthCheck:
                 if not isinstance(versions, list) or MODERN not in versions:
                     return None
                 return await _list_tools(wire, answer, meta) if list_tools else []
-        except (Refused, Unhealthy) as error:
+        except Refused as error:
             log.debug("%s does not speak the modern era: %s", self._server_id, error)
             return None
 
@@ -162,6 +183,11 @@ class HealthCheck:
             return await self._sessions.stop(session.number)
         except NotFound:
             return await session.wait()
+
+
+def _has_ended(error: Unhealthy) -> bool:
+    """Return whether the server of *error* spoke no JSON-RPC or ended, rather than being silent."""
+    return isinstance(error.__cause__, WireFault)
 
 
 async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str, Any]) -> list[dict[str, Any]]:

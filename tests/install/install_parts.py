@@ -27,7 +27,7 @@ from mcpd.paths import Paths, Scope, from_environment
 from mcpd.runtime.launchers import Launchers
 from mcpd.runtime.plain import PlainLauncher
 from mcpd.runtime.sessions import Sessions
-from mcpd.settings import InstallSettings, Settings
+from mcpd.settings import InstallSettings, RuntimeSettings, Settings
 from mcpd.store import Store
 from mcpd.trust.keys import Keys
 
@@ -47,6 +47,12 @@ def send(message):
 
 def tool(name):
     return {"name": name, "inputSchema": {"type": "object"}}
+
+
+def meet(mine, other):
+    open(os.environ["HOME"] + "/" + mine, "w").close()
+    while not os.path.exists(os.environ["HOME"] + "/" + other):
+        time.sleep(0.01)
 
 
 def main():
@@ -71,10 +77,15 @@ def main():
         method, params = message.get("method"), message.get("params", {})
         if "id" not in message or MODE == "silent":
             continue
+        if MODE == "dual-busy" and method == "initialize":
+            meet("working", "refused")
+        if MODE == "dual-busy" and method == "server/discover" and not os.path.exists(os.environ["HOME"] + "/refused"):
+            meet("refused", "working")
+            sys.exit("another one works")
         modern = "io.modelcontextprotocol/protocolVersion" in params.get("_meta", {})
         if method == "initialize" and MODE != "modern-only":
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "x"}}
-        elif method == "server/discover" and MODE in ("dual", "modern-only"):
+        elif method == "server/discover" and MODE in ("dual", "dual-busy", "modern-only"):
             result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
         elif method == "tools/list" and (MODE != "modern-only" or modern):
             result = {"tools": [tool("hello")]}
@@ -202,9 +213,13 @@ class World:
 
 
 @asynccontextmanager
-async def make_world(scope: Scope = Scope.USER, **install: Any) -> AsyncIterator[World]:
-    """A scope in the directories that the environment names."""
-    paths, settings = from_environment(), Settings(install=InstallSettings(**({"health_timeout": 20} | install)))
+async def make_world(scope: Scope = Scope.USER, *, max_sessions: int = 64, **install: Any) -> AsyncIterator[World]:
+    """A scope in the directories that the environment names, where *max_sessions* servers may run at once."""
+    paths = from_environment()
+    settings = Settings(
+        install=InstallSettings(**({"health_timeout": 20} | install)),
+        runtime=RuntimeSettings(max_sessions=max_sessions),
+    )
     store = Store(paths, scope, keep_generations=settings.install.keep_generations)
     launcher, shelf = PlainLauncher(), Shelf()
     sessions = Sessions(store, launcher, paths, settings, scope)

@@ -59,6 +59,7 @@ async def test_the_tools_are_kept_and_the_eras_recorded(world: World, tmp_path: 
         ("modern-only", "", True),
         ("banner", "2025-11-25", False),
         ("alone", "2025-11-25", False),
+        ("dual-busy", "2025-11-25", True),
     ],
 )
 async def test_eras_of_a_server(world: World, tmp_path: Path, mode: str, handshake: str, *, modern: bool) -> None:
@@ -67,6 +68,14 @@ async def test_eras_of_a_server(world: World, tmp_path: Path, mode: str, handsha
     lock = read_lock(world.store.get("org.test.hello").generation)
     assert lock["protocol"] == {"handshake": handshake, "modern": modern}
     assert [tool["name"] for tool in world.store.tools("org.test.hello") or []] == ["hello"]
+
+
+async def test_a_server_is_installed_where_only_one_more_may_run(tmp_path: Path) -> None:
+    async with make_world(max_sessions=1) as world:
+        job = await world.install(local(project(tmp_path / "src"), "dual"))
+        assert job.error is None
+        lock = read_lock(world.store.get("org.test.hello").generation)
+        assert lock["protocol"] == {"handshake": "2025-11-25", "modern": True}
 
 
 async def test_a_server_that_asks_during_the_check_is_answered(world: World, tmp_path: Path) -> None:
