@@ -15,13 +15,10 @@ from mcpd.servers.workstation.git.log import LOG
 from mcpd.servers.workstation.git.show import SHOW
 from mcpd.servers.workstation.git.stashing import STASH
 from mcpd.servers.workstation.git.status import STATUS
-from mcpd.servers.workstation.moves import while_nothing_moves
 
 if TYPE_CHECKING:
     from mcpd.servers.workstation.tool import Tool
 
-# What git was found to do nothing harmful in is what it has to run in.
-TOOLS: Final[tuple[Tool, ...]] = tuple(
-    while_nothing_moves(tool)
-    for tool in (STATUS, LOG, DIFF, SHOW, BRANCHES, CURRENT_BRANCH, ADD, COMMIT, CHECKOUT, STASH, BLAME)
-)
+TOOLS: Final[tuple[Tool, ...]] = (
+    STATUS, LOG, DIFF, SHOW, BRANCHES, CURRENT_BRANCH, ADD, COMMIT, CHECKOUT, STASH, BLAME
+)  # fmt: skip
