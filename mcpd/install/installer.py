@@ -35,6 +35,7 @@ from mcpd.install.updates import check_pin, content_digest, is_from, is_older, i
 from mcpd.install.verification import check_generation, verify_servers
 from mcpd.install.workbench import Tools
 from mcpd.model import SourceType, check_id
+from mcpd.runtime.guard import Guard
 from mcpd.runtime.states import States
 from mcpd.store.threads import in_thread
 
@@ -78,6 +79,7 @@ class Installer:
         self._store = store
         self._catalog = catalog
         self._sessions = sessions
+        self._paths = paths
         self._settings = settings
         self._scope = scope
         self._states = States(launchers.servers, paths, scope, settings)
@@ -339,7 +341,8 @@ class Installer:
 
     def _plan(self, offer: CatalogEntry, options: InstallOptions, *, content: str = "", given: bool = False) -> Plan:
         content = content or content_digest(offer.entry)
-        return make_plan(offer, options, self._store, self._scope, content=content, is_given=given)
+        guard = Guard.of(self._paths, self._scope) if self._settings.runtime.sandbox == "on" else None
+        return make_plan(offer, options, self._store, guard, self._scope, content=content, is_given=given)
 
     async def _change(self, job: Job, server_id: str, change: Callable[[], object]) -> None:
         """Make *change*, before and after which nothing of *server_id* runs: clients start it again at once."""

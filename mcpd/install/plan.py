@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mcpd.install.outcome import LockedFile, Recipe, Words
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, JsonValue, Transport
+    from mcpd.runtime.guard import Guard
     from mcpd.store import Configuration, InstalledServer, Store
 
 RECIPES: Final[
@@ -164,12 +165,19 @@ class Plan:
 
 
 def make_plan(
-    offer: CatalogEntry, options: InstallOptions, store: Store, scope: Scope, *, content: str, is_given: bool = False
+    offer: CatalogEntry,
+    options: InstallOptions,
+    store: Store,
+    guard: Guard | None,
+    scope: Scope,
+    *,
+    content: str,
+    is_given: bool = False,
 ) -> Plan:
     """Plan the installation of *offer* in *scope*.
 
-    *content* is the digest of what the registry has, which *offer* may have become of since; *is_given*: the caller
-    brought the files, too.
+    *guard* knows the paths that cannot be granted, None where there is no sandbox. *content* is the digest of what the
+    registry has, which *offer* may have become of since; *is_given*: the caller brought the files, too.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an entry that cannot be installed,
     :class:`~mcpd.errors.InvalidConfig` and :class:`~mcpd.errors.InvalidArgument` for the options, the former also
@@ -178,7 +186,7 @@ def make_plan(
     offer = at_version(offer, options.version)
     entry, registry = offer.entry, offer.origin
     manifest = Manifest.parse(entry.to_json(), entry.id)
-    _check(entry, manifest, scope, "" if is_given else registry)
+    _check(entry, manifest, guard, scope, "" if is_given else registry)
     installed, held = _installed(store, entry.id)
     if not options.check and (manifest.remote is None or installed is not None):
         raise InvalidArgument(f"{entry.id}: only the first installation of a remote server goes without a check")
@@ -240,12 +248,14 @@ def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
     return replace(offer, entry=chosen, verified=False, signer="")
 
 
-def _check(entry: Entry, manifest: Manifest, scope: Scope, registry: str) -> None:
+def _check(entry: Entry, manifest: Manifest, guard: Guard | None, scope: Scope, registry: str) -> None:
     if scope is Scope.USER and (entry.is_for_system or manifest.runtime.run_as == "system"):
         raise SystemInstanceOnly(f"{entry.id} is a server for the whole system; install it with mcpctl --system")
     if why_not := obstacle(entry, registry):
         raise InvalidManifest(f"{entry.id} cannot be installed: {why_not}")
-    permissions.parse(entry.id, manifest.permissions, {})
+    granted = permissions.parse(entry.id, manifest.permissions, {})
+    if guard is not None:
+        guard.check_grants(entry.id, granted.paths)
     if entry.remote is not None:
         _check_remote(entry, entry.remote)
     source = entry.source

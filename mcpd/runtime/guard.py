@@ -138,16 +138,30 @@ class Guard:
                     " a server; keep its program and its files elsewhere"
                 )
 
+    def check_grants(self, server_id: str, wanted: Iterable[PathGrant]) -> None:
+        """Raise :class:`~mcpd.errors.InvalidManifest` if one of *wanted* cannot be granted, even if it is missing.
+
+        Raises :class:`~mcpd.errors.SpawnFailed` for one that cannot be looked at.
+        """
+        for grant in wanted:
+            where, path = self._wanted(server_id, grant)
+            self._check(where, grant, _looked_at(where, grant, path, strict=False))
+
     def _named(self, path: str) -> Path:
         return self.home / path[2:] if path == "~" or path.startswith("~/") else Path(path)
 
-    def _real(self, server_id: str, grant: PathGrant) -> Path | None:
+    def _wanted(self, server_id: str, grant: PathGrant) -> tuple[str, Path]:
+        """What messages call *grant*, and its path."""
         where = f"{server_id}: permission {grant.permission!r}"
         if grant.path.startswith("~") and self.scope is Scope.SYSTEM:
             raise InvalidManifest(f"{where}: a server of the system has no home; name a path outside of homes")
         path = self._named(grant.path)
         if not path.is_absolute() or ".." in path.parts or "\0" in grant.path:
             raise InvalidManifest(f"{where}: {grant.shown} must be absolute or begin with ~/, and cannot hold '..'")
+        return where, path
+
+    def _real(self, server_id: str, grant: PathGrant) -> Path | None:
+        where, path = self._wanted(server_id, grant)
         if grant.create and not os.path.lexists(path):
             self._check(where, grant, _looked_at(where, grant, path, strict=False))
             _make(where, grant, path)

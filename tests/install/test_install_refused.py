@@ -78,6 +78,26 @@ async def test_an_entry_that_asks_for_the_users_service_manager_is_refused_befor
         world.begin(entry)
 
 
+@pytest.mark.parametrize(
+    ("permission", "reason"),
+    [
+        ("filesystem:rw:/proc", "cannot be granted; name the directories that are needed"),
+        ("filesystem:create:/dev/x", "cannot be granted; name the directories that are needed"),
+        ("filesystem:ro:relative", "must be absolute"),
+    ],
+)
+async def test_an_entry_that_asks_for_what_no_server_gets_is_refused_before_consent(
+    world: World, tmp_path: Path, permission: str, reason: str
+) -> None:
+    with pytest.raises(InvalidManifest, match=reason):
+        world.begin(local(project(tmp_path / "src"), permissions=[permission]))
+
+
+async def test_an_entry_may_ask_for_a_directory_that_is_missing(world: World, tmp_path: Path) -> None:
+    entry = local(project(tmp_path / "src"), permissions=[f"filesystem:ro:{tmp_path}/later", "filesystem:ro:~/later"])
+    assert (await world.install(entry)).error is None
+
+
 async def test_the_end_of_mcpd_takes_an_unproven_activation_back(world: World, tmp_path: Path) -> None:
     job = world.begin(local(project(tmp_path / "src"), "silent"))
     await reach(job, world, JobState.ACTIVATING)
