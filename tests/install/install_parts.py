@@ -217,7 +217,7 @@ async def make_world(scope: Scope = Scope.USER, *, max_sessions: int = 64, **ins
     """A scope in the directories that the environment names, where *max_sessions* servers may run at once."""
     paths = from_environment()
     settings = Settings(
-        install=InstallSettings(**({"health_timeout": 20} | install)),
+        install=InstallSettings(**({"health_timeout": 120} | install)),
         runtime=RuntimeSettings(max_sessions=max_sessions),
     )
     store = Store(paths, scope, keep_generations=settings.install.keep_generations)
