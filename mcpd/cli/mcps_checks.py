@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.cli.checks import Check
 from mcpd.errors import InvalidManifest, McpdError
 from mcpd.model import load_json, printable
-from mcpd.model.mcps import parse_entry, unknown_fields
+from mcpd.model.mcps import parse_entry, policies, script_fields, unknown_fields
+from mcpd.paths import Scope
 from mcpd.runtime import permissions
-from mcpd.store import contents
+from mcpd.store import Store, contents
 from mcpd.store.files import is_missing, read_file
-from mcpd.store.generator import content_faults, line_of
-from mcpd.store.mcps import files_in, layers, too_many
+from mcpd.store.generator import FILE, content_faults, line_of
+from mcpd.store.mcps import McpsMap, files_in, layers, too_many
+from mcpd.store.resources import called_server, source_fault, uri_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mcpd.model.mcps import McpsEntry
-    from mcpd.paths import Paths, Scope
+    from mcpd.paths import Paths
 
 NAME: Final = "mcps map"
+_MOST_NAMED: Final = 10
+"""Fields or tools in one message."""
 _PIECE: Final = re.compile(r'[{}]|(?P<string>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?')
 """What tells apart the keys of JSON, which is known to be right."""
 
@@ -38,49 +42,86 @@ class MapFile:
     """What messages call it."""
     text: str
     data: dict[str, Any]
+    scope: Scope
+    """Whose it is."""
 
     def where(self, server_id: str) -> str:
         """``FILE:LINE`` of an entry."""
         return f"{self.origin}:{line_of(self.text, server_id)}"
 
 
-def map_checks(
-    paths: Paths, scope: Scope, installed: Collection[str] | None = None, *, deep: bool = False
-) -> Iterator[Check]:
+class Known:
+    """The servers that entries are about, the tools that they have listed, and the whole map."""
+
+    def __init__(self, paths: Paths, scope: Scope, ids: Collection[str] = (), tools: Store | None = None) -> None:
+        """*ids* are those of servers that mcpd lists; *tools* has their tools, if not the store of *paths*."""
+        self.paths = paths
+        store = Store(paths, scope)
+        self.servers = {server.id: server for server in store.list()}
+        self._tools = tools or store
+        self.ids = {*self.servers, *ids}
+        self._map = McpsMap(paths, scope)
+        self._map.refresh()
+        self._below = McpsMap(paths, Scope.SYSTEM)
+        self._below.refresh()
+
+    def definition(self, server_id: str, scope: Scope) -> McpsEntry | None:
+        """Return what all files of *scope* say that a script server is; None if they cannot be used."""
+        found = self._map.definition(server_id, scope)
+        return None if found.said.problem else found.entry
+
+    def tools(self, server_id: str, scope: Scope) -> list[str]:
+        """Return the names of the tools that an installed server listed, as files of *scope* know them.
+
+        Empty if it was not asked, or listed none, as servers do that lack a setting.
+        """
+        from mcpd.cli.mcps_offers import Offer, narrow  # noqa: PLC0415 - which 'mcpctl list' does not need
+
+        try:
+            listed = self._tools.tools(server_id) or []
+        except McpdError:  # A broken server, of which that is said.
+            return []
+        offer = Offer(server_id, "", "installed", tools=list(listed))
+        if scope is Scope.USER:
+            narrow(offer, self._below.entry(server_id).policy)
+        return [str(tool.get("name", "")) for tool in offer.tools]
+
+
+def map_checks(paths: Paths, scope: Scope, known: Known | None = None, *, deep: bool = False) -> Iterator[Check]:
     """A failure for each file that is not used, and for each entry that is not understood.
 
-    *installed*, if it is known, are the ids of the installed servers: what is said of others has no effect, which is
-    a warning. *deep* also reads the contents that entries name.
+    What has no effect on the servers that are *known* is a warning. *deep* also looks at the contents and resources
+    that entries name.
     """
-    known: list[Path] = []
+    files: list[tuple[Path, Scope]] = []
     faults: list[Check] = []
-    for first, directory in layers(paths, scope):
-        known += first
+    for (first, directory), of in zip(layers(paths, scope), (Scope.SYSTEM, Scope.USER), strict=False):
+        files += [(path, of) for path in first]
         try:
-            known += files_in(directory)
+            files += [(path, of) for path in files_in(directory)]
         except OSError as error:
             if not is_missing(error):
                 faults.append(_unused(f"{directory}: {error.strerror}", "the directory"))
     directories = paths.contents(scope)
     read = 0
-    for path in known:
+    for path, of in files:
         try:
-            file = read_map(path, directories)
+            file = read_map(path, directories, of)
         except InvalidManifest as error:
             faults.append(_unused(error.message))
             continue
         if file is not None:
-            faults += entry_checks(file, installed, directories if deep else None)
+            faults += entry_checks(file, known, directories if deep else None)
             read += 1
     yield from faults
     if read and not faults:
         yield Check(NAME, "ok", f"{read} file{'s' if read > 1 else ''} understood")
 
 
-def read_map(path: Path, directories: Sequence[Path]) -> MapFile | None:
-    """The file *path* of the map, which may hold the content id of one in *directories*; ``None`` if there is none.
+def read_map(path: Path, directories: Sequence[Path], scope: Scope) -> MapFile | None:
+    """The file *path* of the map of *scope*, which may hold the content id of one in *directories*.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` that names it, if it cannot be used.
+    ``None`` if there is none. Raises :class:`~mcpd.errors.InvalidManifest` that names it, if it cannot be used.
     """
     origin = str(path)
     try:
@@ -100,13 +141,14 @@ def read_map(path: Path, directories: Sequence[Path]) -> MapFile | None:
         raise InvalidManifest(f"{path}: {error.message}") from error
     if not isinstance(data, dict):
         raise InvalidManifest(f"{origin}:1: the map is an object, from server ids to entries")
-    return MapFile(origin, text.decode(errors="replace"), data)
+    return MapFile(origin, text.decode(errors="replace"), data, scope)
 
 
-def entry_checks(
-    file: MapFile, installed: Collection[str] | None, directories: Sequence[Path] | None = None
-) -> Iterator[Check]:
-    """What is wrong with the entries of *file*; with *directories*, also with the contents that they name."""
+def entry_checks(file: MapFile, known: Known | None, directories: Sequence[Path] | None = None) -> Iterator[Check]:
+    """What is wrong with the entries of *file*, and what in them has no effect on the servers that are *known*.
+
+    With *directories* of contents, also what is wrong with the contents and resources that they name.
+    """
     for line, key in doubled(file.text):
         message = f"{file.origin}:{line}: {printable(key)!r} is in its object a second time; only the last one counts"
         yield Check(NAME, "warn", message, "remove all but one, or put what they say into one")
@@ -128,15 +170,81 @@ def entry_checks(
         for field in unknown_fields(raw):
             message = f"{where}: the entry has {field!r}, which is no field of it and has no effect"
             yield Check(NAME, "warn", message, 'the page "The mcps map" (mcps.md) has all fields')
-        if installed is not None and server_id not in installed and not entry.is_server:
-            message = f"{where}: there is no server {server_id!r}, so its entry has no effect"
+        if known is not None:
+            yield from _effect_checks(file, raw, entry, server_id, known)
+            if directories is not None:
+                yield from _resource_checks(file, entry, server_id, known)
+    if fault := too_many(file.origin, makers):
+        yield Check(NAME, "fail", fault, "mcps.d takes any number of files")
+
+
+def _effect_checks(
+    file: MapFile, raw: Mapping[str, Any], entry: McpsEntry, server_id: str, known: Known
+) -> Iterator[Check]:
+    """A warning for what *entry* says in vain: of no server, of one that is no script, or of the system's script."""
+    server = known.servers.get(server_id)
+    if server is None:
+        if server_id not in known.ids and not entry.is_server:
+            message = f"{file.where(server_id)}: there is no server {server_id!r}, so its entry has no effect"
             advice = (
                 "'mcpctl list' shows the ids of what is installed; an entry is a server of its own if it has a"
                 " definition_cid, a transform, resources or prompts"
             )
             yield Check(NAME, "warn", message, advice)
-    if fault := too_many(file.origin, makers):
-        yield Check(NAME, "fail", fault, "mcps.d takes any number of files")
+        return
+    begin = f"{file.where(server_id)}: entry {printable(server_id)!r}: "
+    is_script = server.script is not None
+    # Of what a user has instead the system's files need not know.
+    fields = script_fields(raw) if file.scope is Scope.USER or server.scope is Scope.SYSTEM else []
+    if fields and not is_script:
+        message = f"{begin}no effect of {_listed(fields)}: {server_id} is an installed server and no script"
+        yield Check(NAME, "warn", message, "remove that; its manifest and 'mcpctl config' say how it is run")
+    elif fields and server.scope is not file.scope:
+        place = known.paths.layout(server.scope).mcps_dir
+        message = f"{begin}no effect of {_listed(fields)}: {server_id} is a script of the system"
+        yield Check(NAME, "warn", message, f"move that to a file in {place}, or have a script of another name")
+    if is_script:
+        return
+    changes = policies([entry])
+    tools = known.tools(server_id, file.scope) if changes else []
+    if not tools:
+        return
+    from mcpd.bridge.upstream.policy import without_tool  # noqa: PLC0415 - which 'mcpctl list' does not need
+
+    if vain := without_tool(json.dumps(changes), tools):
+        message = f"{begin}no effect of {_listed(vain)}: {server_id} listed no such tool when it was installed"
+        yield Check(NAME, "warn", message, f"'mcpctl tools {server_id}' lists what clients get of it now")
+
+
+def _resource_checks(file: MapFile, entry: McpsEntry, server_id: str, known: Known) -> Iterator[Check]:
+    """A failure for each resource of *entry* that cannot be read."""
+    server, definition = known.servers.get(server_id), known.definition(server_id, file.scope)
+    if server is None or server.script is None or server.scope is not file.scope or definition is None:
+        return
+    for name, resource in entry.resources.items() if isinstance(entry.resources, dict) else ():
+        begin = f"{file.where(server_id)}: entry {printable(server_id)!r}: resource {printable(name)}: "
+        source = resource.source or resource.uri
+        is_content = source.startswith((contents.SCHEME, FILE))
+        fault = uri_fault(resource.uri or source) or ("" if is_content else source_fault(source, server_id, definition))
+        if fault:
+            advice = 'the page "Scripts as servers" (scripts.md) has what a resource can be read from'
+            yield Check(NAME, "fail", begin + fault, advice)
+            continue
+        other = called_server(source)
+        if other in {"", server_id}:
+            continue
+        if not any(each.partition("?")[0] in {"mcp", f"mcp:{other}"} for each in definition.permissions):
+            message = f"{begin}{source[:100]!r} is the result of a server that {server_id} may not call"
+            yield Check(NAME, "fail", message, f'add "mcp:{other}" to the permissions of the entry')
+        elif other not in known.ids:
+            message = f"{begin}there is no server {other!r}"
+            yield Check(NAME, "warn", message, "install it, or name one that 'mcpctl list' shows")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """*names* for a message, which has no room for very many."""
+    shown = ", ".join(map(printable, names[:_MOST_NAMED]))
+    return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
 
 
 def check_permissions(server_id: str, entry: McpsEntry) -> Sequence[str]:

@@ -171,6 +171,22 @@ def unknown_fields(raw: object) -> list[str]:
     return found
 
 
+_OF_SCRIPTS: Final = (
+    "auto_discover", "tools_transform_cid", "resources_transform_cid", "prompts_transform_cid", "definition_cid",
+    "permissions", "env", "configurableProperties", "runtime", "variables",
+)  # fmt: skip
+
+
+def script_fields(raw: Mapping[str, Any]) -> list[str]:
+    """Return the fields of the valid entry *raw* that say what a script server is, and nothing of any other."""
+    found = [field for field in _OF_SCRIPTS if raw.get(field)]
+    found += [member for member in ("resources", "prompts") if isinstance(raw.get(member), dict) and raw[member]]
+    for name, tool in _items(raw, "tools"):
+        said = tool if isinstance(tool, dict) else {}
+        found += [f"tools.{name}.{field}" for field in ("function", "outputSchema", "annotations") if said.get(field)]
+    return found
+
+
 def _unknown(kind: type[Document], raw: object, where: str) -> list[str]:
     known = {field.alias or name for name, field in kind.model_fields.items()}
     return [where + key for key in raw if key not in known] if isinstance(raw, dict) else []

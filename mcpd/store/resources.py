@@ -39,6 +39,12 @@ def last_result(server_id: str) -> str:
     return f"{server_id}://last"
 
 
+def called_server(source: str) -> str:
+    """Return the id of the server that *source*, which has no fault, calls; empty if it calls none."""
+    parts = urlsplit(source)
+    return parts.netloc if parts.scheme == "server" else ""
+
+
 def source_fault(source: str, server_id: str, entry: McpsEntry) -> str:
     """Return why the server with *entry* cannot read *source*, as far as that is known before it does; else empty."""
     try:

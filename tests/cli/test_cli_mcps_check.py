@@ -14,6 +14,8 @@ from mcpd.cli import mcps_checks, mcps_offers
 from mcpd.cli.commands import servers
 from mcpd.cli.main import main
 from mcpd.errors import SandboxUnavailable
+from mcpd.paths import Scope, from_environment
+from mcpd.store import Store
 from mcpd.store.contents import content_id, write
 from tests.cli.map_files import HELLO, TRANSFORM, checked, messages
 
@@ -168,6 +170,148 @@ async def test_check_and_doctor_warn_of_keys_that_are_there_twice(mcpctl: Mcpctl
         assert [said for said in messages(found, "warn") if "second" in said] == wanted
     doctor = json.loads((await mcpctl("doctor", "--json")).out)
     assert [said for said in messages(doctor, "warn") if "second" in said] == wanted
+
+
+async def told(mcpctl: Mcpctl, source: Path, result: str) -> list[str]:
+    """The checks of the entries of *source* as ``mcps check``, ``doctor`` and ``mcps build`` tell of them, alike."""
+    in_use = Path(mcpctl.environ["HOME"]) / ".config/mcp/mcps.json"
+    in_use.write_text(source.read_text())
+    found = (await checked(mcpctl))[1], json.loads((await mcpctl("doctor", "--json")).out)
+    by_name = [
+        [check for check in each["checks"] if check["name"] == "mcps map" and check["result"] == result]
+        for each in found
+    ]
+    assert by_name[0] == by_name[1]
+    in_use.unlink()
+    built = await mcpctl("mcps", "build", str(source), "-o", "-")
+    said = [f"warning: {check['message']}; {check['advice']}" for check in by_name[0]]
+    lines = [each.replace(str(in_use), str(source)) for each in said]
+    assert (built.code, [line for line in built.err.splitlines() if line in lines]) == (0, lines)
+    return [check["message"].removeprefix(f"{in_use}:") for check in by_name[0]]
+
+
+@pytest.fixture
+def notes(mcpctl: Mcpctl, mcpd: FakeMcpd, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store with the installed server ``notes``, which has listed two tools."""
+    for name in ("HOME", "MCP_ROOT"):
+        monkeypatch.setenv(name, mcpctl.environ[name])
+    directory = home / ".local/share/mcp/installed/notes"
+    directory.mkdir(parents=True)
+    transports = [{"type": "stdio", "command": "python3", "args": ["server.py"]}]
+    manifest = {"id": "notes", "name": "Notes", "summary": "Keeps notes", "version": "1", "transports": transports}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    store = Store(from_environment(), Scope.USER)
+    store.set_tools("notes", [{"name": "notes_read"}, {"name": "notes_write"}])
+    return store
+
+
+async def test_fields_of_scripts_have_no_effect_on_an_installed_server(
+    mcpctl: Mcpctl, notes: Store, project: Path
+) -> None:
+    source = project / "notes.source.json"
+    source.write_text(json.dumps({"notes": {
+        "summary": "Mine", "auto_discover": True, "variables": {"a": 1}, "prompts": {}, "runtime": {"callTimeout": 9},
+        "resources": {"last": {"uri": "notes://last"}},
+        "tools": {"notes_read": {"description": "Reads", "function": "read"}},
+    }}))  # fmt: skip
+    assert await told(mcpctl, source, "fail") == []
+    assert await told(mcpctl, source, "warn") == [
+        (
+            "1: entry 'notes': no effect of auto_discover, runtime, variables, resources, tools.notes_read.function:"
+            " notes is an installed server and no script"
+        )
+    ]
+    source.write_text('{"notes": {"summary": "Mine", "prompts": false, "tools": {"notes_read": {"name": "read"}}}}')
+    assert await told(mcpctl, source, "warn") == []
+
+
+async def test_tools_that_an_installed_server_did_not_list_are_told_of(
+    mcpctl: Mcpctl, notes: Store, project: Path
+) -> None:
+    source = project / "notes.source.json"
+    source.write_text(json.dumps({"notes": {
+        "allowed_tools": ["notes_*", "nodes_*"],
+        "disallowed_tools": ["notes_delete", "notes_writ?"],
+        "tools": {
+            "notes_raed": {"enabled": False}, "notes/write": {"enabled": False}, "notes.read": {"description": "Reads"},
+            "notes_read": {"name": "read"},
+        },
+    }}))  # fmt: skip
+    assert await told(mcpctl, source, "warn") == [
+        (
+            "1: entry 'notes': no effect of tools.notes_raed, tools.notes.read, allowed_tools: nodes_*,"
+            " disallowed_tools: notes_delete: notes listed no such tool when it was installed"
+        )
+    ]
+    # Servers that lack a setting list none.
+    notes.set_tools("notes", [])
+    assert await told(mcpctl, source, "warn") == []
+
+
+async def test_a_users_files_name_tools_as_the_systems_leave_them(mcpctl: Mcpctl, notes: Store, project: Path) -> None:
+    source, system = project / "notes.source.json", Path(mcpctl.environ["MCP_ROOT"]) / "etc/mcp/mcps.json"
+    system.parent.mkdir(parents=True)
+    system.write_text('{"notes": {"disallowed_tools": ["notes_write"], "tools": {"notes_read": {"name": "read"}}}}')
+    source.write_text('{"notes": {"tools": {"read": {"enabled": false}}}}')
+    assert await told(mcpctl, source, "warn") == []
+    source.write_text('{"notes": {"tools": {"notes_read": {"enabled": false}, "notes_write": {"enabled": false}}}}')
+    assert await told(mcpctl, source, "warn") == [
+        (
+            "1: entry 'notes': no effect of tools.notes_read, tools.notes_write:"
+            " notes listed no such tool when it was installed"
+        )
+    ]
+
+
+async def test_a_users_files_do_not_say_what_a_script_of_the_system_is(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, home: Path, vendor: Path, project: Path
+) -> None:
+    (vendor / "shared.py").write_text(HELLO)
+    source = project / "shared.source.json"
+    source.write_text('{"shared": {"variables": {"a": 1}, "tools": {"hello": {"name": "greet"}}}}')
+    assert await told(mcpctl, source, "warn") == [
+        "1: entry 'shared': no effect of variables: shared is a script of the system"
+    ]
+    (home / ".local/share/mcp/scripts/shared.py").write_text(HELLO)
+    assert await told(mcpctl, source, "warn") == []
+
+
+async def test_resources_that_cannot_be_read_are_told_of(
+    mcpctl: Mcpctl, mcpd: FakeMcpd, home: Path, project: Path
+) -> None:
+    for name in ("hello", "other"):
+        (home / f".local/share/mcp/scripts/{name}.py").write_text(HELLO)
+    source = project / "hello.source.json"
+    entry: dict[str, Any] = {
+        "resources": {
+            "last": {"uri": "hello://last"},
+            "own": {"uri": "server://hello/hello"},
+            "web": {"uri": "https://example.org/"},
+            "space": {"uri": "a b", "source": "hello://last"},
+            "unset": {"uri": "variable://unset"},
+            "other": {"uri": "server://other/hello"},
+        }
+    }
+    source.write_text(json.dumps({"hello": entry}))
+    found = await told(mcpctl, source, "fail")
+    begin = "1: entry 'hello': resource "
+    assert [message.removeprefix(begin)[:40] for message in found] == [
+        "web: 'https://example.org/' is nothing t",
+        "space: 'a b' is no URI (RFC 3986)",
+        "unset: the entry has no variable 'unset'",
+        "other: 'server://other/hello' is the res",
+    ]
+    # What another file of the map says counts.
+    more = home / ".config/mcp/mcps.d/more.json"
+    more.parent.mkdir()
+    more.write_text('{"hello": {"variables": {"unset": 1}, "permissions": ["mcp:other", "mcp:nobody"]}}')
+    del entry["resources"]["web"], entry["resources"]["space"]
+    entry["resources"]["nobody"] = {"uri": "server://nobody/x"}
+    (home / ".config/mcp/mcps.json").write_text(json.dumps({"hello": entry}))
+    code, checks = await checked(mcpctl)
+    assert (code, messages(checks, "fail")) == (0, [])
+    (message,) = messages(checks, "warn")
+    assert message.endswith(f"{begin}nobody: there is no server 'nobody'")
 
 
 async def test_check_goes_on_after_a_source_that_cannot_be_built(mcpctl: Mcpctl, project: Path) -> None:
@@ -325,6 +469,6 @@ def test_a_file_that_makes_too_many_servers_is_told_of(tmp_path: Path) -> None:
 
 
 def read(path: Path) -> mcps_checks.MapFile:
-    found = mcps_checks.read_map(path, [])
+    found = mcps_checks.read_map(path, [], Scope.USER)
     assert found is not None
     return found

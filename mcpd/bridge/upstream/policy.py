@@ -319,10 +319,37 @@ def load(text: str) -> Stages | None:
 
     Raises :class:`~mcpd.errors.InvalidConfig`, as a server whose policy is not understood is not to be used.
     """
-    if not text:
-        return None
+    return Stages(_decoded(text)) if text else None
+
+
+def without_tool(text: str, names: Iterable[str]) -> list[str]:
+    """Return what the policy *text* of one entry says of tools of which the server, with tools *names*, has none.
+
+    Each as it is named in the entry: ``tools.NAME``, ``allowed_tools: PATTERN``. Raises as :func:`load` does.
+    """
+    known = frozenset(names)
+    spelled = frozenset(map(_spelling, known))
+    found: list[str] = []
+    for rules in _decoded(text):
+        found += [
+            f"tools.{name}"
+            for name, tool in rules.tools.items()
+            if name not in known and not (tool.restricts and _spelling(name) in spelled)
+        ]
+        patterns = [("allowed_tools", each) for each in rules.allowed_tools or ()]
+        patterns += [("disallowed_tools", each) for each in rules.disallowed_tools]
+        found += [
+            f"{field}: {pattern}"
+            for field, pattern in patterns
+            if not any(_matches(name, [pattern]) for name in known)
+            and not any(_matches(name, [_spelling(pattern)]) for name in spelled)
+        ]
+    return found
+
+
+def _decoded(text: str) -> list[_Rules]:
     try:
-        return Stages(msgspec.json.decode(text, type=list[_Rules]))
+        return msgspec.json.decode(text, type=list[_Rules]) if text else []
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidConfig(f"the policy that mcpd gives for this server cannot be read: {error}") from None
 

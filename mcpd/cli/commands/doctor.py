@@ -14,7 +14,7 @@ from mcpd.cli import bridge_tcp, tool_names
 from mcpd.cli.catalogue_checks import key_checks, source_checks
 from mcpd.cli.checks import Check, local_checks
 from mcpd.cli.clients.detect import is_installed
-from mcpd.cli.mcps_checks import map_checks
+from mcpd.cli.mcps_checks import Known, map_checks
 from mcpd.cli.output import clean, coloured, write, write_json
 from mcpd.cli.overrides import unit_checks
 from mcpd.cli.permissions import missing_paths
@@ -44,7 +44,9 @@ async def doctor(args: argparse.Namespace) -> int:
     off = any(check.name == "sandbox" and check.result == "warn" for check in checks)
     of_bus, servers = await _bus_checks(args, off=off)
     checks += of_bus
-    checks += await asyncio.to_thread(lambda: list(map_checks(paths, scope, servers, deep=True)))
+    checks += await asyncio.to_thread(
+        lambda: list(map_checks(paths, scope, Known(paths, scope, servers or ()), deep=True))
+    )
     if servers:
         checks += await _name_checks(args, paths, scope)
     if args.json:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.checks import Check
-from mcpd.cli.mcps_checks import NAME, MapFile, check_permissions, entry_checks, map_checks, read_map
+from mcpd.cli.mcps_checks import NAME, Known, MapFile, check_permissions, entry_checks, map_checks, read_map
 from mcpd.cli.mcps_offers import Describer, Offer
 from mcpd.cli.output import clean, coloured, note, table, warn, write, write_document, write_json
 from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidManifest, NotFound, ReadOnly
@@ -55,13 +55,23 @@ def build_map(args: argparse.Namespace) -> int:
     data = dump_json(built.map)
     if args.output == _STDOUT:
         write_document(data)
+        _warn_of(paths, scope, Path(args.source), directory)
         return 0
     make_directory(output.absolute().parent)
     write_atomic(output, data, mode)
     for stored in built.stored:
         write(f"{clean(stored.field)}: {clean(stored.path)} is cid://{stored.id}")
     write(f"Wrote {clean(output)}; what it names by content ids is in {clean(directory)}.")
+    _warn_of(paths, scope, Path(args.source), directory)
     return 0
+
+
+def _warn_of(paths: Paths, scope: Scope, source: Path, directory: Path) -> None:
+    """Tell on stderr what of a map that could be built of *source* has no effect or cannot be read."""
+    with TemporaryDirectory(prefix="mcps-") as made:
+        for found in _trial(paths, scope, made, [source], [directory]).checks:
+            if found.result != "ok":
+                warn(f"{found.message}; {found.advice}" if found.advice else found.message)
 
 
 def _target(output: Path) -> tuple[Path, int]:
@@ -139,13 +149,16 @@ class _Trial:
     """What messages shall call the files that stand for others."""
 
 
-def _trial(paths: Paths, scope: Scope, made: str, files: Sequence[Path]) -> _Trial:
-    """The map of *scope*, or with *files* what it would be with them instead of its own, in the directory *made*."""
+def _trial(paths: Paths, scope: Scope, made: str, files: Sequence[Path], more: Sequence[Path] = ()) -> _Trial:
+    """The map of *scope*, or with *files* what it would be with them instead of its own, in the directory *made*.
+
+    Contents may lie in *more* directories, too.
+    """
     scratch = Path(made).resolve()
     if not files:
         store = Store(paths, scope)
         servers = store.list()
-        found = list(map_checks(paths, scope, {server.id for server in servers}, deep=True))
+        found = list(map_checks(paths, scope, Known(paths, scope), deep=True))
         shown = [server for server in servers if server.script is not None or server.entry is not NO_ENTRY]
         return _Trial(store, shown, found, {})
     layout = replace(paths.layout(scope), settings=scratch / "mcpd.toml", cache=scratch / "cache")
@@ -157,7 +170,7 @@ def _trial(paths: Paths, scope: Scope, made: str, files: Sequence[Path]) -> _Tri
     names: dict[str, str] = {}
     for number, path in enumerate(files):
         try:
-            read, stored = _map(path, paths.contents(scope), tried.built)
+            read, stored = _map(path, [*more, *paths.contents(scope)], tried.built, scope)
         except InvalidManifest as error:
             checks += [Check(NAME, "fail", line) for line in error.message.splitlines()]
             continue
@@ -167,22 +180,23 @@ def _trial(paths: Paths, scope: Scope, made: str, files: Sequence[Path]) -> _Tri
         maps.append(read)
     store = Store(tried, scope)
     servers = store.list()
-    installed = {server.id for server in servers}
+    # What servers have listed is not in the directory of a trial.
+    known = Known(tried, scope, tools=Store(paths, scope))
     for read in maps:
-        checks += entry_checks(read, installed, tried.contents(scope))
+        checks += entry_checks(read, known, [*more, *tried.contents(scope)])
     named = {server_id for read in maps for server_id in read.data}
     return _Trial(store, [server for server in servers if server.id in named], checks, names)
 
 
-def _map(path: Path, known: Sequence[Path], built: Path) -> tuple[MapFile, list[Stored]]:
+def _map(path: Path, known: Sequence[Path], built: Path, scope: Scope) -> tuple[MapFile, list[Stored]]:
     """The map in the file *path*, or what is made of it if it is a source, and what was put into *built* for it.
 
     Raises :class:`~mcpd.errors.InvalidManifest`.
     """
     if path.name.endswith(SOURCE) and path.exists():
         made = build(path, built, known, check_permissions)
-        return MapFile(str(path), made.text, made.map), made.stored
-    found = read_map(path, known)
+        return MapFile(str(path), made.text, made.map, scope), made.stored
+    found = read_map(path, known, scope)
     if found is None:
         raise NotFound(f"{path}: there is no such file")
     return found, []
@@ -219,6 +233,8 @@ def _print(offers: Sequence[Offer], checks: Sequence[Check], unavailable: str) -
         warn(f"scripts were only read: {unavailable}")
     for found in checks:
         write(f"{coloured(found.result, 4)}  {clean(found.message)}")
+        if found.advice and found.result != "ok":
+            write(f"      {clean(found.advice)}")
 
 
 def _rows(offer: Offer, *, asked: bool) -> list[tuple[str, str, str, str]]:

@@ -157,7 +157,9 @@ class Facility:
             "tools": tools.listed,
             "resources": resources.listed,
             "prompts": prompts.listed,
-            "problems": _shown([*tools.problems, *resources.problems, *prompts.problems]),
+            "problems": _shown(
+                [*tools.problems, *resources.problems, *resources.without_tool(tools), *prompts.problems]
+            ),
         }
 
     async def close(self) -> None:

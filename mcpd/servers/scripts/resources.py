@@ -24,7 +24,7 @@ from mcpd.store.files import read_file, write_atomic
 from mcpd.store.resources import last_result, source_fault, uri_fault, variable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from pathlib import Path
     from urllib.parse import SplitResult
 
@@ -91,6 +91,14 @@ class Resources:
     def get(self, uri: str) -> Resource | None:
         """The resource *uri*. What is not offered cannot be read, whatever its URI says."""
         return self._offered.get(uri)
+
+    def without_tool(self, tools: Tools) -> Iterator[str]:
+        """What is wrong with resources that are read from a tool of the server itself, and *tools* have none."""
+        for each in self._offered.values():
+            if each.source.scheme == "server" and each.source.netloc == self._definition.id:
+                name = own_tool(each.source)
+                if tools.of_path(name) is None:
+                    yield f"resource {each.item.name}: {self._definition.id} has no tool or function {name or 'main'!r}"
 
     def _add(self, where: str, raw: object) -> None:
         if len(self._offered) >= MOST_OFFERED:
@@ -211,7 +219,7 @@ class Reader:
 
     async def _own(self, resource: Resource) -> list[dict[str, Any]]:
         item, source = resource.item, resource.source
-        name = unquote(source.path.removeprefix("/"))
+        name = own_tool(source)
         tool = (await self._tools()).of_path(name)
         if tool is None:
             raise NotFound(f"resource {item.uri}: {self._definition.id} has no tool or function {name or 'main'!r}")
@@ -221,6 +229,11 @@ class Reader:
         except McpdError as error:
             raise type(error)(f"resource {item.uri}: {source.geturl()}: {error.message}") from error
         return _of_blocks(item, outcome.content, outcome.mime_type, structured=isinstance(outcome.value, dict | list))
+
+
+def own_tool(source: SplitResult) -> str:
+    """Return the tool that *source*, a ``server://`` of the server itself, names; empty for what the id stands for."""
+    return unquote(source.path.removeprefix("/"))
 
 
 def of_bytes(data: bytes, mime_type: str) -> dict[str, Any]:

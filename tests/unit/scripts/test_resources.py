@@ -126,6 +126,16 @@ async def test_a_resource_is_the_result_of_the_last_call_that_succeeded(tmp_path
     assert (await read(asked, "note://again"))["text"] == "3"
 
 
+async def test_a_resource_of_a_tool_that_is_not_there_is_a_problem_of_the_server(tmp_path: Path) -> None:
+    resources = {
+        "sum": {"uri": "server://thing/add?a=1"},
+        "main": {"uri": "server://thing"},
+        "no": {"uri": "server://thing/none"},
+    }
+    served = serve(tmp_path, resources)
+    assert (await served.describe())["problems"] == ["resource no: thing has no tool or function 'none'"]
+
+
 async def test_a_result_is_kept_only_where_a_resource_may_be_it(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
