@@ -23,6 +23,30 @@ _FAULT: Final = re.compile(r"(error|fatal|cause)\b|[\w.]*(Error|Exception)\b|.*:
 _WRAPPER: Final = re.compile(r"error: (subprocess-exited-with-error|metadata-generation-failed)|ERROR: Failed ")
 _NOISE: Final = re.compile(r"note: |hint: |\[notice\]|\[end of output\]|╰─>|× |│ |[\s^~]*$")
 
+_ABSENT: Final = (
+    re.compile(r"Because (?P<name>\S+) was not found in the package registry"),
+    re.compile(
+        r"npm err(?:or|!) 404\s+(?:The requested resource )?"
+        r"'(?P<name>@?[^'@]+)@[^']*' (?:is not in|could not be found)",
+        re.IGNORECASE,
+    ),
+)
+"""What uv and npm say of a package that no registry has."""
+_NO_WHEEL: Final = re.compile(r"requirement (?P<name>[\w.-]+)\S* \(from versions: none\)")
+"""What pip says of it, of one without a wheel that fits, and where it cannot reach a registry."""
+_UNREACHED: Final = re.compile(r"WARNING: (?:Retrying|Could not fetch) ")
+
+
+def absence(stderr: str) -> str:
+    """The sentence for a package that a command did not find in any registry; empty if *stderr* tells of none."""
+    for pattern in _ABSENT:
+        if found := pattern.search(stderr):
+            return f"there is no package {found['name']} in the configured registries"
+    found = _NO_WHEEL.search(stderr)
+    if found is None or _UNREACHED.search(stderr):
+        return ""
+    return f"there is no package {found['name']} in the configured registries, or no wheel of it that fits this system"
+
 
 def condense(stderr: str, root: Path, *, last: bool) -> str:
     """At most :data:`MAX_LINES` lines of *stderr*, without the paths below *root*, the build directory.

@@ -20,7 +20,7 @@ from mcpd.errors import (
     NotSupported,
     SourceUnavailable,
 )
-from mcpd.install.complaints import condense
+from mcpd.install.complaints import absence, condense
 from mcpd.install.proxy import PROXIED, SOCKET
 from mcpd.model import strip_credentials
 from mcpd.paths import make_private
@@ -243,7 +243,7 @@ def refusal(doing: str, refused: Sequence[str]) -> str:
 
 def explain(doing: str, root: Path, *, network: bool, code: int, stderr: str) -> McpdError:
     """The error for a command that failed with *code* while *doing*; *root* is the build directory."""
-    said = condense(strip_credentials(stderr), root, last=not network)
+    said = absence(stderr) or condense(strip_credentials(stderr), root, last=not network)
     text = f"{doing} failed: {said or f'the command ended with status {code}'}"
     if any(mark in stderr for mark in _FULL):
         return NoSpace(f"{doing} failed: the disk is full. Free some space and try again.")

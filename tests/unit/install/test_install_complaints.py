@@ -38,6 +38,19 @@ npm error 404
 npm error 404 Note that you can also install from a
 npm error 404 tarball, folder, http url, or git folder.
 """
+NPM_404_NEWER = """npm error code E404
+npm error 404 Not Found - GET https://r.test/@a%2fx - Not found
+npm error 404
+npm error 404  The requested resource '@a/x@1.2' could not be found or you do not have permission to access it.
+"""
+UV_ABSENT = """error: No solution found when resolving dependencies
+  cause: Because nosuch was not found in the package registry and you require nosuch==3, we can conclude that your \
+requirements are unsatisfiable.
+"""
+PIP_ABSENT = """ERROR: Could not find a version that satisfies the requirement nosuch==3 (from versions: none)
+ERROR: No matching distribution found for nosuch==3
+"""
+PIP_OFFLINE = "WARNING: Retrying (Retry(total=0)) after connection broken by 'Refused': /simple/nosuch/\n" + PIP_ABSENT
 PIP_BUILD = """  error: subprocess-exited-with-error
 
   × Preparing metadata (pyproject.toml) did not run successfully.
@@ -80,11 +93,7 @@ def test_credentials_are_stripped() -> None:
     [
         (NPM_LOG, True, "notarget No matching version found for fake-server@9.9.9."),
         (NPM_STACK, True, "FetchError: request to http://r.test/x failed, reason: connect ECONNREFUSED"),
-        (
-            NPM_404,
-            True,
-            "404 Not Found - GET https://r.test/x - Not found\n404  'x@*' is not in this registry.",
-        ),
+        (PIP_OFFLINE, True, PIP_ABSENT.rstrip()),
         ("npm error code EWEIRD\n", True, "code EWEIRD"),
         (
             "Looking in links: /x\nERROR: No matching distribution found for a==9",
@@ -100,3 +109,20 @@ def test_credentials_are_stripped() -> None:
 def test_a_failed_command_is_quoted_with_the_lines_that_matter(stderr: str, *, network: bool, said: str) -> None:
     error = explain("fetching x", Path("/gen/a/1"), network=network, code=3, stderr=stderr)
     assert error.message == f"fetching x failed: {said}"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [
+        (NPM_404, "there is no package x in the configured registries"),
+        (NPM_404_NEWER, "there is no package @a/x in the configured registries"),
+        (UV_ABSENT, "there is no package nosuch in the configured registries"),
+        (
+            PIP_ABSENT,
+            "there is no package nosuch in the configured registries, or no wheel of it that fits this system",
+        ),
+    ],
+)
+def test_a_package_that_no_registry_has_is_said_in_one_sentence(stderr: str, said: str) -> None:
+    error = explain("resolving x", Path("/gen/a/1"), network=True, code=1, stderr=stderr)
+    assert error.message == f"resolving x failed: {said}"
