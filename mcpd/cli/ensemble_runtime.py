@@ -83,6 +83,20 @@ def projects_of(args: argparse.Namespace) -> Projects:
         return Projects(own, (), args.system)
 
 
+def is_server_installed(args: argparse.Namespace) -> bool:
+    """Return whether the server is there that runs ensembles, as far as that can be read."""
+    from mcpd.store import Store  # noqa: PLC0415 - with pydantic
+
+    try:
+        Store(from_environment(), Scope.SYSTEM if args.system else Scope.USER).get(SERVER)
+    except NotFound:
+        return False
+    except McpdError:
+        # What is wrong with it is said where it is used.
+        return True
+    return True
+
+
 def settings_of(args: argparse.Namespace) -> Settings:
     """The directories that *args* mean: the projects, the user's own and the package's."""
     return settings(from_environment(), projects_of(args).all)

@@ -169,6 +169,14 @@ def test_L10_a_file_that_cannot_be_loaded_has_all_its_faults(machine: Orchestra)
     assert machine("validate", "pipe.yaml").code == 2
 
 
+def test_the_list_names_the_package_without_which_nothing_runs(machine: Orchestra) -> None:
+    said = "llm-orc, which runs ensembles and brings some, is not installed; install the package mcpd-servers.\n"
+    assert said not in machine("list").err
+    (machine.root / "usr/share/mcp/servers/llm-orc/manifest.json").unlink()
+    assert machine("list").err.endswith(said)
+    assert machine("list", "--json").err == ""
+
+
 def test_runs_are_listed_newest_first(machine: Orchestra) -> None:
     machine.configure("~/work")
     ensemble(machine.own, REVIEW)

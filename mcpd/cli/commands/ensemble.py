@@ -7,13 +7,13 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mcpd.cli.ensemble_runtime import invalid, not_configured, not_found, projects_of
+from mcpd.cli.ensemble_runtime import invalid, is_server_installed, not_configured, not_found, projects_of
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, details, encodes_unicode, note, table, warn, write, write_json
 from mcpd.errors import InvalidArgument, InvalidConfig, McpdError, NotFound
 from mcpd.paths import from_environment
 from mcpd.servers.ensembles import drawing
-from mcpd.servers.ensembles.directories import settings
+from mcpd.servers.ensembles.directories import SERVER, settings
 from mcpd.servers.ensembles.format.models import ModelAgent, ScriptAgent, kind_of
 from mcpd.servers.ensembles.library.library import Library
 
@@ -49,6 +49,8 @@ def list_ensembles(args: argparse.Namespace) -> int:
             warn(each.problem)
     if not args.json and projects.own is not None and any(state(each, projects) == "disabled" for each in entries):
         note(not_configured("what is disabled", projects.own, projects).message)
+    if not args.json and not is_server_installed(args):
+        note(f"{SERVER}, which runs ensembles and brings some, is not installed; install the package mcpd-servers.")
     return 0
 
 
