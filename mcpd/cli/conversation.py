@@ -52,3 +52,9 @@ async def conversation(
         if seconds is None:
             raise
         raise TimedOut(f"{server_id} did not answer in {seconds:g} s; --timeout gives it more") from None
+
+
+async def names_of_tools(args: argparse.Namespace, server_id: str, seconds: float) -> list[str]:
+    """Return what *server_id* calls its tools. Raises as :func:`conversation`."""
+    async with conversation(args, server_id, seconds) as client:
+        return [str(tool.get("name", "")) for tool in await client.tools()]

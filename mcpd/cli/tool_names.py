@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.conversation import conversation
+from mcpd.cli.conversation import names_of_tools
 from mcpd.errors import McpdError
 from mcpd.servers.orchestration.origins import origin_of
 from mcpd.servers.orchestration.validation import Finding
@@ -36,12 +36,12 @@ async def listed(args: argparse.Namespace, servers: Servers, server_ids: Iterabl
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def names(server_id: str) -> list[str] | None:
-        recorded = await asyncio.to_thread(servers.tools, server_id)
-        if recorded is not None:
-            return recorded
         try:
-            async with turn, conversation(args, server_id, _SECONDS) as client:
-                return [str(tool.get("name", "")) for tool in await client.tools()]
+            recorded = await asyncio.to_thread(servers.tools, server_id)
+            if recorded is not None:
+                return recorded
+            async with turn:
+                return await names_of_tools(args, server_id, _SECONDS)
         except (McpdError, OSError):
             return None
 

@@ -126,12 +126,11 @@ class _Known:
         return check(library, found, loaded, self._servers, access, self._tools)
 
     async def _ask(self, server_ids: set[str]) -> None:
-        from mcpd.cli.conversation import conversation  # noqa: PLC0415 - with the bus, which the rest does without
+        from mcpd.cli.conversation import names_of_tools  # noqa: PLC0415 - with the bus, which the rest does without
 
         for server_id in sorted(server_ids - self._tools.keys()):
             try:
-                async with conversation(self._args, server_id, _SECONDS) as client:
-                    self._tools[server_id] = [str(each.get("name")) for each in await client.tools()]
+                self._tools[server_id] = await names_of_tools(self._args, server_id, _SECONDS)
             except (McpdError, OSError) as error:
                 warn(f"{server_id} was not asked for its tools: {error}")
 
