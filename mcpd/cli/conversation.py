@@ -51,7 +51,8 @@ async def conversation(
     except TimeoutError:
         if seconds is None:
             raise
-        raise TimedOut(f"{server_id} did not answer in {seconds:g} s; --timeout gives it more") from None
+        more = "; --timeout gives it more" if "timeout" in args else ""
+        raise TimedOut(f"{server_id} did not answer in {seconds:g} s{more}") from None
 
 
 async def names_of_tools(args: argparse.Namespace, server_id: str, seconds: float) -> list[str]:

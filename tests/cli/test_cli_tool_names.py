@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import json
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mcpd.cli import conversation
+from mcpd.errors import TimedOut
 from mcpd.paths import Paths, Scope, from_environment
 from mcpd.store import Store
 from tests.cli.fake import CALCULATOR
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.cli.conftest import Mcpctl
     from tests.cli.fake import FakeMcpd
 
@@ -113,3 +120,19 @@ async def test_a_server_that_lists_nothing_is_passed_over(mcpctl: Mcpctl, mcpd: 
     ended = await mcpctl("client", "validate", "claude-desktop")
     assert ended.code == 0
     assert "TOOL_NAMES" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 0.01}])
+async def test_only_a_command_with_a_timeout_names_the_option(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, float]
+) -> None:
+    @asynccontextmanager
+    async def silent(*_: object) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(conversation, "spawned", silent)
+    with pytest.raises(TimedOut) as caught:
+        await conversation.names_of_tools(argparse.Namespace(**options), "notes", 0.01)
+    more = "; --timeout gives it more" if options else ""
+    assert caught.value.message == f"notes did not answer in 0.01 s{more}"
