@@ -13,7 +13,7 @@ import pytest
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.commands import settle
 from mcpd.install.copytree import leads_outside
-from mcpd.install.hostconfig import npm_config, pip_config
+from mcpd.install.hostconfig import npm_config, pip_config, uv_config
 from mcpd.install.local import check_readable
 from mcpd.install.npm import declared_commands, parse_lock
 from mcpd.install.outcome import Outcome
@@ -21,6 +21,7 @@ from mcpd.install.project import required_by
 from mcpd.install.python import parse_report
 from mcpd.install.requirements import PythonProject, check_line
 from mcpd.install.seal import seal
+from mcpd.install.uv import parse_pylock
 from mcpd.model import Entry
 from mcpd.paths import Scope
 
@@ -131,6 +132,29 @@ def test_a_report_needs_wheels_with_strong_hashes() -> None:
         parse_report(report(metadata={"name": "x\n--index-url", "version": "1"}, download_info=good))
     with pytest.raises(SourceUnavailable):
         parse_report(b"not json")
+
+
+def pylock(*wheels: str, name: str = "pkg", sha256: str = f'sha256 = "{SHA}"') -> bytes:
+    listed = ", ".join(f'{{url = "https://h.test/{wheel}", size = 7, hashes = {{{sha256}}}}}' for wheel in wheels)
+    return f"[[packages]]\nname = {json.dumps(name)}\nversion = '1.0'\nwheels = [{listed}]\n".encode()
+
+
+def test_a_lock_of_uv_needs_wheels_with_sha256() -> None:
+    compiled = "pkg-1.0-cp313-cp313-manylinux_2_17_x86_64.whl"
+    newer = "pkg-1.0-cp313-cp313-manylinux_2_28_x86_64.whl"
+    (found,) = parse_pylock(pylock(compiled, newer, "pkg-1.0-py3-none-any.whl"))
+    assert (found.name, found.version, found.integrity) == ("pkg", "1.0", f"sha256:{SHA}")
+    assert (found.file, found.size) == (newer, 7)
+    assert parse_pylock(b"lock-version = '1.0'") == []
+    with pytest.raises(IntegrityMismatch, match="no SHA-256 for pkg"):
+        parse_pylock(pylock(compiled, sha256='md5 = "1"'))
+    with pytest.raises(InvalidManifest, match="not available as a wheel"):
+        parse_pylock(pylock())
+    with pytest.raises(InvalidManifest, match="impossible name"):
+        parse_pylock(pylock(compiled, name="x\n--index-url"))
+    for broken in (b"not = [toml", b"packages = 3", b"[[packages]]\nversion = '1.0'"):
+        with pytest.raises(SourceUnavailable, match="lock file cannot be read"):
+            parse_pylock(broken)
 
 
 @pytest.mark.parametrize(
@@ -295,6 +319,29 @@ def test_indexes_and_proxies_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.proxies["https"] == "http://q.test"
     found = pip_config(Scope.USER, tmp_path, {"PIP_CONFIG_FILE": "/dev/null", "all_proxy": "http://other.test"})
     assert found.proxies == {"http": "http://other.test", "https": "http://other.test", "no": ""}
+
+
+def test_uv_gets_the_settings_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcpd.install.hostconfig.PIP_SYSTEM_FILES", ())
+    own = tmp_path / "pip.conf"
+    own.write_text(
+        "[global]\nindex-url = https://own.test/simple\nextra-index-url = https://more.test/simple\n"
+        "find-links =\n  /wheels\n  https://files.test/\ntrusted-host = own.test\ncert = /ca.pem\n"
+        "constraint = /constraints.txt\ntimeout = 60\n"
+    )
+    found = uv_config(Scope.USER, tmp_path, {"PIP_CONFIG_FILE": str(own), "PIP_RETRIES": "2", "UV_INDEX": "x"})
+    assert found.env == {
+        "UV_DEFAULT_INDEX": "https://own.test/simple",
+        "UV_INDEX": "https://more.test/simple",
+        "UV_FIND_LINKS": "/wheels,https://files.test/",
+        "UV_INSECURE_HOST": "own.test",
+        "SSL_CERT_FILE": "/ca.pem",
+        "UV_CONSTRAINT": "/constraints.txt",
+        "UV_HTTP_TIMEOUT": "60",
+        "UV_HTTP_RETRIES": "2",
+    }
+    pip = pip_config(Scope.USER, tmp_path, {"PIP_CONFIG_FILE": str(own)})
+    assert (found.readable, set(found.locations)) == (pip.readable, set(pip.locations))
 
 
 @pytest.mark.parametrize(
