@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A lock that keeps directories where they are while git or another command works in the roots.
+"""A lock that keeps directories and symlinks where they are while git or another command works in the roots.
 
 What git was found to do no harm in is what it has to run in, and the git directories that are read-only for a command
-are so at the paths where they were found. All servers with the same state directory share the lock.
+are so at the paths where they were found. Git follows a symlink that takes the place of a directory in which it has
+just written a file. All servers with the same state directory share the lock.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.tool import Answer, Tool
 
 PATIENCE: Final = 5.0
-"""Seconds that moving a directory waits for commands."""
+"""Seconds that moving a directory or symlink waits for commands."""
 _FILE: Final = "moves.lock"
 _ASKED_EVERY: Final = 0.02
 """Seconds between two attempts to take the lock."""
@@ -33,7 +34,7 @@ _ASKED_EVERY: Final = 0.02
 
 @contextmanager
 def moving(call: Call, place: Place) -> Iterator[None]:
-    """Move the directory at *place*.
+    """Move the directory or symlink at *place*.
 
     Raises :class:`~mcpd.errors.Busy` if commands go on for longer than :data:`PATIENCE`.
     """
@@ -43,8 +44,8 @@ def moving(call: Call, place: Place) -> Iterator[None]:
             call.check()
             if time.monotonic() > give_up:
                 raise Busy(
-                    f"{place.shown} is a directory, which stays where it is while git or a command of a ci tool runs;"
-                    " try again when that has ended"
+                    f"{place.shown} is not a file, and stays where it is while git or a command of a ci tool runs; try"
+                    " again when that has ended"
                 )
             time.sleep(_ASKED_EVERY)
         yield
@@ -52,7 +53,7 @@ def moving(call: Call, place: Place) -> Iterator[None]:
 
 @asynccontextmanager
 async def nothing_moves(call: Call) -> AsyncIterator[None]:
-    """Keep all directories where they are."""
+    """Keep all directories and symlinks where they are."""
     with _opened(call) as fd:
         while not _is_taken(fd, fcntl.LOCK_SH):
             call.check()
@@ -61,7 +62,7 @@ async def nothing_moves(call: Call) -> AsyncIterator[None]:
 
 
 def while_nothing_moves(tool: Tool) -> Tool:
-    """Return *tool* so that all directories stay where they are while it runs."""
+    """Return *tool* so that all directories and symlinks stay where they are while it runs."""
 
     async def run(call: Call, arguments: Any) -> Answer:
         async with nothing_moves(call):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Directories stay where they are while commands work in the roots."""
+"""Directories and symlinks stay where they are while commands work in the roots."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +25,16 @@ NAMED = {tool.name: tool for tool in TOOLS}
 WORKING = [name for name in NAMED if name.startswith(("git_", "ci_"))]
 
 
+@pytest.mark.parametrize("kept", ["group/p", "link"])
 @pytest.mark.parametrize(("tool", "arguments"), [(MOVE, {"destination": "y"}), (DELETE, {})], ids=["move", "delete"])
-async def test_a_directory_stays_where_it_is_while_a_build_runs(
-    bench: Workbench, tool: Tool, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+async def test_a_directory_or_symlink_stays_where_it_is_while_a_build_runs(
+    bench: Workbench, tool: Tool, arguments: dict[str, Any], kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The build would find the repository where it is not read-only for it."""
+    """The build would find the repository where it is not read-only for it, and git would write through the symlink."""
     monkeypatch.setattr("mcpd.servers.workstation.moves.PATIENCE", 0.1)
     MadeRepository.make(bench.root / "group/p").commit(files={"f": "1"})
     source = "source" if tool is MOVE else "path"
+    (bench.root / "link").symlink_to("group/p/.git")
     (bench.root / "file").write_text("")
     (bench.root / "b").mkdir()
     (bench.root / "b/Makefile").write_text("all:\n\ttouch started\n\twhile [ ! -e go ]; do sleep 0.05; done\n")
@@ -39,16 +42,16 @@ async def test_a_directory_stays_where_it_is_while_a_build_runs(
     while not (bench.root / "b/started").exists():
         assert not build.done()
         await asyncio.sleep(0.01)
-    with pytest.raises(Busy, match=r"is a directory, which stays where it is while"):
-        await bench.call(tool, **{source: "group/p"}, **arguments)
-    assert (bench.root / "group/p/.git").is_dir()
+    with pytest.raises(Busy, match=r"is not a file, and stays where it is while"):
+        await bench.call(tool, **{source: kept}, **arguments)
+    assert (bench.root / kept).is_dir()
     await bench.call(tool, **{source: "file"}, **arguments)
     assert not (bench.root / "file").exists()
     (bench.root / "y").unlink(missing_ok=True)
     (bench.root / "b/go").touch()
     await build
-    await bench.call(tool, **{source: "group/p"}, **arguments)
-    assert not (bench.root / "group/p").exists()
+    await bench.call(tool, **{source: kept}, **arguments)
+    assert not os.path.lexists(bench.root / kept)
 
 
 @pytest.mark.parametrize("name", WORKING)

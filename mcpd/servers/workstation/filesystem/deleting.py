@@ -87,7 +87,7 @@ def _delete(call: Call, arguments: DeleteArguments) -> Answer:
             trash.forget(call, directory, name)
             removed = removal.count
         else:
-            if stat.S_ISDIR(status.st_mode):
+            if not stat.S_ISREG(status.st_mode):
                 stack.enter_context(moving(call, place))
             trashed = shown_name(trash.put_in_trash(call, place, directory, name).path)
     return Answer(

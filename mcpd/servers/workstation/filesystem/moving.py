@@ -65,7 +65,7 @@ def _move(call: Call, arguments: MoveArguments) -> Answer:
             moved = status_at(from_directory, old)
         if moved is None:
             raise NotFound(f"{source.shown}: there is no such file or directory")
-        if stat.S_ISDIR(moved.st_mode):
+        if not stat.S_ISREG(moved.st_mode):
             stack.enter_context(moving(call, source))
         check_holds_no_root(call, source, from_directory, old)
         _check_nesting(source, destination, real_path(from_directory, old), real_path(to_directory, new))
