@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A lock that keeps directories and symlinks where they are while git or another command works in the roots.
+"""Locks between calls: what moves, what git writes in a work tree, and what else runs in the roots.
 
 What git was found to do no harm in is what it has to run in, and the git directories that are read-only for a command
 are so at the paths where they were found. Git follows a symlink that takes the place of a directory in which it has
-just written a file. All servers with the same state directory share the lock.
+just written a file; a build could put one there, too. All servers with the same state directory share the locks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.tool import Answer, Tool
 
 PATIENCE: Final = 5.0
-"""Seconds that moving a directory or symlink waits for commands."""
-_FILE: Final = "moves.lock"
+"""Seconds that moving a directory or symlink, or writing files with git, waits for commands."""
+_MOVES: Final = "moves.lock"
+_BUILDS: Final = "builds.lock"
 _ASKED_EVERY: Final = 0.02
 """Seconds between two attempts to take the lock."""
 
@@ -39,7 +40,7 @@ def moving(call: Call, place: Place) -> Iterator[None]:
     Raises :class:`~mcpd.errors.Busy` if commands go on for longer than :data:`PATIENCE`.
     """
     give_up = time.monotonic() + PATIENCE
-    with _opened(call) as fd:
+    with _opened(call, _MOVES) as fd:
         while not _is_taken(fd, fcntl.LOCK_EX):
             call.check()
             if time.monotonic() > give_up:
@@ -54,9 +55,24 @@ def moving(call: Call, place: Place) -> Iterator[None]:
 @asynccontextmanager
 async def nothing_moves(call: Call) -> AsyncIterator[None]:
     """Keep all directories and symlinks where they are."""
-    with _opened(call) as fd:
-        while not _is_taken(fd, fcntl.LOCK_SH):
+    async with _shared(call, _MOVES):
+        yield
+
+
+@asynccontextmanager
+async def nothing_builds(call: Call) -> AsyncIterator[None]:
+    """Let git write files in a work tree while no command of a ci tool runs.
+
+    Raises :class:`~mcpd.errors.Busy` if one goes on for longer than :data:`PATIENCE`.
+    """
+    give_up = time.monotonic() + PATIENCE
+    with _opened(call, _BUILDS) as fd:
+        while not _is_taken(fd, fcntl.LOCK_EX):
             call.check()
+            if time.monotonic() > give_up:
+                raise Busy(
+                    "a command of a ci tool runs, or git writes files for another call; try again when that has ended"
+                )
             await asyncio.sleep(_ASKED_EVERY)
         yield
 
@@ -71,9 +87,28 @@ def while_nothing_moves(tool: Tool) -> Tool:
     return replace(tool, run=run)
 
 
+def while_git_writes_no_files(tool: Tool) -> Tool:
+    """Return *tool* so that git writes no files in work trees while it runs."""
+
+    async def run(call: Call, arguments: Any) -> Answer:
+        async with _shared(call, _BUILDS):
+            return await tool.run(call, arguments)
+
+    return replace(tool, run=run)
+
+
+@asynccontextmanager
+async def _shared(call: Call, name: str) -> AsyncIterator[None]:
+    with _opened(call, name) as fd:
+        while not _is_taken(fd, fcntl.LOCK_SH):
+            call.check()
+            await asyncio.sleep(_ASKED_EVERY)
+        yield
+
+
 @contextmanager
-def _opened(call: Call) -> Iterator[int]:
-    fd = os.open(call.settings.state / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _opened(call: Call, name: str) -> Iterator[int]:
+    fd = os.open(call.settings.state / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         yield fd
     finally:

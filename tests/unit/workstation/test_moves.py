@@ -63,3 +63,52 @@ async def test_git_and_builds_wait_until_a_directory_has_been_moved(bench: Workb
         with pytest.raises(TimedOut):
             await NAMED[name].run(call, None)
         assert time.monotonic() - began >= 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("git_checkout", {"revision": "other"}),
+        ("git_stash", {"action": "push"}),
+        ("git_stash", {"action": "apply"}),
+        ("git_stash", {"action": "pop"}),
+    ],
+    ids=["checkout", "push", "apply", "pop"],
+)
+async def test_git_writes_no_files_while_a_build_runs(
+    bench: Workbench, name: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The build could exchange a directory for a symlink to .git/hooks, through which git would write."""
+    monkeypatch.setattr("mcpd.servers.workstation.moves.PATIENCE", 0.1)
+    made = MadeRepository.make(bench.root / "p")
+    made.commit(files={"f": "1"})
+    made.git("branch", "other")
+    made.write("f", "2")
+    if arguments.get("action") in {"apply", "pop"}:
+        made.git("stash")
+    (bench.root / "b").mkdir()
+    (bench.root / "b/Makefile").write_text("all:\n\ttouch started\n\twhile [ ! -e go ]; do sleep 0.05; done\n")
+    build = asyncio.create_task(bench.call(NAMED["ci_build"], path="b"))
+    while not (bench.root / "b/started").exists():
+        assert not build.done()
+        await asyncio.sleep(0.01)
+    before = made.git("rev-parse", "--symbolic-full-name", "HEAD"), made.git("stash", "list"), made.status()
+    await bench.call(NAMED["git_status"], path="p")
+    with pytest.raises(Busy, match="a command of a ci tool runs"):
+        await bench.call(NAMED[name], path="p", **arguments)
+    assert (made.git("rev-parse", "--symbolic-full-name", "HEAD"), made.git("stash", "list"), made.status()) == before
+    (bench.root / "b/go").touch()
+    await build
+    await bench.call(NAMED[name], path="p", **arguments)
+    after = made.git("rev-parse", "--symbolic-full-name", "HEAD"), made.git("stash", "list"), made.status()
+    assert after != before
+
+
+@pytest.mark.parametrize("name", [name for name in WORKING if name.startswith("ci_")])
+async def test_builds_wait_until_git_has_written_its_files(bench: Workbench, name: str) -> None:
+    with (bench.settings.state / "builds.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        began = time.monotonic()
+        with pytest.raises(TimedOut):
+            await NAMED[name].run(bench.new_call(seconds=0.2), None)
+        assert time.monotonic() - began >= 0.2

@@ -19,6 +19,7 @@ from mcpd.servers.workstation.git.revisions import HEADS, empty_tree, head, look
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION, revision
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, closed
+from mcpd.servers.workstation.moves import nothing_builds
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ async def _run(call: Call, arguments: CheckoutArguments) -> Answer:
     repository = await find(call, arguments.path)
     if repository.bare:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree")
-    async with adding_parts():
+    async with adding_parts(), nothing_builds(call):
         return await _check_out(call, repository, arguments, known)
 
 
