@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.errors import Busy
+from mcpd.errors import Busy, from_oserror
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -108,7 +108,11 @@ async def _shared(call: Call, name: str) -> AsyncIterator[None]:
 
 @contextmanager
 def _opened(call: Call, name: str) -> Iterator[int]:
-    fd = os.open(call.settings.state / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    path = call.settings.state / name
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise from_oserror(error, f"opening {path}") from error
     try:
         yield fd
     finally:

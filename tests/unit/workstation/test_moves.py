@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.errors import Busy, TimedOut
+from mcpd.errors import Busy, McpdError, TimedOut
 from mcpd.servers.workstation.filesystem.deleting import DELETE
 from mcpd.servers.workstation.filesystem.moving import MOVE
 from mcpd.servers.workstation.tools import TOOLS
@@ -52,6 +52,12 @@ async def test_a_directory_or_symlink_stays_where_it_is_while_a_build_runs(
     await build
     await bench.call(tool, **{source: kept}, **arguments)
     assert not os.path.lexists(bench.root / kept)
+
+
+async def test_a_lock_that_cannot_be_opened_is_named(bench: Workbench) -> None:
+    (bench.settings.state / "moves.lock").mkdir()
+    with pytest.raises(McpdError, match=r"moves\.lock"):
+        await NAMED["git_status"].run(bench.new_call(), None)
 
 
 @pytest.mark.parametrize("name", WORKING)
