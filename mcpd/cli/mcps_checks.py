@@ -182,6 +182,8 @@ def _effect_checks(
     file: MapFile, raw: Mapping[str, Any], entry: McpsEntry, server_id: str, known: Known
 ) -> Iterator[Check]:
     """A warning for what *entry* says in vain: of no server, of one that is no script, or of the system's script."""
+    if file.origin == str(known.paths.vendor_mcps):
+        return  # What comes along may be replaced by what is installed; nobody here could mend its entry.
     server = known.servers.get(server_id)
     if server is None:
         if server_id not in known.ids and not entry.is_server:

@@ -225,6 +225,13 @@ async def test_fields_of_scripts_have_no_effect_on_an_installed_server(
     assert await told(mcpctl, source, "warn") == []
 
 
+async def test_a_server_may_take_the_place_of_a_script_that_comes_along(mcpctl: Mcpctl, notes: Store) -> None:
+    shipped = from_environment().vendor_mcps
+    shipped.parent.mkdir(parents=True, exist_ok=True)
+    shipped.write_text('{"notes": {"tools": {"gone": {"enabled": false}}}}')
+    assert {check["result"] for check in (await checked(mcpctl))[1]["checks"]} == {"ok"}
+
+
 async def test_tools_that_an_installed_server_did_not_list_are_told_of(
     mcpctl: Mcpctl, notes: Store, project: Path
 ) -> None:
