@@ -58,6 +58,12 @@ class Instance:
         self.systemctl("reset-failed", "mcpd", check=False)
         self.systemctl("start", "mcpd")
 
+    def start_alone(self) -> None:
+        """Start mcpd, and wait until nothing is left of what earlier tests, or a bridge, have begun."""
+        self.systemctl("stop", "mcpd-bridge", "mcpd", check=False)
+        self.start()
+        self.forgets_all()
+
     def show(self, name: str, unit: str = "mcpd.service") -> str:
         return self.systemctl("show", "--value", "-p", name, unit)
 

@@ -71,8 +71,7 @@ def servers(machine: Machine) -> Iterator[None]:
 @pytest.fixture(params=["system", "user"])
 def instance(machine: Machine, servers: None, request: pytest.FixtureRequest) -> Iterator[Instance]:
     made = Instance(machine, request.param)
-    made.start()
-    made.forgets_all()
+    made.start_alone()
     yield made
     made.systemctl("stop", "mcpd")
 
@@ -80,8 +79,7 @@ def instance(machine: Machine, servers: None, request: pytest.FixtureRequest) ->
 @pytest.fixture
 def system(machine: Machine, servers: None) -> Iterator[Instance]:
     made = Instance(machine, "system")
-    made.start()
-    made.forgets_all()
+    made.start_alone()
     yield made
     made.systemctl("stop", "mcpd")
 
