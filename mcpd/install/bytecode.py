@@ -42,7 +42,8 @@ def provide(known: Path, source: Path) -> None:
         return
     with contextlib.suppress(py_compile.PyCompileError, ValueError, RecursionError):
         py_compile.compile(str(source), str(target), source.name, doraise=True, invalidation_mode=MODE)
-        part = cached.with_name(f"{cached.name}.{os.getpid()}")
+        # Process numbers are those of the sandbox, and another one may be at the same file.
+        part = cached.with_name(f"{cached.name}.{os.urandom(8).hex()}")
         shutil.copyfile(target, part)
         part.rename(cached)
 
