@@ -85,7 +85,7 @@ class Mirror:
             "UV_DEFAULT_INDEX": f"{self.url}/pypi/simple",
             "SSL_CERT_FILE": str(self._authority),
             "NPM_CONFIG_REGISTRY": f"{self.url}/npm/",
-            "NODE_EXTRA_CA_CERTS": str(self._authority),
+            "NPM_CONFIG_CAFILE": str(self._authority),
         }
 
     def document(self, path: str, accept: str) -> tuple[int, str, bytes]:
