@@ -55,7 +55,7 @@ def moving(call: Call, place: Place) -> Iterator[None]:
 @asynccontextmanager
 async def nothing_moves(call: Call) -> AsyncIterator[None]:
     """Keep all directories and symlinks where they are."""
-    async with _shared(call, _MOVES):
+    async with _held(call, _MOVES, fcntl.LOCK_SH):
         yield
 
 
@@ -65,15 +65,8 @@ async def nothing_builds(call: Call) -> AsyncIterator[None]:
 
     Raises :class:`~mcpd.errors.Busy` if one goes on for longer than :data:`PATIENCE`.
     """
-    give_up = time.monotonic() + PATIENCE
-    with _opened(call, _BUILDS) as fd:
-        while not _is_taken(fd, fcntl.LOCK_EX):
-            call.check()
-            if time.monotonic() > give_up:
-                raise Busy(
-                    "a command of a ci tool runs, or git writes files for another call; try again when that has ended"
-                )
-            await asyncio.sleep(_ASKED_EVERY)
+    busy = "a command of a ci tool runs, or git writes files for another call; try again when that has ended"
+    async with _held(call, _BUILDS, fcntl.LOCK_EX, busy):
         yield
 
 
@@ -91,17 +84,21 @@ def while_git_writes_no_files(tool: Tool) -> Tool:
     """Return *tool* so that git writes no files in work trees while it runs."""
 
     async def run(call: Call, arguments: Any) -> Answer:
-        async with _shared(call, _BUILDS):
+        async with _held(call, _BUILDS, fcntl.LOCK_SH):
             return await tool.run(call, arguments)
 
     return replace(tool, run=run)
 
 
 @asynccontextmanager
-async def _shared(call: Call, name: str) -> AsyncIterator[None]:
+async def _held(call: Call, name: str, kind: int, busy: str = "") -> AsyncIterator[None]:
+    """Hold the lock *name*; with *busy*, raise that after :data:`PATIENCE`, else wait as long as the call may take."""
+    give_up = time.monotonic() + PATIENCE
     with _opened(call, name) as fd:
-        while not _is_taken(fd, fcntl.LOCK_SH):
+        while not _is_taken(fd, kind):
             call.check()
+            if busy and time.monotonic() > give_up:
+                raise Busy(busy)
             await asyncio.sleep(_ASKED_EVERY)
         yield
 
