@@ -6,15 +6,16 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import ssl
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, Self
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from tests.loopback import Loopback
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ _UPSTREAM: Final = {"/pypi": PYPI, "/files": FILES, "/npm": NPM}
 _FOREVER: Final = "max-age=365000000, immutable, public"
 
 
-class Mirror:
+class Mirror(Loopback):
     """Fetches a document when it is asked for it the first time, and serves it from memory from then on, by https."""
 
     def __init__(self, directory: Path) -> None:
@@ -54,30 +55,21 @@ class Mirror:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._authority = directory / "authority.pem"
         chain = directory / "mirror.pem"
         for file, content in zip((self._authority, chain), _authority_and_mirror(), strict=True):
             file.write_bytes(content)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(chain)
-        self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self.url = f"https://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        self.serve(Handler, tls)
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__exit__()
         self._upstream.close()
 
     @property
     def environ(self) -> dict[str, str]:
-        """What pip, uv and npm need to ask here."""
+        """The environment variables that make pip, uv and npm use the mirror."""
         return {
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_INDEX_URL": f"{self.url}/pypi/simple",

@@ -11,13 +11,12 @@ import json
 import os
 import stat
 import tarfile
-import threading
 import zipfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from mcpd.catalog import CatalogEntry
 from mcpd.errors import NotFound
@@ -30,6 +29,7 @@ from mcpd.runtime.sessions import Sessions
 from mcpd.settings import InstallSettings, RuntimeSettings, Settings
 from mcpd.store import Store
 from mcpd.trust.keys import Keys
+from tests.loopback import Loopback
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
@@ -335,7 +335,7 @@ def index(root: Path, *files: Path, hashes: Mapping[str, str] | None = None, url
     return f"{top}/simple"
 
 
-class FileServer:
+class FileServer(Loopback):
     """Serves the directory *root* by HTTP, as files that never change."""
 
     def __init__(self, root: Path) -> None:
@@ -360,18 +360,7 @@ class FileServer:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self.serve(Handler)
 
 
 async def reach(job: Job, world: World, state: JobState) -> None:
