@@ -145,7 +145,7 @@ def read_map(path: Path, directories: Sequence[Path], scope: Scope) -> MapFile |
 
 
 def entry_checks(file: MapFile, known: Known | None, directories: Sequence[Path] | None = None) -> Iterator[Check]:
-    """What is wrong with the entries of *file*, and what in them has no effect on the servers that are *known*.
+    """Check the entries of *file*: faults, and fields that have no effect on the servers in *known*.
 
     With *directories* of contents, also what is wrong with the contents and resources that they name.
     """
@@ -181,9 +181,9 @@ def entry_checks(file: MapFile, known: Known | None, directories: Sequence[Path]
 def _effect_checks(
     file: MapFile, raw: Mapping[str, Any], entry: McpsEntry, server_id: str, known: Known
 ) -> Iterator[Check]:
-    """A warning for what *entry* says in vain: of no server, of one that is no script, or of the system's script."""
+    """Warn of an *entry* for a missing server, and of its fields that have no effect on the server that it names."""
     if file.origin == str(known.paths.vendor_mcps):
-        return  # What comes along may be replaced by what is installed; nobody here could mend its entry.
+        return  # An installed server may replace a shipped script, and nobody here can edit the shipped map.
     server = known.servers.get(server_id)
     if server is None:
         if server_id not in known.ids and not entry.is_server:

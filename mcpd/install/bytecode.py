@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compile the Python files below a directory, or take what is known of them: ``bytecode.py DIRECTORY CACHE``.
+"""Compile the Python files below a directory, or copy their byte code from a cache: ``bytecode.py DIRECTORY CACHE``.
 
-Runs in the sandbox, without a network. Byte code depends on its source and on Python alone, so the cache is named by
-the SHA-256 of the source; where the source lies is put right at the import. Python uses the files without a look at the
-source, which never changes.
+Runs in the sandbox, without a network. Byte code depends only on its source and on the version of Python, so files in
+the cache are named by the SHA-256 of the source; Python corrects the path of the source when it imports them. It does
+not compare them with the source, which never changes.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ def provide(known: Path, source: Path) -> None:
         return
     with contextlib.suppress(py_compile.PyCompileError, ValueError, RecursionError):
         py_compile.compile(str(source), str(target), source.name, doraise=True, invalidation_mode=MODE)
-        # Process numbers are those of the sandbox, and another one may be at the same file.
+        # The process id is not unique: each sandbox has its own, and another job may compile the same file.
         part = cached.with_name(f"{cached.name}.{os.urandom(8).hex()}")
         shutil.copyfile(target, part)
         part.rename(cached)

@@ -31,21 +31,21 @@ _ABSENT: Final = (
         re.IGNORECASE,
     ),
 )
-"""What uv and npm say of a package that no registry has."""
+"""The words of uv and npm for a package that no registry has."""
 _NO_WHEEL: Final = re.compile(r"requirement (?P<name>[\w.-]+)\S* \(from versions: none\)")
-"""What pip says of it, of one without a wheel that fits, and where it cannot reach a registry."""
+"""The words of pip for that, for a package without a suitable wheel, and for a registry that cannot be reached."""
 _UNREACHED: Final = re.compile(r"WARNING: (?:Retrying|Could not fetch) ")
 
 
 def absence(stderr: str) -> str:
-    """The sentence for a package that a command did not find in any registry; empty if *stderr* tells of none."""
+    """Return a sentence that names the package which no registry has, according to *stderr*; empty if there is none."""
     for pattern in _ABSENT:
         if found := pattern.search(stderr):
             return f"there is no package {found['name']} in the configured registries"
     found = _NO_WHEEL.search(stderr)
     if found is None or _UNREACHED.search(stderr):
         return ""
-    return f"there is no package {found['name']} in the configured registries, or no wheel of it that fits this system"
+    return f"there is no package {found['name']} in the configured registries, or it has no wheel for this system"
 
 
 def condense(stderr: str, root: Path, *, last: bool) -> str:

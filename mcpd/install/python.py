@@ -31,6 +31,7 @@ from mcpd.store.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from mcpd.install.hostconfig import HostConfig
     from mcpd.install.workbench import Workbench
 
 VENV: Final = ".venv"
@@ -60,9 +61,10 @@ _OFFLINE: Final = {"PIP_CONFIG_FILE": "/dev/null"}
 class PythonEnvironment:
     """The virtual environment of one generation."""
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: Workbench, host: HostConfig | None = None) -> None:
+        """*host* is the host's configuration of the program that installs, by default that of pip."""
         self._bench = bench
-        self._host = pip_config(bench.tools.scope, bench.tools.paths.home)
+        self._host = host or pip_config(bench.tools.scope, bench.tools.paths.home)
         self.directory = bench.root / VENV
         self.wheels = bench.scratch / "wheels"
 
@@ -271,10 +273,7 @@ def parse_report(report: bytes) -> list[LockedFile]:
 def _locked(item: dict[str, Any]) -> LockedFile:
     name, version = item["metadata"]["name"], item["metadata"]["version"]
     info = item["download_info"]
-    if not (PACKAGE.fullmatch(name) and VERSION.fullmatch(version)):
-        raise InvalidManifest(
-            f"the package index has a package of the impossible name {name[:100]!r} {version[:100]!r}"
-        )
+    check_indexed(name, version)
     file = unquote(info["url"].partition("#")[0].rpartition("/")[2])
     if "archive_info" not in info or not file.endswith(".whl"):
         raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")
@@ -284,6 +283,14 @@ def _locked(item: dict[str, Any]) -> LockedFile:
     if strong is None:
         raise IntegrityMismatch(f"the package index has no SHA-2 hash for {file}, so it cannot be checked")
     return LockedFile(name, version, f"{strong}:{hashes[strong]}", file)
+
+
+def check_indexed(name: str, version: str) -> None:
+    """Raise :class:`~mcpd.errors.InvalidManifest` unless a package index may list *name* in *version*."""
+    if not (PACKAGE.fullmatch(name) and VERSION.fullmatch(version)):
+        raise InvalidManifest(
+            f"the package index has a package of the impossible name {name[:100]!r} {version[:100]!r}"
+        )
 
 
 def _from(file: Path) -> tuple[str, str]:

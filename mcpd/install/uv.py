@@ -18,7 +18,7 @@ from mcpd.errors import IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import uv_config
 from mcpd.install.outcome import LockedFile
 from mcpd.install.proxy import Proxy
-from mcpd.install.python import PACKAGE, VERSION, PythonEnvironment
+from mcpd.install.python import PythonEnvironment, check_indexed
 from mcpd.install.workbench import SYSTEM_PYTHON
 from mcpd.runtime.bundled import PYTHON as SERVERS_PYTHON
 from mcpd.toml import parse_toml
@@ -53,9 +53,8 @@ class UvEnvironment(PythonEnvironment):
     """The virtual environment of one generation, filled by uv."""
 
     def __init__(self, bench: Workbench, uv: Path) -> None:
-        super().__init__(bench)
+        super().__init__(bench, uv_config(bench.tools.scope, bench.tools.paths.home))
         self._uv = uv
-        self._uv_host = uv_config(bench.tools.scope, bench.tools.paths.home)
 
     async def resolve(self, requirements: Sequence[str], *, doing: str, public: bool = False) -> list[LockedFile]:
         """See :meth:`PythonEnvironment.resolve`."""
@@ -77,17 +76,17 @@ class UvEnvironment(PythonEnvironment):
         )  # fmt: skip
 
     async def _run(self, command: str, *arguments: str, doing: str, public: bool, expected: int = 0) -> bytes:
-        env = dict(self._uv_host.env)
+        env = dict(self._host.env)
         if command != "compile":
             env.pop("UV_CONSTRAINT", None)  # what is locked keeps to it, and what has no hash is refused
         return await self._bench.run(
-            [str(self._uv), "pip", command, _WHEELS, *self._uv_host.options, *arguments],
+            [str(self._uv), "pip", command, _WHEELS, *self._host.options, *arguments],
             doing=doing,
             network=True,
-            readable=self._uv_host.readable,
+            readable=self._host.readable,
             cache="uv",
             env={**env, **_STEADY, "UV_CACHE_DIR": str(self._bench.cache / "uv")},
-            proxy=Proxy(self._uv_host, public=public),
+            proxy=Proxy(self._host, public=public),
             expected=expected,
         )
 
@@ -107,10 +106,7 @@ def parse_pylock(data: bytes) -> list[LockedFile]:
 
 def _locked(name: str, package: dict[str, Any]) -> LockedFile:
     version = str(package.get("version", ""))
-    if not (PACKAGE.fullmatch(name) and VERSION.fullmatch(version)):
-        raise InvalidManifest(
-            f"the package index has a package of the impossible name {name[:100]!r} {version[:100]!r}"
-        )
+    check_indexed(name, version)
     wheels = {_file(wheel): wheel for wheel in package.get("wheels", ())}
     if not wheels:
         raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")

@@ -119,7 +119,7 @@ def test_a_failed_command_is_quoted_with_the_lines_that_matter(stderr: str, *, n
         (UV_ABSENT, "there is no package nosuch in the configured registries"),
         (
             PIP_ABSENT,
-            "there is no package nosuch in the configured registries, or no wheel of it that fits this system",
+            "there is no package nosuch in the configured registries, or it has no wheel for this system",
         ),
     ],
 )
