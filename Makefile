@@ -43,10 +43,10 @@ check-system:
 	@packaging/setup.sh check
 	MCPD_REQUIRE_SYSTEM=1 .venv/bin/python -m pytest tests/system
 
-# Measure; kept in bench/results.md.
+# Measure; kept in bench/results.md. With PART=bridge only this part, which prints.
 bench:
 	@packaging/setup.sh check
-	@.venv/bin/python -m bench
+	@.venv/bin/python -m bench $(PART)
 
 # Man pages and completions, in build/; "make install" takes them along.
 docs: man completions

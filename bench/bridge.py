@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""mcpd-bridge: right answers when everybody uses the same JSON-RPC ids."""
+"""mcpd-bridge: right answers when everybody uses the same JSON-RPC ids, and the time of a call beside other bridges."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from bench.load import compare
+from bench.servers import ECHO, put_server
+from tests.rig import Rig
+
 if TYPE_CHECKING:
     from bench.figures import Report
-    from tests.rig import Rig
 
 ROUNDS = 250
 CLIENTS = 8
@@ -47,6 +50,16 @@ class Session:
         reply = await self._http.post(self._url, json=message, headers=self._headers)
         reply.raise_for_status()
         return reply
+
+
+def measure(report: Report) -> None:
+    """Call one server in many ways, then compare with other bridges."""
+    with Rig() as rig:
+        put_server(rig.installed, "echo", {"server.py": ECHO})
+        rig.start_daemon()
+        rig.start_bridge()
+        asyncio.run(same_ids(rig, report))
+    compare.measure(report)
 
 
 async def same_ids(rig: Rig, report: Report) -> None:

@@ -13,16 +13,15 @@ import time
 from typing import TYPE_CHECKING
 
 from bench.processes import cpu, descendants, open_fds, pss
-from bench.servers import ECHO, put_server
+from bench.servers import ECHO, put_many, put_server
 from mcpd import errors
 from mcpd.bus.client import Client, connect
-from tests.rig import BIN
+from tests.rig import BIN, Rig
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bench.figures import Report
-    from tests.rig import Rig
 
 IN_FLIGHT = 32
 CALLS = 10_000
@@ -30,6 +29,24 @@ SPAWNS = 2_000
 WRONG_FDS = 20_000
 SETTLE = 10.0
 """Seconds that processes and descriptors have to go away after the last call."""
+
+
+def measure(report: Report) -> None:
+    """Measure on a private session bus."""
+    with Rig() as rig:
+        # The client in this process finds the bus by the environment.
+        before = dict(os.environ)
+        os.environ.update(rig.environ)
+        try:
+            starts(rig, report)
+            put_many(rig.installed, 1000)
+            pid = rig.start_daemon().pid
+            asyncio.run(calls(report))
+            asyncio.run(wrong_fds(pid, report))
+            asyncio.run(spawns(pid, report))
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def starts(rig: Rig, report: Report) -> None:

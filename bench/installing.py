@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -50,7 +51,7 @@ def _python(mirror: Mirror) -> tuple[dict[str, list[float]], dict[str, list[floa
     with Rig() as uv, Rig() as pip:
         for rig, daemon in ((uv, [str(BIN / "mcpd")]), (pip, [sys.executable, "-c", WITHOUT_UV])):
             rig.environ |= mirror.environ
-            rig.start(*daemon, "--user", ready=lambda rig=rig: rig.mcpctl("list").returncode == 0)
+            rig.start(*daemon, "--user", ready=partial(_answering, rig))
         uvx = [str(BIN / "uvx"), PYPI]
         _answers(uvx, uv.environ)  # the mirror has everything from now on
         _install(pip, f"pypi:{PYPI}")
@@ -58,13 +59,13 @@ def _python(mirror: Mirror) -> tuple[dict[str, list[float]], dict[str, list[floa
             for rig in (uv, pip):
                 shutil.rmtree(rig.home / ".cache", ignore_errors=True)
             uncached = uv.environ | {"UV_CACHE_DIR": str(uv.home / f"uv-{number}")}
-            cold["uvx"].append(_timed(lambda env=uncached: _answers(uvx, env)))
-            cold["uv"].append(_timed(lambda: _install(uv, f"pypi:{PYPI}")))
-            cold["pip"].append(_timed(lambda: _install(pip, f"pypi:{PYPI}")))
+            cold["uvx"].append(_timed(_answers, uvx, uncached))
+            cold["uv"].append(_timed(_install, uv, f"pypi:{PYPI}"))
+            cold["pip"].append(_timed(_install, pip, f"pypi:{PYPI}"))
             # A tool environment of its own, of packages that are there.
             shutil.rmtree(Path(uncached["UV_CACHE_DIR"]) / "environments-v2", ignore_errors=True)
-            warm["uvx"].append(_timed(lambda env=uncached: _answers(uvx, env)))
-            warm["uv"].append(_timed(lambda: _install(uv, f"pypi:{PYPI}")))
+            warm["uvx"].append(_timed(_answers, uvx, uncached))
+            warm["uv"].append(_timed(_install, uv, f"pypi:{PYPI}"))
     return cold, warm
 
 
@@ -78,14 +79,18 @@ def _node(mirror: Mirror) -> dict[str, list[float]]:
         for number in range(ROUNDS):
             shutil.rmtree(rig.home / ".cache", ignore_errors=True)
             uncached = rig.environ | {"NPM_CONFIG_CACHE": str(rig.home / f"npm-{number}")}
-            cold["npx"].append(_timed(lambda env=uncached: _answers(npx, env)))
-            cold["npm"].append(_timed(lambda: _install(rig, f"npm:{NPM}")))
+            cold["npx"].append(_timed(_answers, npx, uncached))
+            cold["npm"].append(_timed(_install, rig, f"npm:{NPM}"))
     return cold
 
 
-def _timed(action: Callable[[], None]) -> float:
+def _answering(rig: Rig) -> bool:
+    return rig.mcpctl("list").returncode == 0
+
+
+def _timed(action: Callable[..., None], *args: object) -> float:
     begun = time.perf_counter()
-    action()
+    action(*args)
     return time.perf_counter() - begun
 
 

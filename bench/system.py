@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.system.image import base, furnish, packages_under_test
-from tests.system.machine import Machine, Overlay
+from tests.system.machine import Machine, Overlay, unable
 
 if TYPE_CHECKING:
     from bench.figures import Report
@@ -21,7 +21,10 @@ EXPOSURE = {"mcpd.service": 1.5, "mcpd-bridge.service": 1.5, "mcpd-spawn@.servic
 
 
 def measure(report: Report) -> None:
-    """Boot, install a server, and measure."""
+    """Boot, install a server, and measure; without root or systemd-nspawn, say that it cannot be."""
+    if why := unable():
+        print(f"not measured: {why}")
+        return
     packages = packages_under_test()
     with base(packages) as debian, Overlay([debian]) as overlay:
         furnish(overlay.root, packages)
