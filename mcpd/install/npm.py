@@ -140,7 +140,8 @@ class NpmRecipe:
             {"name": "mcp-server", "private": True, "dependencies": {package: self._source.version or "latest"}}
         )
         main = self._main()
-        return Resolution((main, *(file for file in self._files if file is not main)))
+        others = (file for file in self._files if file is not main)
+        return Resolution((main, *others), version=main.version)
 
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""

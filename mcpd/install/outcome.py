@@ -79,6 +79,8 @@ class Resolution:
     """The entry with what the source itself says, of a source that describes its server; None: as it was."""
     size: int = 0
     """Bytes of the files; 0 if unknown."""
+    version: str = ""
+    """The exact version of a package; empty where a source has none or names it itself."""
 
 
 class Recipe(Protocol):

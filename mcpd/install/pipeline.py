@@ -61,7 +61,7 @@ class Pipeline:
         try:
             if not plan.is_dry_run and plan.is_complete and plan.answers.missing():
                 # What the entry itself asks for need not wait until the packages are resolved.
-                job.show_plan(plan.items(()))
+                job.show_plan(plan.items(Resolution()))
                 await job.ask_config()
                 job.enter(JobState.PLANNING)
             async with self._slots:
@@ -77,7 +77,7 @@ class Pipeline:
                 job.answers = plan.answers
                 bench.entry = plan.entry
             # Nobody is waited for while others could work.
-            job.show_plan(plan.items(resolution.files, resolution.size))
+            job.show_plan(plan.items(resolution))
             if plan.is_dry_run:
                 raise Cancelled(PLAN_ONLY)
             if plan.needs:

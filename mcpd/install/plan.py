@@ -24,12 +24,12 @@ from mcpd.runtime import permissions
 from mcpd.runtime.bundled import remote_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from mcpd.catalog import CatalogEntry
     from mcpd.install.job import Need
     from mcpd.install.options import InstallOptions
-    from mcpd.install.outcome import LockedFile, Recipe, Words
+    from mcpd.install.outcome import Recipe, Resolution, Words
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, JsonValue, Transport
     from mcpd.runtime.guard import Guard
@@ -108,13 +108,13 @@ class Plan:
             return None
         return RECIPES[SourceType(source.type)](bench, source)
 
-    def items(self, files: Iterable[LockedFile], size: int = 0) -> Iterator[PlanItem]:
-        """What is going to be done, for whoever is to agree; *files* will be fetched, of *size* bytes if not 0."""
+    def items(self, resolution: Resolution) -> Iterator[PlanItem]:
+        """What is going to be done, for whoever is to agree, with what *resolution* says will be fetched."""
         entry = self.entry
         if self.verified:
             yield PlanItem("verified", self.verified)
         if entry.source is not None and not self.remote:
-            yield from self._fetched(entry.source, files, size)
+            yield from self._fetched(entry.source, resolution)
         for transport in entry.transports:
             if transport.runs_here and (transport is entry.stdio or transport is entry.remote):
                 command = " ".join([transport.command, *transport.args]).strip()
@@ -129,17 +129,17 @@ class Plan:
         for prop in self.answers.missing():
             yield PlanItem("setting", prop.key, prop.label)
 
-    def _fetched(self, source: Source, files: Iterable[LockedFile], size: int) -> Iterator[PlanItem]:
+    def _fetched(self, source: Source, resolution: Resolution) -> Iterator[PlanItem]:
         """The *source*, and what will be fetched from it; the entry says how much where nothing else does."""
         where = ("" if self.is_given else strip_credentials(source.url)) or source.package or source.path
         integrity = f"sha256:{source.sha256}" if source.sha256 else ""
-        version = source.rev or source.version or self.entry.version
+        version = source.rev or resolution.version or source.version or self.entry.version
         yield PlanItem("source", where, str(source.type), version, integrity)
         stated = self.entry.size
-        size = size or (stated if isinstance(stated, int) else 0)
+        size = resolution.size or (stated if isinstance(stated, int) else 0)
         if 0 < size < 1 << 64:
             yield PlanItem("size", str(int(size)))
-        for file in files:
+        for file in resolution.files:
             yield PlanItem("package", file.name, file.file, file.version, file.integrity)
 
     def manifest(self, transports: list[Any], version: str) -> Manifest:

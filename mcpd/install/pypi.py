@@ -42,7 +42,7 @@ class PypiRecipe:
                 " nothing was installed"
             )
         others = (file for file in self._files if file is not main)
-        return Resolution((main, *others), size=sum(file.size for file in self._files))
+        return Resolution((main, *others), size=sum(file.size for file in self._files), version=main.version)
 
     async def fetch(self) -> None:
         """See :class:`~mcpd.install.outcome.Recipe`."""

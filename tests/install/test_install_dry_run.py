@@ -103,6 +103,17 @@ async def test_packages_are_named_with_what_they_hash_to(
     assert world.store.list() == []
 
 
+async def test_a_package_that_was_named_without_a_version_is_planned_with_the_one_that_was_found(
+    world: World, tmp_path: Path, own_index: pytest.MonkeyPatch
+) -> None:
+    own_index.setenv("PIP_INDEX_URL", index(tmp_path / "index", wheel(tmp_path / "index")))
+    document = local(tmp_path, source={"type": "pypi", "package": "Fake_Server"})
+    document.pop("version", None)
+    job = await world.install(document, dry_run=True)
+    only_planned(world, job)
+    assert [(item.key, item.version) for item in job.plan if item.kind == "source"] == [("Fake_Server", "1.0")]
+
+
 async def test_what_cannot_be_had_fails(world: World, tmp_path: Path) -> None:
     source = source_of("mcpb", tmp_path)
     (tmp_path / "hello.mcpb").unlink()

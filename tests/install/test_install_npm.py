@@ -132,6 +132,14 @@ async def test_an_unknown_version_is_named(world: World, registry: Registry) -> 
     assert "9.9.9" in job.error.message
 
 
+async def test_the_plan_has_the_version_that_a_tag_stands_for(world: World, registry: Registry) -> None:
+    registry.add()
+    document = entry()
+    document["source"]["version"] = "latest"
+    job = await world.install(document, dry_run=True)
+    assert [item.version for item in job.plan if item.kind == "source"] == ["1.0.0"]
+
+
 async def test_npx_becomes_the_installed_command(world: World, registry: Registry) -> None:
     registry.add("@scope/fake-server")
     npx = {"type": "stdio", "command": "npx", "args": ["-y", "@scope/fake-server@latest", "--verbose"]}
