@@ -89,15 +89,32 @@ def test_a_client_that_leaves_at_once_learns_if_it_may_spawn(installed: Rig) -> 
     assert "'/'" in manager(installed, "Spawn", SERVER, "{}", "0", "{'check': <true>}")
 
 
+def documented_commands() -> list[str]:
+    page = (Path(__file__).parents[2] / "docs/dbus.md").read_text()
+    lines = [line for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def test_the_documented_loop_ends_where_a_job_waits_for_the_client(rig: Rig, registry: Path, tmp_path: Path) -> None:
+    entry = json.loads(registry.read_text())["servers"][0] | {"id": "waits"}
+    entry["configurableProperties"] = [{"key": "needed", "required": True}]
+    (tmp_path / "echo.json").write_text(json.dumps(entry))
+    commands = documented_commands()
+    cancel = 'busctl --user call org.mcpd.Mcp1 "$job" org.mcpd.Mcp1.Job Cancel'
+    (last,) = (at for at, line in enumerate(commands) if line.startswith("until "))
+    done = subprocess.run(
+        ["bash", "-eu", "-c", "\n".join([*commands[: last + 1], cancel])],
+        env=rig.environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stdout.endswith('s "needs-config"\n'), done.stderr
+
+
 def test_the_documented_commands_work_as_printed(rig: Rig, registry: Path, tmp_path: Path) -> None:
     rig.mcpctl("remove", SERVER)
     entry = json.loads(registry.read_text())["servers"][0]
     (tmp_path / "echo.json").write_text(json.dumps(entry))
-    page = (Path(__file__).parents[2] / "docs/dbus.md").read_text()
-    lines = [line for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
-    script = "\n".join(line.removeprefix("$ ") for line in lines if line.startswith("$ "))
     done = subprocess.run(
-        ["bash", "-eu", "-o", "pipefail", "-c", script],
+        ["bash", "-eu", "-o", "pipefail", "-c", "\n".join(documented_commands())],
         env=rig.environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
