@@ -24,6 +24,16 @@ def test_every_error_is_documented_as_it_is() -> None:
     assert documented == actual
 
 
+def test_the_dbus_interfaces_name_only_errors_that_there_are() -> None:
+    named = {
+        name
+        for file in (DOCUMENT.parents[1] / "dbus").glob("*.xml")
+        for name in re.findall(r"\borg(?:\.\w+)+\.Error\.\w+", file.read_text())
+    }
+    assert named
+    assert named <= {cls.dbus_name for cls in errors.TABLE}
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
