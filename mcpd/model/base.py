@@ -148,12 +148,16 @@ NAME: Final = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,127}$")
 """A key of the configuration."""
 
 
+_OBJECT: Final = re.compile(r"a valid dictionary( or (an )?instance of \w+)?")
+
+
 def first_fault(error: ValidationError) -> str:
     """One line for the first fault pydantic found, without the value (it may be a secret)."""
     fault = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in fault["loc"])
-    # Whoever wrote the file knows lists only.
+    # Whoever wrote the file knows the words of JSON only.
     message = fault["msg"].removeprefix("Value error, ").replace("a valid tuple", "a valid list")
+    message = _OBJECT.sub("a valid object", message)
     return f"{where}: {message}" if where else message
 
 

@@ -257,6 +257,16 @@ def test_hostile_json_is_refused(text: bytes) -> None:
         load_json(text, "origin")
 
 
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [([], "origin: Input should be a valid object"), ({"id": "a", "transports": ["x"]}, "a valid object")],
+)
+def test_a_fault_speaks_of_json_and_not_of_python(document: object, fault: str) -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        Entry.parse(document, "origin")
+    assert caught.value.message.endswith(fault)
+
+
 names = st.text(max_size=8)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
