@@ -25,6 +25,8 @@ _STATES: Final = {
 }  # fmt: skip
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that move the cursor, reorder text or cannot be encoded."""
+_GAP: Final = "  "
+"""Between the columns of a table."""
 
 
 def write(line: str = "") -> None:
@@ -84,22 +86,16 @@ def clean(text: object, *, lines: bool = False) -> str:
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print *rows* in columns below *headings*. On a terminal the last column is cut to the width."""
-    from prettytable import PrettyTable, TableStyle  # noqa: PLC0415
-
-    grid = PrettyTable(list(headings))
-    grid.set_style(TableStyle.PLAIN_COLUMNS)
-    grid.align = "l"
-    grid.left_padding_width, grid.right_padding_width = 0, 2
     cells = [[clean(cell) for cell in row] for row in rows]
+    widths = [max(map(_columns, column)) for column in zip(headings, *cells, strict=True)]
     if sys.stdout.isatty():
-        _fit(headings, cells)
+        _cut_last(cells, sum(widths[:-1]) + len(_GAP) * len(widths[:-1]))
     state = next((at for at, heading in enumerate(headings) if heading in {"STATE", "RESULT"}), None)
-    for row in cells:
-        if state is not None:
-            row[state] = coloured(row[state])
-        grid.add_row(row)
-    for line in grid.get_string().splitlines():
-        write(line.rstrip())
+    for row in (headings, *cells):
+        padded = [cell + " " * (width - _columns(cell)) for cell, width in zip(row, widths, strict=True)]
+        if state is not None and row is not headings:
+            padded[state] = padded[state].replace(row[state], coloured(row[state]), 1)
+        write(_GAP.join(padded).rstrip())
 
 
 def details(pairs: Iterable[tuple[str, object]]) -> None:
@@ -128,15 +124,26 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _fit(headings: Sequence[str], rows: list[list[str]]) -> None:
+def _columns(text: str) -> int:
+    """The columns that *text* takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def _cut_last(rows: list[list[str]], taken: int) -> None:
+    """Cut the last cell of each of *rows* to what the terminal has after the *taken* columns, at least ten."""
     import shutil  # noqa: PLC0415 - with all its archive formats
 
-    width = shutil.get_terminal_size().columns
-    taken = sum(max([len(heading), *(len(row[at]) for row in rows)]) + 2 for at, heading in enumerate(headings[:-1]))
-    room = max(width - taken - 1, 10)
+    room = max(shutil.get_terminal_size().columns - taken - 1, 10)
     for row in rows:
-        if len(row[-1]) > room:
-            row[-1] = row[-1][: room - 1] + "…"
+        if _columns(row[-1]) > room:
+            cut = row[-1][: room - 1]
+            while _columns(cut) >= room:
+                cut = cut[:-1]
+            row[-1] = f"{cut}…"
 
 
 def encodes_unicode() -> bool:

@@ -458,3 +458,14 @@ def test_a_warning_is_coloured_where_it_is_shown(
     output.warn("a\x1b[2Jb")
     before, after = ("\x1b[33m", "\x1b[0m") if shown == "stderr" else ("", "")
     assert tuple(capsys.readouterr()) == ("", f"{before}warning:{after} a\ufffd[2Jb\n")
+
+
+def test_columns_stand_below_each_other_whatever_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("NAME", "STATE"), [("日本", "ok"), ("e\u0301", ""), ("abcdef", "failed")])
+    assert capsys.readouterr().out == "NAME    STATE\n日本    ok\ne\u0301\nabcdef  failed\n"
+
+
+async def test_on_a_terminal_the_last_column_is_cut(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+    mcpd.servers["calculator"]["summary"] = "数" * 60
+    shown = await mcpctl.on_terminal("list", environ={"COLUMNS": "70", "TERM": "dumb"})
+    assert shown.splitlines()[1].endswith("user   installed  " + "数" * 14 + "…")

@@ -39,7 +39,7 @@ PACKAGE_NEEDS: Final = (
     "bubblewrap", "git", "nodejs", "npm", "polkitd", "python3-cryptography", "python3-dbus-next", "python3-httptools",
     "python3-httpx", "python3-msgspec", "python3-pip", "python3-platformdirs", "python3-prettytable",
     "python3-pydantic", "python3-rich", "python3-ruamel.yaml", "python3-tomlkit", "python3-uvicorn", "python3-uvloop",
-    "python3-venv", "xdg-dbus-proxy",
+    "python3-venv", "python3-wcwidth", "xdg-dbus-proxy",
 )  # fmt: skip
 """What mcpd depends on, where it is installed from the work tree instead of a package."""
 NSPAWN: Final = (
