@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: all demo check check-thorough check-system lint test test-system test-others bench clean install install-files deb docs man completions
 
 all: check
