@@ -8,6 +8,10 @@ import signal
 from hypothesis import HealthCheck, settings
 
 from tests.children import no_child_stays  # noqa: F401 -- for every module
+from tests.preloaded import python
+from tests.rig import Rig
+
+Rig.interpreter = staticmethod(python)
 
 # How long an example takes depends on the machine, and a fixture's directory serves all examples of a test.
 UNCHECKED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,9 @@ class RigError(RuntimeError):
 
 class Rig:
     """A context manager; inside, :attr:`environ` is what a program of this machine runs with."""
+
+    interpreter: ClassVar[Callable[[], str]] = staticmethod(lambda: sys.executable)
+    """What ``mcpctl`` runs in; tests have one that has imported it."""
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="mcpd-"))
@@ -99,7 +102,7 @@ class Rig:
     def mcpctl(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run ``mcpctl`` with *argv* on this machine."""
         return subprocess.run(
-            [BIN / "mcpctl", "--user", *argv],
+            [self.interpreter(), "-m", "mcpd.cli.main", "--user", *argv],
             env=self.environ, input=stdin, capture_output=True, text=True, check=False,
         )  # fmt: skip
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from tests.preloaded import process_of, python
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -171,7 +173,7 @@ class Bridge:
         self.log = log
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "mcpd.bridge.main", *arguments],
+                [*prefix, sys.executable if prefix else python(), "-m", "mcpd.bridge.main", *arguments],
                 stdin=subprocess.DEVNULL,
                 stderr=stderr,
                 cwd=ROOT,
@@ -182,7 +184,7 @@ class Bridge:
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return process_of(self.process.pid)
 
     def said(self) -> str:
         return self.log.read_text()

@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import httpx2
@@ -20,6 +19,8 @@ from bridge_machine import Machine
 from browser import LOOKS, check_look, chromium, keep, visiting
 from test_bridge_service import BRIDGE, Program
 from test_pages_http import certificate
+
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def mcpctl(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "mcpd.cli.main", *arguments]
+    argv = [python(), "-m", "mcpd.cli.main", *arguments]
     return subprocess.run(argv, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 

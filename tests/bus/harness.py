@@ -10,7 +10,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from mcpd.bus.connection import Connection, Match
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, MANAGER, ROOT
 from mcpd.paths import Layout, Paths, Scope
+from tests.preloaded import process_of, python
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -114,7 +114,7 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return process_of(self.process.pid)
 
     def fds(self) -> int:
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
@@ -197,7 +197,7 @@ class Machine:
         log_file = self.root / f"mcpd-{len(self._started)}.log"
         with log_file.open("w") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "mcpd.daemon", *(arguments or ("--user",)), "--log-level", "debug",
+                python(), "-m", "mcpd.daemon", *(arguments or ("--user",)), "--log-level", "debug",
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environ,
             )  # fmt: skip
         daemon = Daemon(process, log_file)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.paths import Paths, Scope, from_environment
 from mcpd.servers.orchestration.service import Orchestration
 from mcpd.servers.orchestration.tools import Tools
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +81,7 @@ class Machine:
 
     def mcpctl(self, *argv: str, stdin: str = "", environ: Mapping[str, str] | None = None) -> Ended:
         """``mcpctl`` with *argv*."""
-        return self.run([sys.executable, "-m", "mcpd.cli.main", *argv], stdin=stdin, environ=environ)
+        return self.run([python(), "-m", "mcpd.cli.main", *argv], stdin=stdin, environ=environ)
 
     def run(self, argv: Sequence[str], *, stdin: str = "", environ: Mapping[str, str] | None = None) -> Ended:
         """A program that is mcpctl in one way or another."""

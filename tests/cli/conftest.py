@@ -9,7 +9,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ import pytest
 
 from tests.cli.fake import FakeMcpd, fake_mcpd
 from tests.cli.map_files import HELLO, TRANSFORM
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -66,7 +66,7 @@ class Mcpctl:
         # As root the default is the system's instance.
         scope = () if "--system" in argv else ("--user",)
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mcpd.cli.main", *scope, *argv,
+            python(), "-m", "mcpd.cli.main", *scope, *argv,
             stdin=pipe, stdout=pipe if stdout is None else stdout, stderr=pipe, env=self.environ | (environ or {}),
         )  # fmt: skip
 

@@ -20,6 +20,7 @@ from mcpd.cli.commands import logs, tools
 from mcpd.cli.main import main
 from mcpd.errors import ConfigMissing, NotAuthorized, NotSupported, SystemInstanceOnly
 from tests.cli.fake import fake_mcpd
+from tests.preloaded import process_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -357,10 +358,10 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 def _catches(pid: int, number: int) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{process_of(pid)}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def _holds_pidfd(pid: int) -> bool:
-    return any("pidfd" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return any("pidfd" in str(fd.readlink()) for fd in Path(f"/proc/{process_of(pid)}/fd").iterdir())

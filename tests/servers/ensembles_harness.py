@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -86,7 +87,7 @@ class Room:
     async def started(self, *arguments: str, mode: str = "legacy", **options: Any) -> AsyncIterator[Client]:
         """A client of the program."""
         command = StdioServerParameters(
-            command=sys.executable, args=self.argv("serve", *arguments), env=self.environ, cwd=self.directory
+            command=python(), args=self.argv("serve", *arguments), env=self.environ, cwd=self.directory
         )
         with (self.directory / "log").open("a") as log:
             async with Client(stdio_client(command, errlog=log), mode=mode, **options) as client:
@@ -95,7 +96,7 @@ class Room:
     def status(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """``llm-orc mcp status``."""
         return subprocess.run(
-            [sys.executable, *self.argv("status", *arguments)],
+            [python(), *self.argv("status", *arguments)],
             env=self.environ, cwd=self.directory, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -17,6 +16,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcpd.paths import Scope, from_environment
 from mcpd.servers.orchestration.server import make_server
 from mcpd.servers.orchestration.service import Orchestration
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,7 +65,7 @@ class Machine:
     @asynccontextmanager
     async def started(self, *arguments: str, mode: str = "legacy") -> AsyncIterator[Client]:
         """A client of the program."""
-        program = StdioServerParameters(command=sys.executable, args=[*PROGRAM, *arguments], env=self.environ)
+        program = StdioServerParameters(command=python(), args=[*PROGRAM, *arguments], env=self.environ)
         with (self.root / "log").open("a") as log:
             async with Client(stdio_client(program, errlog=log), mode=mode) as client:
                 yield client

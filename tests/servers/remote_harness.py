@@ -8,16 +8,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
 
-FAR_SERVER = Path(__file__).parent / "fixtures" / "far_server.py"
+FAR_SERVER = "tests.servers.fixtures.far_server"
 PATIENCE = 120.0
 MODERN = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -107,7 +108,7 @@ async def remote(
     log = directory / "remote.log"
     with log.open("wb") as errors:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-m", "mcpd.servers.remote",
+            python(), "-I", "-m", "mcpd.servers.remote",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=directory, limit=2**27,
             env={**os.environ, **(environ or {})},
         )  # fmt: skip
@@ -122,7 +123,7 @@ async def remote(
 @contextmanager
 def far_server(kind: str, *token: str) -> Iterator[FarServer]:
     """A server of the SDK; with a *token* it lets in only who has it."""
-    process = subprocess.Popen([sys.executable, FAR_SERVER, kind, *token], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([python(), "-m", FAR_SERVER, kind, *token], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from tests.preloaded import python
 from tests.servers.remote_harness import Client as Wire
 from tests.unit.scripts.facility_parts import manifest
 
@@ -77,7 +77,7 @@ def move() -> object:
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, *PROGRAM, *map(str, arguments)]
+    return [python(), *PROGRAM, *map(str, arguments)]
 
 
 @asynccontextmanager

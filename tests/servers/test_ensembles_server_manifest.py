@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +17,7 @@ from mcpd.runtime.permissions import parse
 from mcpd.servers.ensembles.providers.keys import Keys
 from mcpd.servers.ensembles.resources import ALWAYS, TEMPLATES
 from mcpd.servers.ensembles.tools import TOOLS
+from tests.preloaded import python
 from tests.servers.ensembles_harness import PROGRAM, REPOSITORY, Room
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_the_program_takes_what_it_is_given(tmp_path: Path, projects: list[str] 
     environ = room.environ | {"MCP_USER_HOME": str(tmp_path), "MCPD_CONFINED": "1"}
     argv = arguments(**({"projects": projects} if projects else {}))
     done = subprocess.run(
-        [sys.executable, *PROGRAM, *argv],
+        [python(), *PROGRAM, *argv],
         stdin=subprocess.DEVNULL, env=environ, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -104,7 +104,7 @@ def test_the_manual_page_has_every_option_tool_and_resource() -> None:
     shown = ""
     for words in ([], ["mcp"], ["mcp", "serve"], ["mcp", "status"]):
         done = subprocess.run(
-            [sys.executable, *PROGRAM, *words, "--help"], capture_output=True, text=True, check=True, timeout=60
+            [python(), *PROGRAM, *words, "--help"], capture_output=True, text=True, check=True, timeout=60
         )
         shown += done.stdout.partition("options:")[2]
     options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", shown))

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.preloaded import python
 from tests.servers.ensembles_harness import ERAS, PAIR, PROGRAM, Room, happens, invoked, read
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ async def served(room: Room, *arguments: str) -> AsyncIterator[tuple[str, subpro
     log = room.directory / "log"
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, *room.argv("serve", "--http", "--port", "0", *arguments)],
+            [python(), *room.argv("serve", "--http", "--port", "0", *arguments)],
             env=room.environ, cwd=room.directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
         )  # fmt: skip
     try:
@@ -187,7 +187,7 @@ async def test_l21_a_port_that_is_taken_is_a_fault_with_its_name(room: Room) -> 
     async with served(room) as (url, _):
         port = url.rpartition(":")[2].partition("/")[0]
         done = subprocess.run(
-            [sys.executable, *room.argv("serve", "--http", "--port", port)],
+            [python(), *room.argv("serve", "--http", "--port", port)],
             env=room.environ, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     assert done.returncode == 1
@@ -239,7 +239,7 @@ def test_l22_status_fails_for_a_broken_ensemble_and_a_key_in_the_clear(room: Roo
 
 def test_l26_the_version_is_the_packages(room: Room) -> None:
     done = subprocess.run(
-        [sys.executable, *PROGRAM, "--version"], env=room.environ, capture_output=True, text=True, check=True
+        [python(), *PROGRAM, "--version"], env=room.environ, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"llm-orc {version('mcpd-system')}\n"
 
@@ -247,7 +247,7 @@ def test_l26_the_version_is_the_packages(room: Room) -> None:
 @pytest.mark.parametrize("argv", [[], ["mcp"], ["serve"], ["mcp", "serve", "--prot"], ["mcp", "status", "--http"]])
 def test_wrong_usage_is_status_2(room: Room, argv: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
+        [python(), *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
@@ -266,7 +266,7 @@ def test_wrong_usage_is_status_2(room: Room, argv: list[str]) -> None:
 )
 def test_l21_wrong_usage_is_named(room: Room, argv: list[str], says: str) -> None:
     done = subprocess.run(
-        [sys.executable, *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
+        [python(), *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2
@@ -289,7 +289,7 @@ def test_l20_requests_from_a_file_are_all_answered(room: Room) -> None:
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": CALL},
     ]
     done = subprocess.run(
-        [sys.executable, *room.argv("serve")], input="".join(json.dumps(each) + "\n" for each in requests),
+        [python(), *room.argv("serve")], input="".join(json.dumps(each) + "\n" for each in requests),
         env=room.environ, cwd=room.directory, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines())}
@@ -312,7 +312,7 @@ async def test_the_end_in_a_run_keeps_it_as_cancelled_and_ends_its_children(room
     room.put_script("sleeps.py", SLEEPS)
     room.put("name: slow\nagents:\n  - {name: sleepy, model_profile: slow}\n  - {name: s, script: scripts/sleeps.py}\n")
     process = subprocess.Popen(
-        [sys.executable, *room.argv("serve")], env=room.environ, cwd=room.directory,
+        [python(), *room.argv("serve")], env=room.environ, cwd=room.directory,
         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     assert process.stdin is not None

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from tests.preloaded import python
 from tests.servers import ensembles_harness, orchestration_harness, scripts_harness, workstation_harness
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def all_faults(tools: list[dict[str, Any]]) -> list[str]:
 async def started(tmp_path: Path, *argv: str) -> AsyncIterator[Client]:
     """A client of the bundled server *argv*."""
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    command = StdioServerParameters(command=sys.executable, args=list(argv), env=environ)
+    command = StdioServerParameters(command=python(), args=list(argv), env=environ)
     with (tmp_path / "log").open("a") as log:
         async with Client(stdio_client(command, errlog=log)) as client:
             yield client

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tests.children import marked
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ class Desk:
         """The program with its one root, unless *arguments* name others."""
         roots = () if any(argument.startswith("--root") for argument in arguments) else ("--root", str(self.root))
         return StdioServerParameters(
-            command=sys.executable,
+            command=python(),
             args=[*self.program, *roots, "--state", str(self.state), *arguments],
             env=self.environ,
         )

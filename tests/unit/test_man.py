@@ -18,6 +18,7 @@ import pytest
 from mcpd.cli.parser import build_parser
 from mcpd.errors import ERROR_PREFIX, TABLE
 from mcpd.settings import Settings
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,7 +137,7 @@ def test_every_command_and_option_of_mcpctl_is_described(pages: Path) -> None:
 @pytest.mark.parametrize(("module", "page"), [("mcpd.daemon", "mcpd.8"), ("mcpd.bridge.main", "mcpd-bridge.8")])
 def test_every_option_of_the_services_is_described(pages: Path, module: str, page: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", module, "--help"],
+        [python(), "-m", module, "--help"],
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     options = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", done.stdout.partition("options:")[2]))

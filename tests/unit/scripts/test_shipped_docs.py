@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from mcpd.model.mcps import CALL_TIMEOUT, ScriptRuntime
 from mcpd.store.contents import write
+from tests.preloaded import python
 
 TEXT = (Path(__file__).parents[3] / "docs/scripts.md").read_text()
 
@@ -43,7 +43,7 @@ def described(directory: Path, suffix: str, source: str, **entry: Any) -> dict[s
     shown = {"path": str(script), "kind": "", "entry": entry, "contents": [str(directory / "cas")]}
     manifest.write_text(json.dumps({"id": "example", "config": {}, "script": shown}))
     done = subprocess.run(
-        [sys.executable, "-m", "mcpd.servers.scripts", "--describe", "--manifest", manifest],
+        [python(), "-m", "mcpd.servers.scripts", "--describe", "--manifest", manifest],
         stdout=subprocess.PIPE, check=True,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)

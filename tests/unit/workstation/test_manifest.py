@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from mcpd.runtime.bundled import COMMANDS
 from mcpd.runtime.permissions import Permissions, parse
 from mcpd.servers.workstation.settings import ErrorMapping, Settings, ToolNameStyle
 from mcpd.servers.workstation.tools import TOOLS
+from tests.preloaded import python
 
 if TYPE_CHECKING:
     from mcpd.model import JsonValue
@@ -44,7 +44,7 @@ def settings(tmp_path: Path) -> Settings:
 def started(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The program with a client that goes at once."""
     return subprocess.run(
-        [sys.executable, "-m", "mcpd.servers.workstation", *argv],
+        [python(), "-m", "mcpd.servers.workstation", *argv],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=variables,
     )  # fmt: skip
 
