@@ -33,6 +33,8 @@ DEFAULT_HOST: Final = origin(NPM_REGISTRY)[0]
 MODULES: Final = "node_modules"
 PACKAGE: Final = re.compile(r"(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*", re.ASCII)
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*", re.ASCII)
+_HASH: Final = re.compile(r"(?<!\S)sha(?:1|256|384|512)-[A-Za-z0-9+/]+={0,2}(?:\?\S*)?(?!\S)", re.ASCII)
+"""A hash in an integrity value. npm checks nothing if it finds none that it knows there."""
 _QUIET: Final = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--omit=dev")
 _DEVELOPMENT: Final = "devDependencies"
 _NO_GIT: Final = "/bin/false"
@@ -51,8 +53,8 @@ class NodeModules:
     async def lock(self, package_json: Mapping[str, Any], existing: bytes = b"") -> list[LockedFile]:
         """Resolve what *package_json* depends on, keeping to the *existing* ``package-lock.json`` if there is one.
 
-        Raises :class:`~mcpd.errors.SourceUnavailable`, and :class:`~mcpd.errors.InvalidManifest` for a dependency that
-        does not come from the registry.
+        Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.InvalidManifest` for a dependency that does
+        not come from the registry, and :class:`~mcpd.errors.IntegrityMismatch` for one without a hash.
         """
         self.directory.mkdir()
         needed = {key: value for key, value in package_json.items() if key != _DEVELOPMENT}
@@ -197,7 +199,8 @@ def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
     """The packages of a ``package-lock.json``.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a lock that is damaged or older than npm 7, and for packages that
-    are not tarballs of one of *registries*, given by their URLs, with an integrity value.
+    are not tarballs of one of *registries*, given by their URLs, with an integrity value, and
+    :class:`~mcpd.errors.IntegrityMismatch` for an integrity value by which nothing would be checked.
     """
     try:
         packages = json.loads(data)["packages"]
@@ -231,7 +234,10 @@ def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]
         raise InvalidManifest(
             f"{name} does not come from an npm registry ({readable(resolved)}), and nothing else is installed"
         )
-    return LockedFile(name, str(item.get("version", "")), str(item["integrity"]), path)
+    integrity = str(item["integrity"])
+    if not _HASH.search(integrity):
+        raise IntegrityMismatch(f"the hash of {name} is {readable(integrity)!r}, by which it cannot be checked")
+    return LockedFile(name, str(item.get("version", "")), integrity, path)
 
 
 def _is_of_registry(resolved: str, allowed: Container[tuple[str, int]]) -> bool:

@@ -93,6 +93,26 @@ async def test_wrong_bytes_are_caught(world: World, registry: Registry) -> None:
     assert world.left_over() == []
 
 
+@pytest.mark.parametrize("integrity", ["nothing", "sha512-", "md5-XUFAKrxLKna5cZ2REBfFkg==", "sha3-512-AAAA"])
+async def test_a_package_without_a_hash_that_npm_checks_is_not_installed(
+    world: World, registry: Registry, tmp_path: Path, integrity: str
+) -> None:
+    registry.add("helper", integrity=integrity)
+    assert isinstance((await world.install(entry("helper"))).error, InvalidManifest | IntegrityMismatch)
+    source = tmp_path / "src"
+    source.mkdir()
+    (source / "index.js").write_text(SERVER_JS)
+    project = {"name": "mine", "version": "5.0.0", "dependencies": {"helper": "^1.0.0"}}
+    (source / "package.json").write_text(json.dumps(project))
+    helper = {"version": "1.0.0", "resolved": f"{registry.url}/helper/-/1.0.0.tgz", "integrity": integrity}
+    lock = {**project, "lockfileVersion": 3, "packages": {"": project, "node_modules/helper": helper}}
+    (source / "package-lock.json").write_text(json.dumps(lock))
+    job = await world.install(local(source, transports=[{"type": "stdio", "command": "node", "args": ["index.js"]}]))
+    assert isinstance(job.error, IntegrityMismatch)
+    assert "helper" in job.error.message
+    assert world.store.list() == []
+
+
 async def test_S20_sha256_pins_the_package(world: World, registry: Registry) -> None:
     data = registry.add()
     job = await world.install(entry(source={"sha256": "0" * 64}))
