@@ -44,6 +44,8 @@ BYTECODE: Final = Path(__file__).with_name("bytecode.py")
 WHEELS_ONLY: Final = Path(__file__).with_name("wheels_only.py")
 MAX_WHEEL: Final = 512 * 1024 * 1024
 """Bytes of a wheel that is built here."""
+DIGEST: Final = re.compile(r"[0-9A-Fa-f]{64,128}")
+"""A SHA-2 hash. What an index has for one goes into a file of requirements, which a line break would add others to."""
 _STRENGTH: Final = ("sha512", "sha384", "sha256")
 _WHEELS: Final = ("--only-binary", ":all:")
 _LOCKED: Final = ("--require-hashes", "--no-deps")
@@ -279,7 +281,7 @@ def _locked(item: dict[str, Any]) -> LockedFile:
         raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")
     archive = info["archive_info"]
     hashes = archive.get("hashes") or dict([archive["hash"].split("=", 1)] if archive.get("hash") else [])
-    strong = next((kind for kind in _STRENGTH if kind in hashes), None)
+    strong = next((kind for kind in _STRENGTH if DIGEST.fullmatch(str(hashes.get(kind)))), None)
     if strong is None:
         raise IntegrityMismatch(f"the package index has no SHA-2 hash for {file}, so it cannot be checked")
     return LockedFile(name, version, f"{strong}:{hashes[strong]}", file)

@@ -18,7 +18,7 @@ from mcpd.errors import IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import uv_config
 from mcpd.install.outcome import LockedFile
 from mcpd.install.proxy import Proxy
-from mcpd.install.python import PythonEnvironment, check_indexed
+from mcpd.install.python import DIGEST, PythonEnvironment, check_indexed
 from mcpd.install.workbench import SYSTEM_PYTHON
 from mcpd.runtime.bundled import PYTHON as SERVERS_PYTHON
 from mcpd.toml import parse_toml
@@ -112,7 +112,7 @@ def _locked(name: str, package: dict[str, Any]) -> LockedFile:
         raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")
     file = max(wheels, key=_preference)
     sha256 = wheels[file].get("hashes", {}).get("sha256")
-    if not sha256:
+    if not DIGEST.fullmatch(str(sha256)):
         raise IntegrityMismatch(f"the package index has no SHA-256 for {file}, so it cannot be checked")
     size = wheels[file].get("size", 0)
     return LockedFile(name, version, f"sha256:{sha256}", file, size if isinstance(size, int) else 0)

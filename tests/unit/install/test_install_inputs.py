@@ -126,6 +126,9 @@ def test_a_report_needs_wheels_with_strong_hashes() -> None:
         parse_report(report())
     with pytest.raises(IntegrityMismatch):
         parse_report(report(download_info={**good, "archive_info": {"hash": "md5=1"}}))
+    smuggled = {"sha256": f"{SHA}\nother==1.0 --hash=sha256:{SHA}"}
+    with pytest.raises(IntegrityMismatch, match="no SHA-2 hash"):
+        parse_report(report(download_info={**good, "archive_info": {"hashes": smuggled}}))
     with pytest.raises(InvalidManifest, match="wheel"):
         parse_report(report(download_info={"url": "git+https://h.test/x", "vcs_info": {}}))
     with pytest.raises(InvalidManifest, match="impossible name"):
@@ -148,6 +151,8 @@ def test_a_lock_of_uv_needs_wheels_with_sha256() -> None:
     assert parse_pylock(b"lock-version = '1.0'") == []
     with pytest.raises(IntegrityMismatch, match="no SHA-256 for pkg"):
         parse_pylock(pylock(compiled, sha256='md5 = "1"'))
+    with pytest.raises(IntegrityMismatch, match="no SHA-256 for pkg"):
+        parse_pylock(pylock(compiled, sha256=rf'sha256 = "{SHA}\nother==1.0 --hash=sha256:{SHA}"'))
     with pytest.raises(InvalidManifest, match="not available as a wheel"):
         parse_pylock(pylock())
     with pytest.raises(InvalidManifest, match="impossible name"):
