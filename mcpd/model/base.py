@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ID_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
-RESERVED_IDS: Final = frozenset({"meta", "sse"})
-"""Taken by routes of the bridge (design §8)."""
+RESERVED_IDS: Final = frozenset({"meta", "sse", "bridge.token", "index.json"})
+"""Taken by routes of the bridge, and by files of mcpd's own in directories that hold one of each server's."""
 MAX_DEPTH: Final = 64
 """Levels of nesting in one entry, far above any real one and far below what a parser survives."""
 MAX_LISTED: Final = 128

@@ -114,12 +114,12 @@ async def test_the_systems_state_is_left_to_mcpd(mcpctl: Mcpctl, tmp_path: Path)
 
 
 async def test_a_files_name_that_is_not_a_servers_state_is_not_touched(mcpctl: Mcpctl, tmp_path: Path) -> None:
-    token = Path(mcpctl.environ["HOME"]) / ".local/state/mcp/bridge.token"
-    token.parent.mkdir(parents=True)
-    token.write_text("token")
-    await mcpctl("script", "add", str(file(tmp_path, "bridge.token.py")))
-    assert (await mcpctl("script", "remove", "bridge.token")).err == ""
-    assert token.read_text() == "token"
+    other = Path(mcpctl.environ["HOME"]) / ".local/state/mcp/a"
+    other.parent.mkdir(parents=True)
+    other.write_text("other")
+    await mcpctl("script", "add", str(file(tmp_path, "a.py")))
+    assert (await mcpctl("script", "remove", "a")).err == ""
+    assert other.read_text() == "other"
 
 
 def test_without_the_package_that_runs_them_scripts_are_added_with_a_warning(

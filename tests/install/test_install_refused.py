@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from install_parts import World, local, make_world, project, reach
 
+from mcpd.bridge.places import places
 from mcpd.errors import (
     AlreadyInstalled,
     Busy,
@@ -30,6 +31,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 REGION = {"key": "region", "label": "Region", "required": True, "type": "string"}
+
+
+async def test_no_server_gets_the_place_of_a_file_of_mcpds_own(world: World, tmp_path: Path) -> None:
+    user = world.paths.user
+    for file in (places(user).token, user.installed / "index.json"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mcpd's own")
+        with pytest.raises(InvalidManifest, match="reserved"):
+            await world.install(local(project(tmp_path / "src"), id=file.name))
+        assert file.read_text() == "mcpd's own"
 
 
 @pytest.mark.parametrize(
