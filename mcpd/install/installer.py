@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -364,6 +365,11 @@ class Installer:
             installed = self._store.get(entry.id)
         except NotFound:
             return
+        if not installed.writable and not options.reinstall and self._has_kept(entry.id):
+            raise AlreadyInstalled(
+                f"another server {entry.id} is there, and what is installed would get the values, secrets and state"
+                f" that are kept for it; to have it so, {REINSTALL}"
+            )
         if not installed.writable or installed.manifest is None:
             return
         manifest = installed.manifest
@@ -384,6 +390,11 @@ class Installer:
                 f"{entry.id} {manifest.version} is installed, which is newer than the {entry.version} of {registry};"
                 f" to go back to that, {REINSTALL}"
             )
+
+    def _has_kept(self, server_id: str) -> bool:
+        """Whether a server of this id would find anything that was set or written for another one."""
+        state = self._paths.layout(self._scope).state / server_id
+        return os.path.lexists(state) or self._store.kept(server_id) is not None
 
     async def _read_registries(self, job: Job) -> None:
         job.enter(JobState.FETCHING)

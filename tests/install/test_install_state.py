@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 from install_parts import World, local, project
 
-from mcpd.errors import SpawnFailed, Unhealthy
+from mcpd.errors import AlreadyInstalled, SpawnFailed, Unhealthy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +61,27 @@ async def test_first_installation_that_fails_leaves_what_it_found(world: World, 
     assert (world.paths.user.state / HELLO).exists() == kept
     await world.install(local(source))
     assert planted.exists() == kept
+
+
+@pytest.mark.parametrize("what", ["secret", "value", "state"])
+async def test_nobody_gets_what_belongs_to_the_distributions_server_of_that_id(
+    world: World, tmp_path: Path, what: str
+) -> None:
+    wanted = [{"key": "place", "label": "Place"}, {"key": "api_key", "label": "Key", "sensitive": True}]
+    document = local(project(tmp_path / "src"), configurableProperties=wanted)
+    shipped = project(world.paths.vendor / HELLO)
+    (shipped / "manifest.json").write_text(json.dumps({**document, "source": None}))
+    if what == "secret":
+        world.store.set_secret(HELLO, "api_key", "sk-1")
+    elif what == "value":
+        world.store.set_config(HELLO, {"place": "here"})
+    else:
+        plant(world)
+    with pytest.raises(AlreadyInstalled, match="secrets and state"):
+        await world.install(document)
+    assert world.store.get(HELLO).layer == "vendor"
+    assert (await world.install(document, reinstall=True)).error is None
+    assert world.store.get(HELLO).layer == "user"
 
 
 async def test_left_over_state_that_nobody_kept_is_not_found(world: World, tmp_path: Path) -> None:
