@@ -32,7 +32,7 @@ from mcpd.install.pipeline import PLAN_ONLY, Pipeline
 from mcpd.install.plan import at_version, make_plan
 from mcpd.install.revisions import Revisions
 from mcpd.install.summary import MAX_MANIFEST, whole_entry
-from mcpd.install.updates import check_pin, content_digest, is_from, is_older, is_same_version, recorded_registry
+from mcpd.install.updates import check_pin, content_digest, is_another, is_older, is_same_version, recorded_registry
 from mcpd.install.verification import check_generation, verify_servers
 from mcpd.install.workbench import Tools
 from mcpd.model import SourceType, check_id
@@ -377,11 +377,10 @@ class Installer:
             check_pin(manifest, entry, reinstall=options.reinstall)
         if options.reinstall:
             return
-        if registry and not is_from(manifest, entry, registry):
-            raise AlreadyInstalled(
-                f"{entry.id} is installed already, {_whence(manifest)}; "
-                f"to replace it by what {registry} offers, {REINSTALL}"
-            )
+        if is_another(manifest, entry, registry):
+            known = _whence(manifest) if registry or recorded_registry(manifest) else "from another source"
+            new = f"what {registry} offers" if registry else "this"
+            raise AlreadyInstalled(f"{entry.id} is installed already, {known}; to replace it by {new}, {REINSTALL}")
         if not installed.problem and is_same_version(manifest, entry, options.version):
             named = " ".join(filter(None, (entry.id, manifest.version)))
             raise AlreadyInstalled(f"{named} is installed already; to install it again, {REINSTALL}")

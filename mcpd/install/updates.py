@@ -56,6 +56,21 @@ def is_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
     return recorded != "" and recorded == registry
 
 
+def is_another(manifest: Manifest, entry: Entry, registry: str) -> bool:
+    """Whether *entry* of *registry*, empty if a caller brings it, is another server than the installed *manifest*.
+
+    Two files that callers brought are told apart by their type alone: another version has another name and hash.
+    """
+    if registry:
+        return not is_from(manifest, entry, registry)
+    new, old = entry.source, manifest.source
+    if new is None or old is None:
+        return new is not old
+    if new.is_file and recorded_registry(manifest) == "":
+        return new.type != old.type
+    return _thing(new) != _thing(old)
+
+
 def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
     """Whether *entry* of *registry* is newer than the installed *manifest*, and from the same place.
 

@@ -51,6 +51,23 @@ async def test_a_registry_that_comes_later_takes_no_server_over(world: World, tm
     assert installed(world)["origin"]["registry"] == world.shelf.origin
 
 
+@pytest.mark.parametrize("by_registry", [True, False], ids=["of a registry", "brought"])
+async def test_what_a_caller_brings_takes_no_server_from_elsewhere_over(
+    world: World, tmp_path: Path, by_registry: bool
+) -> None:
+    wanted = [{"key": "api_key", "label": "Key", "sensitive": True}]
+    first = local(project(tmp_path / "src"), configurableProperties=wanted)
+    await (world.fetch if by_registry else world.install)(first)
+    world.store.set_secret(HELLO, "api_key", "sk-1")
+    other = local(project(tmp_path / "other"), "dual", version="9.0", configurableProperties=wanted)
+    with pytest.raises(AlreadyInstalled, match=r"from .*install --reinstall"):
+        await world.install(other)
+    assert arguments(world) == ["server.py", "ok"]
+    assert (await world.install(other, reinstall=True)).error is None
+    assert arguments(world) == ["server.py", "dual"]
+    assert (await world.install({**other, "version": "9.1"})).error is None
+
+
 async def test_another_registry_updates_nothing_either(world: World, tmp_path: Path) -> None:
     source, first = project(tmp_path / "src"), world.shelf.origin
     await world.fetch(local(source))
