@@ -121,6 +121,10 @@ class Callers:
             task.add_done_callback(lambda _: self._pending.pop(sender, None))
         return await asyncio.shield(task)
 
+    def of(self, uid: int) -> list[str]:
+        """The unique names of those of *uid*, and of root."""
+        return [caller.name for caller in self._known.values() if caller.uid in (0, uid)]
+
     async def close(self) -> None:
         """Forget everybody, without telling anybody."""
         pending = list(self._pending.values())

@@ -73,8 +73,10 @@ class _Object:
 class Objects:
     """What is at which path. Tells the bus about every difference once :meth:`announce` was called."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, clients: Callable[[int], Iterable[str]] = lambda _uid: ()) -> None:
+        """*clients* has the unique names of a uid's clients, and of root's."""
         self._connection = connection
+        self._clients = clients
         self._objects: dict[str, _Object] = {}
         self._announcing = False
 
@@ -154,11 +156,20 @@ class Objects:
             out += known.blob
         return wire.Raw(out)
 
-    def emit(self, path: str, member: str, *args: object, destination: str = "") -> None:
-        """Emit a signal of the own interface of the object at *path*, to all or only to *destination*."""
+    def emit(self, path: str, member: str, *args: object, destination: str = "", about: str = "") -> None:
+        """Emit a signal of the own interface of the object at *path*, only to *destination* if that is given.
+
+        Otherwise it goes to all who may read the object at *about*, by default that at *path*.
+        """
         target = self.get(path)
         if target is not None:
-            self._emit(path, target.interface, member, *args, destination=destination)
+            to = (destination,) if destination else self._readers(about or path)
+            self._emit(path, target.interface, member, *args, to=to)
+
+    def _readers(self, path: str) -> Iterable[str]:
+        """To whom signals with what the object at *path* says are sent: the empty name stands for everybody."""
+        known = self._objects.get(path)
+        return ("",) if known is None or known.owner is None else self._clients(known.owner.uid)
 
     def close(self) -> None:
         """Send what is collected, and signal nothing any more."""
@@ -178,13 +189,15 @@ class Objects:
             changed = {name: values[name] for name in sorted(known.pending)}
             known.pending.clear()
             known.last = asyncio.get_running_loop().time()
-            self._emit(path, PROPERTIES, "PropertiesChanged", known.target.interface, changed, [])
+            to = self._readers(path)
+            self._emit(path, PROPERTIES, "PropertiesChanged", known.target.interface, changed, [], to=to)
 
-    def _emit(self, path: str, interface: str, member: str, *args: object, destination: str = "") -> None:
+    def _emit(self, path: str, interface: str, member: str, *args: object, to: Iterable[str] = ("",)) -> None:
         if self._announcing:
             signature = contract.interfaces()[interface].signals[member]
             with suppress(ServiceUnavailable):
-                self._connection.emit(path, interface, member, signature, args, destination=destination)
+                for destination in to:
+                    self._connection.emit(path, interface, member, signature, args, destination=destination)
 
 
 def _is_managed(path: str) -> bool:

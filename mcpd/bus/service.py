@@ -58,8 +58,8 @@ class Service:
         self._connection = connection
         self._core = core
         self._has_one_user = only_uid is not None
-        self._objects = Objects(connection)
         self._callers = Callers(connection, lookup)
+        self._objects = Objects(connection, self._callers.of)
         self._callers.on_vanish(self._on_vanish)
         self._servers = Servers(core, self._objects)
         self._objects.add(ROOT, Manager(core, self._servers, self._catalog_changed, self._sources_changed, bridge_uid))
@@ -224,7 +224,7 @@ class Service:
             self._catalog_changed()
         result = JobObject(job).result()
         self._objects.emit(path, "Finished", *result)
-        self._objects.emit(ROOT, "JobRemoved", path, *result)
+        self._objects.emit(ROOT, "JobRemoved", path, *result, about=path)
 
     def _on_session(self, event: SessionEvent) -> None:
         session = event.session

@@ -12,7 +12,7 @@ import pytest
 
 from mcpd.bus.names import PROPERTIES
 from mcpd.bus.wire import Variant
-from mcpd.errors import Busy, InvalidArgument, NotAuthorized, NotFound, SignatureInvalid
+from mcpd.errors import BuildFailed, Busy, InvalidArgument, NotAuthorized, NotFound, SignatureInvalid
 from mcpd.install.answers import Answers
 from mcpd.install.job import Job, JobKind, JobState, Need
 from mcpd.install.lockfile import write_lock
@@ -392,3 +392,34 @@ async def test_few_icons_are_fetched_at_once(
     go_on.set()
     assert [type(error) for error in await ended] == [NotFound] * 20
     assert most == 8
+
+
+async def test_what_a_job_says_reaches_its_owner_only(machine: Machine) -> None:
+    go_on = asyncio.Event()
+
+    async def work(job: Job) -> None:
+        await go_on.wait()
+        job.enter(JobState.NEEDS_CONSENT)
+        raise BuildFailed("it did not build\napi_key=sk-1")
+
+    async with (
+        people(machine) as (one, two, uids, _),
+        served(machine, scope=Scope.SYSTEM, uids=uids) as core,
+        one.signals() as heard,
+        two.signals() as overheard,
+    ):
+        for client in (one, two):
+            await client.manager.call("ListServers", "a{sv}", [{}])
+        job = core.installer.jobs.start(JobKind.INSTALL, ["x"], SOMEBODY, work)
+        path = f"/org/mcpd/Mcp1/job/{job.number}"
+        with pytest.raises(NotAuthorized):
+            await two.job(path).properties()
+        go_on.set()
+        while (changed := (await next_signal(heard, "PropertiesChanged")).args[1]).get("State") != "failed":
+            pass
+        assert changed["Detail"] == "api_key=sk-1"
+        assert (await next_signal(heard, "JobRemoved")).args[0] == path
+        # What was sent before the answer has come before it.
+        await two.manager.call("ListServers", "a{sv}", [{}])
+        members = {overheard.get_nowait().member for _ in range(overheard.qsize())}
+        assert members <= {"InterfacesAdded", "CatalogChanged"}
