@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from mcpd.errors import InvalidManifest, SpawnFailed
@@ -14,11 +15,15 @@ from mcpd.paths import Scope, make_private
 from mcpd.runtime.launch import Mount, MountKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from mcpd.paths import Layout, Paths
     from mcpd.runtime.permissions import PathGrant
 
+T = TypeVar("T")
+
+MOST_LINKS: Final = 40
+"""Symlinks that a path may lead through; as the kernel has it."""
 KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 BINDS: Final = frozenset({MountKind.RO_BIND, MountKind.BIND, MountKind.DEV_BIND})
 DISPLAYS: Final = (Path("/tmp/.X11-unix"), Path("/tmp/.ICE-unix"))  # noqa: S108 - where the protocols have them
@@ -75,13 +80,12 @@ class Guard:
         """
         binds: dict[Path, Mount] = {}
         links: dict[Path, Mount] = {}
-        for grant in wanted:
-            real = self._real(server_id, grant)
-            if real is not None and (grant.writable or real not in binds):
+        for grant, real in self._reals(server_id, wanted):
+            if grant.writable or real not in binds:
                 kind = MountKind.BIND if grant.writable else MountKind.RO_BIND
                 binds[real] = Mount(kind, str(real), str(real))
             named = self._named(grant.path)
-            if real is not None and named != real:
+            if named != real:
                 links[named] = Mount(MountKind.SYMLINK, str(named), str(real))
         for pivot in self._pivots(server_id, binds):
             binds[pivot] = Mount(MountKind.BIND, str(pivot), str(pivot))
@@ -145,7 +149,7 @@ class Guard:
         """
         for grant in wanted:
             where, path = self._wanted(server_id, grant)
-            self._check(where, grant, _looked_at(where, grant, path, strict=False))
+            self._check(where, grant, _looked_at(where, grant, path, Path.resolve))
 
     def _named(self, path: str) -> Path:
         return self.home / path[2:] if path == "~" or path.startswith("~/") else Path(path)
@@ -160,13 +164,38 @@ class Guard:
             raise InvalidManifest(f"{where}: {grant.shown} must be absolute or begin with ~/, and cannot hold '..'")
         return where, path
 
-    def _real(self, server_id: str, grant: PathGrant) -> Path | None:
+    def _reals(self, server_id: str, wanted: Iterable[PathGrant]) -> list[tuple[PathGrant, Path]]:
+        """Those of *wanted* that can be mounted, each with where it leads.
+
+        The server itself may have made what lies in a directory that is granted for writing. A symlink in there leads
+        nowhere that it could not write anyway: otherwise a server would choose what it is granted the next time.
+        """
+        found = [(grant, way) for grant in wanted if (way := self._real(server_id, grant)) is not None]
+        open_to_it = {real for grant, (real, _) in found if grant.writable}
+
+        def is_fixed(links: Sequence[Path]) -> bool:
+            return open_to_it.isdisjoint(parent for link in links for parent in link.parents)
+
+        fixed = {real for grant, (real, links) in found if grant.writable and is_fixed(links)}
+        reals: list[tuple[PathGrant, Path]] = []
+        for grant, (real, links) in found:
+            if is_fixed(links) or not fixed.isdisjoint((real, *real.parents)):
+                reals.append((grant, real))
+            elif grant.writable and not grant.listed:
+                raise SpawnFailed(
+                    f"{server_id}: permission {grant.permission!r}: {grant.shown} leads elsewhere by a symlink in a"
+                    " directory that the server may write to, which it may have made; name the place itself"
+                )
+        return reals
+
+    def _real(self, server_id: str, grant: PathGrant) -> tuple[Path, list[Path]] | None:
+        """Where *grant* leads, with the symlinks on the way; None for one that is left out if it is missing."""
         where, path = self._wanted(server_id, grant)
         if grant.create and not os.path.lexists(path):
-            self._check(where, grant, _looked_at(where, grant, path, strict=False))
+            self._check(where, grant, _looked_at(where, grant, path, Path.resolve))
             _make(where, grant, path)
         try:
-            real = _looked_at(where, grant, path, strict=True)
+            real, links = _looked_at(where, grant, path, _way)
         except FileNotFoundError:
             if grant.writable and not grant.listed:
                 raise SpawnFailed(
@@ -178,7 +207,7 @@ class Guard:
                 raise
             return None
         self._check(where, grant, real)
-        return real
+        return real, links
 
     def _check(self, where: str, grant: PathGrant, real: Path) -> None:
         """Raise :class:`~mcpd.errors.InvalidManifest` if *real*, to which *grant* leads, cannot be granted."""
@@ -219,15 +248,41 @@ class Guard:
         return sorted(found.values(), key=lambda mount: mount.target.count("/"))
 
 
-def _looked_at(where: str, grant: PathGrant, path: Path, *, strict: bool) -> Path:
-    """*path*, to which *grant* leads, without symlinks. Raises FileNotFoundError if it is missing and *strict*."""
+def _looked_at(where: str, grant: PathGrant, path: Path, look: Callable[[Path], T]) -> T:
+    """What *look* finds of *path*, to which *grant* leads. Raises FileNotFoundError if that does."""
     try:
-        return path.resolve(strict=strict)
+        return look(path)
     except FileNotFoundError:
         raise
     except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is a symlink to itself"
+        told = error.strerror if isinstance(error, OSError) and error.errno != errno.ELOOP else None
+        reason = told or "it is a symlink to itself"
         raise SpawnFailed(f"{where}: {grant.shown} cannot be looked at: {reason}") from error
+
+
+def _way(path: Path) -> tuple[Path, list[Path]]:
+    """Where *path* leads, and the symlinks on the way, each where it really lies: both of one look. Raises OSError."""
+    here, links = Path("/"), []
+    ahead = list(reversed(path.parts[1:]))
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            here = here.parent
+            continue
+        place = here / name
+        try:
+            target = place.readlink()
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # which says that it is none
+                raise
+            here = place
+            continue
+        links.append(place)
+        if len(links) > MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        here = Path("/") if target.is_absolute() else here
+        ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+    return here, links
 
 
 def _make(where: str, grant: PathGrant, path: Path) -> None:
