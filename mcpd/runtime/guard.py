@@ -71,8 +71,10 @@ class Guard:
         named = (*hidden, *protected, *brought)
         return cls(_resolved(hidden), _resolved(protected), named, paths.home, scope, _resolved(brought))
 
-    def grants(self, server_id: str, wanted: Iterable[PathGrant]) -> list[Mount]:
+    def grants(self, server_id: str, wanted: Iterable[PathGrant], files: Sequence[Path] = ()) -> list[Mount]:
         """The mounts for *wanted*; a missing path is skipped if it is read-only or one of a list.
+
+        *files* are where the server's own files are, which say what is granted: nor can it replace these.
 
         Raises :class:`~mcpd.errors.InvalidManifest` for a path that cannot be granted, and
         :class:`~mcpd.errors.SpawnFailed` if a writable one is missing, or if something of mcpd's in it is, and cannot
@@ -87,7 +89,7 @@ class Guard:
             named = self._named(grant.path)
             if named != real:
                 links[named] = Mount(MountKind.SYMLINK, str(named), str(real))
-        for pivot in self._pivots(server_id, binds):
+        for pivot in self._pivots(server_id, binds, files):
             binds[pivot] = Mount(MountKind.BIND, str(pivot), str(pivot))
         # Below what is shown anyway a symlink is there already.
         shown = [Path("/usr"), *binds]
@@ -98,15 +100,15 @@ class Guard:
                 shown.append(named)
         return [binds[real] for real in sorted(binds)] + [links[named] for named in sorted(links)]
 
-    def _pivots(self, server_id: str, binds: Mapping[Path, Mount]) -> set[Path]:
-        """The directories between what *binds* make writable and what is hidden or protected in there.
+    def _pivots(self, server_id: str, binds: Mapping[Path, Mount], files: Sequence[Path]) -> set[Path]:
+        """The directories between what *binds* make writable and *files* or what is hidden or protected in there.
 
         A mount point of its own cannot be renamed or removed: otherwise the server would move such a directory away,
         with the covers below it, and put another one in its place for the next start.
         """
         if not any(mount.kind is MountKind.BIND for mount in binds.values()):
             return set()
-        for link in _links(self.named):
+        for link in _links((*self.named, *files)):
             if self._open(link, binds):
                 raise InvalidManifest(
                     f"{server_id}: {link} is a symlink on the way to mcpd's own files, which a server with a permission"
@@ -116,7 +118,7 @@ class Guard:
         for own in (*self.hidden, *self.protected):
             if self._open(own, binds):
                 _require(server_id, own)
-        for own in (*self.hidden, *self.protected, *self._there()):
+        for own in (*self.hidden, *self.protected, *self._there(), *_resolved(files)):
             found |= {path for path in own.parents if self._open(path, binds) and os.access(path, os.F_OK)}
         return found - binds.keys()
 

@@ -9,6 +9,7 @@ import pty
 import secrets
 import socket
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,3 +319,23 @@ async def test_a_program_that_its_server_may_write_names_no_directory_to_be_show
         await sessions.close()
     assert output == b""
     assert "FileNotFoundError" in ended.stderr_tail
+
+
+async def test_a_server_cannot_replace_its_own_directory(world: World) -> None:
+    """One that another tool has put where the server may write, and that says what is granted."""
+    program = (
+        "import os\nplace = os.environ['MCP_USER_HOME'] + '/work/of/tool'\n"
+        "try:\n    os.rename(place, place + '-before')\nexcept OSError as error:\n    print(error.strerror)\n"
+    )
+    installed = world.install("hostile", program, permissions=["filesystem:rw:~/work"])
+    there = world.paths.home / "work/of/tool/server"
+    there.parent.mkdir(parents=True)
+    installed.generation.rename(there)
+    world.servers["hostile"] = (replace(installed, directory=there, generation=there), world.servers["hostile"][1])
+    sessions = world.sessions()
+    try:
+        output, _, _ = await talk(sessions, "hostile")
+    finally:
+        await sessions.close()
+    assert output == b"Device or resource busy\n"
+    assert (there / "manifest.json").is_file()
