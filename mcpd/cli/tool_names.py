@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.conversation import names_of_tools
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.servers import Servers
 
 CODE: Final = "TOOL_NAMES"
-ADVICE: Final = "rename them in the mcps map, or set the server to list other names"
+ADVICE: Final = "rename the tools in the mcps map, set the server to list other names, or install it under a shorter id"
 _SECONDS: Final = 10.0
 """The time in which a server has to list its tools."""
 _AT_ONCE: Final = 4
@@ -75,4 +76,7 @@ def refusal(family: Family, name: str, tools: Iterable[str]) -> str:
         return ""
     shown = ", ".join(refused[:_SHOWN]) + (", …" if len(refused) > _SHOWN else "")
     what = "the name of 1 tool" if len(refused) == 1 else f"the names of {len(refused)} tools"
+    rules = family.tools
+    if rules is not None and all(re.fullmatch(rules.name, tool) for tool in refused):
+        what += f" for having more than {rules.max_length} characters with that of the server"
     return f"{family.name} refuses {what}: {shown}"

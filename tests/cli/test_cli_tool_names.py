@@ -85,11 +85,20 @@ async def test_validate_warns_for_its_client(mcpctl: Mcpctl, mcpd: FakeMcpd, not
     assert report["valid"]
     (warning,) = [each for each in report["warnings"] if each["code"] == "TOOL_NAMES"]
     assert warning["server_id"] == "notes"
-    assert f"Claude Desktop {REFUSED}; rename them" in warning["message"]
+    assert f"Claude Desktop {REFUSED}; rename the tools" in warning["message"]
     # Zed takes any name.
     assert "TOOL_NAMES" not in (await mcpctl("client", "validate", "zed")).out
     _lists(mcpd, "notes_read")
     assert "TOOL_NAMES" not in (await mcpctl("client", "validate", "claude-desktop")).out
+
+
+async def test_a_name_that_is_too_long_with_the_servers_is_told_so(mcpctl: Mcpctl, mcpd: FakeMcpd, notes: Path) -> None:
+    _lists(mcpd, "n" * 59)
+    ended = await mcpctl("client", "validate", "cursor")
+    assert (
+        f"refuses the name of 1 tool for having more than 59 characters with that of the server: {'n' * 59}"
+        in ended.out
+    )
 
 
 async def test_validate_warns_of_a_given_configuration(mcpctl: Mcpctl, mcpd: FakeMcpd, notes: Path) -> None:
