@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: all demo check check-thorough check-system lint test test-system test-others bench clean install install-files deb docs man completions
+.PHONY: all demo quick check check-thorough check-system lint test test-quick test-system test-others bench clean install install-files deb docs man completions
 
 all: check
 
@@ -8,6 +8,11 @@ all: check
 demo:
 	@packaging/setup.sh run
 	@.venv/bin/python -m tests.demo
+
+# While changing the code: lint, types and the tests that start no process, in a minute.
+quick:
+	@packaging/setup.sh check
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-quick
 
 # Everything that has to hold before a change lands.
 check:
@@ -32,6 +37,9 @@ ifdef T
 else
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-system test-others
 endif
+
+test-quick:
+	.venv/bin/python -m pytest -q -m "not process" tests/unit --numprocesses=2 --dist=worksteal
 
 test-system:
 	.venv/bin/python -m pytest tests/system

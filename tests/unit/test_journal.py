@@ -25,6 +25,8 @@ from mcpd.runtime.exec import stderr as exec_stderr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 
 class Journal:
     """journald's end of its socket."""

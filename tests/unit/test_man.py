@@ -35,9 +35,10 @@ DETAILS = {
 """What rules of polkit are told of a change."""
 NEEDED = ("scdoc", "man", "mandoc")
 
-pytestmark = pytest.mark.skipif(
-    any(which(tool) is None for tool in NEEDED), reason="scdoc, man or mandoc is not installed"
-)
+pytestmark = [
+    pytest.mark.skipif(any(which(tool) is None for tool in NEEDED), reason="scdoc, man or mandoc is not installed"),
+    pytest.mark.process,
+]
 
 
 @pytest.fixture(scope="module")

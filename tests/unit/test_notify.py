@@ -20,6 +20,8 @@ from mcpd import notify
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 
 class Manager:
     """The service manager's end."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from mcpd.catalog.copies import Copy
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from mcpd.model import Entry
 
+pytestmark = pytest.mark.process
+
 
 async def test_S11_registries_are_fetched_merged_and_kept(paths: Paths, user: Catalog) -> None:
     async with serving() as server:

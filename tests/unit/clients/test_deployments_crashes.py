@@ -21,6 +21,8 @@ from mcpd.errors import McpdError, NoSpace, NotFound
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.process
+
 File: TypeAlias = tuple[bytes, int] | None
 
 

@@ -17,6 +17,8 @@ from mcpd.errors import Busy, ReadOnly
 from mcpd.paths import Scope
 from mcpd.servers.orchestration.tree import Tree
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def user(tmp_path: Path) -> User:

@@ -35,7 +35,7 @@ def user(tmp_path: Path) -> User:
     [
         (lambda path: path.write_bytes(b""), "not JSON"),
         (lambda path: path.write_bytes(b"\xff"), "not UTF-8"),
-        (lambda path: path.write_bytes(b"[]"), "dictionary"),
+        (lambda path: path.write_bytes(b"[]"), "object"),
         (lambda path: path.write_bytes(b"[" * 100_000), "nested"),
         (lambda path: path.write_text('{"deployments": [{"number": 0}]}'), "deployments"),
         (lambda path: path.write_text('{"version": 9}'), "version"),

@@ -17,6 +17,8 @@ import pytest
 
 from tests.unit.ensembles.artifact_parts import STAMP, agent, artifacts, failed, run
 
+pytestmark = pytest.mark.process
+
 REPOSITORY = Path(__file__).parents[3]
 
 

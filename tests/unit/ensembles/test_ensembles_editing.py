@@ -20,6 +20,8 @@ from mcpd.servers.ensembles.editing.changes import Changes
 from mcpd.servers.ensembles.editing.edit import difference, edited
 from mcpd.servers.ensembles.format.reading import read
 
+pytestmark = pytest.mark.process
+
 FILE = "ensembles/sample.yaml"
 LONG = "a long line that no program may break " * 8
 

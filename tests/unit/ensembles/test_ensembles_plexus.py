@@ -23,6 +23,8 @@ from tests.unit.ensembles.confined_parts import Den, without_landlock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 SDK = str(Path(mcp.__file__).parents[1])
 
 FAKE = """

@@ -18,6 +18,8 @@ from mcpd.servers.ensembles.engine.types import Completion, Prompt
 from mcpd.servers.ensembles.format.models import Profile
 from mcpd.servers.ensembles.providers.models import HttpModels
 
+pytestmark = pytest.mark.process
+
 
 def prompt(text: str = "hello", system: str | None = None, *, as_json: bool = False, **options: Any) -> Prompt:
     return Prompt(text, Profile(provider="mock", model="m", options=options or None), system=system, json=as_json)

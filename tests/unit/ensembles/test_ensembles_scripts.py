@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 ECHO = "import json, sys\nprint(json.dumps({'success': True, 'data': json.load(sys.stdin)}))\n"
 VARIABLES = "import json, os\nprint(json.dumps(dict(os.environ)))\n"
 

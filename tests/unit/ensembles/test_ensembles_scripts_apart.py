@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 MACHINES = pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 KNOWN = pytest.mark.skipif(os.uname().machine not in {"x86_64", "aarch64"}, reason="system calls are not known")
 X86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86-64")

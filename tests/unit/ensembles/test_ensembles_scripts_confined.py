@@ -24,6 +24,8 @@ from tests.unit.ensembles.confined_parts import Den, without_landlock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 TRIES = """
 read() { cat "$1" >/dev/null 2>&1 && echo "read $2"; }
 write() { (echo x >"$1") 2>/dev/null && echo "wrote $2"; }

@@ -29,6 +29,8 @@ from tests.unit.workstation.git_parts import AUTHOR, MadeRepository
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+pytestmark = pytest.mark.process
+
 SHIPPED = Path(__file__).parents[3] / "data/share/ensembles"
 NAMES = {"text-statistics", "project-report", "code-review", "answer-and-check", "answer-round"}
 PASSED, REFUSED = '{"passed": true, "remarks": ""}', '{"passed": false, "remarks": "too short"}'

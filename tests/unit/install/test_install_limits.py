@@ -32,6 +32,8 @@ from mcpd.model import Entry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 GIB = 1024**3
 
 

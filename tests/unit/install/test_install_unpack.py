@@ -25,6 +25,8 @@ from hypothesis import strategies as st
 from mcpd.install import unpack
 from mcpd.install.unpack import Refused, checked_name, extract, leads_outside, member
 
+pytestmark = pytest.mark.process
+
 PROGRAM = Path(unpack.__file__)
 MIB = 1 << 20
 

@@ -19,6 +19,8 @@ from mcpd.errors import InvalidArgument
 from mcpd.model.base import MAX_DEPTH
 from mcpd.servers.orchestration.canonical import ARTIFACT_ID, artifact_id, canonical, timestamp
 
+pytestmark = pytest.mark.process
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,

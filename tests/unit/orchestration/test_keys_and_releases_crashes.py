@@ -21,6 +21,8 @@ from mcpd.servers.orchestration.keyfiles import key_id, parse_public_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def work(tmp_path: Path) -> Iterator[Path]:

@@ -15,6 +15,8 @@ from signed_parts import Site, settle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parent
 COUNT = 12
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+pytestmark = pytest.mark.process
+
 NAMES = {"mcpServers": {"é": {"command": "a b", "args": ["€", "😀", "\x7f", "\t"], "env": {"KEY": "${KEY}"}}}}
 
 

@@ -21,6 +21,8 @@ from mcpd.runtime.bundled import remote_program, scripts_program
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, LaunchSpec, Overlay
 from mcpd.runtime.plain import PlainLauncher
 
+pytestmark = pytest.mark.process
+
 
 def test_an_environment_of_ones_own_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bundled, "PYTHON", tmp_path)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.sessions import Session, Sessions
 
+pytestmark = pytest.mark.process
+
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)\nsys.exit(7)"
 BUS = "5f0c"
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.launch import Launcher, LaunchSpec
 
+pytestmark = pytest.mark.process
+
 
 class Verdict:
     """What the check finds, once it is allowed to come to an end."""

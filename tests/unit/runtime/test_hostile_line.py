@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 
 def line(marker: Path, **changes: Any) -> bytes:
     """A launch line that makes the file *marker*."""

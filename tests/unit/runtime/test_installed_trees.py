@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from mcpd.store.records import LayerName
 
+pytestmark = pytest.mark.process
+
 LISTING = """
 import json, os
 def seen(path):

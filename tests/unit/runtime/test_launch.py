@@ -29,6 +29,8 @@ from mcpd.runtime.plain import EXEC_FILE, PlainLauncher, exec_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.process
+
 BASE = tuple(mounts.base(network=False, home="/tmp", runtime_dir="/run/user/0", system=False))
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.launch import LaunchSpec
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Iterator[object]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from world import World
 
+pytestmark = pytest.mark.process
+
 REPORT = """
 import json, os, sys
 def seen(path):

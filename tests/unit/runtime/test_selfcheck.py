@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.launch import LaunchSpec, Leash
 
+pytestmark = pytest.mark.process
+
 LOOSE = """#!/usr/bin/python3 -IS
 import os, sys
 source = int(sys.argv[2])

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.sessions import Session, Sessions
 
+pytestmark = pytest.mark.process
+
 WAIT = "import sys; sys.stdin.read()"
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from mcpd.runtime.launch import Launcher, LaunchSpec, Leash
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from world import World
 
+pytestmark = pytest.mark.process
+
 BASE = tuple(mounts.base(network=False, home="/tmp", runtime_dir="/run/user/0", system=False))
 ME = pwd.getpwuid(os.getuid()).pw_name
 

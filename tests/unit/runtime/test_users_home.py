@@ -15,6 +15,8 @@ from mcpd.paths import HOME_VARIABLE, Scope
 if TYPE_CHECKING:
     from world import World
 
+pytestmark = pytest.mark.process
+
 LOOK = """
 import json, os, sys
 def read(path):

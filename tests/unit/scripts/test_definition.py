@@ -18,6 +18,8 @@ from mcpd.store.inspection import MAX_SCRIPT
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 
 def test_a_manifest_says_what_the_server_is(tmp_path: Path) -> None:
     found = define(tmp_path, "def f(): pass\n", variables={"a": 1}, runtime={"callTimeout": 7, "output": 4096})

@@ -146,31 +146,31 @@ HOSTILE = {
     "constants in fields": "X = Annotated[int, Field(examples=["
     + ("[" + "1," * 4000 + "],") * 100
     + "])]\n"
-    + "".join(f"def f{n}(x: X, y: X): ...\n" for n in range(5_000)),
+    + "".join(f"def f{n}(x: X, y: X): ...\n" for n in range(2_000)),
     "constants in classes": "@dataclass\nclass C:\n    a: Annotated[int, Field(examples=["
     + ("[" + "1," * 4000 + "],") * 100
     + "])]\n"
-    + "".join(f"def f{n}(x: C): ...\n" for n in range(5_000)),
+    + "".join(f"def f{n}(x: C): ...\n" for n in range(2_000)),
     "many bases": "class C("
-    + "b, " * 100_000
+    + "b, " * 60_000
     + "): ...\n"
-    + "".join(f"def f{n}({', '.join(f'a{m}: C' for m in range(100))}): ...\n" for n in range(800)),
-    "many decorators": "@d\n" * 100_000
+    + "".join(f"def f{n}({', '.join(f'a{m}: C' for m in range(100))}): ...\n" for n in range(300)),
+    "many decorators": "@d\n" * 50_000
     + "class C: ...\n"
-    + "".join(f"class C{n}(C): ...\n" for n in range(12_000))
-    + "".join(f"def f{n}({', '.join(f'a{m}: C{n * 12 + m}' for m in range(12))}): ...\n" for n in range(1_000)),
-    "many stars": "".join(f"from m{n} import *\n" for n in range(30_000))
-    + "".join(f"def f{n}({', '.join(f'a{m}: C' for m in range(100))}): ...\n" for n in range(600)),
+    + "".join(f"class C{n}(C): ...\n" for n in range(6_000))
+    + "".join(f"def f{n}({', '.join(f'a{m}: C{n * 12 + m}' for m in range(12))}): ...\n" for n in range(500)),
+    "many stars": "".join(f"from m{n} import *\n" for n in range(15_000))
+    + "".join(f"def f{n}({', '.join(f'a{m}: C' for m in range(100))}): ...\n" for n in range(200)),
     "many remarks": "X = Annotated[Union["
     + ", ".join(f"Annotated[int, Field(ge={n})]" for n in range(600))
     + "], "
-    + "Field(ge=1), " * 15_000
+    + "Field(ge=1), " * 8_000
     + "]\n"
-    + "".join(f"def f{n}(x: X): ...\n" for n in range(1_000)),
+    + "".join(f"def f{n}(x: X): ...\n" for n in range(400)),
     "automatic members": "from enum import auto as a\nclass E(enum.Enum):\n"
-    + "".join(f" A{n}=a()\n" for n in range(90_000))
+    + "".join(f" A{n}=a()\n" for n in range(40_000))
     + "def f(x: E): ...\n",
-    "many parameters": f"def f({', '.join(f'a{n}: int' for n in range(10_000))}): ...",
+    "many parameters": f"def f({', '.join(f'a{n}: int' for n in range(2_500))}): ...",
     "functions on functions": "\n".join(f"def f{n}(a: int): ..." for n in range(40_000)),
     "elif": "if a: pass\n" + "".join(f"elif a{n}:\n    def f{n}(): ...\n" for n in range(200)),
     "attributes": "def f(x: " + ".".join("a" * 300) + "): ...",

@@ -14,6 +14,8 @@ from jsonschema import Draft202012Validator
 from mcpd.errors import InvalidArgument
 from mcpd.servers.scripts.discover import shell
 
+pytestmark = pytest.mark.process
+
 LOOP = r"""
 # @describe A parser written by hand
 # @option --name

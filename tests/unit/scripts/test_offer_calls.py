@@ -18,6 +18,8 @@ from mcpd.servers.scripts.facility import MOST_CALLS, PROBLEMS
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 

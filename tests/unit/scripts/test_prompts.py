@@ -21,6 +21,8 @@ from mcpd.servers.scripts.prompts import LIMITS, MAX_TEMPLATE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+pytestmark = pytest.mark.process
+
 ABOUT = {
     "title": "About",
     "description": "Says something",

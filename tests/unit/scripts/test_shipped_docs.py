@@ -15,6 +15,8 @@ from mcpd.model.mcps import CALL_TIMEOUT, ScriptRuntime
 from mcpd.store.contents import write
 from tests.preloaded import python
 
+pytestmark = pytest.mark.process
+
 TEXT = (Path(__file__).parents[3] / "docs/scripts.md").read_text()
 
 

@@ -17,6 +17,8 @@ from mcpd.model.mcps import McpsEntry, parse_entry, unknown_fields
 from mcpd.settings import Settings, load
 from mcpd.store.generator import build
 
+pytestmark = pytest.mark.process
+
 DATA = Path(__file__).parents[3] / "data"
 PROFILES = {"default": False, "read-only": True}
 """Whether they forbid every change."""

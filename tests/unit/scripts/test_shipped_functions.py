@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from types import ModuleType
 
+pytestmark = pytest.mark.process
+
 SCRIPTS = Path(__file__).parents[3] / "data/share/scripts"
 needs_jq = pytest.mark.skipif(which("jq") is None, reason="jq is not installed")
 

@@ -23,6 +23,8 @@ from mcpd.store.generator import Built, Stored, build, content_faults
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 TOOLS = "def generate_tools(server_name, context):\n    return [{'name': server_name}]\n"
 RESOURCES = "async def generate_resources(server_name, context):\n    return []\n"
 SHELL = "#!/bin/bash\n# Greets\necho hello\n"

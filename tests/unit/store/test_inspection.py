@@ -23,6 +23,8 @@ from mcpd.store.inspection import MAX_SCRIPT, Inspection, inspect
 if TYPE_CHECKING:
     from mcpd.paths import Paths
 
+pytestmark = pytest.mark.process
+
 HARD = b"f(a=f'" + b"{a}" * 87281 + b"' x)"
 """The parser of some versions of Python takes seconds for this."""
 TOO_LONG = "1: the script takes too long to read"

@@ -23,6 +23,8 @@ from mcpd.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 State: TypeAlias = tuple[str, dict[str, object], str, object] | None
 
 

@@ -23,6 +23,8 @@ from mcpd.store.files import make_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.process
+
 ONE = "com.example.one"
 
 CHANGES: dict[str, Callable[[Store], object]] = {

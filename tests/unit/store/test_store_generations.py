@@ -20,6 +20,8 @@ from mcpd.store.lock import WriteLock
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 ONE = "com.example.one"
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from mcpd.paths import Paths
 
+pytestmark = pytest.mark.process
+
 ONE = "com.example.one"
 
 

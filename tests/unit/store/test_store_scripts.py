@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from mcpd.paths import Paths
 
+pytestmark = pytest.mark.process
+
 
 def test_a_script_is_a_server(paths: Paths, user: Store) -> None:
     path = put(paths.user.scripts, "hello.py")

@@ -19,6 +19,8 @@ from mcpd.trust.signing import load_public, new_key, public_of, sign
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 LOCKED = Ed25519PrivateKey.generate().private_bytes(
     Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password")
 )

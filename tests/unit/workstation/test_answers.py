@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.call import Call
 
+pytestmark = pytest.mark.process
+
 
 class Nothing(Arguments):
     """No arguments."""

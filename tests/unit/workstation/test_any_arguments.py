@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.jail import Jail
     from mcpd.servers.workstation.tool import Tool
 
+pytestmark = pytest.mark.process
+
 HARD: Final = "hard"
 SECRET: Final = "what lies outside is for nobody"
 SECONDS: Final = 2

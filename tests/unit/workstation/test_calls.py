@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.call import Call
 
+pytestmark = pytest.mark.process
+
 
 class Nothing(Arguments):
     """No arguments."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.call import Call
 
+pytestmark = pytest.mark.process
+
 
 class Item(Arguments):
     """One of many."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.ci.tools import DetectResult
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.ci.diagnostics import DiagnosticsResult
 
+pytestmark = pytest.mark.process
+
 SAYS = """\
 #!/bin/sh
 echo "lib/a.c:1:1: note: by the way"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.ci.tools import RunResult
     from mcpd.servers.workstation.tool import Tool
 
+pytestmark = pytest.mark.process
+
 ECHO = '#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n'
 """Says how it was called, a line for each argument."""
 ALL = (BUILD, TEST, LINT, RESTORE, TASK)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.ci.tools import RunResult
     from mcpd.servers.workstation.tool import Tool
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:

@@ -26,6 +26,8 @@ from mcpd.servers.workstation.ci.tasks import (
     zig_steps,
 )
 
+pytestmark = pytest.mark.process
+
 MAKEFILE = """\
 # Comment: no target
 CC := gcc

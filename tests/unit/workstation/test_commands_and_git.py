@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.jail import Jail
 
+pytestmark = pytest.mark.process
+
 NAMESPACE = "python3 -c 'import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)'"
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 TRASH = f".Trash-{os.geteuid()}"
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 
 def edit(old_text: str, new_text: str, **more: Any) -> dict[str, Any]:
     return {"old_text": old_text, "new_text": new_text, **more}

@@ -15,6 +15,8 @@ from mcpd.servers.diffs import Change, Diff, compose, unified
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 LINES = st.text(st.sampled_from("ab\n\n\n\r"), max_size=60)
 SPLICES = st.lists(st.tuples(st.integers(0, 80), st.integers(0, 20), LINES), min_size=1, max_size=5)
 

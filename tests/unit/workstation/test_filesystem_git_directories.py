@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     Step = Callable[[Workbench], Awaitable[object]]
 
+pytestmark = pytest.mark.process
+
 ELSEWHERE = {
     "elsewhere/objects/x": "",
     "elsewhere/refs/x": "",

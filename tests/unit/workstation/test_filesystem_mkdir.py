@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 
 def names(directory: Path) -> list[str]:
     return sorted(each.name for each in directory.iterdir())

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 READ_ONLY = """
 import asyncio, subprocess, sys
 from pathlib import Path

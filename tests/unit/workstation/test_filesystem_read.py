@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:

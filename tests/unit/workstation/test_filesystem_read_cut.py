@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.tool import Answer
 
+pytestmark = pytest.mark.process
+
 ANSWER = 12 * 1024 * 1024
 """Bytes that an answer may have: 16 MiB are what clients take in one line."""
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 ENCODINGS = get_args(TextEncoding)
 UNICODE = [each for each in ENCODINGS if each.startswith("utf")]
 CHARACTERS = st.one_of(

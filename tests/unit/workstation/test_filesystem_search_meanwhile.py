@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.jail import Place
 
+pytestmark = pytest.mark.process
+
 FILES: Final = 30
 ROUNDS: Final = 6
 EXCHANGE: Final = 2

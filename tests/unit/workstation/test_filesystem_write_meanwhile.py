@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     Rename: TypeAlias = Callable[[int, str, int, str], None]
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:

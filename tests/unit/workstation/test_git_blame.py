@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 NOT_COMMITTED = "0" * 40
 
 

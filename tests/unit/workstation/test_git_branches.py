@@ -14,6 +14,8 @@ from tests.unit.workstation.git_parts import TIME, MadeRepository
 if TYPE_CHECKING:
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def clone(bench: Workbench) -> MadeRepository:

@@ -19,6 +19,8 @@ from tests.unit.workstation.git_parts import MadeRepository
 if TYPE_CHECKING:
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 
 async def diff(bench: Workbench, **arguments: object) -> DiffResult:
     return cast("DiffResult", (await bench.call(DIFF, **arguments)).result)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.tool import Tool
 
+pytestmark = pytest.mark.process
+
 WITH_HEAD = {"d/HEAD": HEAD}
 WITH_COMMONDIR = {"d/commondir": "../x\n"}
 COMMON = {"x/objects/x": "", "x/refs/x": "", "x/config": "CONFIG", "d/config.worktree": WORKTREE}

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.tool import Tool
 
+pytestmark = pytest.mark.process
+
 SECRET = "nobody's business"
 
 

@@ -16,6 +16,8 @@ from tests.unit.workstation.git_parts import AUTHOR, EMAIL, TIME, MadeRepository
 if TYPE_CHECKING:
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 
 async def log(bench: Workbench, **arguments: object) -> LogResult:
     return cast("LogResult", (await bench.call(LOG, **arguments)).result)

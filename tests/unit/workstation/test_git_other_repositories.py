@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.tool import Tool
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 MADE = "git init -q . && git config user.name x && git config user.email x@example.org && echo 1 >file"
 EVIL = {
     "beside it": ("group/evil", "../../project/.git"),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.tool import Tool
 
+pytestmark = pytest.mark.process
+
 SEARCHES = (":/First", "HEAD^{/First}", "HEAD^{/First}~0", ":/!-x")
 TAKE_REVISIONS = [
     (LOG, "revision"), (SHOW, "revision"), (DIFF, "revision"), (DIFF, "to"), (BLAME, "revision"),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 
 def leads_by_file(bench: Workbench, made: MadeRepository) -> None:
     (made.path / ".git").rename(bench.outside / "git")

@@ -25,6 +25,8 @@ from tests.unit.workstation.git_parts import MadeRepository
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 
 def submodule(made: MadeRepository, command: str, *, kind: str) -> MadeRepository:
     """A submodule whose own configuration names *command*, with a change that git would look at."""

@@ -18,6 +18,8 @@ from tests.unit.workstation.git_parts import AUTHOR, EMAIL, TIME, MadeRepository
 if TYPE_CHECKING:
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 
 async def show(bench: Workbench, **arguments: object) -> ShowResult:
     return cast("ShowResult", (await bench.call(SHOW, **arguments)).result)

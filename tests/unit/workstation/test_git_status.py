@@ -18,6 +18,8 @@ from tests.unit.workstation.git_parts import MadeRepository
 if TYPE_CHECKING:
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 
 async def status(bench: Workbench, **arguments: object) -> StatusResult:
     return cast("StatusResult", (await bench.call(STATUS, **arguments)).result)

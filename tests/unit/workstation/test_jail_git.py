@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from mcpd.servers.workstation.jail import Jail
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:

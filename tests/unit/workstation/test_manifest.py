@@ -22,6 +22,8 @@ from tests.preloaded import python
 if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
+pytestmark = pytest.mark.process
+
 REPOSITORY = Path(__file__).parents[3]
 FILE = REPOSITORY / "data/share/servers/workstation/manifest.json"
 MANIFEST = Manifest.parse(json.loads(FILE.read_text()), str(FILE))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.tool import Tool
     from tests.unit.workstation.bench import Workbench
 
+pytestmark = pytest.mark.process
+
 NAMED = {tool.name: tool for tool in TOOLS}
 WORKING = [name for name in NAMED if name.startswith(("git_", "ci_"))]
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def trail(tmp_path: Path) -> Iterator[Audit]:

@@ -17,6 +17,8 @@ from tests.unit.workstation.bench import Workbench
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Workbench]:
