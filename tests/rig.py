@@ -99,10 +99,14 @@ class Rig:
         url = self.runtime / "mcp/bridge.url"
         return self.start(str(BIN / "mcpd-bridge"), "--listen", "127.0.0.1:0", ready=url.exists)
 
+    def command(self, *argv: str) -> list[str]:
+        """What runs ``mcpctl`` with *argv*."""
+        return [self.interpreter(), "-m", "mcpd.cli.main", "--user", *argv]
+
     def mcpctl(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run ``mcpctl`` with *argv* on this machine."""
         return subprocess.run(
-            [self.interpreter(), "-m", "mcpd.cli.main", "--user", *argv],
+            self.command(*argv),
             env=self.environ, input=stdin, capture_output=True, text=True, check=False,
         )  # fmt: skip
 

@@ -14,7 +14,6 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.e2e.script_parts import HELLO, ScriptRig
-from tests.rig import BIN
 from tests.servers.ensembles_harness import CONFIG, PAIR, REPOSITORY
 
 if TYPE_CHECKING:
@@ -94,9 +93,8 @@ class EnsemblesRig(ScriptRig):
     async def connect(self, way: str, mode: str, **options: Any) -> AsyncIterator[Client]:
         """The SDK's client: by ``mcpctl run`` if *way* is "stdio", through the bridge if it is "http"."""
         if way == "stdio":
-            command = StdioServerParameters(
-                command=str(BIN / "mcpctl"), args=["--user", "run", SERVER], env=self.environ
-            )  # fmt: skip
+            program, *words = self.command("run", SERVER)
+            command = StdioServerParameters(command=program, args=words, env=self.environ)
             with self.log("mcpctl").open("a") as log:
                 async with Client(stdio_client(command, errlog=log), mode=mode, **options) as client:
                     yield client

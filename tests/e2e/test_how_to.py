@@ -12,6 +12,7 @@ import ast
 import hashlib
 import json
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -115,7 +116,7 @@ class Machine(Rig):
         programs.mkdir()
         # For root the commands would mean the system's servers.
         mcpctl = programs / "mcpctl"
-        mcpctl.write_text(f'#!/bin/sh\nexec {BIN}/mcpctl --user "$@"\n')
+        mcpctl.write_text(f'#!/bin/sh\nexec {shlex.join(self.command())} "$@"\n')
         mcpctl.chmod(0o755)
         vendor = self.home / "system/usr/share/mcp/servers/mcp-orchestration"
         shutil.copytree(REPOSITORY / "data/share/servers/mcp-orchestration", vendor)

@@ -19,7 +19,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.e2e.script_parts import ScriptRig
-from tests.rig import BIN, PATIENCE
+from tests.rig import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -79,9 +79,8 @@ class WorkstationRig(ScriptRig):
     async def connect(self, way: str, mode: str, server: str = SERVER, **options: Any) -> AsyncIterator[Client]:
         """The SDK's client, of *server*: by ``mcpctl run`` if *way* is "stdio", through the bridge if it is "http"."""
         if way == "stdio":
-            command = StdioServerParameters(
-                command=str(BIN / "mcpctl"), args=["--user", "run", server], env=self.environ
-            )  # fmt: skip
+            program, *words = self.command("run", server)
+            command = StdioServerParameters(command=program, args=words, env=self.environ)
             with self.log("mcpctl").open("a") as log:
                 async with Client(stdio_client(command, errlog=log), mode=mode, **options) as client:
                     yield client
