@@ -45,7 +45,7 @@ test-system:
 	.venv/bin/python -m pytest tests/system
 
 test-others:
-	.venv/bin/python -m pytest --ignore=tests/system --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest --ignore=tests/system --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 # The packages on a booted Debian, which takes root: "make test" skips this without.
 check-system:
