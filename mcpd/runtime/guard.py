@@ -74,7 +74,8 @@ class Guard:
     def grants(self, server_id: str, wanted: Iterable[PathGrant], files: Sequence[Path] = ()) -> list[Mount]:
         """The mounts for *wanted*; a missing path is skipped if it is read-only or one of a list.
 
-        *files* are where the server's own files are, which say what is granted: nor can it replace these.
+        *files* are the server's own directories and its manifest, which says what is granted. It can replace neither,
+        nor write to the manifest.
 
         Raises :class:`~mcpd.errors.InvalidManifest` for a path that cannot be granted, and
         :class:`~mcpd.errors.SpawnFailed` if a writable one is missing, or if something of mcpd's in it is, and cannot
@@ -91,6 +92,9 @@ class Guard:
                 links[named] = Mount(MountKind.SYMLINK, str(named), str(real))
         for pivot in self._pivots(server_id, binds, files):
             binds[pivot] = Mount(MountKind.BIND, str(pivot), str(pivot))
+        for own in _resolved(files):
+            if own.is_file() and self._open(own, binds):
+                binds[own] = Mount(MountKind.RO_BIND, str(own), str(own))
         # Below what is shown anyway a symlink is there already.
         shown = [Path("/usr"), *binds]
         for named in sorted(links):
@@ -111,8 +115,9 @@ class Guard:
         for link in _links((*self.named, *files)):
             if self._open(link, binds):
                 raise InvalidManifest(
-                    f"{server_id}: {link} is a symlink on the way to mcpd's own files, which a server with a permission"
-                    " filesystem:rw: for a directory above could replace; name the directories that are needed"
+                    f"{server_id}: {link} is a symlink on the way to files of mcpd or of the server, which one with"
+                    " a permission filesystem:rw: for a directory above could replace; name the directories that are"
+                    " needed"
                 )
         found: set[Path] = set()
         for own in (*self.hidden, *self.protected):
@@ -186,7 +191,7 @@ class Guard:
             elif grant.writable and not grant.listed:
                 raise SpawnFailed(
                     f"{server_id}: permission {grant.permission!r}: {grant.shown} leads elsewhere by a symlink in a"
-                    " directory that the server may write to, which it may have made; name the place itself"
+                    " directory that the server may write to; grant the place where it leads"
                 )
         return reals
 
@@ -257,8 +262,9 @@ def _looked_at(where: str, grant: PathGrant, path: Path, look: Callable[[Path], 
     except FileNotFoundError:
         raise
     except (OSError, RuntimeError) as error:
-        told = error.strerror if isinstance(error, OSError) and error.errno != errno.ELOOP else None
-        reason = told or "it is a symlink to itself"
+        reason = "it leads through too many symlinks"
+        if isinstance(error, OSError) and error.errno != errno.ELOOP:
+            reason = error.strerror or str(error)
         raise SpawnFailed(f"{where}: {grant.shown} cannot be looked at: {reason}") from error
 
 

@@ -99,11 +99,13 @@ def server_spec(
     if bus:
         env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={bus.socket}"
     guard = Guard.of(paths, scope, signs=programs.command_of(server) == programs.ORCHESTRATION)
+    # A script server's manifest is in no file that it could get at.
+    files = [server.directory, generation, *([server.manifest_path] if server.manifest_path else [])]
     wanted = [*granted.paths, *(trees.grants(paths, scope) if granted.installed else ())]
     asked = [
         *_program(argv[0], generation, env["PATH"], (generation,), guard),
         *bundled,
-        *guard.grants(server.id, wanted, () if server.script else (server.directory, generation)),
+        *guard.grants(server.id, wanted, () if server.script else files),
     ]
     shown = [
         *mounts.base(network=granted.network, home=str(state), runtime_dir=runtime_dir, system=scope is Scope.SYSTEM),

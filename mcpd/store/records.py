@@ -56,6 +56,8 @@ class InstalledServer:
     """What changes when the files with its values and secrets do."""
     script: ScriptFile | None = None
     """Of a script server, whose manifest is in no file."""
+    manifest_path: Path | None = None
+    """The file with its manifest, which another tool may keep apart from ``directory``; None for a script server."""
     clash: str = ""
     """What has the same id and is not used because of that."""
     pending: str = ""

@@ -186,6 +186,7 @@ class View:
             entry=entry,
             values=signatures,
             script=found.script,
+            manifest_path=None if is_script else found.manifest_path,
             clash=clash,
             pending=waiting[1],
             pending_generation=waiting[0],

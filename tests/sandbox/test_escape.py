@@ -339,3 +339,23 @@ async def test_a_server_cannot_replace_its_own_directory(world: World) -> None:
         await sessions.close()
     assert output == b"Device or resource busy\n"
     assert (there / "manifest.json").is_file()
+
+
+async def test_a_server_cannot_change_a_manifest_that_is_kept_apart_from_it(world: World) -> None:
+    program = (
+        "import os\nplace = os.environ['MCP_USER_HOME'] + '/work/of/manifest.json'\n"
+        "for change in (lambda: open(place, 'w'), lambda: os.remove(place), lambda: os.rename(place + '-', place)):\n"
+        "    try:\n        change()\n    except OSError as error:\n        print(error.strerror)\n"
+    )
+    installed = world.install("hostile", program, permissions=["filesystem:rw:~/work"])
+    there = world.paths.home / "work/of/manifest.json"
+    there.parent.mkdir(parents=True)
+    for name in ("manifest.json", "manifest.json-"):
+        there.with_name(name).write_bytes((installed.generation / "manifest.json").read_bytes())
+    world.servers["hostile"] = (replace(installed, manifest_path=there), world.servers["hostile"][1])
+    sessions = world.sessions()
+    try:
+        output, _, _ = await talk(sessions, "hostile")
+    finally:
+        await sessions.close()
+    assert output.decode().splitlines() == ["Read-only file system", *["Device or resource busy"] * 2]
