@@ -169,7 +169,9 @@ class Objects:
     def _readers(self, path: str) -> Iterable[str]:
         """To whom signals with what the object at *path* says are sent: the empty name stands for everybody."""
         known = self._objects.get(path)
-        return ("",) if known is None or known.owner is None else self._clients(known.owner.uid)
+        if known is None:
+            return ()
+        return ("",) if known.owner is None else self._clients(known.owner.uid)
 
     def close(self) -> None:
         """Send what is collected, and signal nothing any more."""
