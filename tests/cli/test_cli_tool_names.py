@@ -95,10 +95,8 @@ async def test_validate_warns_for_its_client(mcpctl: Mcpctl, mcpd: FakeMcpd, not
 async def test_a_name_that_is_too_long_with_the_servers_is_told_so(mcpctl: Mcpctl, mcpd: FakeMcpd, notes: Path) -> None:
     _lists(mcpd, "n" * 59)
     ended = await mcpctl("client", "validate", "cursor")
-    assert (
-        f"refuses the name of 1 tool for having more than 59 characters with that of the server: {'n' * 59}"
-        in ended.out
-    )
+    why = "for being longer than 59 characters together with the server's name"
+    assert f"refuses the name of 1 tool {why}: {'n' * 59}" in ended.out
 
 
 async def test_validate_warns_of_a_given_configuration(mcpctl: Mcpctl, mcpd: FakeMcpd, notes: Path) -> None:
