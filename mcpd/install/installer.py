@@ -367,8 +367,8 @@ class Installer:
             return
         if not installed.writable and not options.reinstall and self._has_kept(entry.id):
             raise AlreadyInstalled(
-                f"another server {entry.id} is there, and what is installed would get the values, secrets and state"
-                f" that are kept for it; to have it so, {REINSTALL}"
+                f"{entry.id} would take the place of another server of this id and get its values, secrets and state;"
+                f" to have it so, {REINSTALL}"
             )
         if not installed.writable or installed.manifest is None:
             return
