@@ -10,7 +10,7 @@ import argparse
 import sys
 
 from bench import bridge, catalogue, daemon, ensembles, installing, orchestration, scripts, system, workstation
-from bench.figures import Report
+from bench.figures import Report, commit
 
 PARTS = {
     "daemon": daemon.measure,
@@ -33,7 +33,7 @@ def main() -> int:
     for name in wanted:
         if name not in PARTS:
             parser.error(f"there is no part {name!r}, only {', '.join(PARTS)}")
-    report = Report()
+    report = Report(commit())
     for name in wanted or PARTS:
         with report.part(name):
             PARTS[name](report)

@@ -46,8 +46,9 @@ class Part:
 
 @dataclass(slots=True)
 class Report:
-    """All figures of a run."""
+    """All figures of a run, of what *commit* has."""
 
+    commit: str
     parts: list[Part] = field(default_factory=list)
     _figures: list[Figure] = field(default_factory=list)
 
@@ -77,7 +78,7 @@ class Report:
             "# Figures",
             "",
             (
-                f"`make bench` of {_commit()} on {datetime.now(UTC):%Y-%m-%d}, in {seconds / 60:.0f} minutes on "
+                f"`make bench` of {self.commit} on {datetime.now(UTC):%Y-%m-%d}, in {seconds / 60:.0f} minutes on "
                 f"{cores} cores with Linux {platform.release().split('-')[0]} and Python {platform.python_version()}. "
                 "Medians unless it says otherwise."
             ),
@@ -99,6 +100,7 @@ def _row(figure: Figure) -> str:
     return f"| {figure.what} | {figure.value:.4g}{unit} | {limit} | {mark} | {figure.how} |"
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is checked out, and whether there are changes to it."""
     git = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12"]
     return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
