@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-unexport PYTHONDONTWRITEBYTECODE
+# Each of the processes that run tests would compile all of them.
+unexport PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED
 .PHONY: all demo quick check check-thorough check-system lint test test-quick test-system test-others bench clean install install-files deb docs man completions
 
 all: check

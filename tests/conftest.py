@@ -16,7 +16,7 @@ from tests.preloaded import python
 from tests.rig import Rig
 
 UNIT: Final = Path(__file__).with_name("unit")
-STARTS: Final = frozenset({"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn"})
+STARTS: Final = frozenset({"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 """The audit events of new processes."""
 
 Rig.interpreter = staticmethod(python)
@@ -52,4 +52,4 @@ def no_process(request: pytest.FixtureRequest) -> None:
 
 def _refuse(event: str, _: tuple[object, ...]) -> None:
     if event in STARTS:
-        raise RuntimeError('this starts a process: its module needs "pytestmark = pytest.mark.process"')
+        pytest.fail('this starts a process: its module needs "pytestmark = pytest.mark.process"')

@@ -4,9 +4,11 @@
 An interpreter spends 0.1 to 1.2 s of CPU time on imports before a program of this project does anything, and the tests
 start thousands of them. :func:`python` is a stand-in for ``sys.executable``: for ``-m mcpd.MODULE`` it asks the
 *server* here for a process, passes on its arguments, environment, directory and descriptors, and ends as that process
-ends; signals go on to it, but for SIGSTOP. Whatever else it is started for it leaves to the real interpreter.
+ends; signals that a program can handle go on to it. Whatever else it is started for it leaves to the real interpreter.
 
-Use ``sys.executable`` where a test is about the process itself: its parent, terminal, limits or owner.
+Use ``sys.executable`` where a test is about the process itself: its parent, terminal, limits, owner or signal mask,
+what /proc says of its environment, options of the interpreter, or what holds once the process was killed and waited
+for: only the stand-in has ended then.
 """
 
 from __future__ import annotations
@@ -61,14 +63,14 @@ def python() -> str:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(address))
     listener.listen(64)
-    alive, ours = os.pipe()  # its end tells the server that this process is gone; never closed here
+    alive, _ours = os.pipe()  # its end tells the server that this process is gone; never closed here
     with listener:
         # A shell between leaves no child here: some tests count those.
         command = f'"$@" {listener.fileno()} {alive} {directory} &'
         argv = ["sh", "-c", command, "sh", sys.executable, "-m", "tests.preloaded"]
-        subprocess.run(argv, pass_fds=(listener.fileno(), alive), cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
+        fds = (listener.fileno(), alive)
+        subprocess.run(argv, pass_fds=fds, cwd=ROOT, check=True, stdin=subprocess.DEVNULL, start_new_session=True)
     os.close(alive)
-    os.set_inheritable(ours, False)
     program = directory / "python"
     texts = {"REAL": sys.executable, "ADDRESS": str(address)}
     defined = [f'-D{name}="{text}"' for name, text in texts.items()]
@@ -225,8 +227,8 @@ def _run(argv: list[str]) -> int:
         print(end.code, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+        traceback.print_exc()
+        return -signal.SIGINT
     except BaseException:  # noqa: BLE001 - as an interpreter does
         traceback.print_exc()
         return 1
@@ -250,6 +252,9 @@ def _leave(status: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
     os._exit(status & 0xFF)
 
 
