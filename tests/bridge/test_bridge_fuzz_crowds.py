@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 HEAD = b"POST /mcp/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CROWD = 10_000
+IDLE = 20
+"""Seconds after which a session that nobody uses ends."""
 
 
 def post(message: object, extra: bytes = b"") -> bytes:
@@ -88,7 +90,7 @@ def test_what_is_never_sent_whole_reaches_no_server(fuzzed_bridge: Callable[...,
 
 
 def test_clients_that_leave_in_the_middle_of_their_calls_leave_nothing(fuzzed_bridge: Callable[..., Bridge]) -> None:
-    neighbour = Neighbour(fuzzed_bridge(f"--server=s={COMMAND}"))
+    neighbour = Neighbour(fuzzed_bridge(f"--server=s={COMMAND}", f"--idle-timeout={IDLE}"))
     chance = random.Random(7)
     session = b"Mcp-Session-Id: %b\r\n" % neighbour.clients[0].headers["Mcp-Session-Id"].encode()
     messages = [
@@ -116,13 +118,15 @@ def test_clients_that_leave_in_the_middle_of_their_calls_leave_nothing(fuzzed_br
             message = messages[number % len(messages)]
             connection.sendall(post(message, session if number % 2 and message["method"] == "tools/call" else b""))
             if message["method"] == "initialize":
-                # Who has the answer has a session, whose process is there until it was idle for long enough.
                 leave(connection, 0)
             else:
                 pool.submit(leave, connection, 0.04)
-        over.set()
+        try:
+            # Who had the answer nevertheless has a session, whose process is there until it was idle for long enough.
+            neighbour.check_processes()
+        finally:
+            over.set()
         watching.result(PATIENCE)
-    neighbour.check_processes()
     neighbour.check_the_rest()
 
 
