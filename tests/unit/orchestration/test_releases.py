@@ -282,7 +282,7 @@ def test_many_artifacts_are_not_all_kept_in_memory(site: Site, monkeypatch: pyte
 
 
 def test_the_history_of_a_large_payload_is_small(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    payload = payload_of(*(f"s{number}" for number in range(3000)))
+    payload = payload_of(*(f"s{number}" for number in range(8000)))
     made = []
     for _ in range(30):
         made.append(listed(site.publish(payload))[0])
