@@ -10,7 +10,7 @@ demo:
 	@packaging/setup.sh run
 	@.venv/bin/python -m tests.demo
 
-# While changing the code: lint, types and the tests that start no process, in a minute.
+# While changing the code: lint, types and the tests that start no process, in a minute or two.
 quick:
 	@packaging/setup.sh check
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint test-quick
