@@ -32,7 +32,7 @@ def main() -> int:
     wanted = parser.parse_args().parts
     for name in wanted:
         if name not in PARTS:
-            parser.error(f"there is no part {name!r}, only {', '.join(PARTS)}")
+            parser.error(f"unknown part {name!r}; choose from {', '.join(PARTS)}")
     report = Report(commit())
     for name in wanted or PARTS:
         with report.part(name):

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import time
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from bench.processes import cpu, descendants, open_fds, pss
 from bench.servers import ECHO, put_many, put_server
@@ -33,20 +34,14 @@ SETTLE = 10.0
 
 def measure(report: Report) -> None:
     """Measure on a private session bus."""
-    with Rig() as rig:
-        # The client in this process finds the bus by the environment.
-        before = dict(os.environ)
-        os.environ.update(rig.environ)
-        try:
-            starts(rig, report)
-            put_many(rig.installed, 1000)
-            pid = rig.start_daemon().pid
-            asyncio.run(calls(report))
-            asyncio.run(wrong_fds(pid, report))
-            asyncio.run(spawns(pid, report))
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+    # The client in this process finds the bus by the environment.
+    with Rig() as rig, patch.dict(os.environ, rig.environ):
+        starts(rig, report)
+        put_many(rig.installed, 1000)
+        pid = rig.start_daemon().pid
+        asyncio.run(calls(report))
+        asyncio.run(wrong_fds(pid, report))
+        asyncio.run(spawns(pid, report))
 
 
 def starts(rig: Rig, report: Report) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 PROGRAMS: Final = ("mcpd.cli.main", "mcpd.daemon", "mcpd.bridge.main", "mcpd.servers.", "tests.")
-"""What the names of the modules begin with that a process may be asked for."""
+"""Prefixes of the names of the modules that can be run."""
 _SCRIPTS: Final = (
     "mcpd.install.proxied", "mcpd.install.wheels_only", "mcpd.runtime.exec.enter", "mcpd.runtime.exec.mcpd_exec",
 )  # fmt: skip
@@ -63,7 +63,7 @@ def python() -> str:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(address))
     listener.listen(64)
-    alive, _ours = os.pipe()  # its end tells the server that this process is gone; never closed here
+    alive, _ = os.pipe()  # The server ends with the last writer, this process: nothing here closes the other end.
     with listener:
         # A shell between leaves no child here: some tests count those.
         command = f'"$@" {listener.fileno()} {alive} {directory} &'
@@ -80,7 +80,7 @@ def python() -> str:
 
 
 def process_of(pid: int) -> int:
-    """The process that the stand-in *pid* got; *pid* itself if that is no stand-in."""
+    """Return the process behind the stand-in *pid*, or *pid* itself if it is no stand-in."""
     place = Path(python()).with_name(str(pid))
     give_up = time.monotonic() + PATIENCE
     while not place.is_symlink() and Path(f"/proc/{pid}/exe").readlink() == Path(python()):
@@ -129,20 +129,21 @@ class Server:
             return
         for fd in fds:
             os.close(fd)
+        link = self._link(conn, pid)
         with contextlib.suppress(OSError):
-            self._link(conn, pid)
             conn.sendall(b"+")
         self._processes[conn] = pid
         ended = os.pidfd_open(pid)
         self._events.register(conn, selectors.EVENT_READ, functools.partial(self._pass_on, conn))
-        self._events.register(ended, selectors.EVENT_READ, functools.partial(self._report, conn, ended))
+        self._events.register(ended, selectors.EVENT_READ, functools.partial(self._report, conn, ended, link))
 
-    def _link(self, conn: socket.socket, pid: int) -> None:
-        """Have :func:`process_of` find *pid* by the number of its stand-in, which another one may have had before."""
+    def _link(self, conn: socket.socket, pid: int) -> Path:
+        """Record *pid* under the number of its stand-in, for :func:`process_of`; numbers are used again."""
         (stand_in,) = struct.unpack("i8x", conn.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         link = self._directory / str(stand_in)
         link.unlink(missing_ok=True)
         link.symlink_to(str(pid))
+        return link
 
     def _pass_on(self, conn: socket.socket) -> None:
         """Send on the signals that a stand-in got; SIGKILL if it is gone."""
@@ -156,13 +157,12 @@ class Server:
         for number in signals or [signal.SIGKILL]:
             os.kill(pid, number)
 
-    def _report(self, conn: socket.socket, ended: int) -> None:
+    def _report(self, conn: socket.socket, ended: int, link: Path) -> None:
         """Tell a stand-in how its process ended."""
         pid = self._processes.pop(conn)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        for link in self._directory.iterdir():
-            if link.is_symlink() and link.readlink() == Path(str(pid)):
-                link.unlink()
+        if link.is_symlink() and link.readlink() == Path(str(pid)):
+            link.unlink()
         self._events.unregister(ended)
         os.close(ended)
         with contextlib.suppress(KeyError):

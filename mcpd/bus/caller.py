@@ -121,8 +121,8 @@ class Callers:
             task.add_done_callback(lambda _: self._pending.pop(sender, None))
         return await asyncio.shield(task)
 
-    def of(self, uid: int) -> list[str]:
-        """The unique names of those of *uid*, and of root."""
+    def names_of(self, uid: int) -> list[str]:
+        """Return the unique names of the callers of *uid* and of root."""
         return [caller.name for caller in self._known.values() if caller.uid in (0, uid)]
 
     async def close(self) -> None:

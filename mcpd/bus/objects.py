@@ -73,8 +73,8 @@ class _Object:
 class Objects:
     """What is at which path. Tells the bus about every difference once :meth:`announce` was called."""
 
-    def __init__(self, connection: Connection, clients: Callable[[int], Iterable[str]] = lambda _uid: ()) -> None:
-        """*clients* has the unique names of a uid's clients, and of root's."""
+    def __init__(self, connection: Connection, clients: Callable[[int], Iterable[str]]) -> None:
+        """*clients* returns the unique names of the clients of a uid and of root."""
         self._connection = connection
         self._clients = clients
         self._objects: dict[str, _Object] = {}
@@ -167,7 +167,7 @@ class Objects:
             self._emit(path, target.interface, member, *args, to=to)
 
     def _readers(self, path: str) -> Iterable[str]:
-        """To whom signals with what the object at *path* says are sent: the empty name stands for everybody."""
+        """Return who gets the signals about the object at *path*; the empty name stands for everybody."""
         known = self._objects.get(path)
         if known is None:
             return ()

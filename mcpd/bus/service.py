@@ -59,7 +59,7 @@ class Service:
         self._core = core
         self._has_one_user = only_uid is not None
         self._callers = Callers(connection, lookup)
-        self._objects = Objects(connection, self._callers.of)
+        self._objects = Objects(connection, self._callers.names_of)
         self._callers.on_vanish(self._on_vanish)
         self._servers = Servers(core, self._objects)
         self._objects.add(ROOT, Manager(core, self._servers, self._catalog_changed, self._sources_changed, bridge_uid))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -92,10 +93,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         _cut_last(cells, sum(widths[:-1]) + len(_GAP) * len(widths[:-1]))
     state = next((at for at, heading in enumerate(headings) if heading in {"STATE", "RESULT"}), None)
     for row in (headings, *cells):
-        padded = [cell + " " * (width - _columns(cell)) for cell, width in zip(row, widths, strict=True)]
-        if state is not None and row is not headings:
-            padded[state] = padded[state].replace(row[state], coloured(row[state]), 1)
-        write(_GAP.join(padded).rstrip())
+        padding = [" " * (width - _columns(cell)) for cell, width in zip(row, widths, strict=True)]
+        shown = [coloured(cell) if at == state else cell for at, cell in enumerate(row)]
+        write(_GAP.join(map(add, shown, padding)).rstrip())
 
 
 def details(pairs: Iterable[tuple[str, object]]) -> None:

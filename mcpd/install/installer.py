@@ -391,7 +391,7 @@ class Installer:
             )
 
     def _has_kept(self, server_id: str) -> bool:
-        """Whether a server of this id would find anything that was set or written for another one."""
+        """Return whether values, secrets or state are kept for *server_id*."""
         state = self._paths.layout(self._scope).state / server_id
         return os.path.lexists(state) or self._store.kept(server_id) is not None
 

@@ -109,7 +109,7 @@ class Plan:
         return RECIPES[SourceType(source.type)](bench, source)
 
     def items(self, resolution: Resolution) -> Iterator[PlanItem]:
-        """What is going to be done, for whoever is to agree, with what *resolution* says will be fetched."""
+        """Return what will be done, for the user to agree to, with what *resolution* says will be fetched."""
         entry = self.entry
         if self.verified:
             yield PlanItem("verified", self.verified)

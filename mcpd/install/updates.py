@@ -57,9 +57,10 @@ def is_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
 
 
 def is_another(manifest: Manifest, entry: Entry, registry: str) -> bool:
-    """Whether *entry* of *registry*, empty if a caller brings it, is another server than the installed *manifest*.
+    """Return whether *entry* is another server than the installed *manifest*.
 
-    Two files that callers brought are told apart by their type alone: another version has another name and hash.
+    *registry* is empty for a user-supplied entry. Of two user-supplied files only the types are compared: another
+    version has another name and hash.
     """
     if registry:
         return not is_from(manifest, entry, registry)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from mcpd.errors import InvalidManifest, SpawnFailed
@@ -15,15 +16,13 @@ from mcpd.paths import Scope, make_private
 from mcpd.runtime.launch import Mount, MountKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mcpd.paths import Layout, Paths
     from mcpd.runtime.permissions import PathGrant
 
-T = TypeVar("T")
-
-MOST_LINKS: Final = 40
-"""Symlinks that a path may lead through; as the kernel has it."""
+MAX_SYMLINKS: Final = 40
+"""The most symlinks in one path, as in the kernel."""
 KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 BINDS: Final = frozenset({MountKind.RO_BIND, MountKind.BIND, MountKind.DEV_BIND})
 DISPLAYS: Final = (Path("/tmp/.X11-unix"), Path("/tmp/.ICE-unix"))  # noqa: S108 - where the protocols have them
@@ -156,7 +155,9 @@ class Guard:
         """
         for grant in wanted:
             where, path = self._wanted(server_id, grant)
-            self._check(where, grant, _looked_at(where, grant, path, Path.resolve))
+            with _explained(where, grant):
+                real = path.resolve()
+            self._check(where, grant, real)
 
     def _named(self, path: str) -> Path:
         return self.home / path[2:] if path == "~" or path.startswith("~/") else Path(path)
@@ -199,10 +200,13 @@ class Guard:
         """Where *grant* leads, with the symlinks on the way; None for one that is left out if it is missing."""
         where, path = self._wanted(server_id, grant)
         if grant.create and not os.path.lexists(path):
-            self._check(where, grant, _looked_at(where, grant, path, Path.resolve))
+            with _explained(where, grant):
+                real = path.resolve()
+            self._check(where, grant, real)
             _make(where, grant, path)
         try:
-            real, links = _looked_at(where, grant, path, _way)
+            with _explained(where, grant):
+                real, links = _way(path)
         except FileNotFoundError:
             if grant.writable and not grant.listed:
                 raise SpawnFailed(
@@ -255,10 +259,11 @@ class Guard:
         return sorted(found.values(), key=lambda mount: mount.target.count("/"))
 
 
-def _looked_at(where: str, grant: PathGrant, path: Path, look: Callable[[Path], T]) -> T:
-    """What *look* finds of *path*, to which *grant* leads. Raises FileNotFoundError if that does."""
+@contextmanager
+def _explained(where: str, grant: PathGrant) -> Iterator[None]:
+    """Turn the errors of resolving the path of *grant* into SpawnFailed, but for FileNotFoundError."""
     try:
-        return look(path)
+        yield
     except FileNotFoundError:
         raise
     except (OSError, RuntimeError) as error:
@@ -269,7 +274,7 @@ def _looked_at(where: str, grant: PathGrant, path: Path, look: Callable[[Path], 
 
 
 def _way(path: Path) -> tuple[Path, list[Path]]:
-    """Where *path* leads, and the symlinks on the way, each where it really lies: both of one look. Raises OSError."""
+    """Resolve *path*; return its target and the symlinks on the way, each by its real place. Raises OSError."""
     here, links = Path("/"), []
     ahead = list(reversed(path.parts[1:]))
     while ahead:
@@ -281,12 +286,12 @@ def _way(path: Path) -> tuple[Path, list[Path]]:
         try:
             target = place.readlink()
         except OSError as error:
-            if error.errno != errno.EINVAL:  # which says that it is none
+            if error.errno != errno.EINVAL:  # not a symlink
                 raise
             here = place
             continue
         links.append(place)
-        if len(links) > MOST_LINKS:
+        if len(links) > MAX_SYMLINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         here = Path("/") if target.is_absolute() else here
         ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)

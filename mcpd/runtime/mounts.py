@@ -100,7 +100,7 @@ def program(
         here = hop.parent.resolve() / hop.name
         packaged = _below(here, packages)
         is_shown = packaged or here.is_relative_to("/usr") or _below(here, seen)
-        # Directories can be "executed", too, and whoever may write the program would choose one.
+        # os.access calls directories executable as well, and whoever can write the program would choose one.
         if not is_shown and here.is_file() and os.access(here, os.X_OK):
             mount = _prefix(here, homes)
             seen[Path(mount.target)] = mount

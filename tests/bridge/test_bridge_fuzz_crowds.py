@@ -27,7 +27,7 @@ HEAD = b"POST /mcp/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/js
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CROWD = 10_000
 IDLE = 20
-"""Seconds after which a session that nobody uses ends."""
+"""Seconds after which an unused session ends."""
 
 
 def post(message: object, extra: bytes = b"") -> bytes:

@@ -158,7 +158,7 @@ async def test_a_call_that_is_given_up_before_it_began_keeps_no_descriptor() -> 
     read, write = os.pipe()
     handlers: list[Any] = []
     connection: Any = SimpleNamespace(serve=handlers.append, congested=False)
-    objects = Objects(connection)
+    objects = Objects(connection, lambda _uid: ())
     objects.add(ROOT, SimpleNamespace(interface=MANAGER, properties=dict))
     dispatcher = Dispatcher(connection, objects, {}, Callers(connection), OwnUser())
     dispatcher.start()

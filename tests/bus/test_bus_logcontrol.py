@@ -53,7 +53,7 @@ async def uids(bus: PrivateBus, switch: journal.LevelSwitch) -> AsyncIterator[di
         return known._replace(uid=told.get(sender, known.uid))
 
     async with await Connection.open(bus.address) as connection:
-        objects = Objects(connection)
+        objects = Objects(connection, lambda _uid: ())
         objects.announce()
         objects.add(LOG_CONTROL_PATH, LogControl(switch, own_uid=1000))
         callers = Callers(connection, lookup)
