@@ -258,7 +258,7 @@ class Leash:
     async def start(cls, sock: socket.socket, spec: LaunchSpec, fds: Mapping[int, int], keeper: Keeper) -> Leash:
         """Send *spec* and *fds* to the ``mcpd-exec`` behind *sock*, which this takes over, and await its answer.
 
-        Errors as :meth:`Launcher.launch`.
+        Nothing is left of a start that fails or is cancelled. Errors as :meth:`Launcher.launch`.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -267,13 +267,10 @@ class Leash:
             sock.setblocking(False)
             answers = _Answers(loop)
             transport, _ = await loop.create_unix_connection(lambda: answers, sock=sock)
-        except McpdError:
-            sock.close()
-            await keeper.gone()
-            raise
         except BaseException:
             # mcpd-exec sees the end of its leash and cleans up, which it could not if it were killed.
             sock.close()
+            await keeper.gone()
             raise
         leash = cls(answers, keeper)
         try:
@@ -288,7 +285,7 @@ class Leash:
             await keeper.gone()
             raise
         except BaseException:
-            leash.close()
+            await leash.stop()
             raise
         leash.pid, leash.unit = int(started["pid"]), str(started["unit"])
         return leash
