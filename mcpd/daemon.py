@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 from mcpd import __version__
 from mcpd import paths as locations
 from mcpd import settings as configuration
+from mcpd.bus.authorization import OwnUser, Polkit
 from mcpd.bus.connection import Connection
 from mcpd.bus.core import Core
 from mcpd.bus.dispatcher import MAX_CALL
 from mcpd.bus.idle import IdleExit
 from mcpd.bus.library import bus_address
-from mcpd.bus.logcontrol import LogControl
+from mcpd.bus.log_control import LogControl
 from mcpd.bus.names import BUS_NAME
-from mcpd.bus.polkit import OwnUser, Polkit
 from mcpd.bus.service import Service
 from mcpd.bus.systemd import is_restarting, unit_manager
 from mcpd.catalog import Catalog

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import grp
 import logging
+import os
+import pwd
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -15,7 +19,7 @@ from mcpd.bus.names import DBUS, DBUS_PATH
 from mcpd.errors import McpdError, NotAuthorized, ServiceUnavailable
 
 if TYPE_CHECKING:
-    from mcpd.bus.fds import Fds
+    from mcpd.bus.transport import Fds
 
 log = logging.getLogger(__name__)
 
@@ -157,3 +161,29 @@ class Callers:
                 listener(caller)
             except McpdError as error:
                 log.warning("After %s left the bus: %s", sender, error.message)
+
+
+class User(NamedTuple):
+    """Somebody the system knows."""
+
+    name: str
+    groups: tuple[str, ...]
+    """Names of all groups, sorted; one with white space is left out, as it could not be told from two others."""
+
+
+def look_up(uid: int) -> User:
+    """The user *uid*. It may take as long as the network behind the user database does.
+
+    Raises :class:`~mcpd.errors.NotAuthorized` if there is none.
+    """
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        raise NotAuthorized(f"uid {uid} is no user of this system, so no server is started for it") from None
+    groups = set()
+    for gid in os.getgrouplist(entry.pw_name, entry.pw_gid):
+        with suppress(KeyError):
+            name = grp.getgrgid(gid).gr_name
+            if name and not any(char.isspace() for char in name):
+                groups.add(name)
+    return User(entry.pw_name, tuple(sorted(groups)))

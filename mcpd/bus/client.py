@@ -18,16 +18,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcpd import errors
+from mcpd.bus.codec import Handle, Variant, WireError, variant
 from mcpd.bus.connection import Connection, Match, Signal
 from mcpd.bus.library import bus_address
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, JOB, MANAGER, PROPERTIES, ROOT, SERVER, SESSION, server_path
 from mcpd.bus.transport import ALLOW_INTERACTIVE
-from mcpd.bus.wire import Handle, Variant, WireError, variant
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from mcpd.bus.fds import Fds
+    from mcpd.bus.transport import Fds
 
 __all__ = ["Client", "Handle", "JobResult", "Remote", "Signal", "Variant", "connect", "variant"]
 

@@ -8,17 +8,16 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from mcpd import errors
-from mcpd.bus import wire
+from mcpd.bus import codec
+from mcpd.bus.codec import Variant
 from mcpd.bus.library import REFUSALS, Bus
-from mcpd.bus.matching import Match, Signal
 from mcpd.bus.names import DBUS, DBUS_PATH
 from mcpd.bus.transport import MAX_MESSAGE, NO_REPLY_EXPECTED, Frame, Kind, Writer, encode
-from mcpd.bus.wire import Variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mcpd.bus.fds import Fds
+    from mcpd.bus.transport import Fds, Frame
 
 __all__ = ["Connection", "Match", "Reply", "Signal"]
 
@@ -154,9 +153,9 @@ class Connection:
         """Call a method and wait at most *timeout* seconds for its reply. *fds* stay the caller's.
 
         Raises the error the reply stands for, :class:`~mcpd.errors.ServiceUnavailable` if the connection is
-        lost, :class:`~mcpd.errors.TimedOut`, :class:`~mcpd.bus.wire.WireError` if *args* do not fit.
+        lost, :class:`~mcpd.errors.TimedOut`, :class:`~mcpd.bus.codec.WireError` if *args* do not fit.
         """
-        body = wire.marshal(signature, args)
+        body = codec.marshal(signature, args)
         serial = self._bus.next_serial()
         fields = _call_fields(destination, path, interface, member)
         future: asyncio.Future[Frame] = self._loop.create_future()
@@ -181,7 +180,7 @@ class Connection:
         """Call a method without waiting for an answer; on a lost connection do nothing."""
         if not self._lost.done():
             fields = _call_fields(destination, path, interface, member)
-            body = wire.marshal(signature, args)
+            body = codec.marshal(signature, args)
             self._send(Kind.CALL, self._bus.next_serial(), fields, signature, body, flags=NO_REPLY_EXPECTED)
 
     def reply(self, frame: Frame, signature: str = "", body: bytes = b"", fds: Sequence[int] = ()) -> None:
@@ -196,7 +195,7 @@ class Connection:
             fields = [(4, Variant("s", name)), (5, Variant("u", frame.serial)), (6, Variant("s", frame.sender))]
             # A name of a file may hold anything; an error that cannot be sent would leave its caller waiting.
             sendable = message.replace("\0", "\ufffd").encode(errors="backslashreplace").decode()
-            body = wire.marshal("s", [sendable])
+            body = codec.marshal("s", [sendable])
             self._send(Kind.ERROR, self._bus.next_serial(), fields, "s", body)
 
     def emit(
@@ -213,7 +212,7 @@ class Connection:
         fields = [(1, Variant("o", path)), (2, Variant("s", interface)), (3, Variant("s", member))]
         if destination:
             fields.append((6, Variant("s", destination)))
-        self._send(Kind.SIGNAL, self._bus.next_serial(), fields, signature, wire.marshal(signature, args))
+        self._send(Kind.SIGNAL, self._bus.next_serial(), fields, signature, codec.marshal(signature, args))
 
     def _send(
         self,
@@ -317,7 +316,7 @@ class Connection:
             return
         try:
             signal = Signal(frame.sender, frame.path, frame.interface, frame.member, frame.values())
-        except wire.WireError as error:
+        except codec.WireError as error:
             log.warning("Dropped the signal %s.%s: %s", frame.interface, frame.member, error)
             return
         for match, listeners in wanted:
@@ -358,7 +357,7 @@ def _call_fields(destination: str, path: str, interface: str, member: str) -> li
 def _result(frame: Frame) -> Reply:
     try:
         values = frame.values()
-    except wire.WireError as error:
+    except codec.WireError as error:
         frame.fds.close()
         raise errors.McpdError(f"{frame.sender} sent a reply that cannot be read: {error}") from error
     if frame.kind == Kind.ERROR:
@@ -368,3 +367,43 @@ def _result(frame: Frame) -> Reply:
             raise errors.ServiceUnavailable(message)
         raise errors.from_dbus(frame.error_name, message)
     return Reply(frame.sender, values, frame.fds)
+
+
+class Signal(NamedTuple):
+    """A received signal."""
+
+    sender: str
+    path: str
+    interface: str
+    member: str
+    args: list[Any]
+
+
+class Match(NamedTuple):
+    """Which signals a listener wants; empty fields match anything."""
+
+    sender: str = ""
+    path: str = ""
+    interface: str = ""
+    member: str = ""
+    arg0: str = ""
+    arg2: str | None = None
+    """Here the empty string is a value: NameOwnerChanged has it for a name that lost its owner."""
+
+    def rule(self) -> str:
+        """The match rule for the bus."""
+        wanted = {key: value for key, value in self._asdict().items() if value or (key, value) == ("arg2", "")}
+        return ",".join(["type='signal'", *(f"{key}='{value}'" for key, value in wanted.items())])
+
+    def accepts(self, frame: Frame) -> bool:
+        """Whether *frame* may be meant. A well-known sender name is the bus's to check."""
+        return (
+            self.path in ("", frame.path)
+            and self.interface in ("", frame.interface)
+            and self.member in ("", frame.member)
+            and (not self.sender.startswith((":", DBUS)) or self.sender == frame.sender)
+        )
+
+    def fits(self, args: Sequence[Any]) -> bool:
+        """Whether a signal with *args* is meant."""
+        return (not self.arg0 or args[:1] == [self.arg0]) and (self.arg2 is None or args[2:3] == [self.arg2])

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from mcpd.bus.shares import Turns
+from mcpd.bus.authorization import Turns
 from mcpd.errors import McpdError
 from mcpd.runtime.sessions import Owner
 

@@ -17,13 +17,12 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from mcpd.bus import contract, wire
+from mcpd.bus import codec, contract
+from mcpd.bus.authorization import Shares
 from mcpd.bus.caller import Call, Caller, Callers
-from mcpd.bus.fds import Fds
 from mcpd.bus.idle import Activity
-from mcpd.bus.objects import STANDARD, Objects, Target
-from mcpd.bus.shares import Shares
-from mcpd.bus.transport import ALLOW_INTERACTIVE, Frame
+from mcpd.bus.object_manager import STANDARD, Objects, Target
+from mcpd.bus.transport import ALLOW_INTERACTIVE, Fds, Frame
 from mcpd.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -36,9 +35,9 @@ from mcpd.errors import (
 )
 
 if TYPE_CHECKING:
+    from mcpd.bus.authorization import Authority
     from mcpd.bus.connection import Connection
     from mcpd.bus.contract import Method
-    from mcpd.bus.polkit import Authority
 
 MAX_IN_FLIGHT: Final = 128
 """Calls of one sender that may be unanswered at once; as many as the bus itself allows."""
@@ -244,7 +243,7 @@ async def _done(result: Any) -> Any:
 def _arguments(frame: Frame, method: Method) -> list[Any]:
     try:
         return frame.values()
-    except wire.WireError as error:
+    except codec.WireError as error:
         raise InvalidArgument(f"{method.name}: {error}") from error
 
 
@@ -256,10 +255,10 @@ def _interactive(frame: Frame, method: Method, args: list[Any]) -> bool:
 
 def _marshal(method: Method, result: Any) -> bytes:
     try:
-        count = len(wire.split(method.gives))
+        count = len(codec.split(method.gives))
         values = () if count == 0 else (result,) if count == 1 else result
-        body = wire.marshal(method.gives, values)
-    except wire.WireError as error:
+        body = codec.marshal(method.gives, values)
+    except codec.WireError as error:
         # A value of our own that does not fit is our fault, not the caller's argument.
         raise RuntimeError(f"{method.name} gave what its signature {method.gives!r} cannot carry") from error
     if len(body) > MAX_REPLY:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import errors
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.bus.transport import Frame, FrameReader, Kind
 
 # The package imports its GLib backend, and with it all of PyGObject where that is installed.
@@ -99,7 +99,7 @@ class Bus(MessageBus):
             for _ in range(_TURN):
                 try:
                     frame = self.reader.read()
-                except wire.WireError as error:
+                except codec.WireError as error:
                     log.warning("Dropped a message with an unusable header: %s", error)
                     continue
                 if frame is None:

@@ -1,46 +1,53 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interface Manager: what is installed, how it is configured, and starting servers.
-
-Its other methods are in :mod:`mcpd.bus.catalogue` and :mod:`mcpd.bus.changes`.
-"""
+"""The interface Manager: installed servers, registries and keys, and the jobs that change them."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-from contextlib import suppress
+import secrets
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.bus import configuration
+from mcpd.bus import arguments
+from mcpd.bus.arguments import flag, install_options, option, read_all, save_all
+from mcpd.bus.authorization import Turns
+from mcpd.bus.caller import look_up
+from mcpd.bus.codec import Variant
 from mcpd.bus.dispatcher import Row
-from mcpd.bus.names import MANAGER, server_path, session_path
-from mcpd.bus.options import option
-from mcpd.bus.records import details, matcher, plain
-from mcpd.bus.sessions import SessionObject
-from mcpd.bus.shares import Turns
-from mcpd.bus.users import look_up
-from mcpd.bus.wire import Variant
-from mcpd.catalog.listing import text
+from mcpd.bus.names import MANAGER, job_path, server_path, session_path
+from mcpd.bus.server import Record, available_record, details, matcher, pending_version, plain, property_of
+from mcpd.bus.session import SessionObject
+from mcpd.catalog.listing import describe, text
 from mcpd.errors import (
+    Busy,
+    IntegrityMismatch,
     InvalidArgument,
     NeedsBridge,
     NotAuthorized,
     NotFound,
     NotSupported,
     ServiceUnavailable,
+    SignatureInvalid,
     SpawnFailed,
 )
 from mcpd.paths import Scope
+from mcpd.store.files import make_directory
+from mcpd.trust.keys import fingerprint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from mcpd.bus.caller import Call
+    from mcpd.bus.codec import Raw
     from mcpd.bus.core import Core
-    from mcpd.bus.servers import Servers
-    from mcpd.bus.wire import Raw
+    from mcpd.bus.server import Servers
+    from mcpd.catalog import CatalogEntry, Listing, Query
+    from mcpd.install.job import Job
+    from mcpd.store import InstalledServer
 
 _ICONS, _ICONS_EACH = 16, 8
 """Icons that are fetched at once, and those of one user."""
@@ -130,12 +137,12 @@ class Manager:
     ) -> None:
         """``SetConfig``."""
         unset = dict.fromkeys(option(options, "unset", list, []))
-        await asyncio.to_thread(self.core.store.set_config, server_id, {**configuration.values(changes), **unset})
+        await asyncio.to_thread(self.core.store.set_config, server_id, {**arguments.values(changes), **unset})
         self._configured(server_id)
 
     async def set_secret(self, call: Call, server_id: str, key: str, value: int, _options: Mapping[str, Any]) -> None:
         """``SetSecret``."""
-        secret = await configuration.secret(call, value, key)
+        secret = await arguments.secret(call, value, key)
         await asyncio.to_thread(self.core.store.set_secret, server_id, key, secret)
         self._configured(server_id)
 
@@ -240,6 +247,527 @@ def _key_details(_target: Manager, _call: Call, server_id: str, key: Any, *_args
     return {"id": text(server_id), "keys": text(key if isinstance(key, str) else list(key))}
 
 
+MAX_PAGE: Final = 500
+DEFAULT_PAGE: Final = 100
+MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of a page of entries, which then has fewer of them: a bus throws out who sends more than it carries."""
+_KEPT_RECORDS: Final = 2048
+_MAX_KEPT: Final = 8 * 1024
+"""Bytes of a record that is kept: few are longer, and they would be most of what is."""
+_records: Final[dict[tuple[bytes, bool, str], Record]] = {}
+"""Of what is not installed, for which they are the same whoever asks; the one used last is the last."""
+_SOURCE_KEYS: Final = ("type", "url", "path", "package", "version", "rev", "sha256")
+
+
+async def list_available(manager: Manager, call: Call, wanted: Mapping[str, Any], cursor: str) -> tuple[list[Raw], str]:
+    """``ListAvailable``."""
+    limit = min(max(option(wanted, "limit", int, DEFAULT_PAGE), 1), MAX_PAGE)
+    query = _query(manager, wanted)
+    await manager.core.stocked()
+    while True:
+        found, following = await manager.core.in_turn(
+            call.uid, partial(manager.core.catalog.query, query, cursor, limit)
+        )
+        records: list[Raw] = []
+        size = 0
+        for listing in found:
+            raw = _record(manager, listing).raw
+            size += len(raw)
+            if size > MAX_PAGE_BYTES and records:
+                break
+            records.append(raw)
+        if len(records) == len(found):
+            return records, following
+        limit = len(records)
+
+
+def _query(manager: Manager, wanted: Mapping[str, Any]) -> Query:
+    from mcpd.catalog import Query  # noqa: PLC0415 -- with SQLite, which is not needed to start
+
+    installed, newer = flag(wanted, "installed"), flag(wanted, "updatable")
+    without = manager.installed_ids() if installed is False else frozenset()
+    if newer is False:
+        without |= manager.core.newer.keys()
+    return Query(
+        text=option(wanted, "text", str, ""),
+        category=option(wanted, "category", str, ""),
+        source=option(wanted, "source", str, ""),
+        installable=flag(wanted, "installable"),
+        only=manager.installed_ids() if installed else None,
+        without=without,
+        offers=frozenset((key, update.registry) for key, update in manager.core.newer.items()) if newer else None,
+    )
+
+
+def _record(manager: Manager, listing: Listing) -> Record:
+    installed = _installed(manager, listing.id)
+    if installed is not None:
+        return _offered(manager, listing.fields, listing.origin, installed, verified=listing.verified)
+    key = (listing.stamp, listing.verified, str(manager.core.scope))
+    record = _records.pop(key, None)
+    if record is None:
+        record = _offered(manager, listing.fields, listing.origin, None, verified=listing.verified)
+    if len(record.raw) <= _MAX_KEPT:
+        if len(_records) >= _KEPT_RECORDS:
+            del _records[next(iter(_records))]
+        _records[key] = record
+    return record
+
+
+def _installed(manager: Manager, server_id: str) -> InstalledServer | None:
+    # A script is no installation of what a registry offers under its id: that can be installed still, and wins.
+    server = manager.servers.installed().get(server_id)
+    return server if server is not None and server.script is None else None
+
+
+def _offered(
+    manager: Manager, fields: Mapping[str, Any], origin: str, installed: InstalledServer | None, *, verified: bool
+) -> Record:
+    """The record of what the registry *origin* offers; *installed* is updated from the one it came from alone."""
+    update = manager.core.newer.get(installed.id) if installed is not None else None
+    newer = update is not None and update.registry == origin
+    if installed is not None and installed.manifest is not None:
+        from mcpd.install.updates import recorded_registry  # noqa: PLC0415 -- not needed to start
+
+        if recorded_registry(installed.manifest) not in (None, origin):
+            fields = {key: value for key, value in fields.items() if key != "version"}
+    return available_record(fields, verified=verified, scope=str(manager.core.scope), installed=installed, newer=newer)
+
+
+async def get_available(
+    manager: Manager, _call: Call, server_id: str, options: Mapping[str, Any]
+) -> dict[str, Variant]:
+    """``GetAvailable``."""
+    await manager.core.stocked()
+    catalog, source = manager.core.catalog, option(options, "source", str, "")
+    found = await asyncio.to_thread(catalog.find, server_id, source)
+    others = await asyncio.to_thread(catalog.offers, [server_id])
+    fields = describe(found.entry, found.origin) | {"origin": found.origin}
+    record = _offered(manager, fields, found.origin, _installed(manager, server_id), verified=found.verified)
+    entry = found.entry
+    shown = record.variants()
+    also = [other.origin for other in others.get(server_id, ()) if other.origin != found.origin]
+    if entry.source is not None:
+        known = {key: text(getattr(entry.source, key)) for key in _SOURCE_KEYS}
+        shown["source"] = Variant("a{sv}", {key: Variant("s", value) for key, value in known.items() if value})
+    if found.signer:
+        shown["signed-by"] = Variant("s", text(found.signer))
+    if also:
+        shown["also-from"] = Variant("as", [text(origin) for origin in also])
+    if entry.configurable_properties:
+        shown["configurable-properties"] = Variant("aa{sv}", [property_of(p) for p in entry.configurable_properties])
+    return shown
+
+
+async def get_icon(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> tuple[int, str]:
+    """``GetIcon``."""
+    url, registry = await asyncio.to_thread(_icon_of, manager, server_id)
+    if "://" not in url:
+        named = f"; {text(url)!r} is a name of the icon theme" if url else ""
+        raise NotFound(f"server {text(server_id)!r} has no icon of its own{named}")
+    await manager.icons.enter(call.uid)
+    try:
+        icon = await manager.core.catalog.icon(url, registry)
+    finally:
+        manager.icons.leave(call.uid)
+    image = os.memfd_create("icon", os.MFD_CLOEXEC)
+    index = call.ends.add(image)
+    os.write(image, icon.data)
+    os.lseek(image, 0, os.SEEK_SET)
+    return index, icon.media_type
+
+
+def _icon_of(manager: Manager, server_id: str) -> tuple[str, str]:
+    """The icon of a server, and the registry that names it."""
+    from mcpd.install.updates import recorded_registry  # noqa: PLC0415 -- not needed to start
+
+    server: InstalledServer | None = manager.servers.installed().get(server_id)
+    if server is not None and server.manifest is not None:
+        return server.manifest.icon, recorded_registry(server.manifest) or ""
+    found = manager.core.catalog.find(server_id)
+    return found.entry.icon, found.origin
+
+
+async def list_sources(manager: Manager, _call: Call) -> list[dict[str, Variant]]:
+    """``ListSources``."""
+    return [
+        {
+            "url": Variant("s", text(source.url)),
+            "file": Variant("s", text(source.origin)),
+            "scope": Variant("s", str(source.scope)),
+            "type": Variant("s", source.type),
+            "state": Variant("s", text(source.state)),
+            "problem": Variant("s", text(source.problem)),
+            "read-only": Variant("b", source.read_only),
+            "updated": Variant("t", max(0, int(source.updated))),
+            "entries": Variant("u", source.entries),
+            "faults": Variant("as", [text(fault) for fault in source.faults]),
+            "signature": Variant("s", source.signature),
+            "key": Variant("s", text(source.key)),
+            "signed-by": Variant("s", text(source.signed_by)),
+        }
+        for source in await asyncio.to_thread(manager.core.catalog.sources)
+    ]
+
+
+async def add_source(manager: Manager, _call: Call, url: str, options: Mapping[str, Any]) -> None:
+    """``AddSource``."""
+    said = {key: option(options, key, str, "") for key in ("name", "type", "signature", "key")}
+    await asyncio.to_thread(lambda: manager.core.catalog.add_source(url, **said))
+    manager.sources_changed()
+
+
+async def remove_source(manager: Manager, _call: Call, url: str, _options: Mapping[str, Any]) -> None:
+    """``RemoveSource``."""
+    await asyncio.to_thread(manager.core.catalog.remove_source, url)
+    manager.sources_changed()
+
+
+async def list_keys(manager: Manager, _call: Call) -> list[dict[str, Variant]]:
+    """``ListKeys``."""
+    return [
+        {
+            "name": Variant("s", key.name),
+            "fingerprint": Variant("s", key.fingerprint),
+            "file": Variant("s", text(key.file)),
+            "scope": Variant("s", str(key.scope)),
+            "read-only": Variant("b", key.read_only),
+        }
+        for key in await asyncio.to_thread(manager.core.keys.list)
+    ]
+
+
+async def add_key(manager: Manager, _call: Call, name: str, pem: str, _options: Mapping[str, Any]) -> None:
+    """``AddKey``."""
+    await asyncio.to_thread(manager.core.keys.add, name, pem)
+    manager.catalog_changed()
+
+
+async def remove_key(manager: Manager, _call: Call, name: str, _options: Mapping[str, Any]) -> None:
+    """``RemoveKey``."""
+    await asyncio.to_thread(manager.core.keys.remove, name)
+    manager.catalog_changed()
+
+
+def _url_details(_target: Manager, _call: Call, url: str, *args: Any) -> dict[str, str]:
+    said = args[-1] if args and isinstance(args[-1], dict) else {}
+    known = {key: text(said[key]) for key in ("type", "signature", "key") if isinstance(said.get(key), str)}
+    return {"source": text(url), **known}
+
+
+def _trust_details(_target: Manager, _call: Call, name: str, *_args: object) -> dict[str, str]:
+    return {"key": text(name)}
+
+
+async def _new_key_details(_target: Manager, _call: Call, name: str, pem: str, *_args: object) -> dict[str, str]:
+    found = await asyncio.to_thread(fingerprint_of, pem)
+    return {"key": text(name)} | ({"fingerprint": found} if found else {})
+
+
+BUNDLE_TIMEOUT: Final = 300.0
+"""Seconds in which a bundle must have arrived."""
+_PINS: Final = {"npm": "version", "pypi": "version", "git": "rev"}
+"""What names one version of a source, in an entry and in what the lock file says that it came out as."""
+_TRUSTED: Final = "install-trusted"
+_UNTRUSTED: Final = "install-untrusted"
+
+
+async def install_action(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
+    """What ``Install`` asks for: less where a trusted key vouches for the very thing."""
+    await manager.core.stocked()
+    offer = call.memo["offer"] = await manager.core.installer.find(server_id, install_options(options))
+    return _TRUSTED if _is_vouched_for(offer) else _UNTRUSTED
+
+
+def _is_vouched_for(offer: CatalogEntry) -> bool:
+    """Whether it is known already that a trusted key vouches for *offer*: of a summary the rest is fetched later."""
+    return offer.verified and not offer.entry.is_summary
+
+
+def install_details(_manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """What a prompt says about an installation from the registries: the version is that which would be installed."""
+    offer = call.memo["offer"]
+    said = {"id": server_id, "source": offer.origin, "version": install_options(options).version or offer.entry.version}
+    said["signed-by"] = offer.signer if _is_vouched_for(offer) else ""
+    return {key: text(value) for key, value in said.items() if value}
+
+
+def install(manager: Manager, call: Call, _server_id: str, options: Mapping[str, Any]) -> str:
+    """``Install``."""
+    return _path(manager.core.installer.install_offer(call.memo["offer"], install_options(options), call.uid))
+
+
+async def manifest_action(manager: Manager, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
+    """What ``InstallManifest`` asks for: less where a trusted key signed it, and it pins what is wanted."""
+    from mcpd.catalog.pins import pins_what_it_names  # noqa: PLC0415 -- not needed to start
+    from mcpd.install.brought import brought_entry  # noqa: PLC0415 -- nor this
+
+    signature = option(options, "signature", str, "")
+    if not signature:
+        return _UNTRUSTED
+    data = call.memo["manifest"] = await _manifest(call, manifest)
+    key = await asyncio.to_thread(manager.core.keys.signer, data, signature.encode())
+    if key is None:
+        raise SignatureInvalid(
+            "the manifest is signed, but by none of the keys that are trusted ('mcpctl key list'); add the key, or"
+            " install it without its signature"
+        )
+    call.memo["signer"] = key.name
+    pins = pins_what_it_names(await asyncio.to_thread(brought_entry, data))
+    return _TRUSTED if pins and not option(options, "version", str, "") else _UNTRUSTED
+
+
+async def install_manifest(manager: Manager, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
+    """``InstallManifest``."""
+    found, signer = install_options(options), call.memo.get("signer", "")
+    data = call.memo["manifest"] if signer else await _manifest(call, manifest)
+    return _path(manager.core.installer.install_manifest(data, found, call.uid, signer))
+
+
+async def _manifest(call: Call, index: int) -> bytes:
+    from mcpd.install.summary import MAX_MANIFEST  # noqa: PLC0415 -- not needed to start
+
+    return await read_all(call.fds.get(index), MAX_MANIFEST, "the manifest")
+
+
+async def bundle_action(manager: Manager, call: Call, _bundle: int, options: Mapping[str, Any]) -> str:
+    """What ``InstallBundle`` asks for: less where a signed registry pins it."""
+    pinned = "" if option(options, "unverified", bool, default=False) else option(options, "sha256", str, "").lower()
+    call.memo["pinned"] = bool(pinned and await asyncio.to_thread(manager.core.catalog.pins_sha256, pinned))
+    return _TRUSTED if call.memo["pinned"] else _UNTRUSTED
+
+
+async def install_bundle(manager: Manager, call: Call, bundle: int, options: Mapping[str, Any]) -> str:
+    """``InstallBundle``."""
+    from mcpd.install.archive import MAX_ARCHIVE  # noqa: PLC0415 -- not needed to start
+    from mcpd.install.bundle import describe  # noqa: PLC0415 -- nor this
+
+    found = install_options(options)
+    if found.version:
+        raise InvalidArgument("InstallBundle: a bundle has one version; drop the option 'version'")
+    directory = manager.core.bundles
+    await asyncio.to_thread(make_directory, directory, 0o700)
+    path = directory / f"{secrets.token_hex(16)}.mcpb"
+    sha256 = await save_all(call.fds.get(bundle), path, MAX_ARCHIVE, "the bundle", BUNDLE_TIMEOUT)
+    with ExitStack() as unless_begun:
+        unless_begun.callback(path.unlink, missing_ok=True)
+        wanted = option(options, "sha256", str, "").lower()
+        if wanted and wanted != sha256:
+            raise IntegrityMismatch(f"the bundle has sha256 {sha256}, not {text(wanted)}; nothing was installed")
+        described = await asyncio.to_thread(describe, path, sha256)
+        # It may have taken minutes to arrive.
+        signer = await asyncio.to_thread(manager.core.installer.bundle_signer, described)
+        if call.memo["pinned"] and not signer:
+            said = f"no trusted key vouches for this bundle as {described.entry.id}"
+            if await asyncio.to_thread(manager.core.catalog.pins_sha256, sha256):
+                raise SignatureInvalid(
+                    f"{said}, for the registry that has this file has it under another id; the option 'unverified' has"
+                    " it installed like any other file"
+                )
+            raise NotAuthorized(f"{said} any more; try again to be asked for more")
+        job = manager.core.installer.install_bundle(described, found, call.uid, signer)
+        unless_begun.pop_all()
+    return _path(job)
+
+
+def uninstall(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
+    """``Uninstall``."""
+    installer = manager.core.installer
+    keep = option(options, "keep-config", bool, default=False)
+    if option(options, "forget", bool, default=False):
+        if keep:
+            raise InvalidArgument("Uninstall: 'forget' and 'keep-config' contradict each other")
+        return _path(installer.forget(server_id, call.uid))
+    return _path(installer.uninstall(server_id, call.uid, keep_config=keep))
+
+
+async def update_action(manager: Manager, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
+    """What ``Update`` asks for: less where a key vouches for each new version, least if nothing is agreed to."""
+    found = install_options(options)
+    if found.config:
+        raise InvalidArgument("Update: an update takes no config; use SetConfig")
+    newer = call.memo["newer"] = await manager.core.installer.newer(list(dict.fromkeys(ids)), found)
+    # What is installed again may be what an administrator went back from.
+    if found.reinstall or not all(map(_is_vouched_for, newer)):
+        return _UNTRUSTED
+    return _TRUSTED if found.consent and newer else "update"
+
+
+def update_details(_manager: Manager, call: Call, ids: Sequence[str], *_args: object) -> dict[str, str]:
+    """What a prompt says about updates: of one its id, of several their ids."""
+    named = list(dict.fromkeys(ids)) or [offer.entry.id for offer in call.memo["newer"]]
+    return {"id" if len(named) == 1 else "ids": text(named)} if named else {}
+
+
+def update(manager: Manager, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
+    """``Update``."""
+    wanted = list(dict.fromkeys(ids))
+    return _path(manager.core.installer.update_to(wanted, call.memo["newer"], install_options(options), call.uid))
+
+
+async def rollback_details(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """What a prompt says about going back: to which generation, and to no other."""
+    from mcpd.install.history import way_back  # noqa: PLC0415 -- not needed to start
+
+    wanted = _generation(options)
+    with suppress(NotFound):  # which the installer tells in its own words
+        wanted = await asyncio.to_thread(way_back, manager.core.store, server_id, wanted)
+    call.memo["generation"] = wanted
+    return _generation_details(server_id, wanted)
+
+
+async def rollback(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> str:
+    """``Rollback``."""
+    generation = await manager.core.installer.way_back(server_id, call.memo["generation"])
+    return _path(manager.core.installer.rollback(server_id, call.uid, generation=generation))
+
+
+async def approve_details(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """What a prompt says about an approval: which update it is about, and no other."""
+    held = _generation(options) or await asyncio.to_thread(manager.core.store.held, server_id)
+    call.memo["generation"] = held
+    return _generation_details(server_id, held)
+
+
+def approve(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
+    """``Approve``."""
+    held = call.memo["generation"]
+    if held is None:
+        raise NotFound(f"no update of {text(server_id)} waits for approval")
+    drop = option(options, "drop", bool, default=False)
+    return _path(manager.core.installer.approve(server_id, call.uid, generation=held, drop=drop))
+
+
+def verify(manager: Manager, call: Call, ids: Sequence[str], _options: Mapping[str, Any]) -> str:
+    """``Verify``; one at a time for a user, as it keeps a disk busy."""
+    for job in manager.core.installer.jobs.list():
+        if job.kind == "verify" and job.owner_uid == call.uid and not job.state.finished:
+            raise Busy(f"job {job.number} verifies already; wait for it or cancel it")
+    return _path(manager.core.installer.verify(ids, call.uid))
+
+
+async def set_pinned(manager: Manager, _call: Call, server_id: str, pinned: bool, _options: Mapping[str, Any]) -> None:
+    """``SetPinned``."""
+    # What a job has on trial may be taken back, with what was said of it.
+    manager.core.installer.jobs.check_free([server_id])
+    await asyncio.to_thread(manager.core.store.set_pinned, server_id, pinned)
+    await manager.core.look_for_updates()
+    manager.servers.sync()
+
+
+def check_updates(manager: Manager, call: Call, _options: Mapping[str, Any]) -> str:
+    """``CheckUpdates``."""
+    return _path(manager.core.installer.check_updates(call.uid))
+
+
+def refresh(manager: Manager, call: Call, _options: Mapping[str, Any]) -> str:
+    """``Refresh``."""
+    return _path(manager.core.installer.refresh(call.uid))
+
+
+async def get_entry(manager: Manager, _call: Call, server_id: str) -> str:
+    """``GetEntry``."""
+    from mcpd.formats.seed import registrys  # noqa: PLC0415 -- not needed to start
+    from mcpd.install.lockfile import read_lock  # noqa: PLC0415 -- nor this
+
+    await manager.servers.looked()
+    server = manager.servers.get(server_id).server
+    if server.script is not None or server.manifest is None:
+        raise NotSupported(f"{server_id} was not installed from an entry")
+    lock = await asyncio.to_thread(read_lock, server.generation)
+    entry, resolved = lock.get("entry"), lock.get("resolved")
+    if not isinstance(entry, dict):
+        # What another tool installed, or the system's packages brought, is described by its manifest.
+        entry = {key: value for key, value in server.manifest.to_json().items() if key != "scope"}
+    entry = registrys(entry)
+    if server.manifest.version:
+        entry["version"] = server.manifest.version
+    if isinstance(source := entry.get("source"), dict) and isinstance(resolved, dict):
+        # What leaves open which version it is, would be another one for whoever installs it next.
+        pin = _PINS.get(str(source.get("type")), "")
+        if resolved.get(pin) and not source.get(pin):
+            entry["source"] = {**source, pin: resolved[pin]}
+    return json.dumps(entry)
+
+
+async def get_history(manager: Manager, _call: Call, server_id: str) -> list[dict[str, Variant]]:
+    """``GetHistory``."""
+    from mcpd.install.history import history  # noqa: PLC0415 -- not needed to start
+
+    found = await asyncio.to_thread(history, manager.core.store, server_id)
+    return [
+        {
+            "generation": Variant("u", one.number),
+            "version": Variant("s", text(one.version)),
+            "state": Variant("s", one.state),
+            "registry": Variant("s", text(one.registry)),
+            "resolved": Variant("s", text(one.resolved)),
+            "installed": Variant("t", max(0, int(one.installed))),
+            "verified": Variant("b", one.verified),
+        }
+        for one in found
+    ]
+
+
+async def get_pending(
+    manager: Manager, call: Call, server_id: str
+) -> tuple[dict[str, Variant], list[dict[str, Variant]]]:
+    """``GetPending``."""
+    from mcpd.install.definitions import compare  # noqa: PLC0415 -- not needed to start
+
+    store = manager.core.store
+
+    def look() -> tuple[dict[str, Variant], list[dict[str, Variant]]]:
+        server, held = store.get(server_id), store.held(server_id)
+        if held is None:
+            raise NotFound(f"no update of {server_id} waits for approval")
+        about = {
+            "generation": Variant("u", held),
+            "version": Variant("s", pending_version(server)),
+            "from-version": Variant("s", text(server.manifest.version if server.manifest else "")),
+        }
+        changes = compare(store.tools(server_id) or [], store.generation_tools(server_id, held) or [])
+        return about, [
+            {
+                "tool": Variant("s", text(change.tool)),
+                "change": Variant("s", change.change),
+                **{
+                    key: Variant("s", text(json.dumps(tool, ensure_ascii=False, sort_keys=True)))
+                    for key, tool in (("before", change.before), ("after", change.after))
+                    if tool is not None
+                },
+            }
+            for change in changes
+        ]
+
+    return await manager.core.in_turn(call.uid, look)
+
+
+def _path(job: Job) -> str:
+    return job_path(job.number)
+
+
+def _generation(options: Mapping[str, Any]) -> int | None:
+    return option(options, "generation", int, 0) or None
+
+
+def _id_details(_target: Manager, _call: Call, server_id: str, *_args: object) -> dict[str, str]:
+    return {"id": text(server_id)}
+
+
+def _generation_details(server_id: str, number: int | None) -> dict[str, str]:
+    return {"id": text(server_id)} | ({"generation": str(number)} if number else {})
+
+
+def _manifest_details(_target: Manager, call: Call, *_args: object) -> dict[str, str]:
+    signer = call.memo.get("signer", "")
+    return {"source": "manifest"} | ({"signed-by": text(signer)} if signer else {})
+
+
+def _bundle_details(_target: Manager, _call: Call, *_args: object) -> dict[str, str]:
+    return {"source": "bundle"}
+
+
 METHODS: Final = {
     (MANAGER, "ListServers"): Row(Manager.list_servers, changes=False),
     (MANAGER, "GetServer"): Row(Manager.get_server, changes=False),
@@ -250,4 +778,28 @@ METHODS: Final = {
     (MANAGER, "SetConfig"): Row(Manager.set_config, "configure", _key_details, changes=True),
     (MANAGER, "SetSecret"): Row(Manager.set_secret, "set-secret", _key_details, changes=True),
     (MANAGER, "Spawn"): Row(Manager.spawn, Manager.spawn_action, Manager.spawn_details, changes=False),
+    (MANAGER, "GetEntry"): Row(get_entry, changes=False),
+    (MANAGER, "GetHistory"): Row(get_history, changes=False),
+    (MANAGER, "GetPending"): Row(get_pending, changes=False),
+    (MANAGER, "Install"): Row(install, install_action, install_details, changes=True),
+    (MANAGER, "InstallManifest"): Row(install_manifest, manifest_action, _manifest_details, changes=True),
+    (MANAGER, "InstallBundle"): Row(install_bundle, bundle_action, _bundle_details, changes=True),
+    (MANAGER, "Update"): Row(update, update_action, update_details, changes=True),
+    (MANAGER, "Uninstall"): Row(uninstall, "uninstall", _id_details, changes=True),
+    (MANAGER, "Rollback"): Row(rollback, "rollback", rollback_details, changes=True),
+    (MANAGER, "Approve"): Row(approve, "approve", approve_details, changes=True),
+    (MANAGER, "SetPinned"): Row(set_pinned, "configure", _id_details, changes=True),
+    # What only reads the disk or the network changes nothing.
+    (MANAGER, "Verify"): Row(verify, "refresh", changes=False),
+    (MANAGER, "CheckUpdates"): Row(check_updates, "refresh", changes=False),
+    (MANAGER, "Refresh"): Row(refresh, "refresh", changes=False),
+    (MANAGER, "ListAvailable"): Row(list_available, changes=False),
+    (MANAGER, "GetAvailable"): Row(get_available, changes=False),
+    (MANAGER, "GetIcon"): Row(get_icon, changes=False),
+    (MANAGER, "ListSources"): Row(list_sources, changes=False),
+    (MANAGER, "AddSource"): Row(add_source, "manage-sources", _url_details, changes=True),
+    (MANAGER, "RemoveSource"): Row(remove_source, "manage-sources", _url_details, changes=True),
+    (MANAGER, "ListKeys"): Row(list_keys, changes=False),
+    (MANAGER, "AddKey"): Row(add_key, "manage-sources", _new_key_details, changes=True),
+    (MANAGER, "RemoveKey"): Row(remove_key, "manage-sources", _trust_details, changes=True),
 }

@@ -7,31 +7,33 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.bus import catalogue, changes, jobs, manager, sessions
 from mcpd.bus.caller import Caller, Callers, Lookup, ask_bus
 from mcpd.bus.dispatcher import Dispatcher, Table
-from mcpd.bus.jobs import CHANGES, URGENT, JobObject
+from mcpd.bus.job import CHANGES, URGENT, JobObject
+from mcpd.bus.job import METHODS as JOB_METHODS
+from mcpd.bus.manager import METHODS as MANAGER_METHODS
 from mcpd.bus.manager import Manager
 from mcpd.bus.names import LOG_CONTROL_PATH, ROOT, job_path, session_path
-from mcpd.bus.objects import Objects
-from mcpd.bus.servers import Servers
-from mcpd.bus.sessions import SessionObject
+from mcpd.bus.object_manager import Objects
+from mcpd.bus.server import Servers
+from mcpd.bus.session import METHODS as SESSION_METHODS
+from mcpd.bus.session import SessionObject
 from mcpd.errors import McpdError
 from mcpd.runtime.sessions import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from mcpd.bus.authorization import Authority
     from mcpd.bus.connection import Connection
     from mcpd.bus.core import Core
     from mcpd.bus.idle import Activity
-    from mcpd.bus.logcontrol import LogControl
-    from mcpd.bus.polkit import Authority
+    from mcpd.bus.log_control import LogControl
     from mcpd.install.job import Job, JobEvent
     from mcpd.runtime.sessions import SessionEvent
 
-TABLE: Final[Table] = {**manager.METHODS, **catalogue.METHODS, **changes.METHODS, **jobs.METHODS, **sessions.METHODS}
-"""Every method of ours; the standard ones are in :mod:`mcpd.bus.objects`."""
+TABLE: Final[Table] = {**MANAGER_METHODS, **JOB_METHODS, **SESSION_METHODS}
+"""Every method of ours; the standard ones are in :mod:`mcpd.bus.object_manager`."""
 EDITS_LOOK: Final = 2.0
 """Seconds between two looks at the mcps map and at scripts: where they lie may not exist yet, so nothing would tell."""
 FIRST_LOOK: Final = 3.0

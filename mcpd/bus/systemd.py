@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.bus.codec import Variant
 from mcpd.bus.connection import Match, Signal
 from mcpd.bus.names import DBUS, DBUS_PATH, PROPERTIES
-from mcpd.bus.wire import Variant
 from mcpd.errors import McpdError, TimedOut
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from mcpd.bus import wire
-from mcpd.bus.fds import Fds
+from mcpd.bus import codec
+from mcpd.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 NO_REPLY_EXPECTED: Final = 1
 NO_AUTOSTART: Final = 2
@@ -61,21 +61,21 @@ class Frame:
     signature: str = ""
 
     def values(self) -> list[Any]:
-        """The body. Raises :class:`~mcpd.bus.wire.WireError`."""
+        """The body. Raises :class:`~mcpd.bus.codec.WireError`."""
         if self.body is None:
-            raise wire.WireError("the message is too long")
-        return wire.unmarshal(self.signature, self.body, little=self.little)
+            raise codec.WireError("the message is too long")
+        return codec.unmarshal(self.signature, self.body, little=self.little)
 
 
 def encode(
     kind: Kind,
     serial: int,
-    fields: Sequence[tuple[int, wire.Variant]],
+    fields: Sequence[tuple[int, codec.Variant]],
     body: bytes = b"",
     flags: int = 0,
 ) -> bytes:
     """A message with these header *fields*."""
-    head = wire.marshal("yyyyuua(yv)", (ord("l"), kind, flags, 1, len(body), serial, fields))
+    head = codec.marshal("yyyyuua(yv)", (ord("l"), kind, flags, 1, len(body), serial, fields))
     return head + bytes(-len(head) % 8) + body
 
 
@@ -94,7 +94,7 @@ class FrameReader:
         """The next message, ``None`` if it has not arrived yet.
 
         Raises :class:`EOFError` and :class:`OSError` when the connection is gone, and
-        :class:`~mcpd.bus.wire.WireError` for a message without a usable header, which is then dropped.
+        :class:`~mcpd.bus.codec.WireError` for a message without a usable header, which is then dropped.
         """
         while self._seen < self._total:
             if not self._receive(min(self._total - self._seen, 1024 * 1024)):
@@ -143,7 +143,7 @@ class FrameReader:
 
 def _decode(data: bytes, fds: Fds, *, oversized: bool) -> Frame:
     little = data[0] == ord("l")
-    fields, end = wire.read_at("a(yv)", data, 12, little=little)
+    fields, end = codec.read_at("a(yv)", data, 12, little=little)
     (serial,) = struct.unpack_from("<I" if little else ">I", data, 8)
     known = {_FIELDS[code]: value for code, value in fields if 0 < code < len(_FIELDS)}
     body = None if oversized else data[end + -end % 8 :]
@@ -242,3 +242,55 @@ class Writer:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+
+
+class Fds:
+    """Owns file descriptors until they are taken; leaving the ``with`` block closes the rest.
+
+    What came with a message is addressed by its index, which the sender chose: it is checked, and never used
+    as a descriptor number.
+    """
+
+    __slots__ = ("_open",)
+
+    def __init__(self, fds: Iterable[int] = ()) -> None:
+        self._open: list[int | None] = list(fds)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, fd: int) -> int:
+        """Own *fd* too; returns its index."""
+        self._open.append(fd)
+        return len(self._open) - 1
+
+    def get(self, index: int) -> int:
+        """The descriptor at *index*, still owned here.
+
+        Raises :class:`~mcpd.errors.InvalidArgument` if there is none, or if it was taken already.
+        """
+        fd = self._open[index] if 0 <= index < len(self._open) else None
+        if fd is None:
+            raise InvalidArgument(
+                f"file descriptor {index} was named, but the message carries {len(self._open)}, each to be used once"
+            )
+        return fd
+
+    def take(self, index: int) -> int:
+        """The descriptor at *index*; the caller owns it from now on. Raises like :meth:`get`."""
+        fd = self.get(index)
+        self._open[index] = None
+        return fd
+
+    def close(self) -> None:
+        """Close everything that was not taken."""
+        while self._open:
+            fd = self._open.pop()
+            if fd is not None:
+                os.close(fd)

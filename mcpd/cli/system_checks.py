@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mcpd.bus.authorization import ACTION_PREFIX
 from mcpd.bus.names import BUS_NAME
-from mcpd.bus.polkit import ACTION_PREFIX
 from mcpd.cli.checks import Check
 from mcpd.cli.units import BOOTED, show
 

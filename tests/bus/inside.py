@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mcpd.bus.authorization import OwnUser, Polkit
 from mcpd.bus.caller import Credentials, ask_bus
 from mcpd.bus.connection import Connection
 from mcpd.bus.core import Core
 from mcpd.bus.names import BUS_NAME
-from mcpd.bus.polkit import OwnUser, Polkit
 from mcpd.bus.service import Service
 from mcpd.catalog import Catalog
 from mcpd.install.installer import Installer

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mcpd.bus.authorization import AUTHORITY, AUTHORITY_PATH, POLKIT
 from mcpd.bus.client import Client
 from mcpd.bus.connection import Connection, Match
 from mcpd.bus.names import DBUS, DBUS_PATH
-from mcpd.bus.polkit import AUTHORITY, AUTHORITY_PATH, POLKIT
 from tests.bus.harness import PATIENCE, Machine, connected
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mcpd.bus.codec import Variant
 from mcpd.bus.names import PROPERTIES
-from mcpd.bus.wire import Variant
 from mcpd.errors import BuildFailed, Busy, InvalidArgument, NotAuthorized, NotFound, SignatureInvalid
 from mcpd.install.answers import Answers
 from mcpd.install.job import Job, JobKind, JobState, Need

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mcpd.bus.caller import look_up
 from mcpd.bus.client import Client, variant
-from mcpd.bus.users import look_up
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, NotSupported
 from mcpd.paths import Scope
 from tests.bus.inside import served

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.bus import catalogue
+from mcpd.bus import manager
 from mcpd.bus.client import Client
+from mcpd.bus.codec import Variant
 from mcpd.bus.dispatcher import MAX_REPLY
 from mcpd.bus.names import MANAGER, ROOT
-from mcpd.bus.wire import Variant
 from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, NotFound, ReadOnly, SystemInstanceOnly
 from mcpd.install.newer import Update
 from mcpd.model import Manifest
@@ -398,15 +398,15 @@ async def test_long_records_are_not_kept(core: Core, client: Client, tmp_path: P
     write(tmp_path / "r.json", entry("short"), long)
     await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
     await refreshed(client)
-    catalogue._records.clear()
+    manager._records.clear()
     for _ in range(2):
         assert sorted(await available(client)) == ["long", "short"]
-        assert [record.values["id"] for record in catalogue._records.values()] == ["org.test.short"]
+        assert [record.values["id"] for record in manager._records.values()] == ["org.test.short"]
 
 
 async def test_who_is_asked_about_a_key_is_told_which(core: Core) -> None:
     _, public = new_key()
-    details = catalogue.METHODS[MANAGER, "AddKey"].details
+    details = manager.METHODS[MANAGER, "AddKey"].details
     assert details is not None
     for pem, expected in ((public.decode(), {"fingerprint"}), ("no key", set()), ("x" * 20_000, set())):
         found = await details(None, None, "friend", pem, {})  # type: ignore[misc]

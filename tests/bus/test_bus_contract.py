@@ -13,10 +13,10 @@ from shutil import which
 import pytest
 
 from mcpd.bus import contract
+from mcpd.bus.authorization import ACTION_PREFIX
 from mcpd.bus.names import BUS_NAME, JOB, MANAGER, SERVER, SESSION, escape
-from mcpd.bus.objects import STANDARD
-from mcpd.bus.polkit import ACTION_PREFIX
-from mcpd.bus.records import KEYS, property_name
+from mcpd.bus.object_manager import STANDARD
+from mcpd.bus.server import KEYS, property_name
 from mcpd.bus.service import TABLE
 from mcpd.bus.systemd import TransientUnits
 from mcpd.runtime.systemd_user import SystemdUserLauncher, UnitManager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd import errors
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.bus.names import SESSION
 from mcpd.bus.systemd import MANAGER, MANAGER_PATH, SYSTEMD, TransientUnits, unit_manager
 from tests.bus.harness import PATIENCE, connected, next_signal
@@ -176,7 +176,7 @@ class FakeSystemd:
                 return
             # The signal may well come before the reply.
             self._connection.emit(MANAGER_PATH, MANAGER, "JobRemoved", "uoss", [1, "/job/1", name, self._result])
-            self._connection.reply(frame, "o", wire.marshal("o", ["/job/1"]))
+            self._connection.reply(frame, "o", codec.marshal("o", ["/job/1"]))
 
 
 @pytest.mark.parametrize("result", ["done", "failed", "refused"])

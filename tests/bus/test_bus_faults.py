@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.bus import reading, wire
+from mcpd.bus import codec
 from mcpd.bus.names import DBUS, INTROSPECTABLE, MANAGER, OBJECT_MANAGER, PEER, PROPERTIES, ROOT
 from mcpd.errors import McpdError
 from tests.bus.harness import PATIENCE, RawClient, error_text, start_bus, string
@@ -217,7 +217,7 @@ async def test_signatures_made_up_by_callers_are_not_kept(machine: Machine, clie
             raw.call("ListServers", signature="y" * numbers + "s" * nothings, body=body, flags=1)
         await asyncio.to_thread(raw.reply, raw.call("Ping", interface=PEER))
     assert daemon.process.returncode is None
-    for cache in (wire.split, reading.readers, wire._writers):
+    for cache in (codec.split, codec.readers, codec._writers):
         assert cache.cache_info().maxsize is not None
 
 

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd import errors
-from mcpd.bus import wire
+from mcpd.bus import codec
+from mcpd.bus.arguments import read_all, save_all
+from mcpd.bus.authorization import OwnUser
 from mcpd.bus.caller import Callers
 from mcpd.bus.connection import Match
 from mcpd.bus.dispatcher import MAX_CALL, Dispatcher
-from mcpd.bus.fds import Fds
 from mcpd.bus.names import MANAGER, PEER, ROOT
-from mcpd.bus.objects import Objects
-from mcpd.bus.polkit import OwnUser
-from mcpd.bus.readfd import read_all, save_all
-from mcpd.bus.transport import Frame
+from mcpd.bus.object_manager import Objects
+from mcpd.bus.transport import Fds, Frame
 from tests.bus.harness import PATIENCE, RawClient, connected, error_text
 
 if TYPE_CHECKING:
@@ -139,19 +138,19 @@ async def test_variants_of_costly_types_are_refused(
 
 def test_variants_of_many_known_types_are_read() -> None:
     signatures = [nested(number, 2, 12) for number in range(100)]
-    (found,) = wire.unmarshal("a{sv}", options(signatures * 30))
+    (found,) = codec.unmarshal("a{sv}", options(signatures * 30))
     assert len(found) == 3000
 
 
 def test_variants_within_variants_are_read_to_the_limit_of_d_bus() -> None:
-    value = wire.Variant("s", "x")
+    value = codec.Variant("s", "x")
     for _ in range(60):
-        value = wire.Variant("v", value)
-    assert wire.unmarshal("v", wire.marshal("v", [value])) == ["x"]
+        value = codec.Variant("v", value)
+    assert codec.unmarshal("v", codec.marshal("v", [value])) == ["x"]
     for _ in range(10):
-        value = wire.Variant("v", value)
-    with pytest.raises(wire.WireError, match="too deeply"):
-        wire.unmarshal("v", wire.marshal("v", [value]))
+        value = codec.Variant("v", value)
+    with pytest.raises(codec.WireError, match="too deeply"):
+        codec.unmarshal("v", codec.marshal("v", [value]))
 
 
 async def test_a_call_that_is_given_up_before_it_began_keeps_no_descriptor() -> None:

@@ -169,7 +169,7 @@ async def test_a_secret_has_a_size_and_an_end(core: Core, client: Client, tmp_pa
         await client.manager.call(*call, fds=[latin])
     os.close(latin)
 
-    monkeypatch.setattr("mcpd.bus.configuration.read_all.__defaults__", (0.2,))
+    monkeypatch.setattr("mcpd.bus.arguments.read_all.__defaults__", (0.2,))
     read, write = os.pipe()
     os.write(write, b"begin")
     with pytest.raises(errors.TimedOut, match="its end did not arrive"):

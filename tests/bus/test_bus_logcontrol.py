@@ -13,14 +13,14 @@ import pytest
 import pytest_asyncio
 
 from mcpd import journal
+from mcpd.bus.authorization import OwnUser
 from mcpd.bus.caller import Callers, Credentials, ask_bus
+from mcpd.bus.codec import Variant
 from mcpd.bus.connection import Connection
 from mcpd.bus.dispatcher import Dispatcher
-from mcpd.bus.logcontrol import LogControl
+from mcpd.bus.log_control import LogControl
 from mcpd.bus.names import BUS_NAME, LOG_CONTROL, LOG_CONTROL_PATH, PROPERTIES
-from mcpd.bus.objects import Objects
-from mcpd.bus.polkit import OwnUser
-from mcpd.bus.wire import Variant
+from mcpd.bus.object_manager import Objects
 from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, PropertyReadOnly, UnknownProperty
 
 if TYPE_CHECKING:

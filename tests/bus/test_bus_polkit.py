@@ -295,7 +295,7 @@ async def test_the_session_instance_serves_its_own_user_and_asks_nobody(machine:
 
 
 async def test_every_decision_is_logged_with_fields(system: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mcpd.bus.polkit")
+    caplog.set_level("INFO", "mcpd.bus.authorization")
     async with (
         people(system) as (one, _, uids, third),
         served(system, scope=Scope.SYSTEM, uids=uids),
@@ -305,7 +305,7 @@ async def test_every_decision_is_logged_with_fields(system: Machine, caplog: pyt
             await one.manager.call(*SET_CONFIG)
         await mock.answer(CONFIGURE, "yes")
         await one.manager.call(*SET_CONFIG)
-    refused, granted = [vars(record) for record in caplog.records if record.name == "mcpd.bus.polkit"]
+    refused, granted = [vars(record) for record in caplog.records if record.name == "mcpd.bus.authorization"]
     name, uid = one.connection.unique_name, uids[one.connection.unique_name]
     assert [refused["message"], granted["message"]] == [
         f"uid {uid} ({name}) may not {CONFIGURE}",

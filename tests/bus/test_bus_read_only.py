@@ -14,10 +14,10 @@ import pytest
 
 from mcpd.bus import contract
 from mcpd.bus.client import Client
+from mcpd.bus.codec import split
 from mcpd.bus.dispatcher import Row
 from mcpd.bus.names import JOB, MANAGER, ROOT, SESSION
 from mcpd.bus.service import TABLE
-from mcpd.bus.wire import split
 from mcpd.errors import ReadOnly
 from mcpd.runtime.launch import memory_file
 from mcpd.settings import load

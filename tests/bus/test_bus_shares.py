@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from mcpd.bus.authorization import PROMPTS, PROMPTS_EACH, Polkit, Shares, Turns
 from mcpd.bus.caller import Call, Caller
 from mcpd.bus.client import Client, variant
 from mcpd.bus.dispatcher import CALLS_EACH, FDS_EACH, MAX_CALL_FDS
-from mcpd.bus.fds import Fds
-from mcpd.bus.polkit import PROMPTS, PROMPTS_EACH, Polkit
-from mcpd.bus.shares import Shares, Turns
+from mcpd.bus.transport import Fds
 from mcpd.errors import LimitExceeded, McpdError, NotAuthorized
 from mcpd.paths import Scope
 from tests.bus.harness import PATIENCE, Machine, connected

@@ -12,8 +12,8 @@ from dbus_next._private.marshaller import Marshaller
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.bus import wire
-from mcpd.bus.wire import Raw, Variant, WireError
+from mcpd.bus import codec
+from mcpd.bus.codec import Raw, Variant, WireError
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 BASIC: dict[str, st.SearchStrategy[Any]] = {
@@ -58,7 +58,7 @@ def values(signature: str) -> st.SearchStrategy[Any]:
         return st.dictionaries(BASIC[signature[2]], values(signature[3:-1]), max_size=2)
     if code == "a":
         return st.lists(values(signature[1:]), max_size=2)
-    return st.tuples(*(values(member) for member in wire.split(signature[1:-1])))
+    return st.tuples(*(values(member) for member in codec.split(signature[1:-1])))
 
 
 def theirs(signature: str, value: Any) -> Any:
@@ -70,7 +70,7 @@ def theirs(signature: str, value: Any) -> Any:
     if signature.startswith("a") and signature != "ay":
         return [theirs(signature[1:], item) for item in value]
     if signature.startswith("("):
-        members = wire.split(signature[1:-1])
+        members = codec.split(signature[1:-1])
         return [theirs(member, item) for member, item in zip(members, value, strict=True)]
     return value
 
@@ -84,47 +84,47 @@ def plain(signature: str, value: Any) -> Any:
     if signature.startswith("a") and signature != "ay":
         return [plain(signature[1:], item) for item in value]
     if signature.startswith("("):
-        return tuple(plain(m, item) for m, item in zip(wire.split(signature[1:-1]), value, strict=True))
+        return tuple(plain(m, item) for m, item in zip(codec.split(signature[1:-1]), value, strict=True))
     return value
 
 
 @given(st.lists(typed(), min_size=1, max_size=3))
 def test_bodies_are_those_of_dbus_next_and_come_back(made: list[tuple[str, Any]]) -> None:
     signature = "".join(single for single, _ in made)
-    body = wire.marshal(signature, [value for _, value in made])
+    body = codec.marshal(signature, [value for _, value in made])
     assert body == bytes(Marshaller(signature, [theirs(s, v) for s, v in made]).marshall())
-    assert wire.unmarshal(signature, body) == [plain(s, v) for s, v in made]
+    assert codec.unmarshal(signature, body) == [plain(s, v) for s, v in made]
 
 
 @given(typed(), st.data())
 def test_a_damaged_body_is_refused_and_nothing_else(made: tuple[str, Any], data: st.DataObject) -> None:
     signature, value = made
-    body = bytearray(wire.marshal(signature, [value]))
+    body = bytearray(codec.marshal(signature, [value]))
     if body:
         at = data.draw(st.integers(0, len(body) - 1))
         body[at] = data.draw(st.integers(0, 255))
         del body[data.draw(st.integers(1, len(body))) :]
     with suppress(WireError):
-        wire.unmarshal(signature, bytes(body), little=data.draw(st.booleans()))
+        codec.unmarshal(signature, bytes(body), little=data.draw(st.booleans()))
 
 
 @given(st.lists(st.dictionaries(TEXT, typed(2), max_size=4), max_size=4), st.text("s", max_size=8))
 def test_entries_written_before_fit_wherever_they_go(dicts: list[dict[str, tuple[str, Any]]], before: str) -> None:
     signature = "s" * len(before) + "aa{sv}y"
     first = list(before)
-    fresh = wire.marshal(signature, [*first, [{key: Variant(*each[key]) for key in each} for each in dicts], 7])
-    kept = [wire.entries(each) for each in dicts]
-    assert wire.marshal(signature, [*first, kept, 7]) == fresh
-    nested = [wire.entries({"in": ("aa{sv}", kept), "after": ("s", before)})]
-    assert wire.unmarshal("aa{sv}", wire.marshal("aa{sv}", [nested])) == [
-        [{"in": wire.unmarshal("aa{sv}", wire.marshal("aa{sv}", [kept]))[0], "after": before}]
+    fresh = codec.marshal(signature, [*first, [{key: Variant(*each[key]) for key in each} for each in dicts], 7])
+    kept = [codec.entries(each) for each in dicts]
+    assert codec.marshal(signature, [*first, kept, 7]) == fresh
+    nested = [codec.entries({"in": ("aa{sv}", kept), "after": ("s", before)})]
+    assert codec.unmarshal("aa{sv}", codec.marshal("aa{sv}", [nested])) == [
+        [{"in": codec.unmarshal("aa{sv}", codec.marshal("aa{sv}", [kept]))[0], "after": before}]
     ]
 
 
 @pytest.mark.parametrize("given", [("s", 3), ("s", "a\0b"), ("s", "\ud800"), ("u", -1), ("ss", "a"), ("as", 3)])
 def test_entries_that_do_not_fit_are_refused(given: tuple[str, Any]) -> None:
     with pytest.raises(WireError):
-        wire.entries({"key": given})
+        codec.entries({"key": given})
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def test_entries_that_do_not_fit_are_refused(given: tuple[str, Any]) -> None:
 )
 def test_what_is_no_signature_is_refused(signature: str) -> None:
     with pytest.raises(WireError):
-        wire.marshal(signature, [None])
+        codec.marshal(signature, [None])
     with pytest.raises(WireError):
-        wire.unmarshal(signature, b"")
+        codec.unmarshal(signature, b"")
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_what_is_no_signature_is_refused(signature: str) -> None:
 )
 def test_what_does_not_fit_is_refused(signature: str, value: Any) -> None:
     with pytest.raises(WireError):
-        wire.marshal(signature, [value])
+        codec.marshal(signature, [value])
 
 
 def test_variants_within_variants_end() -> None:
     with pytest.raises(WireError):
-        wire.unmarshal("v", b"\x01v\0" * 80 + b"\x01y\0\x07")
+        codec.unmarshal("v", b"\x01v\0" * 80 + b"\x01y\0\x07")
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_variants_within_variants_end() -> None:
     ],
 )  # fmt: skip
 def test_plain_values_become_the_variant_that_suits_them(value: Any, signature: str) -> None:
-    assert wire.variant(value).signature == signature
-    assert wire.unmarshal("v", wire.marshal("v", [value])) == [value]
+    assert codec.variant(value).signature == signature
+    assert codec.unmarshal("v", codec.marshal("v", [value])) == [value]
 
 
 def test_raw_is_taken_as_it_is() -> None:
-    raw = wire.entries({"a": Variant("s", "b")})
+    raw = codec.entries({"a": Variant("s", "b")})
     assert isinstance(raw, Raw)
-    assert wire.unmarshal("a{sv}", wire.marshal("a{sv}", [raw])) == [{"a": "b"}]
+    assert codec.unmarshal("a{sv}", codec.marshal("a{sv}", [raw])) == [{"a": "b"}]

@@ -8,7 +8,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.bus.connection import Connection
 from mcpd.bus.contract import interfaces
 from mcpd.bus.names import BUS_NAME, JOB, MANAGER, PROPERTIES, ROOT, SESSION, job_path, server_path, session_path
@@ -43,14 +43,14 @@ class Job:
         self.calls: list[tuple[str, Any]] = []
         self.called = asyncio.Event()
         self.properties: dict[str, Any] = {
-            "Id": wire.Variant("u", number),
+            "Id": codec.Variant("u", number),
             "Kind": kind,
             "ServerId": server_id,
             "State": "queued",
-            "Progress": wire.Variant("u", 101),
-            "Plan": wire.Variant("aa{sv}", []),
-            "Durations": wire.Variant("a{sd}", {}),
-            "Needs": wire.Variant("aa{sv}", []),
+            "Progress": codec.Variant("u", 101),
+            "Plan": codec.Variant("aa{sv}", []),
+            "Durations": codec.Variant("a{sd}", {}),
+            "Needs": codec.Variant("aa{sv}", []),
         }
 
     def enter(
@@ -64,13 +64,13 @@ class Job:
     ) -> None:
         changed = {
             "State": state,
-            "Progress": wire.Variant("u", progress),
-            "Needs": wire.Variant("aa{sv}", needs or []),
+            "Progress": codec.Variant("u", progress),
+            "Needs": codec.Variant("aa{sv}", needs or []),
         }
         if durations is not None:
-            changed["Durations"] = wire.Variant("a{sd}", durations)
+            changed["Durations"] = codec.Variant("a{sd}", durations)
         if plan is not None:
-            changed["Plan"] = wire.Variant("aa{sv}", plan)
+            changed["Plan"] = codec.Variant("aa{sv}", plan)
         self.properties.update(changed)
         self.fake.connection.emit(self.path, PROPERTIES, "PropertiesChanged", "sa{sv}as", [JOB, changed, []])
 
@@ -148,7 +148,7 @@ class FakeMcpd:
                 self.connection.reply_error(frame, McpdError.dbus_name, f"fault of the test's mcpd: {error!r}")
                 raise
             signature = interfaces()[frame.interface].methods[frame.member].gives
-            self.connection.reply(frame, signature, wire.marshal(signature, values), fds)
+            self.connection.reply(frame, signature, codec.marshal(signature, values), fds)
             for fd in fds:
                 os.close(fd)
 
@@ -176,7 +176,7 @@ class FakeMcpd:
         if interface == JOB:
             return next(job for job in (*self.jobs, *self.readings) if job.path == path).properties
         if interface == SESSION:
-            return {"Pid": wire.Variant("u", self.processes[path].pid)}
+            return {"Pid": codec.Variant("u", self.processes[path].pid)}
         return {"Version": "1.2.3", "Scope": "user", "Features": self.features}
 
     def _server(self, server_id: str) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class FakeMcpd:
         server = self._server(server_id)
         if not server.get("pending-version"):
             raise NotFound(f"no update of {server_id} waits")
-        update = {"generation": wire.Variant("u", 3), "version": server["pending-version"], "from-version": "1.0"}
+        update = {"generation": codec.Variant("u", 3), "version": server["pending-version"], "from-version": "1.0"}
         return [update, self.changes]
 
     def _SetPinned(self, _frame: Frame, server_id: str, pinned: object, _options: object) -> list[Any]:
@@ -255,13 +255,13 @@ class FakeMcpd:
         return [
             [
                 {
-                    "path": wire.Variant("o", path),
+                    "path": codec.Variant("o", path),
                     "server-id": "calculator",
                     "unit": "",
                     "state": "running",
-                    "pid": wire.Variant("u", process.pid),
-                    "owner-uid": wire.Variant("u", os.getuid()),
-                    "started": wire.Variant("t", 1_700_000_000),
+                    "pid": codec.Variant("u", process.pid),
+                    "owner-uid": codec.Variant("u", os.getuid()),
+                    "started": codec.Variant("t", 1_700_000_000),
                 }
                 for path, process in self.processes.items()
                 if process.returncode is None

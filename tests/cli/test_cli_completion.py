@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.cli.parser import build_parser
 from mcpd.errors import ServiceUnavailable
 
@@ -164,7 +164,7 @@ async def test_what_a_command_has_no_effect_on_is_not_offered(shells: Shells, mc
         "waiting": own | {"id": "waiting", "pending-version": "3.0"},
     }
     mcpd.generations = [
-        {"generation": wire.Variant("u", at), "version": f"{at}.0", "state": state}
+        {"generation": codec.Variant("u", at), "version": f"{at}.0", "state": state}
         for at, state in ((3, "active"), (2, "previous"))
     ]
     mcpd.sources = [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.cli import checks
 from mcpd.paths import Scope, from_environment
 from mcpd.runtime import bundled
@@ -282,7 +282,7 @@ async def test_doctor_tells_of_registries_that_offer_nothing(mcpctl: Mcpctl, mcp
         {"url": "file:///i/", "state": "partly", "problem": "b.json: not JSON"},
     ]
     mcpd.sources = [
-        {key: wire.Variant("as", value) if key == "faults" else value for key, value in source.items()}
+        {key: codec.Variant("as", value) if key == "faults" else value for key, value in source.items()}
         for source in sources
     ]
     code, checks = await _checks(mcpctl)

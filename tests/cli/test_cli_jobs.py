@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.errors import AlreadyInstalled, Busy, NotFound
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def test_a_server_that_lists_no_tools_is_installed_with_a_hint(
     mcpctl: Mcpctl, mcpd: FakeMcpd, properties: list[dict[str, Any]], listed: int, said: str
 ) -> None:
     mcpd.config["calculator"] = ({"set": "x"}, [])
-    mcpd.servers["calculator"] |= {"configurable-properties": properties, "tools": wire.Variant("u", listed)}
+    mcpd.servers["calculator"] |= {"configurable-properties": properties, "tools": codec.Variant("u", listed)}
     ended = await mcpctl("install", "calculator")
     assert (ended.code, ended.out) == (0, "Installed calculator 1.0 (user).\n")
     assert ended.err.endswith(said)
@@ -266,7 +266,7 @@ async def test_refresh_fails_if_a_registry_does(mcpctl: Mcpctl, mcpd: FakeMcpd) 
 async def test_what_is_not_updated_is_told_with_the_reason(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     origin = "https://a.example/r.json"
     mcpd.sources = [{"url": origin, "state": "ready"}]
-    mcpd.generations = [{"generation": wire.Variant("u", 1), "state": "active", "registry": origin}]
+    mcpd.generations = [{"generation": codec.Variant("u", 1), "state": "active", "registry": origin}]
     mcpd.servers = {
         "pinned": mcpd.servers["calculator"] | {"id": "pinned", "pinned": True},
         "still": mcpd.servers["calculator"] | {"id": "still", "pinned": True},

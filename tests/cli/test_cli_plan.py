@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.cli.plan_output import plan_lines
 from mcpd.errors import AlreadyInstalled
 
@@ -292,7 +292,7 @@ async def test_an_update_as_json_tells_the_state_of_each_server(mcpctl: Mcpctl, 
         "held": own | {"id": "held", "pending-version": "3.0"}, "dead": own | {"id": "dead", "state": "broken"},
     }  # fmt: skip
     updatable.sources = [{"url": origin, "state": "ready"}]
-    updatable.generations = [{"generation": wire.Variant("u", 1), "state": "active", "registry": origin}]
+    updatable.generations = [{"generation": codec.Variant("u", 1), "state": "active", "registry": origin}]
     updatable.pages = [[{"id": "pinned", "version": "1.0", "available-version": "2.0", "origin": origin}]]
     work = updatable.on_job
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.cli import output
 from mcpd.cli.main import _handler
 from mcpd.cli.parser import HEADINGS, build_parser
@@ -155,7 +155,7 @@ async def test_show_says_none_only_where_it_is_known(
     offered = {"id": "w", "state": "available"} | said
     mcpd.pages = [[offered]]
     if "transports" in said:
-        offered["transports"] = wire.Variant("aa{sv}", said["transports"])
+        offered["transports"] = codec.Variant("aa{sv}", said["transports"])
     assert shown in _lines((await mcpctl("show", "w")).out)
 
 

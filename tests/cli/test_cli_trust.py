@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.paths import Scope
 from mcpd.trust.keys import Keys, fingerprint
 from mcpd.trust.signing import load_public, new_key, sign
@@ -83,7 +83,7 @@ async def test_source_list_names_what_is_wrong_with_the_entries_of_each(mcpctl: 
             "faults": [many[0], f"{SOURCE['url']}: {many[1]}"],
         },
         SOURCE | {"url": "https://b.example/", "problem": "", "faults": [*many, "and 7 more faults"]},
-        SOURCE | {"url": "https://c.example/", "faults": wire.Variant("as", [])},
+        SOURCE | {"url": "https://c.example/", "faults": codec.Variant("as", [])},
     ]
     table, first, second = (await mcpctl("source", "list")).out.split("\n\n")
     rows = table.splitlines()[1:]

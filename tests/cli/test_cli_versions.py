@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.bus import wire
+from mcpd.bus import codec
 from mcpd.cli.tool_diff import MOST_LINES, diff_lines
 from mcpd.errors import NotFound, UnknownMethod
 from tests.cli.test_cli_jobs import Terminal
@@ -39,10 +39,10 @@ def waiting(mcpd: FakeMcpd) -> FakeMcpd:
 
 async def test_history_lists_generations(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.generations = [
-        {"generation": wire.Variant("u", 2), "version": "1.0", "state": "active", "registry": "https://r.example/r.json",
-         "resolved": "1.0", "installed": wire.Variant("t", 1_700_000_000), "verified": True},
-        {"generation": wire.Variant("u", 1), "version": "0.9", "state": "previous", "registry": "", "resolved": "",
-         "installed": wire.Variant("t", 1_600_000_000), "verified": False},
+        {"generation": codec.Variant("u", 2), "version": "1.0", "state": "active", "registry": "https://r.example/r.json",
+         "resolved": "1.0", "installed": codec.Variant("t", 1_700_000_000), "verified": True},
+        {"generation": codec.Variant("u", 1), "version": "0.9", "state": "previous", "registry": "", "resolved": "",
+         "installed": codec.Variant("t", 1_600_000_000), "verified": False},
     ]  # fmt: skip
     plain, as_json = await mcpctl("history", "calculator"), await mcpctl("history", "calculator", "--json")
     rows = [line.split() for line in plain.out.splitlines()]
@@ -107,7 +107,7 @@ async def test_an_update_of_what_came_from_a_registry_that_is_not_listed_says_so
     mcpctl: Mcpctl, mcpd: FakeMcpd
 ) -> None:
     origin = "https://a.example/r.json"
-    mcpd.generations = [{"generation": wire.Variant("u", 1), "state": "active", "registry": origin}]
+    mcpd.generations = [{"generation": codec.Variant("u", 1), "state": "active", "registry": origin}]
     gone = (
         f"calculator came from {origin}, which is not listed any more, so that nothing updates it. 'mcpctl source add' "
         "lists it again, 'mcpctl install --reinstall calculator' takes what another offers."
@@ -153,7 +153,7 @@ async def test_verify_asks_mcpd_once_and_repeats_what_it_says(mcpctl: Mcpctl, mc
 
 
 async def test_verify_as_json_tells_what_became_of_each_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
-    mcpd.generations = [{"generation": wire.Variant("u", 1), "version": "1.0", "state": "active"}]
+    mcpd.generations = [{"generation": codec.Variant("u", 1), "version": "1.0", "state": "active"}]
     own = ("calculator", "intact", "brought", "gone")
     mcpd.servers |= {server_id: {"id": server_id, "scope": "user"} for server_id in own[1:]}
     as_json = await mcpctl("verify", "--json")

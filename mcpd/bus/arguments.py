@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reading what a client passes in a file descriptor, without ever waiting inside a system call for it."""
+"""Reading the arguments of calls: option dictionaries, configuration values, and what is passed in a descriptor."""
 
 from __future__ import annotations
 
@@ -9,15 +9,90 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mcpd.bus.codec import Handle
 from mcpd.catalog.newfile import new_file
 from mcpd.errors import InvalidArgument, LimitExceeded, TimedOut, from_oserror
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
+
+    from mcpd.bus.caller import Call
+    from mcpd.install.options import InstallOptions
+    from mcpd.model import JsonValue
+
+T = TypeVar("T")
+_NAMES: Final[Mapping[type, str]] = {
+    str: "a string", int: "a number", bool: "true or false", dict: "a dictionary", list: "a list of strings",
+}  # fmt: skip
+
+
+def option(options: Mapping[str, Any], key: str, kind: type[T], default: T) -> T:
+    """The option *key*. Raises :class:`~mcpd.errors.InvalidArgument` for one that is no *kind*."""
+    value = options.get(key, default)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise InvalidArgument(f"option {key!r} is {_NAMES[kind]}")
+    return value
+
+
+def flag(options: Mapping[str, Any], key: str) -> bool | None:
+    """The option *key*, true or false; None if it is not given."""
+    return option(options, key, bool, default=False) if key in options else None
+
+
+def install_options(options: Mapping[str, Any]) -> InstallOptions:
+    """What the caller says about an installation."""
+    from mcpd.install.options import InstallOptions  # noqa: PLC0415 -- installing is not needed to start
+
+    return InstallOptions(
+        consent=option(options, "consent", bool, default=False),
+        config=values(option(options, "config", dict, {})),
+        version=option(options, "version", str, ""),
+        source=option(options, "source", str, ""),
+        dry_run=option(options, "dry-run", bool, default=False),
+        reinstall=option(options, "reinstall", bool, default=False),
+        check=not option(options, "no-check", bool, default=False),
+    )
+
+
+MAX_SECRET: Final = 64 * 1024
+"""Bytes of one secret."""
+
+
+def values(changes: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """*changes*, as unwrapped from an ``a{sv}``, if they are values that JSON has.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` naming the key for bytes and file descriptors.
+    """
+    return {key: _value(key, value) for key, value in changes.items()}
+
+
+def _value(key: str, value: object) -> JsonValue:
+    if isinstance(value, Mapping):
+        return {str(inner): _value(f"{key}.{inner}", item) for inner, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_value(key, item) for item in value]
+    if isinstance(value, Handle) or not isinstance(value, (bool, int, float, str)):
+        raise InvalidArgument(f"{key}: a value is a string, number, boolean, list or dictionary")
+    return value
+
+
+async def secret(call: Call, index: int, key: str) -> str | None:
+    """The secret in file descriptor *index* of *call*, ``None`` if it is empty.
+
+    Raises what :func:`~mcpd.bus.arguments.read_all` raises, and :class:`~mcpd.errors.InvalidArgument` unless it is
+    UTF-8.
+    """
+    data = await read_all(call.fds.get(index), MAX_SECRET, f"the value of {key!r}")
+    try:
+        return data.decode() or None
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the value of {key!r} is not UTF-8") from None
+
 
 READ_TIMEOUT: Final = 10.0
 """Seconds in which everything must have arrived."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.bus.codec import Variant
 from mcpd.bus.dispatcher import Row
 from mcpd.bus.names import SESSION, session_path
-from mcpd.bus.wire import Variant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.bus import configuration
+from mcpd.bus import arguments
+from mcpd.bus.arguments import option
+from mcpd.bus.codec import Variant
 from mcpd.bus.dispatcher import Row
 from mcpd.bus.names import JOB
-from mcpd.bus.options import option
-from mcpd.bus.records import plain
-from mcpd.bus.wire import Variant
+from mcpd.bus.server import plain
 from mcpd.catalog.listing import text
 from mcpd.errors import InvalidArgument
 from mcpd.install.job import JobKind, JobState
@@ -87,11 +87,11 @@ class JobObject:
     def set_config(self, call: Call, changes: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         """``SetConfig``."""
         self._check_server(call, options)
-        self.job.set_config(configuration.values(changes))
+        self.job.set_config(arguments.values(changes))
 
     async def set_secret(self, call: Call, key: str, value: int, options: Mapping[str, Any]) -> None:
         """``SetSecret``."""
-        secret = await configuration.secret(call, value, key) or ""
+        secret = await arguments.secret(call, value, key) or ""
         self._check_server(call, options)
         self.job.set_secret(key, secret)
 

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mcpd.bus.codec import Variant
 from mcpd.bus.names import LOG_CONTROL
-from mcpd.bus.wire import Variant
 from mcpd.errors import InvalidArgument, NotAuthorized
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from mcpd.bus import contract, wire
+from mcpd.bus import codec, contract
 from mcpd.bus.names import INTROSPECTABLE, MANAGER, OBJECT_MANAGER, PEER, PROPERTIES, ROOT
 from mcpd.errors import (
     McpdError,
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from mcpd.bus.caller import Call
+    from mcpd.bus.codec import Raw, Variant
     from mcpd.bus.connection import Connection
-    from mcpd.bus.wire import Raw, Variant
     from mcpd.runtime.sessions import Owner
 
 CHANGE_INTERVAL: Final = 0.1
@@ -151,10 +151,10 @@ class Objects:
                 continue
             if known.blob is None:
                 entry = {path: {known.target.interface: known.target.properties()}}
-                known.blob = wire.Raw(wire.marshal(_MANAGED, [entry])[8:])
+                known.blob = codec.Raw(codec.marshal(_MANAGED, [entry])[8:])
             out += bytes(-len(out) % 8)
             out += known.blob
-        return wire.Raw(out)
+        return codec.Raw(out)
 
     def emit(self, path: str, member: str, *args: object, destination: str = "", about: str = "") -> None:
         """Emit a signal of the own interface of the object at *path*, only to *destination* if that is given.

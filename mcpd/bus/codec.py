@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Message bodies of the D-Bus wire format: signatures, plain Python values to bytes and back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias
+
+MAX_DEPTH: Final = 64
+"""Containers within containers, variants included; the specification's limit."""
+
+FIXED: Final = {"n": "h", "q": "H", "i": "i", "u": "I", "x": "q", "t": "Q", "d": "d", "h": "I"}
+ALIGN: Final = {"y": 1, "b": 4, "n": 2, "q": 2, "i": 4, "u": 4, "x": 8, "t": 8, "d": 8, "h": 4, "s": 4, "o": 4,
+                 "g": 1, "a": 4, "(": 8, "{": 8, "v": 1}  # fmt: skip
+
+
+class WireError(ValueError):
+    """A signature or body that does not follow the wire format, or a value that does not fit its signature."""
+
+
+class Variant(NamedTuple):
+    """A value that travels with its own *signature*."""
+
+    signature: str
+    value: object
+
+
+class Raw(bytes):
+    """The elements of an array of dict entries or structs, written before; they fit wherever such an array goes."""
+
+    __slots__ = ()
+
+
+class Handle(int):
+    """An index into the file descriptors of the message (type ``h``)."""
+
+    __slots__ = ()
+
+
+@lru_cache(maxsize=512)
+def split(signature: str) -> tuple[str, ...]:
+    """The single complete types that *signature* consists of. Raises :class:`WireError`."""
+    if len(signature) > 255:
+        raise WireError("a signature has at most 255 characters")
+    types = []
+    at = 0
+    while at < len(signature):
+        end = _end(signature, at, 0)
+        types.append(signature[at:end])
+        at = end
+    return tuple(types)
+
+
+def _end(signature: str, at: int, depth: int) -> int:
+    """Where the single complete type that begins at *at* ends."""
+    if depth > MAX_DEPTH or at >= len(signature):
+        raise WireError(f"{signature!r} is not a signature")
+    code = signature[at]
+    if code == "a":
+        if signature[at + 1 : at + 2] != "{":
+            return _end(signature, at + 1, depth + 1)
+        if signature[at + 2 : at + 3] not in tuple("ybnqiuxtdhsog"):
+            raise WireError(f"{signature!r} is not a signature")
+        end = _end(signature, at + 3, depth + 2)
+        if signature[end : end + 1] != "}":
+            raise WireError(f"{signature!r} is not a signature")
+        return end + 1
+    if code == "(":
+        end = _end(signature, at + 1, depth + 1)
+        while signature[end : end + 1] != ")":
+            end = _end(signature, end, depth + 1)
+        return end + 1
+    if code == "{" or code not in ALIGN:
+        raise WireError(f"{signature!r} is not a signature")
+    return at + 1
+
+
+Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+"""From a message and an offset to the value there and where it ends."""
+
+MAX_VARIANT: Final = 64
+"""Characters of a variant's signature."""
+MAX_VARIANT_DEPTH: Final = 8
+"""Containers within containers that a variant's signature may name."""
+MAX_NEW_SIGNATURES: Final = 4096
+"""Characters of signatures that one message may bring which were not met lately."""
+
+
+class _Allowance:
+    """How many characters of signatures one message may still have compiled; what is cached costs nothing."""
+
+    left = 0
+
+
+_allowance: Final = _Allowance()
+
+
+def begin_message() -> None:
+    """Forget what the message before cost. To be called before the values of another are read."""
+    _allowance.left = MAX_NEW_SIGNATURES
+
+
+@lru_cache(maxsize=512)
+def readers(signature: str, little: bool, depth: int = 0, deepest: int = MAX_DEPTH) -> tuple[Reader, ...]:
+    """What reads the values of *signature*. Raises :class:`~mcpd.bus.codec.WireError` for no signature.
+
+    It stands within *depth* containers, and its own may go down to *deepest*.
+    """
+    return tuple(_compile(single, 0, little, depth, deepest)[0] for single in split(signature))
+
+
+@lru_cache(maxsize=512)
+def _variant_content(signature: bytes, little: bool, depth: int) -> Reader:
+    """What reads a variant of *signature*, which the sender chose and may choose anew for every value."""
+    if len(signature) > MAX_VARIANT:
+        raise WireError(f"the signature of a variant has at most {MAX_VARIANT} characters")
+    _allowance.left -= len(signature)
+    if _allowance.left < 0:
+        raise WireError("the variants are of too many types")
+    held = readers(signature.decode("ascii"), little, depth, min(MAX_DEPTH, depth + MAX_VARIANT_DEPTH))
+    if len(held) != 1:
+        raise WireError("a variant holds one value")
+    return held[0]
+
+
+def _compile(signature: str, at: int, little: bool, depth: int, deepest: int) -> tuple[Reader, int]:
+    """The reader of the type that begins at *at* of a valid *signature*, and where that type ends."""
+    if depth > deepest:
+        raise WireError("containers are nested too deeply")
+    code = signature[at]
+    if code == "a":
+        if signature.startswith("{sv}", at + 1):
+            return _options_reader(little, depth + 1), at + 5
+        read_item, end = _compile(signature, at + 1, little, depth + 1, deepest)
+        return _array_reader(signature[at + 1], read_item, little), end
+    if code in "({":
+        members = []
+        at += 1
+        while signature[at] not in ")}":
+            member, at = _compile(signature, at, little, depth + 1, deepest)
+            members.append(member)
+        return _struct_reader(tuple(members)), at + 1
+    return _basic_reader(code, little, depth), at + 1
+
+
+def _basic_reader(code: str, little: bool, depth: int) -> Reader:
+    if code in FIXED:
+        return _fixed_reader(code, little)
+    if code == "v":
+        return _variant_reader(little, depth + 1)
+    return {"y": _read_byte, "b": _bool_reader(little), "g": _read_signature}.get(code) or _string_reader(little)
+
+
+def _fixed_reader(code: str, little: bool) -> Reader:
+    layout = struct.Struct(("<" if little else ">") + FIXED[code])
+    unpack, size = layout.unpack_from, layout.size
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        at += -at % size
+        return unpack(body, at)[0], at + size
+
+    def read_handle(body: bytes, at: int) -> tuple[Any, int]:
+        value, at = read(body, at)
+        return Handle(value), at
+
+    return read_handle if code == "h" else read
+
+
+def _bool_reader(little: bool) -> Reader:
+    read_u32 = _fixed_reader("u", little)
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        value, at = read_u32(body, at)
+        return bool(value), at
+
+    return read
+
+
+def _read_byte(body: bytes, at: int) -> tuple[Any, int]:
+    return body[at], at + 1
+
+
+def _read_signature(body: bytes, at: int) -> tuple[Any, int]:
+    end = at + 1 + body[at]
+    return body[at + 1 : end].decode("ascii"), end + 1
+
+
+def _string_reader(little: bool) -> Reader:
+    unpack = struct.Struct("<I" if little else ">I").unpack_from
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        at += 4 + -at % 4
+        end = at + unpack(body, at - 4)[0]
+        return body[at:end].decode(), end + 1
+
+    return read
+
+
+def _variant_reader(little: bool, depth: int) -> Reader:
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        end = at + 1 + body[at]
+        return _variant_content(body[at + 1 : end], little, depth)(body, end + 1)
+
+    return read
+
+
+def _options_reader(little: bool, depth: int) -> Reader:
+    """``a{sv}``, which most bodies consist of, without a call for every string in it."""
+    unpack = struct.Struct("<I" if little else ">I").unpack_from
+    read_variant = _variant_reader(little, depth + 1)
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        at += -at % 4
+        end = at + 4 + -(at + 4) % 8 + unpack(body, at)[0]
+        if end > len(body):
+            raise WireError("an array is longer than its message")
+        at += 4
+        at += -at % 8
+        found = {}
+        while at < end:
+            at += -at % 8 + 4
+            stop = at + unpack(body, at - 4)[0]
+            key = body[at:stop].decode()
+            at = stop + 1
+            if body[at : at + 3] == b"\x01s\0":
+                at += 7 + -(at + 3) % 4
+                stop = at + unpack(body, at - 4)[0]
+                found[key] = body[at:stop].decode()
+                at = stop + 1
+            else:
+                found[key], at = read_variant(body, at)
+        if at != end:
+            raise WireError("an array does not end where it says")
+        return found, at
+
+    return read
+
+
+def _array_reader(element: str, read_item: Reader, little: bool) -> Reader:
+    """An array of elements whose type begins with the character *element*."""
+    unpack = struct.Struct("<I" if little else ">I").unpack_from
+    align = ALIGN[element]
+
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        at += -at % 4
+        length = unpack(body, at)[0]
+        at += 4
+        at += -at % align
+        end = at + length
+        if end > len(body):
+            raise WireError("an array is longer than its message")
+        if element == "y":
+            return body[at:end], end
+        items = []
+        while at < end:
+            item, at = read_item(body, at)
+            items.append(item)
+        if at != end:
+            raise WireError("an array does not end where it says")
+        return (dict(items) if element == "{" else items), at
+
+    return read
+
+
+def _struct_reader(members: tuple[Reader, ...]) -> Reader:
+    def read(body: bytes, at: int) -> tuple[Any, int]:
+        at += -at % 8
+        values = []
+        for read_member in members:
+            value, at = read_member(body, at)
+            values.append(value)
+        return tuple(values), at
+
+    return read
+
+
+__all__ = ["Handle", "Raw", "Variant", "WireError", "entries", "marshal", "read_at", "split", "unmarshal", "variant"]
+
+Writer: TypeAlias = Callable[[bytearray, Any], None]
+
+_U32: Final = struct.Struct("<I")
+_SUITABLE: Final[dict[type, str]] = {bool: "b", float: "d", str: "s", bytes: "ay", Mapping: "a{sv}"}
+
+
+def variant(value: object, signature: str = "") -> Variant:
+    """*value* as a variant of *signature*, or of the type that suits it.
+
+    A list of strings becomes ``as``, other lists ``av``, a mapping ``a{sv}``, an integer ``x`` (``t`` above
+    2⁶³-1). Raises :class:`WireError` for what D-Bus cannot carry, such as ``None``.
+    """
+    if isinstance(value, Variant):
+        return value
+    return Variant(signature or _infer(value), value)
+
+
+def _infer(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "t" if value > 0x7FFF_FFFF_FFFF_FFFF else "x"
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return "as" if all(isinstance(item, str) for item in value) else "av"
+    for kind, signature in _SUITABLE.items():
+        if isinstance(value, kind):
+            return signature
+    raise WireError(f"a value of type {type(value).__name__} cannot travel over D-Bus")
+
+
+def marshal(signature: str, values: Sequence[object]) -> bytes:
+    """The body that carries *values* under *signature*. Raises :class:`WireError`."""
+    writers = _writers(signature)
+    if len(writers) != len(values):
+        raise WireError(f"the signature {signature!r} asks for {len(writers)} values, not {len(values)}")
+    out = bytearray()
+    try:
+        for write, value in zip(writers, values, strict=True):
+            write(out, value)
+    except WireError:
+        raise
+    except (struct.error, TypeError, AttributeError, RecursionError, ValueError) as error:
+        raise WireError(f"a value does not fit the signature {signature!r}: {error}") from error
+    return bytes(out)
+
+
+def entries(values: Mapping[str, tuple[str, Any]]) -> Raw:
+    """*values*, by key signature and content, as the elements of an ``a{sv}``, to be put into any message.
+
+    A listing of the catalogue makes many of these out of the same keys, so what is the same in all is made once.
+    """
+    out = bytearray()
+    try:
+        for key, (signature, content) in values.items():
+            head = bytes(-len(out) % 8) + _head(key, signature)
+            if signature == "s":
+                out += head + _counted(content)
+                continue
+            out += head
+            (write,) = _writers(signature)
+            write(out, content)
+    except WireError:
+        raise
+    except (struct.error, TypeError, AttributeError, RecursionError, ValueError) as error:
+        raise WireError(f"a value does not fit its signature: {error}") from error
+    return Raw(out)
+
+
+@lru_cache(maxsize=512)
+def _head(key: str, signature: str) -> bytes:
+    """What precedes the value in an element of an ``a{sv}``, as far as its own alignment, which counts from there."""
+    out = bytearray()
+    _write_string(out, key)
+    _write_signature(out, signature)
+    return bytes(out) + bytes(-len(out) % ALIGN[signature[0]])
+
+
+def unmarshal(signature: str, body: bytes, *, little: bool = True) -> list[Any]:
+    """The values in *body*. Raises :class:`WireError` unless it is exactly what *signature* says."""
+    values = []
+    at = 0
+    begin_message()
+    try:
+        for read in readers(signature, little):
+            value, at = read(body, at)
+            values.append(value)
+    except (struct.error, IndexError, UnicodeDecodeError, TypeError, RecursionError) as error:
+        raise WireError(f"the body is not a valid {signature!r}: {error}") from error
+    if at != len(body):
+        raise WireError(f"the body is not a valid {signature!r}: {len(body)} bytes instead of {at}")
+    return values
+
+
+def read_at(signature: str, data: bytes, at: int, *, little: bool) -> tuple[Any, int]:
+    """The one value of *signature* at offset *at* of the message *data*, and where it ends.
+
+    Raises :class:`WireError`.
+    """
+    begin_message()
+    try:
+        (read,) = readers(signature, little)
+        return read(data, at)
+    except (struct.error, IndexError, UnicodeDecodeError, TypeError, RecursionError) as error:
+        raise WireError(f"the message holds no valid {signature!r}: {error}") from error
+
+
+@lru_cache(maxsize=512)
+def _writers(signature: str) -> tuple[Writer, ...]:
+    return tuple(_writer(single) for single in split(signature))
+
+
+def _writer(single: str) -> Writer:
+    code = single[0]
+    if code == "a":
+        return _array_writer(single[1:])
+    if code in "({":
+        return _struct_writer(tuple(_writer(member) for member in split(single[1:-1])))
+    return _BASIC_WRITERS[code]
+
+
+def _fixed_writer(code: str) -> Writer:
+    packer = struct.Struct("<" + FIXED[code])
+    size = packer.size
+
+    def write(out: bytearray, value: Any) -> None:
+        out += bytes(-len(out) % size)
+        out += packer.pack(value)
+
+    return write
+
+
+def _write_byte(out: bytearray, value: Any) -> None:
+    out += struct.pack("B", value)
+
+
+def _write_bool(out: bytearray, value: Any) -> None:
+    out += bytes(-len(out) % 4) + _U32.pack(1 if value else 0)
+
+
+def _write_string(out: bytearray, value: Any) -> None:
+    out += bytes(-len(out) % 4) + _counted(value)
+
+
+def _counted(value: Any) -> bytes:
+    data: bytes = value.encode()
+    if b"\0" in data:
+        raise WireError("a D-Bus string cannot hold NUL")
+    return _U32.pack(len(data)) + data + b"\0"
+
+
+def _write_signature(out: bytearray, value: Any) -> None:
+    data = value.encode("ascii")
+    out.append(len(data))
+    out += data
+    out.append(0)
+
+
+def _write_variant(out: bytearray, value: Any) -> None:
+    signature, content = value if type(value) is Variant else variant(value)
+    _write_signature(out, signature)
+    (write,) = _writers(signature)
+    write(out, content)
+
+
+def _array_writer(element: str) -> Writer:
+    align = ALIGN[element[0]]
+    if element == "y":
+        return _write_bytes
+    pairs = element[0] == "{"
+    write = _writer(element)
+
+    def write_array(out: bytearray, value: Any) -> None:
+        out += bytes(-len(out) % 4)
+        length = len(out)
+        out += b"\0\0\0\0"
+        out += bytes(-len(out) % align)
+        start = len(out)
+        if type(value) is Raw:
+            out += value
+        else:
+            for item in value.items() if pairs else value:
+                write(out, item)
+        _U32.pack_into(out, length, len(out) - start)
+
+    return write_array
+
+
+def _write_bytes(out: bytearray, value: Any) -> None:
+    out += bytes(-len(out) % 4)
+    out += _U32.pack(len(value))
+    out += value
+
+
+def _struct_writer(members: tuple[Writer, ...]) -> Writer:
+    def write_struct(out: bytearray, value: Any) -> None:
+        out += bytes(-len(out) % 8)
+        for write, item in zip(members, value, strict=True):
+            write(out, item)
+
+    return write_struct
+
+
+_BASIC_WRITERS: Final[dict[str, Writer]] = {
+    "y": _write_byte,
+    "b": _write_bool,
+    "s": _write_string,
+    "o": _write_string,
+    "g": _write_signature,
+    "v": _write_variant,
+    **{code: _fixed_writer(code) for code in FIXED},
+}
