@@ -31,7 +31,9 @@ HELLO: Final = {
     "method": "initialize",
     "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}},
 }
-WITHOUT_UV: Final = "import mcpd.install.pypi as p; p.find_uv = lambda: None; from mcpd.daemon import main; main()"
+WITHOUT_UV: Final = (
+    "import mcpd.install.sources.pypi as p; p.find_uv = lambda: None; from mcpd.daemon import main; main()"
+)
 
 
 def measure(report: Report) -> None:

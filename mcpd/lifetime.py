@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mcpd.bus.core import Core
-    from mcpd.install.jobs import Jobs
+    from mcpd.install.job import Jobs
     from mcpd.runtime.fdstore import LeashStore
     from mcpd.runtime.gate import GatedLauncher
     from mcpd.runtime.sessions import Sessions

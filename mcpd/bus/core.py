@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mcpd.catalog import Catalog
     from mcpd.install.installer import Installer
-    from mcpd.install.newer import Update
+    from mcpd.install.updates import Update
     from mcpd.paths import Scope
     from mcpd.runtime.sessions import Session, Sessions
     from mcpd.settings import Settings

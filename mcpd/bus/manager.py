@@ -500,7 +500,7 @@ def install(manager: Manager, call: Call, _server_id: str, options: Mapping[str,
 async def manifest_action(manager: Manager, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
     """What ``InstallManifest`` asks for: less where a trusted key signed it, and it pins what is wanted."""
     from mcpd.catalog.pins import pins_what_it_names  # noqa: PLC0415 -- not needed to start
-    from mcpd.install.brought import brought_entry  # noqa: PLC0415 -- nor this
+    from mcpd.install.entries import brought_entry  # noqa: PLC0415 -- nor this
 
     signature = option(options, "signature", str, "")
     if not signature:
@@ -525,7 +525,7 @@ async def install_manifest(manager: Manager, call: Call, manifest: int, options:
 
 
 async def _manifest(call: Call, index: int) -> bytes:
-    from mcpd.install.summary import MAX_MANIFEST  # noqa: PLC0415 -- not needed to start
+    from mcpd.install.entries import MAX_MANIFEST  # noqa: PLC0415 -- not needed to start
 
     return await read_all(call.fds.get(index), MAX_MANIFEST, "the manifest")
 
@@ -539,8 +539,8 @@ async def bundle_action(manager: Manager, call: Call, _bundle: int, options: Map
 
 async def install_bundle(manager: Manager, call: Call, bundle: int, options: Mapping[str, Any]) -> str:
     """``InstallBundle``."""
-    from mcpd.install.archive import MAX_ARCHIVE  # noqa: PLC0415 -- not needed to start
-    from mcpd.install.bundle import describe  # noqa: PLC0415 -- nor this
+    from mcpd.install.sources.archive import MAX_ARCHIVE  # noqa: PLC0415 -- not needed to start
+    from mcpd.install.sources.mcpb import describe  # noqa: PLC0415 -- nor this
 
     found = install_options(options)
     if found.version:

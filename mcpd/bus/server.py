@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mcpd.bus.codec import Raw
     from mcpd.bus.core import Core
     from mcpd.bus.object_manager import Objects
-    from mcpd.install.newer import Update
+    from mcpd.install.updates import Update
     from mcpd.model import ConfigProperty, JsonValue, Manifest
     from mcpd.store import InstalledServer
 

@@ -2,8 +2,7 @@
 """Installing servers: plan → fetch → build → verify → activate, as jobs (design §7)."""
 
 from mcpd.install.installer import Installer
-from mcpd.install.job import PROGRESS_UNKNOWN, Job, JobEvent, JobKind, JobState, Need
-from mcpd.install.jobs import Jobs
+from mcpd.install.job import PROGRESS_UNKNOWN, Job, JobEvent, JobKind, Jobs, JobState, Need
 from mcpd.install.lockfile import LOCK_FILE, read_lock
 from mcpd.install.options import InstallOptions
 from mcpd.install.updates import is_pinned, is_update

@@ -23,9 +23,9 @@ from mcpd.store.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from mcpd.install.answers import Answers
     from mcpd.install.health import Health
     from mcpd.install.job import Job
+    from mcpd.install.options import Answers
     from mcpd.model import JsonValue, Manifest
     from mcpd.runtime.sessions import Sessions
     from mcpd.runtime.states import States

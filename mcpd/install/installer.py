@@ -23,16 +23,21 @@ from mcpd.errors import (
     SignatureInvalid,
 )
 from mcpd.install.activation import Activation
-from mcpd.install.brought import brought_entry
+from mcpd.install.entries import MAX_MANIFEST, brought_entry, whole_entry
 from mcpd.install.history import way_back
-from mcpd.install.job import JobKind, JobState
-from mcpd.install.jobs import Jobs
-from mcpd.install.newer import Newer
+from mcpd.install.job import JobKind, Jobs, JobState
 from mcpd.install.pipeline import PLAN_ONLY, Pipeline
 from mcpd.install.plan import at_version, make_plan
-from mcpd.install.revisions import Revisions
-from mcpd.install.summary import MAX_MANIFEST, whole_entry
-from mcpd.install.updates import check_pin, content_digest, is_another, is_older, is_same_version, recorded_registry
+from mcpd.install.updates import (
+    Newer,
+    Revisions,
+    check_pin,
+    content_digest,
+    is_another,
+    is_older,
+    is_same_version,
+    recorded_registry,
+)
 from mcpd.install.verification import check_generation, verify_servers
 from mcpd.install.workbench import Tools
 from mcpd.model import SourceType, check_id
@@ -44,11 +49,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from mcpd.catalog import Catalog
-    from mcpd.install.bundle import Bundle
     from mcpd.install.job import Job
-    from mcpd.install.newer import Update
     from mcpd.install.options import InstallOptions
     from mcpd.install.plan import Plan
+    from mcpd.install.sources.mcpb import Bundle
+    from mcpd.install.updates import Update
     from mcpd.model import Entry, Manifest
     from mcpd.paths import Paths, Scope
     from mcpd.runtime.launchers import Launchers

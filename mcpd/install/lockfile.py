@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.install.health import Protocol
-    from mcpd.install.outcome import Outcome
+    from mcpd.install.sources.base import Outcome
     from mcpd.model import Entry, JsonValue
 
 LOCK_FILE: Final = ".mcpd-lock.json"

@@ -13,10 +13,10 @@ import pytest
 from mcpd.bus.codec import Variant
 from mcpd.bus.names import PROPERTIES
 from mcpd.errors import BuildFailed, Busy, InvalidArgument, NotAuthorized, NotFound, SignatureInvalid
-from mcpd.install.answers import Answers
 from mcpd.install.job import Job, JobKind, JobState, Need
 from mcpd.install.lockfile import write_lock
-from mcpd.install.outcome import Outcome
+from mcpd.install.options import Answers
+from mcpd.install.sources.base import Outcome
 from mcpd.model import Entry, Manifest
 from mcpd.paths import Scope
 from mcpd.store import Store

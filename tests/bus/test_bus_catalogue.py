@@ -20,7 +20,7 @@ from mcpd.bus.codec import Variant
 from mcpd.bus.dispatcher import MAX_REPLY
 from mcpd.bus.names import MANAGER, ROOT
 from mcpd.errors import InvalidArgument, InvalidManifest, LimitExceeded, NotFound, ReadOnly, SystemInstanceOnly
-from mcpd.install.newer import Update
+from mcpd.install.updates import Update
 from mcpd.model import Manifest
 from mcpd.paths import Scope
 from mcpd.trust.signing import new_key, sign

@@ -13,8 +13,7 @@ import pytest
 from mcpd import errors
 from mcpd.bus.client import variant
 from mcpd.bus.names import JOB, MANAGER, PROPERTIES, ROOT
-from mcpd.install.job import JobState
-from mcpd.install.jobs import JobKind
+from mcpd.install.job import JobKind, JobState
 from tests.bus.harness import next_signal
 
 if TYPE_CHECKING:

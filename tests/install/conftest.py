@@ -35,7 +35,7 @@ async def world() -> AsyncIterator[World]:
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The program that installs from Python package indexes; without uv it is pip."""
     if request.param == "pip":
-        monkeypatch.setattr("mcpd.install.pypi.find_uv", lambda: None)
+        monkeypatch.setattr("mcpd.install.sources.pypi.find_uv", lambda: None)
     return str(request.param)
 
 

@@ -17,7 +17,8 @@ import pytest
 from install_parts import SERVER, World, index, local, reach, tarball, wheel
 
 from mcpd.errors import IntegrityMismatch, InvalidManifest, LimitExceeded, SourceUnavailable
-from mcpd.install import JobState, archive, read_lock
+from mcpd.install import JobState, read_lock
+from mcpd.install.sources import archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,8 +18,7 @@ from npm_registry import SERVER_JS
 
 from mcpd.errors import IntegrityMismatch, InvalidConfig, InvalidManifest
 from mcpd.install import InstallOptions, JobState, read_lock
-from mcpd.install.bundle import describe
-from mcpd.install.mcpb import merged
+from mcpd.install.sources.mcpb import describe, merged
 from mcpd.model import Entry
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from install_parts import World, local, project
 from mcpd.errors import IntegrityMismatch, NotFound, NotSupported
 from mcpd.install import Job, JobState, is_pinned
 from mcpd.install.lockfile import LOCK_FILE
-from mcpd.install.verify import MAX_SHOWN
+from mcpd.install.verification import MAX_SHOWN
 from mcpd.store import Store
 
 if TYPE_CHECKING:

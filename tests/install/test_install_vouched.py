@@ -13,8 +13,8 @@ from install_parts import World, local, project, reach
 
 from mcpd.errors import AlreadyInstalled, IntegrityMismatch, InvalidManifest, NotFound, SignatureInvalid, Unhealthy
 from mcpd.install import InstallOptions, Job, JobState, is_pinned
-from mcpd.install.bundle import Bundle
 from mcpd.install.lockfile import LOCK_FILE
+from mcpd.install.sources.mcpb import Bundle
 from mcpd.model import Entry
 from mcpd.trust.signing import new_key, sign
 

@@ -10,7 +10,7 @@ import pytest
 from mcpd.errors import NotFound
 from mcpd.install.history import GenerationInfo, history, way_back
 from mcpd.install.lockfile import LOCK_FILE, write_lock
-from mcpd.install.outcome import Outcome
+from mcpd.install.sources.base import Outcome
 from mcpd.model import Entry, Manifest
 from mcpd.paths import Layout, Paths, Scope
 from mcpd.store import Store

@@ -11,17 +11,14 @@ from typing import Any
 import pytest
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
-from mcpd.install.commands import settle
-from mcpd.install.copytree import leads_outside
 from mcpd.install.hostconfig import npm_config, pip_config, uv_config
-from mcpd.install.local import check_readable
-from mcpd.install.npm import declared_commands, parse_lock
-from mcpd.install.outcome import Outcome
-from mcpd.install.project import required_by
-from mcpd.install.python import parse_report
-from mcpd.install.requirements import PythonProject, check_line
-from mcpd.install.seal import seal
-from mcpd.install.uv import parse_pylock
+from mcpd.install.pipeline import seal, settle
+from mcpd.install.sources.base import Outcome
+from mcpd.install.sources.local import check_readable
+from mcpd.install.sources.npm import declared_commands, parse_lock
+from mcpd.install.sources.project import required_by
+from mcpd.install.sources.pypi import PythonProject, check_line, parse_pylock, parse_report
+from mcpd.install.trees import leads_outside
 from mcpd.model import Entry
 from mcpd.paths import Scope
 

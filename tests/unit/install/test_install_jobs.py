@@ -19,10 +19,9 @@ from mcpd.errors import (
     Unhealthy,
 )
 from mcpd.install import job as job_module
-from mcpd.install import jobs as jobs_module
-from mcpd.install.answers import Answers
-from mcpd.install.job import Job, JobEvent, JobKind, JobState, Need, PlanItem
-from mcpd.install.jobs import Jobs
+from mcpd.install import job as jobs_module
+from mcpd.install.job import Job, JobEvent, JobKind, Jobs, JobState, Need, PlanItem
+from mcpd.install.options import Answers
 from mcpd.journal import JOB_FINISHED
 from mcpd.model import Manifest
 

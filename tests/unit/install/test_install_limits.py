@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.errors import BuildFailed, InvalidManifest
-from mcpd.install import projectfiles, walk
-from mcpd.install.commands import settle
-from mcpd.install.copytree import copy_tree, tree_bytes
-from mcpd.install.npm import declared_commands, parse_lock
-from mcpd.install.outcome import Outcome
-from mcpd.install.pinned import Pinned, pin
-from mcpd.install.project import required_by
-from mcpd.install.projectfiles import read_project_file
-from mcpd.install.requirements import PythonProject
-from mcpd.install.seal import seal
+from mcpd.install import trees
+from mcpd.install.pipeline import seal, settle
+from mcpd.install.sources import base
+from mcpd.install.sources.base import Outcome, read_project_file
+from mcpd.install.sources.npm import declared_commands, parse_lock
+from mcpd.install.sources.project import required_by
+from mcpd.install.sources.pypi import PythonProject
+from mcpd.install.trees import Pinned, copy_tree, pin, tree_bytes
 from mcpd.install.workbench import tree_size
 from mcpd.model import Entry
 
@@ -92,7 +90,7 @@ def copy(source: Path) -> Path:
     return target
 
 
-@pytest.mark.parametrize("depth", [walk.MAX_DEPTH + 1, 1500])
+@pytest.mark.parametrize("depth", [trees.MAX_DEPTH + 1, 1500])
 def test_a_tree_that_is_too_deep_is_refused(tmp_path: Path, depth: int) -> None:
     nest(tmp_path / "src", depth)
     for check in (size, copy, seal):
@@ -101,8 +99,8 @@ def test_a_tree_that_is_too_deep_is_refused(tmp_path: Path, depth: int) -> None:
 
 
 def test_a_tree_may_be_as_deep_as_the_limit(tmp_path: Path) -> None:
-    nest(tmp_path / "src", walk.MAX_DEPTH)
-    deepest = tmp_path / "src" / "/".join("a" * walk.MAX_DEPTH)
+    nest(tmp_path / "src", trees.MAX_DEPTH)
+    deepest = tmp_path / "src" / "/".join("a" * trees.MAX_DEPTH)
     (deepest / "file").write_text("x")
     assert size(tmp_path / "src") == 1
     target = copy(tmp_path / "src")
@@ -111,7 +109,7 @@ def test_a_tree_may_be_as_deep_as_the_limit(tmp_path: Path) -> None:
 
 
 def test_a_tree_of_too_many_entries_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(trees, "MAX_ENTRIES", 10)
     source = tmp_path / "src"
     for name in ("one/.git", "two"):
         (source / name).mkdir(parents=True)
@@ -219,7 +217,7 @@ def test_a_huge_package_json_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidManifest, match=r"package\.json of the project is larger than 1 MiB"):
         read_project_file(tmp_path / "package.json")
     with pytest.raises(InvalidManifest, match="larger than 8 MiB"):
-        read_project_file(tmp_path / "package.json", projectfiles.MAX_LOCK)
+        read_project_file(tmp_path / "package.json", base.MAX_LOCK)
 
 
 def test_a_wheel_of_too_many_files_is_not_listed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcpd.install.pinned import overlap, pin
+from mcpd.install.trees import overlap, pin
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mcpd.errors import IntegrityMismatch, InvalidManifest
 from mcpd.install.health import Protocol
 from mcpd.install.lockfile import LOCK_FILE, read_lock, record_protocol, write_lock
-from mcpd.install.outcome import LockedFile, Outcome
-from mcpd.install.verify import LIST, MAX_SHOWN, record, verify
+from mcpd.install.sources.base import LockedFile, Outcome
+from mcpd.install.verification import LIST, MAX_SHOWN, record, verify
 from mcpd.model import Entry, Manifest
 
 if TYPE_CHECKING:

@@ -16,12 +16,10 @@ from email.parser import BytesParser
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, InvalidManifest
-from mcpd.install.copytree import LEFT_OUT
-from mcpd.install.npm import NodeModules, declared_commands
-from mcpd.install.outcome import LockedFile, Outcome
-from mcpd.install.projectfiles import MAX_LOCK, read_project_file
-from mcpd.install.python import PythonEnvironment, normalise
-from mcpd.install.requirements import PythonProject, check_line
+from mcpd.install.sources.base import MAX_LOCK, LockedFile, Outcome, read_project_file
+from mcpd.install.sources.npm import NodeModules, declared_commands
+from mcpd.install.sources.pypi import PythonEnvironment, PythonProject, check_line, normalise
+from mcpd.install.trees import LEFT_OUT
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:

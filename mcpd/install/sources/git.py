@@ -16,10 +16,10 @@ from urllib.parse import unquote, urlsplit
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import git_config
-from mcpd.install.local import check_readable, copy_project, refuse_own
-from mcpd.install.outcome import Resolution
-from mcpd.install.pinned import pin, pinning
-from mcpd.install.project import ProjectBuild, project_directory
+from mcpd.install.sources.base import Resolution
+from mcpd.install.sources.local import check_readable, copy_project, refuse_own
+from mcpd.install.sources.project import ProjectBuild, project_directory
+from mcpd.install.trees import pin, pinning
 from mcpd.install.workbench import program
 from mcpd.model import COMMIT, check_git_url, strip_credentials
 from mcpd.store.threads import in_thread
@@ -27,7 +27,7 @@ from mcpd.store.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mcpd.install.outcome import Outcome
+    from mcpd.install.sources.base import Outcome
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, Source
 
@@ -71,7 +71,7 @@ class GitRecipe:
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         check_git_url(source.url)
         if source.rev and not _is_revision(source.rev):
             raise InvalidManifest(f"{entry.id}: source.rev {source.rev[:100]!r} is no branch, tag or commit id")
@@ -79,7 +79,7 @@ class GitRecipe:
             raise InvalidManifest(f"{entry.id}: source.path {source.path[:200]!r} is not part of the project")
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.outcome.Recipe`; what the project needs is known only when it is here."""
+        """See :class:`~mcpd.install.sources.base.Recipe`; what the project needs is known only when it is here."""
         return Resolution()
 
     async def head(self) -> str:
@@ -101,7 +101,7 @@ class GitRecipe:
         raise self._unknown()
 
     async def fetch(self) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         self._local = await in_thread(_local_repository, self._source.url)
         self._repository.mkdir()
         await self._git(["init", "--quiet", "--template="], doing="preparing", network=False)
@@ -124,7 +124,7 @@ class GitRecipe:
         await self._project.fetch()
 
     async def build(self) -> Outcome:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         return await self._project.build({"rev": self._commit})
 
     async def _fetch_revision(self) -> str:

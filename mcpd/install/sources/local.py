@@ -12,22 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import InvalidManifest, SourceUnavailable
-from mcpd.install.copytree import LEFT_OUT, copy_tree, tree_bytes
-from mcpd.install.outcome import Resolution
-from mcpd.install.pinned import overlap, pin, pinning
-from mcpd.install.project import ProjectBuild
+from mcpd.install.sources.base import Resolution
+from mcpd.install.sources.project import ProjectBuild
+from mcpd.install.trees import LEFT_OUT, copy_tree, overlap, pin, pinning, tree_bytes
 from mcpd.paths import Scope
 from mcpd.store.threads import ended, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from mcpd.install.outcome import Outcome
-    from mcpd.install.pinned import Identity, Pinned
+    from mcpd.install.sources.base import Outcome
+    from mcpd.install.trees import Identity, Pinned
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, Source
     from mcpd.paths import Paths
-
 
 UNSEEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - only named
 """What ``ProtectHome=`` and ``PrivateTmp=`` of the system's unit hide."""
@@ -43,22 +41,22 @@ class LocalRecipe:
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         if source.sha256 or source.rev or source.version:
             raise InvalidManifest(f"{entry.id}: a local source cannot be pinned; drop rev, version and sha256")
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.outcome.Recipe`; what the project needs is known only when it is here."""
+        """See :class:`~mcpd.install.sources.base.Recipe`; what the project needs is known only when it is here."""
         return Resolution()
 
     async def fetch(self) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         async with pinning(self._pin) as source:
             await copy_project(self._bench, source)
         await self._project.fetch()
 
     async def build(self) -> Outcome:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         return await self._project.build({"path": self._source.path})
 
     def _pin(self) -> Pinned:

@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.errors import InvalidManifest, LimitExceeded
 from mcpd.formats.mcpb import entry_of_bundle
-from mcpd.install.archive import ArchiveFile, check_url
-from mcpd.install.outcome import LockedFile, Outcome, Resolution
-from mcpd.install.project import ProjectBuild
-from mcpd.install.python import VENV
-from mcpd.model import load_json
+from mcpd.install import unpack
+from mcpd.install.sources.archive import ArchiveFile, check_url
+from mcpd.install.sources.base import LockedFile, Outcome, Resolution
+from mcpd.install.sources.project import ProjectBuild
+from mcpd.install.sources.pypi import VENV
+from mcpd.model import SourceType, load_json
+from mcpd.store import bounded
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
@@ -40,11 +44,11 @@ class McpbRecipe:
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         check_url(entry, source)
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.outcome.Recipe`; fetches the bundle, which says what its server is."""
+        """See :class:`~mcpd.install.sources.base.Recipe`; fetches the bundle, which says what its server is."""
         self._bench.stage(0, 10)
         digest = await self._archive.download()
         origin = f"{self._bench.entry.id}: {MANIFEST} of {self._archive.name}"
@@ -57,7 +61,7 @@ class McpbRecipe:
         return Resolution((self._file,), entry, await in_thread(self._archive.size))
 
     async def fetch(self) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         unpacked = await self._archive.extract()
         await in_thread(self._adopt, unpacked)
         if await in_thread(self._needs_packages):
@@ -65,7 +69,7 @@ class McpbRecipe:
             await self._project.fetch()
 
     async def build(self) -> Outcome:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         outcome = Outcome()
         if self._project is not None:
             outcome = await self._project.build({})
@@ -131,3 +135,40 @@ def merged(entry: Entry, bundle: Entry, origin: str) -> Entry:
     if not bundle.runs_here:
         document["platforms"] = bundle.platforms
     return type(entry).parse(document, origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A copy that belongs to mcpd until it is removed."""
+
+    path: Path
+    sha256: str
+    entry: Entry
+    """What it says of itself, with the copy as its source."""
+
+    def remove(self) -> None:
+        """Remove the copy."""
+        self.path.unlink(missing_ok=True)
+
+
+def describe(path: Path, sha256: str) -> Bundle:
+    """The bundle in the file *path*, which hashes to *sha256*; blocks.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` for what is no bundle; the file stays.
+    """
+    return Bundle(path, sha256, _describe(path, sha256))
+
+
+def _describe(path: Path, sha256: str) -> Entry:
+    try:
+        ended, said = bounded.run(
+            [sys.executable or "/usr/bin/python3", "-I", "-S", unpack.__file__, "member", str(path), MANIFEST], b""
+        )
+    except LimitExceeded as error:
+        raise InvalidManifest("the bundle takes too long to read") from error
+    if ended != 0:
+        fault = said.decode("utf-8", "replace").strip().removeprefix("error: ")
+        raise InvalidManifest(f"the bundle cannot be read: {fault[-300:]}")
+    entry = entry_of_bundle(load_json(said, "the bundle's manifest.json"), "the bundle's manifest.json")
+    document = entry.to_json() | {"source": {"type": str(SourceType.MCPB), "url": path.as_uri(), "sha256": sha256}}
+    return type(entry).parse(document, "the bundle's manifest.json")

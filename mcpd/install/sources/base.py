@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the recipe of a source type hands to the pipeline."""
+"""What package sources have in common: the protocol of their recipes, what these return, and files of projects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-if TYPE_CHECKING:
-    from mcpd.model import Entry, JsonValue, Source
+from mcpd.errors import InvalidManifest
+from mcpd.store.files import is_missing, read_file
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcpd.model import Entry, JsonValue, Source
 
 MAX_WORDS: Final = 500
 """Characters of the name or the summary of a package that are kept."""
@@ -98,3 +102,26 @@ class Recipe(Protocol):
 
     async def build(self) -> Outcome:
         """Make it ready to run; the package's own code runs here only, with the network off."""
+
+
+MAX_FILE: Final = 1024 * 1024
+"""Bytes of ``package.json``, a file of requirements."""
+MAX_LOCK: Final = 8 * 1024 * 1024
+"""Bytes of ``package-lock.json``."""
+
+
+def read_project_file(path: Path, limit: int = MAX_FILE) -> bytes | None:
+    """The content of *path*; None if it is missing, a link or no file.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` for more than *limit* bytes, OSError for what cannot be read.
+    """
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        return read_file(path, limit)
+    except InvalidManifest as error:
+        raise InvalidManifest(f"{path.name} of the project is larger than {limit / 1024**2:g} MiB") from error
+    except OSError as error:
+        if is_missing(error):
+            return None
+        raise

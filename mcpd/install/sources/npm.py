@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import NPM_REGISTRY, npm_config
-from mcpd.install.outcome import LockedFile, Outcome, Resolution, Words
-from mcpd.install.projectfiles import MAX_FILE, MAX_LOCK, read_project_file
 from mcpd.install.proxy import Proxy, origin, origins
-from mcpd.install.walk import readable
+from mcpd.install.sources.base import MAX_FILE, MAX_LOCK, LockedFile, Outcome, Resolution, Words, read_project_file
+from mcpd.install.trees import readable
 from mcpd.install.workbench import program, refusal
 from mcpd.store.files import read_file
 from mcpd.store.threads import in_thread
@@ -127,7 +126,7 @@ class NpmRecipe:
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         if not PACKAGE.fullmatch(source.package):
             raise InvalidManifest(
                 f"{entry.id}: source.package {source.package[:100]!r} is not the name of an npm package"
@@ -136,7 +135,7 @@ class NpmRecipe:
             raise InvalidManifest(f"{entry.id}: {source.version[:100]!r} is not a version or tag of an npm package")
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         package = self._source.package
         self._files = await self._node.lock(
             {"name": "mcp-server", "private": True, "dependencies": {package: self._source.version or "latest"}}
@@ -146,14 +145,14 @@ class NpmRecipe:
         return Resolution((main, *others), version=main.version)
 
     async def fetch(self) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         if self._source.sha256:
             await self._check_sha256(self._main())
         self._bench.stage(25, 55)
         await self._node.install(self._files)
 
     async def build(self) -> Outcome:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         self._node.adopt()
         (self._node.directory / "package.json").rename(self._bench.root / "package.json")
         main = self._main()

@@ -12,22 +12,21 @@ from urllib.parse import unquote, urlsplit
 from mcpd.catalog.fetch import Fetcher
 from mcpd.catalog.reach import check_entry_url
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidArgument, InvalidManifest
-from mcpd.install.local import copy_project, refuse_own
-from mcpd.install.outcome import LockedFile, Resolution
-from mcpd.install.pinned import pin, pinning
-from mcpd.install.project import ProjectBuild, project_directory
-from mcpd.install.walk import readable
+from mcpd.install.sources.base import LockedFile, Resolution
+from mcpd.install.sources.local import copy_project, refuse_own
+from mcpd.install.sources.project import ProjectBuild, project_directory
+from mcpd.install.trees import pin, pinning, readable
 from mcpd.install.workbench import program
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
-    from mcpd.install.outcome import Outcome
+    from mcpd.install.sources.base import Outcome
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, Source
 
 MAX_ARCHIVE: Final = 512 * 1024 * 1024
 """Bytes of an archive as it is fetched."""
-UNPACK: Final = Path(__file__).resolve().with_name("unpack.py")
+UNPACK: Final = Path(__file__).resolve().parents[1] / "unpack.py"
 """The program that reads it."""
 RESERVED: Final = ".mcpd-"
 """How the names of mcpd's own files in a generation begin."""
@@ -124,15 +123,15 @@ class ArchiveRecipe:
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         check_url(entry, source)
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.outcome.Recipe`; what the project needs is known only when it is here."""
+        """See :class:`~mcpd.install.sources.base.Recipe`; what the project needs is known only when it is here."""
         return Resolution((self._locked(),))
 
     async def fetch(self) -> None:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         self._bench.stage(10, 30)
         await self._archive.download()
         self._bench.stage(30, 40)
@@ -143,7 +142,7 @@ class ArchiveRecipe:
         await self._project.fetch()
 
     async def build(self) -> Outcome:
-        """See :class:`~mcpd.install.outcome.Recipe`."""
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
         outcome = await self._project.build({"sha256": self._source.sha256})
         return replace(outcome, files=(self._locked(), *outcome.files))
 

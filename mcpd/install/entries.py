@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Registry entries that are a summary and name the URL of their manifest."""
+"""Registry entries from elsewhere: supplied by a caller, or a summary that names the URL of its manifest."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mcpd.catalog.pins import pins_what_it_names
 from mcpd.catalog.reach import check_entry_url
 from mcpd.catalog.urls import signature_url
 from mcpd.errors import IntegrityMismatch, InvalidArgument, InvalidManifest, SignatureInvalid, SourceUnavailable
+from mcpd.formats import server_json
 from mcpd.model import Entry, load_json
 from mcpd.store.threads import in_thread
 
@@ -19,6 +20,22 @@ if TYPE_CHECKING:
     from mcpd.catalog import CatalogEntry
     from mcpd.settings import CatalogSettings
     from mcpd.trust.keys import Keys
+
+_OF_MCPD: Final = frozenset({"config", "installDir"})
+"""What a manifest that was installed says beside the entry."""
+
+
+def brought_entry(data: bytes) -> Entry:
+    """What *data*, JSON of a manifest, an entry or a ``server.json``, describes.
+
+    Raises :class:`~mcpd.errors.InvalidManifest`.
+    """
+    document = load_json(data, "the manifest")
+    if isinstance(document, dict):
+        document = {key: value for key, value in document.items() if key not in _OF_MCPD}
+    parse = server_json.entry_of if server_json.is_server_json(document) else Entry.parse
+    return parse(document, "the manifest")
+
 
 MAX_MANIFEST: Final = 1024 * 1024
 """Bytes of a manifest that is not part of a registry."""

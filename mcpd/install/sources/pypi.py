@@ -1,0 +1,606 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Servers from a Python package index, and the virtual environments they run in."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.util
+import json
+import re
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from importlib.metadata import PathDistribution
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import unquote
+
+from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
+from mcpd.install.hostconfig import pip_config, uv_config
+from mcpd.install.proxy import Proxy
+from mcpd.install.sources.base import LockedFile, Outcome, Resolution, Words, read_project_file
+from mcpd.install.workbench import SYSTEM_PYTHON
+from mcpd.runtime.bundled import PYTHON as SERVERS_PYTHON
+from mcpd.runtime.environment import CA_BUNDLES
+from mcpd.store.threads import in_thread
+from mcpd.toml import parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from mcpd.install.hostconfig import HostConfig
+    from mcpd.install.workbench import Workbench
+    from mcpd.model import Entry, Source
+
+VENV: Final = ".venv"
+"""Directory in a generation; the runtime puts its ``bin`` first in ``PATH``."""
+
+PACKAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?", re.ASCII)
+VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
+WHEEL: Final = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(?:-[A-Za-z0-9_.]+){3,4}\.whl", re.ASCII)
+BYTECODE: Final = Path(__file__).parents[1] / "bytecode.py"
+WHEELS_ONLY: Final = Path(__file__).parents[1] / "wheels_only.py"
+MAX_WHEEL: Final = 512 * 1024 * 1024
+"""Bytes of a wheel that is built here."""
+DIGEST: Final = re.compile(r"[0-9A-Fa-f]{64,128}")
+"""A SHA-2 hash. What an index has for one goes into a file of requirements, which a line break would add others to."""
+_STRENGTH: Final = ("sha512", "sha384", "sha256")
+_WHEELS: Final = ("--only-binary", ":all:")
+_LOCKED: Final = ("--require-hashes", "--no-deps")
+_STEADY: Final = {
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_NO_INPUT": "1",
+    "PIP_USER": "0",
+    "PIP_REQUIRE_VIRTUALENV": "0",
+    "PIP_PROGRESS_BAR": "off",
+}
+"""Settings of pip that a configuration file must not turn around."""
+_OFFLINE: Final = {"PIP_CONFIG_FILE": "/dev/null"}
+
+
+class PythonEnvironment:
+    """The virtual environment of one generation."""
+
+    def __init__(self, bench: Workbench, host: HostConfig | None = None) -> None:
+        """*host* is the host's configuration of the program that installs, by default that of pip."""
+        self._bench = bench
+        self._host = host or pip_config(bench.tools.scope, bench.tools.paths.home)
+        self.directory = bench.root / VENV
+        self.wheels = bench.scratch / "wheels"
+
+    async def _create(self) -> None:
+        """Make it, without pip, on the system's interpreter, unless it is there."""
+        if self.directory.exists():
+            return
+        await self._bench.run(
+            [SYSTEM_PYTHON, "-I", "-m", "venv", "--without-pip", str(self.directory)],
+            doing="creating the virtual environment",
+            network=False,
+        )
+
+    async def resolve(self, requirements: Sequence[str], *, doing: str, public: bool = False) -> list[LockedFile]:
+        """The files that *requirements* (PEP 508) come to, each with its hash; nothing is installed.
+
+        *public* is as of :class:`~mcpd.install.proxy.Proxy`, for those that may name a wheel by its URL.
+
+        Raises :class:`~mcpd.errors.SourceUnavailable` and :class:`~mcpd.errors.IntegrityMismatch`.
+        """
+        await self._create()
+        wanted = self._write_wanted(requirements)
+        report = await self._pip(
+            ["install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-", *_WHEELS, *_from(wanted)],
+            doing=doing,
+            network=True,
+            public=public,
+        )
+        return parse_report(report)
+
+    async def fetch(self, files: Sequence[LockedFile], *, doing: str) -> None:
+        """Download *files* and unpack them into the environment, each checked against its hash.
+
+        :meth:`compile` follows.
+        """
+        await self._pip(
+            ["install", "--no-compile", *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
+            doing=doing,
+            network=True,
+            public=True,
+            on_line=self._counting(files),
+        )
+
+    async def download(self, files: Sequence[LockedFile], into: Path, *, doing: str) -> None:
+        """Download *files* into the directory *into*, each checked against its hash."""
+        if not files:
+            return
+        await self._pip(
+            ["download", "--dest", str(into), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
+            doing=doing,
+            network=True,
+            public=True,
+            on_line=self._counting(files),
+        )
+        self._bench.progress(1)
+
+    def _counting(self, files: Sequence[LockedFile]) -> Callable[[str], None]:
+        seen = 0
+
+        def count(line: str) -> None:
+            nonlocal seen
+            if line.startswith("Collecting "):
+                self._bench.progress(seen / len(files))
+                seen += 1
+
+        return count
+
+    async def install(self, files: Sequence[LockedFile], *, doing: str) -> None:
+        """Install *files* from :attr:`wheels`, offline, each checked against its hash again."""
+        if not files:
+            return
+        await self._pip(
+            ["install", "--no-compile", *_offline(self.wheels), *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
+            doing=doing,
+            network=False,
+        )
+        await self.compile(doing)
+
+    async def compile(self, doing: str) -> None:
+        """Write byte code that Python uses without a look at its source, as a generation never changes.
+
+        The interpreter starts without the environment's packages, which could run code of theirs.
+        """
+        cache = self._bench.cache / "python"
+        await self._bench.run(
+            [SYSTEM_PYTHON, "-I", "-S", str(BYTECODE), str(self.directory / "lib"), str(cache)],
+            doing=doing,
+            network=False,
+            readable=(BYTECODE,),
+            cache=cache.name,
+        )
+
+    async def build_wheel(self, source: Path, requirements: Path, workspace: Path) -> LockedFile:
+        """Build the project in *source* with the build requirements in *requirements*, offline; adds it to the wheels.
+
+        The project's own code runs here. It can write below *workspace* (which holds *source*) and nowhere else.
+
+        Raises :class:`~mcpd.errors.BuildFailed`.
+        """
+        built = workspace / "wheel"
+        await self._pip(
+            ["wheel", "--no-deps", *_offline(requirements), "--wheel-dir", str(built), "--", str(source)],
+            doing=f"building {self._bench.entry.id}",
+            network=False,
+            writable=(workspace,),
+        )
+        wheel = _only_wheel(built)
+        self.wheels.mkdir(exist_ok=True)
+        digest = await in_thread(_take, wheel, self.wheels / wheel.name)
+        name, version = wheel.name.split("-")[:2]
+        return LockedFile(name, version, f"sha256:{digest}", wheel.name)
+
+    def scripts(self, package: str) -> list[str]:
+        """Console scripts that the installed *package* brings.
+
+        Raises :class:`~mcpd.errors.InvalidManifest` if it brings far too many.
+        """
+        info = self._info(package)
+        if info is None:
+            return []
+        read_project_file(info / "entry_points.txt")  # importlib.metadata knows no limit
+        points = PathDistribution(info).entry_points.select(group="console_scripts")
+        return sorted(point.name for point in points)
+
+    def words(self, package: str) -> Words | None:
+        """What the metadata of the installed *package* says of it; None if that cannot be read."""
+        info = self._info(package)
+        try:
+            data = read_project_file(info / "METADATA") if info is not None else None
+        except (InvalidManifest, OSError):
+            return None
+        if data is None:
+            return None
+        found = HeaderParser().parsestr(data.decode("utf-8", "replace"))
+        return Words.of(found.get("Name"), found.get("Summary"))
+
+    def _info(self, package: str) -> Path | None:
+        """The directory of the metadata of the installed *package*."""
+        wanted = normalise(package)
+        found = self.directory.glob("lib/python3*/site-packages/*.dist-info")
+        return next((info for info in found if normalise(info.name.split("-")[0]) == wanted), None)
+
+    async def _pip(
+        self, arguments: Sequence[str], *, doing: str, network: bool, public: bool = False, **options: Any
+    ) -> bytes:
+        pip = _pip_directory()
+        runner = [str(WHEELS_ONLY)] if network else []
+        return await self._bench.run(
+            [str(self.directory / "bin/python"), "-I", *runner, str(pip / "__pip-runner__.py"), *arguments],
+            doing=doing,
+            network=network,
+            readable=(
+                *(() if pip.is_relative_to("/usr") else (pip.parent,)),
+                *([WHEELS_ONLY] if network else ()),
+                *(self._host.readable if network else _certificates()),
+            ),
+            cache="pip" if network else "",
+            env=_STEADY | (self._host.env | {"PIP_CACHE_DIR": str(self._bench.cache / "pip")} if network else _OFFLINE),
+            proxy=Proxy(self._host, public=public) if network else None,
+            **options,
+        )
+
+    def _write_wanted(self, requirements: Iterable[str]) -> Path:
+        wanted = self._bench.scratch / "requirements.txt"
+        wanted.write_text("".join(f"{line}\n" for line in requirements), encoding="utf-8")
+        return wanted
+
+    def _write_lock(self, files: Iterable[LockedFile]) -> Path:
+        lock = self._bench.scratch / "lock.txt"
+        lines = (f"{file.name}=={file.version} --hash={file.integrity}\n" for file in files)
+        lock.write_text("".join(lines), encoding="utf-8")
+        return lock
+
+
+def check_requirement(package: str, version: str, origin: str) -> str:
+    """The requirement for *package* at *version* (empty: the newest).
+
+    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* for what is no name or version; neither can be
+    mistaken for an option or a path.
+    """
+    if not PACKAGE.fullmatch(package):
+        raise InvalidManifest(f"{origin}: source.package {package[:100]!r} is not the name of a Python package")
+    if version and not VERSION.fullmatch(version):
+        raise InvalidManifest(f"{origin}: {version[:100]!r} is not a version of a Python package")
+    return f"{package}=={version}" if version else package
+
+
+def normalise(name: str) -> str:
+    """The name of a Python package as it is compared (PEP 503), without extras."""
+    return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
+
+
+def parse_report(report: bytes) -> list[LockedFile]:
+    """The files in an installation report of pip.
+
+    Raises :class:`~mcpd.errors.SourceUnavailable` if it is none, :class:`~mcpd.errors.IntegrityMismatch` for a file
+    without a strong hash, and :class:`~mcpd.errors.InvalidManifest` for anything that is not a wheel.
+    """
+    try:
+        items = json.loads(report)["install"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SourceUnavailable("pip's installation report cannot be read; is pip 23.1 or newer installed?") from error
+    return [_locked(item) for item in items]
+
+
+def _locked(item: dict[str, Any]) -> LockedFile:
+    name, version = item["metadata"]["name"], item["metadata"]["version"]
+    info = item["download_info"]
+    check_indexed(name, version)
+    file = unquote(info["url"].partition("#")[0].rpartition("/")[2])
+    if "archive_info" not in info or not file.endswith(".whl"):
+        raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")
+    archive = info["archive_info"]
+    hashes = archive.get("hashes") or dict([archive["hash"].split("=", 1)] if archive.get("hash") else [])
+    strong = next((kind for kind in _STRENGTH if DIGEST.fullmatch(str(hashes.get(kind)))), None)
+    if strong is None:
+        raise IntegrityMismatch(f"the package index has no SHA-2 hash for {file}, so it cannot be checked")
+    return LockedFile(name, version, f"{strong}:{hashes[strong]}", file)
+
+
+def check_indexed(name: str, version: str) -> None:
+    """Raise :class:`~mcpd.errors.InvalidManifest` unless a package index may list *name* in *version*."""
+    if not (PACKAGE.fullmatch(name) and VERSION.fullmatch(version)):
+        raise InvalidManifest(
+            f"the package index has a package of the impossible name {name[:100]!r} {version[:100]!r}"
+        )
+
+
+def _from(file: Path) -> tuple[str, str]:
+    return ("--requirement", str(file))
+
+
+def _offline(wheels: Path) -> tuple[str, str, str]:
+    return ("--no-index", "--find-links", str(wheels))
+
+
+def _only_wheel(directory: Path) -> Path:
+    wheels = [] if directory.is_symlink() else [path for path in directory.glob("*.whl") if not path.is_symlink()]
+    if len(wheels) != 1 or not wheels[0].is_file() or not WHEEL.fullmatch(wheels[0].name):
+        raise BuildFailed("the build produced no wheel")
+    return wheels[0]
+
+
+def _take(wheel: Path, target: Path) -> str:
+    """Copy *wheel*, which a hostile build may have left at any size, to *target*; returns its SHA-256."""
+    if wheel.stat().st_size > MAX_WHEEL:
+        raise BuildFailed(f"the build produced a wheel of more than {MAX_WHEEL // 1024**2} MiB")
+    shutil.copyfile(wheel, target)
+    with target.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _certificates() -> list[Path]:
+    """What distributions' pip does not start without, network or not."""
+    return [path for path in map(Path, CA_BUNDLES) if path.exists()]
+
+
+def _pip_directory() -> Path:
+    """The directory of the package pip in mcpd's own environment."""
+    spec = importlib.util.find_spec("pip")
+    if spec is None or spec.origin is None:
+        raise BuildFailed("pip is not installed in mcpd's own Python environment; install it there")
+    return Path(spec.origin).parent
+
+
+DEFAULT_BUILD: Final = ("setuptools>=40.8.0", "wheel")
+"""What PEP 518 assumes where a project says nothing."""
+MAX_INCLUDES: Final = 32
+"""Files that ``requirements.txt`` may include, directly or not."""
+MAX_REQUIREMENTS: Final = 10_000
+MAX_PYPROJECT: Final = 256 * 1024
+"""Bytes of ``pyproject.toml``. The parser takes up to 1.5 s and 130 MB for these, if somebody wants it to."""
+_NAME: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
+_URL: Final = re.compile(r"@\s*(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonProject:
+    """The Python side of a project directory."""
+
+    is_package: bool
+    """Whether there is something to build and install."""
+    build_requirements: tuple[str, ...]
+    requirements: tuple[str, ...]
+    """``requirements.txt``, and the dependencies of a project that is no package."""
+
+    @property
+    def needs_environment(self) -> bool:
+        """Whether the system's Python alone does not do."""
+        return self.is_package or bool(self.requirements)
+
+    @classmethod
+    def read(cls, root: Path) -> Self:
+        """Look at the project in *root*; :class:`~mcpd.errors.InvalidManifest` for files that cannot be used."""
+        pyproject = _pyproject(root / "pyproject.toml")
+        project, build = pyproject.get("project", {}), pyproject.get("build-system")
+        if not isinstance(project, dict) or not (build is None or isinstance(build, dict)):
+            raise InvalidManifest("pyproject.toml: [project] and [build-system] must be tables")
+        is_package = bool(
+            build or project.get("scripts") or _is_file(root / "setup.py") or _is_file(root / "setup.cfg")
+        )
+        required = _strings((build or {}).get("requires", DEFAULT_BUILD), "build-system.requires")
+        if any(line.startswith("setuptools") for line in required):
+            required.append("wheel")  # older setuptools ask for it in the middle of a build
+        lines = [] if is_package else _strings(project.get("dependencies", ()), "project.dependencies")
+        lines += _RequirementFiles(root).read(root / "requirements.txt")
+        if len(lines) > MAX_REQUIREMENTS:
+            raise InvalidManifest(f"the project has more than {MAX_REQUIREMENTS:,} requirements")
+        for line in (*required, *lines):
+            check_line(line, "the project's requirements")
+        return cls(is_package, tuple(required), tuple(lines))
+
+
+def check_line(line: str, origin: str) -> None:
+    """Raise :class:`~mcpd.errors.InvalidManifest` unless *line* names packages of an index, or a wheel by https."""
+    requirement = line.partition(";")[0]
+    # pip takes more characters than \n for the end of a line, and fills in variables: a mirror's password, for one.
+    if not _NAME.match(line) or len(line.splitlines()) != 1 or line.endswith("\\") or "${" in line:
+        raise InvalidManifest(f"{origin}: {line[:100]!r} is not supported; only names of packages are")
+    url = _URL.search(requirement)
+    if url and not (url[1].startswith("https://") and url[1].partition("#")[0].endswith(".whl")):
+        raise InvalidManifest(
+            f"{origin}: {line[:100]!r} is not supported; name a package of an index, or a wheel by https"
+        )
+    if not url and re.search(r"[/\\]|://|\.(whl|zip|tar|gz|bz2|tgz)\b", requirement.partition(" --hash")[0]):
+        raise InvalidManifest(f"{origin}: {line[:100]!r} is a path, and only names of packages are supported")
+    options = [word for word in requirement.split() if word.startswith("-")]
+    if any(not option.startswith("--hash=") for option in options):
+        raise InvalidManifest(f"{origin}: the option in {line[:100]!r} is not supported")
+
+
+class _RequirementFiles:
+    """``requirements.txt`` and what it includes; files that include each other twice multiply, so all are counted."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self._left = MAX_INCLUDES + 1
+
+    def read(self, path: Path) -> list[str]:
+        """The requirements in *path*, none if it is missing."""
+        content = read_project_file(path)
+        if content is None:
+            return []
+        self._left -= 1
+        if self._left < 0 or not path.resolve().is_relative_to(self._root):
+            raise InvalidManifest(
+                f"{path.name} includes itself, a file outside the project or more than {MAX_INCLUDES} files"
+            )
+        found: list[str] = []
+        for line in _logical_lines(content.decode("utf-8", errors="replace")):
+            include = re.fullmatch(r"(?:-r\s*|--requirement[=\s]\s*)(\S+)", line)
+            if include:
+                included = path.parent / include[1]
+                if not _is_file(included):
+                    raise InvalidManifest(f"{path.name} includes {include[1][:200]!r}, which is not in the project")
+                found += self.read(included)
+            elif line not in {".", "-e .", "--editable ."}:  # the project itself is installed anyway
+                found.append(line)
+        return found
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    for line in text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines():
+        stripped = re.sub(r"(^|\s)#.*$", "", line).strip()
+        if stripped:
+            yield stripped
+
+
+def _pyproject(path: Path) -> dict[str, Any]:
+    content = read_project_file(path, MAX_PYPROJECT)
+    if content is None:
+        return {}
+    try:
+        return parse_toml(content)
+    except ValueError as error:
+        raise InvalidManifest(f"pyproject.toml of the project cannot be read: {error}") from error
+
+
+def _strings(value: object, key: str) -> list[str]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise InvalidManifest(f"pyproject.toml: {key} must be a list of strings")
+    return list(value)
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+_UV_WHEELS: Final = "--no-build"
+_UV_STEADY: Final = {
+    "UV_NO_CONFIG": "1",
+    "UV_NO_PROGRESS": "1",
+    "UV_PYTHON_DOWNLOADS": "never",
+    "UV_KEYRING_PROVIDER": "disabled",
+    "UV_SYSTEM_CERTS": "1",
+    # Files share their blocks with the cache where the file system can, and are copied elsewhere.
+    "UV_LINK_MODE": "clone",
+    # As pip does, which knows no order of indexes.
+    "UV_INDEX_STRATEGY": "unsafe-best-match",
+}
+
+
+def find_uv() -> Path | None:
+    """The program uv: in mcpd's own environment, in that of the bundled servers, or the system's; None without any."""
+    own = [Path(sysconfig.get_path("scripts"))] if importlib.util.find_spec("uv") is not None else []
+    places = [*own, SERVERS_PYTHON.parent, Path("/usr/bin")]
+    return next((path for place in places if (path := place / "uv").is_file()), None)
+
+
+class UvEnvironment(PythonEnvironment):
+    """The virtual environment of one generation, filled by uv."""
+
+    def __init__(self, bench: Workbench, uv: Path) -> None:
+        super().__init__(bench, uv_config(bench.tools.scope, bench.tools.paths.home))
+        self._uv = uv
+
+    async def resolve(self, requirements: Sequence[str], *, doing: str, public: bool = False) -> list[LockedFile]:
+        """See :meth:`PythonEnvironment.resolve`."""
+        wanted = str(self._write_wanted(requirements))
+        options = ("--quiet", "--no-header", "--python", SYSTEM_PYTHON, "--format", "pylock.toml")
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._create())
+                lock = both.create_task(self._run("compile", *options, wanted, doing=doing, public=public))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return parse_pylock(lock.result())
+
+    async def fetch(self, files: Sequence[LockedFile], *, doing: str) -> None:
+        """See :meth:`PythonEnvironment.fetch`."""
+        await self._run(
+            "sync", "--python", str(self.directory / "bin/python"), "--require-hashes", str(self._write_lock(files)),
+            doing=doing, public=True, expected=sum(file.size for file in files),
+        )  # fmt: skip
+
+    async def _run(self, command: str, *arguments: str, doing: str, public: bool, expected: int = 0) -> bytes:
+        env = dict(self._host.env)
+        if command != "compile":
+            env.pop("UV_CONSTRAINT", None)  # what is locked keeps to it, and what has no hash is refused
+        return await self._bench.run(
+            [str(self._uv), "pip", command, _UV_WHEELS, *self._host.options, *arguments],
+            doing=doing,
+            network=True,
+            readable=self._host.readable,
+            cache="uv",
+            env={**env, **_UV_STEADY, "UV_CACHE_DIR": str(self._bench.cache / "uv")},
+            proxy=Proxy(self._host, public=public),
+            expected=expected,
+        )
+
+
+def parse_pylock(data: bytes) -> list[LockedFile]:
+    """The files in a ``pylock.toml`` (PEP 751) for one platform, of each package the wheel that fits best.
+
+    Raises :class:`~mcpd.errors.SourceUnavailable` if it is none, :class:`~mcpd.errors.IntegrityMismatch` for a file
+    without a SHA-256, and :class:`~mcpd.errors.InvalidManifest` for anything that is not a wheel.
+    """
+    try:
+        packages = parse_toml(data).get("packages", [])
+        return [_uv_locked(str(package["name"]), package) for package in packages]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceUnavailable("uv's lock file cannot be read; is uv 0.7 or newer installed?") from error
+
+
+def _uv_locked(name: str, package: dict[str, Any]) -> LockedFile:
+    version = str(package.get("version", ""))
+    check_indexed(name, version)
+    wheels = {_file(wheel): wheel for wheel in package.get("wheels", ())}
+    if not wheels:
+        raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")
+    file = max(wheels, key=_preference)
+    sha256 = wheels[file].get("hashes", {}).get("sha256")
+    if not DIGEST.fullmatch(str(sha256)):
+        raise IntegrityMismatch(f"the package index has no SHA-256 for {file}, so it cannot be checked")
+    size = wheels[file].get("size", 0)
+    return LockedFile(name, version, f"sha256:{sha256}", file, size if isinstance(size, int) else 0)
+
+
+def _file(wheel: dict[str, Any]) -> str:
+    return str(wheel.get("name") or str(wheel.get("url") or wheel["path"]).partition("#")[0].rpartition("/")[2])
+
+
+def _preference(file: str) -> tuple[bool, list[tuple[str, int]]]:
+    """What is larger for the better one of two wheels that both fit: what is compiled, for the newest interfaces."""
+    parts = re.findall(r"(\D*)(\d*)", file)
+    return not file.endswith("-any.whl"), [(word, int(number or 0)) for word, number in parts]
+
+
+class PypiRecipe:
+    """``source.package`` at ``source.version``, in a virtual environment of its own."""
+
+    def __init__(self, bench: Workbench, source: Source) -> None:
+        self._bench = bench
+        self._source = source
+        uv = find_uv()
+        self._python = PythonEnvironment(bench) if uv is None else UvEnvironment(bench, uv)
+        self._files: list[LockedFile] = []
+
+    @staticmethod
+    def check(entry: Entry, source: Source) -> None:
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
+        check_requirement(source.package, source.version, entry.id)
+
+    async def resolve(self) -> Resolution:
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
+        requirement = check_requirement(self._source.package, self._source.version, self._bench.entry.id)
+        self._files = await self._python.resolve([requirement], doing=f"resolving {requirement}")
+        main = self._main()
+        if self._source.sha256 and main.integrity != f"sha256:{self._source.sha256}":
+            raise IntegrityMismatch(
+                f"{main.file} has {main.integrity}, but the entry pins sha256:{self._source.sha256};"
+                " nothing was installed"
+            )
+        others = (file for file in self._files if file is not main)
+        return Resolution((main, *others), size=sum(file.size for file in self._files), version=main.version)
+
+    async def fetch(self) -> None:
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
+        self._bench.stage(15, 55)
+        await self._python.fetch(self._files, doing=f"downloading {self._source.package}")
+
+    async def build(self) -> Outcome:
+        """See :class:`~mcpd.install.sources.base.Recipe`."""
+        await self._python.compile(f"compiling {self._source.package}")
+        main = self._main()
+        return Outcome(
+            version=main.version,
+            resolved={"version": main.version, "file": main.file, "integrity": main.integrity},
+            files=tuple(self._files),
+            package=normalise(self._source.package),
+            scripts=tuple(await in_thread(self._python.scripts, self._source.package)),
+            words=await in_thread(self._python.words, self._source.package),
+        )
+
+    def _main(self) -> LockedFile:
+        wanted = normalise(self._source.package)
+        return next(file for file in self._files if normalise(file.name) == wanted)
