@@ -15,7 +15,7 @@ from mcpd.bus.codec import Variant
 from mcpd.bus.names import ROOT, SERVER, server_path
 from mcpd.catalog.listing import describe, text, texts
 from mcpd.errors import NotFound
-from mcpd.store.documents import origin_of
+from mcpd.store.config import origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

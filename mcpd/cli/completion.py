@@ -215,7 +215,7 @@ async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Off
 def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     """What ``mcpctl script remove`` may remove; no mcpd is asked, as it removes them without one, too."""
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
-    from mcpd.store.scripts import SUFFIXES  # noqa: PLC0415
+    from mcpd.store.inspection import SUFFIXES  # noqa: PLC0415
 
     def is_script(path: Path) -> bool:
         return path.suffix in SUFFIXES and path.name[0] not in "._"

@@ -17,8 +17,7 @@ from mcpd.runtime import permissions
 from mcpd.store import Store, contents
 from mcpd.store.files import is_missing, read_file
 from mcpd.store.generator import FILE, content_faults, line_of
-from mcpd.store.mcps import McpsMap, files_in, layers, too_many
-from mcpd.store.resources import called_server, source_fault, uri_fault
+from mcpd.store.mcps import McpsMap, called_server, files_in, layers, source_fault, too_many, uri_fault
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

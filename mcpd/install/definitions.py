@@ -18,7 +18,7 @@ from mcpd.errors import Unhealthy
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mcpd.store.catalogue import Tools
+    from mcpd.store.tool_catalog import Tools
 
 FIELDS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 """What of a definition counts."""

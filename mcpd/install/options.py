@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mcpd.errors import InvalidArgument
-from mcpd.store import configuration
+from mcpd.store import config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Answers:
 
         Raises :class:`~mcpd.errors.InvalidConfig` for an unknown or sensitive key or a value that does not fit.
         """
-        for key, value in configuration.checked(self._known(), changes).items():
+        for key, value in config.checked(self._known(), changes).items():
             if value is None:
                 self._values.pop(key, None)
             else:
@@ -59,7 +59,7 @@ class Answers:
 
     def set_secret(self, key: str, value: str) -> None:
         """Take the value of a sensitive property; an empty one takes it back. Errors as :meth:`set_config`."""
-        checked = configuration.checked_secret(self._known(), key, value)
+        checked = config.checked_secret(self._known(), key, value)
         if value:
             self._secrets[key] = checked
         else:
@@ -82,8 +82,8 @@ class Answers:
         if self._manifest is None:
             return []
         held = self._held.values if self._held else {}
-        merged = configuration.merge(self._manifest, [held, self._values, self._secrets])
-        return configuration.public(self._manifest, merged, self._held.secrets_set if self._held else ()).missing
+        merged = config.merge(self._manifest, [held, self._values, self._secrets])
+        return config.public(self._manifest, merged, self._held.secrets_set if self._held else ()).missing
 
     def given(self) -> dict[str, JsonValue]:
         """All values that were given, secrets among them."""

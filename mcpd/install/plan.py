@@ -24,7 +24,7 @@ from mcpd.model.steering import is_steering
 from mcpd.paths import Scope
 from mcpd.runtime import permissions
 from mcpd.runtime.bundled import remote_program
-from mcpd.store import configuration
+from mcpd.store import config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,15 +87,14 @@ def filled_in(text: str, manifest: Manifest, given: Mapping[str, JsonValue]) -> 
     shown = {key: value for key, value in given.items() if (prop := manifest.property(key)) and not prop.sensitive}
     if any((prop := manifest.property(key)) and prop.sensitive for key in placeholders(text)):
         return text
-    found = expand(text, configuration.merge(manifest, [manifest.config, shown]))
+    found = expand(text, config.merge(manifest, [manifest.config, shown]))
     return ", ".join(found) or text
 
 
 def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
     """Whether the permission *text* comes to what was consented to: a new default may make more of the same words."""
     then, now = (
-        permissions.parse(manifest.id, [text], configuration.merge(manifest, [before.config]))
-        for manifest in (before, after)
+        permissions.parse(manifest.id, [text], config.merge(manifest, [before.config])) for manifest in (before, after)
     )
     return then == now
 
@@ -109,18 +108,18 @@ def _elsewhere(
     before = installed.manifest if installed else None
     if before is None:
         # A broken manifest may hold values, too, and nobody can tell for which place they were meant.
-        shown, _ = configuration.split(manifest, kept or {})
+        shown, _ = config.split(manifest, kept or {})
         yield Need(
             "remote",
-            ", ".join(_origins(manifest.remote.address, configuration.merge(manifest, [shown]))),
+            ", ".join(_origins(manifest.remote.address, config.merge(manifest, [shown]))),
             description="will get what clients ask and the values that are kept from before; where those went until now"
             " cannot be told",
         )
         return
-    now = _origins(manifest.remote.address, configuration.merge(manifest, [before.config]))
+    now = _origins(manifest.remote.address, config.merge(manifest, [before.config]))
     then: list[str] = []
     if before.stdio is None and before.remote is not None:
-        then = _origins(before.remote.address, configuration.merge(before, [before.config]))
+        then = _origins(before.remote.address, config.merge(before, [before.config]))
     if now != then:
         past = f"until now it is {', '.join(then)}" if then else "until now the server runs on this machine"
         yield Need(

@@ -18,7 +18,7 @@ from mcpd.install.lockfile import read_lock
 from mcpd.install.sources.git import GitRecipe
 from mcpd.install.workbench import Workbench
 from mcpd.model import COMMIT, SourceType, load_json, strip_credentials
-from mcpd.store.documents import origin_of
+from mcpd.store.config import origin_of
 from mcpd.store.files import is_missing, make_directory, read_file, remove_tree, write_atomic
 from mcpd.store.threads import in_thread
 

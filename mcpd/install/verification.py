@@ -20,7 +20,7 @@ from mcpd.install.trees import open_root, readable, walk
 from mcpd.install.updates import recorded_registry
 from mcpd.model import load_json
 from mcpd.store.files import is_missing, read_file, remove_tree
-from mcpd.store.layers import MANIFEST
+from mcpd.store.records import MANIFEST
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
 from mcpd.runtime.permissions import Permissions, parse
 from mcpd.store.files import is_missing
-from mcpd.store.layers import MANIFEST
+from mcpd.store.records import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -25,8 +25,7 @@ from mcpd.model import check_id, load_json, printable
 from mcpd.model.mcps import parse_entry
 from mcpd.store import contents as store
 from mcpd.store.files import MAX_FILE
-from mcpd.store.inspection import inspect, kind_of
-from mcpd.store.scripts import SUFFIXES
+from mcpd.store.inspection import SUFFIXES, inspect, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``index.json`` on disk."""
+"""Finding the installed servers of one layer: by its ``index.json``, by scan, in every shape other tools leave."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import os
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mcpd.errors import InvalidManifest
-from mcpd.model import Index, dump_json, load_json, parse_index
-from mcpd.store.files import Signature, Staged, is_missing, read_file, settled, signature, write_atomic
+from mcpd.model import ID_PATTERN, Index, Manifest, Pointer, check_id, dump_json, load_json, parse_index, printable
+from mcpd.store import config
+from mcpd.store.files import Signature, Staged, is_missing, make_directory, read_file, settled, signature, write_atomic
+from mcpd.store.generations import Mark, marked
+from mcpd.store.records import MANIFEST
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from mcpd.paths import Scope
+    from mcpd.store.records import LayerName, ScriptFile
+    from mcpd.store.view import View
 
 _log = logging.getLogger(__name__)
 
@@ -65,3 +74,293 @@ class IndexFile:
             write_atomic(self.path.with_name(f"{self.path.name}.broken"), read_file(self.path, 1 << 28), 0o600)
         except (InvalidManifest, OSError) as error:
             _log.warning("%s could not be kept: %s", self.path, error)
+
+
+class Kind(Enum):
+    """What is behind an id."""
+
+    MANAGED = auto()
+    """A symlink to a generation."""
+    DIRECTORY = auto()
+    """A plain directory, made by another tool."""
+    LINKED = auto()
+    """A directory elsewhere, by symlink or by the index; never written."""
+    EMBEDDED = auto()
+    """Nothing but an object in an index of the older form."""
+    VENDOR = auto()
+    """A directory of the read-only layer."""
+    SCRIPT = auto()
+    """A script, or an entry of the mcps map: a manifest that is in no file."""
+    NOTHING = auto()
+    """A pointer of the index to nothing, or a key that is no id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One server of one layer."""
+
+    id: str
+    kind: Kind
+    directory: Path
+    generation: Path
+    manifest_path: Path
+    manifest: Manifest | None = None
+    """Without sensitive values."""
+    problem: str = ""
+    exposed: frozenset[str] = frozenset()
+    """Keys of sensitive values that another tool left in the manifest."""
+    document: dict[str, Any] | None = field(default=None, repr=False)
+    """The manifest as it is in an index of the older form, or as it is made for a script."""
+    script: ScriptFile | None = None
+    """Of a script server."""
+
+    def load(self) -> dict[str, Any]:
+        """The manifest as it is in the file, sensitive values and all.
+
+        Raises :class:`~mcpd.errors.InvalidManifest`.
+        """
+        if self.document is not None:
+            return dict(self.document)
+        return config.load(self.manifest_path)
+
+
+class Layer:
+    """The servers below one directory. Reading is cheap when nothing changed: one ``stat`` for each."""
+
+    def __init__(self, name: LayerName, scope: Scope, root: Path, generations: Path | None) -> None:
+        """*generations* is where the links of an installed tree point; None for the vendor layer."""
+        self.name = name
+        self.scope = scope
+        self.root = root
+        self.index = IndexFile(root / "index.json") if generations is not None else None
+        self._generations = generations
+        self._cache: dict[str, tuple[Signature, str, Found]] = {}
+        self._embedded_cache: dict[str, Found] = {}
+        self._held_cache: dict[str, tuple[Signature, int, str]] = {}
+        self._warned: dict[str, str] = {}
+
+    def scan(self) -> dict[str, Found]:
+        """All servers, by id."""
+        index = self._index()
+        names = self._names()
+        found: dict[str, Found] = {}
+        for name in names:
+            server = self._find(name, index.servers.get(name), listed=True)
+            if server is not None:
+                found[server.id] = server
+        for name, pointer in index.servers.items():
+            if name not in names:
+                found[name] = self._find(name, pointer, listed=False) or self._nothing(name, pointer)
+        for problem in index.problems:
+            found.setdefault(problem.server_id, self._broken(problem.server_id, problem.message))
+        for name in self._cache.keys() - found.keys():
+            self._cache.pop(name, None)
+        return found
+
+    def find(self, server_id: str) -> Found | None:
+        """The server *server_id*, which may be the printable form of a key that is no id."""
+        index = self._index()
+        if not ID_PATTERN.fullmatch(server_id):
+            return self.scan().get(server_id)
+        pointer = index.servers.get(server_id)
+        found = self._find(server_id, pointer, listed=os.path.lexists(self.root / server_id))
+        if found is None and pointer is not None:
+            return self._nothing(server_id, pointer)
+        if found is None:
+            problem = next((p for p in index.problems if p.server_id == server_id), None)
+            return self._broken(server_id, problem.message) if problem else None
+        return found
+
+    def held(self, found: Found) -> tuple[int, str]:
+        """Number and version of the update of *found* that waits for approval; 0 and empty if none does.
+
+        The version is empty where the update has none, too.
+        """
+        if self._generations is None or not ID_PATTERN.fullmatch(found.id):
+            return 0, ""
+        home = self._generations / found.id
+        try:
+            status = os.stat(f"{home}/{Mark.HELD}/{MANIFEST}")  # noqa: PTH116 - for every server of a listing
+        except OSError:
+            self._held_cache.pop(found.id, None)
+            return 0, ""
+        cached = self._held_cache.get(found.id)
+        if cached is None or cached[0] != signature(status):
+            cached = signature(status), *_waiting(home)
+            if settled(status):
+                self._held_cache[found.id] = cached
+        active = int(found.generation.name) if found.kind is Kind.MANAGED else 0
+        return cached[1:] if cached[1] > active else (0, "")
+
+    def present(self) -> set[str]:
+        """Ids of what is in the tree itself, read or not."""
+        return {n for n in self._names() if ID_PATTERN.fullmatch(n) and os.path.exists(f"{self.root}/{n}/{MANIFEST}")}  # noqa: PTH110
+
+    def _index(self) -> Index:
+        return self.index.read() if self.index is not None else Index()
+
+    def _names(self) -> set[str]:
+        """Names that may be servers. Every tool hides what it has not finished behind a leading dot."""
+        try:
+            with os.scandir(self.root) as entries:
+                return {
+                    entry.name
+                    for entry in entries
+                    if not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
+                }
+        except OSError as error:
+            if not is_missing(error):
+                _log.warning("%s: %s", self.root, error.strerror)
+            return set()
+
+    def _find(self, name: str, pointer: Pointer | None, *, listed: bool) -> Found | None:
+        """What is behind *name*; None if nothing is."""
+        places = [f"{self.root}/{name}/{MANIFEST}"] if listed else []
+        if pointer is not None and pointer.location:
+            places.append(pointer.location)
+        for path in places:
+            try:
+                return self._cached(name, path, os.stat(path))  # noqa: PTH116 - for every server of a listing
+            except OSError as error:
+                if not is_missing(error):
+                    return self._broken(name, f"{path}: {error.strerror}")
+        if pointer is not None and pointer.embedded is not None:
+            return self._embedded(name, pointer.embedded)
+        if listed and os.path.islink(f"{self.root}/{name}"):  # noqa: PTH114
+            return self._broken(name, f"{self.root / name}: a link to something that has no {MANIFEST}; remove it")
+        return None
+
+    def _cached(self, name: str, path: str, status: os.stat_result) -> Found:
+        now = signature(status)
+        cached = self._cache.get(name)
+        if cached is not None and cached[0] == now and cached[1] == path:
+            return cached[2]
+        found = self._read(name, Path(path))
+        if settled(status):
+            self._cache[name] = (now, path, found)
+        else:
+            self._cache.pop(name, None)
+        return found
+
+    def _read(self, name: str, path: Path) -> Found:
+        directory = path.parent
+        kind, generation = self._behind(name, directory)
+        shell = Found(printable(name), kind, directory, generation, path)
+        try:
+            check_id(name)
+            data = shell.load()
+        except InvalidManifest as error:
+            return self._broken(name, error.message, shell)
+        return self._parsed(shell, data)
+
+    def _parsed(self, shell: Found, data: dict[str, Any]) -> Found:
+        try:
+            manifest = Manifest.parse({**data, "id": data.get("id") or shell.id}, str(shell.manifest_path))
+        except InvalidManifest as error:
+            return self._broken(shell.id, error.message, shell)
+        if manifest.id != shell.id:
+            problem = f"{shell.manifest_path}: belongs to {manifest.id!r}, not to {shell.id!r}"
+            return self._broken(shell.id, problem, shell)
+        sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
+        exposed = frozenset(key for key in sensitive if manifest.config.pop(key, None) not in (None, ""))
+        directory = shell.directory
+        if shell.kind in (Kind.DIRECTORY, Kind.LINKED, Kind.EMBEDDED) and Path(manifest.install_dir).is_absolute():
+            # Other tools may keep the manifest and the files apart (S-32).
+            named = Path(manifest.install_dir)
+            directory = named if named.is_dir() else directory
+        return Found(
+            shell.id,
+            shell.kind,
+            directory,
+            shell.generation if directory == shell.directory else directory.resolve(),
+            shell.manifest_path,
+            manifest,
+            exposed=exposed,
+            document=shell.document,
+        )
+
+    def _behind(self, name: str, directory: Path) -> tuple[Kind, Path]:
+        """What *directory* is, and the real one behind it."""
+        if self._generations is None:
+            return Kind.VENDOR, directory.resolve()
+        if directory != self.root / name:
+            return Kind.LINKED, directory.resolve()
+        try:
+            target = directory.readlink()
+        except OSError:
+            return Kind.DIRECTORY, directory.resolve()
+        if target.name.isdecimal() and target.parent == Path("..", self._generations.name, name):
+            return Kind.MANAGED, self._generations / name / target.name
+        return Kind.LINKED, directory.resolve()
+
+    def _embedded(self, name: str, data: dict[str, Any]) -> Found:
+        cached = self._embedded_cache.get(name)
+        if cached is not None and cached.document is data:
+            return cached
+        directory = self.root / name
+        shell = Found(name, Kind.EMBEDDED, directory, directory, directory / MANIFEST, document=data)
+        self._embedded_cache[name] = found = self._parsed(shell, data)
+        return found
+
+    def _nothing(self, name: str, pointer: Pointer) -> Found:
+        problem = f"the index points at {pointer.location or name}, where nothing is; reinstall or remove the server"
+        return self._broken(name, problem)
+
+    def _broken(self, name: str, problem: str, shell: Found | None = None) -> Found:
+        if self._warned.get(name) != problem:
+            self._warned[name] = problem
+            _log.warning("%s: %s", printable(name), problem)
+        if shell is not None:
+            return replace(shell, problem=problem)
+        shown = printable(name)
+        directory = self.root / shown if ID_PATTERN.fullmatch(shown) else self.root
+        kind = Kind.LINKED if directory != self.root and directory.is_symlink() else Kind.NOTHING
+        return Found(shown, kind, directory, directory, directory / MANIFEST, problem=problem)
+
+
+def _waiting(home: Path) -> tuple[int, str]:
+    """What of the generations in *home* waits for approval."""
+    number = marked(home, Mark.HELD)
+    if number is None:
+        return 0, ""
+    try:
+        version = config.load(home / str(number) / MANIFEST).get("version")
+    except InvalidManifest as error:
+        _log.warning("%s", error.message)
+        return 0, ""
+    return number, version if isinstance(version, str) else ""
+
+
+def migrate_index(view: View) -> None:
+    """Give every server of a list-shaped index its ``manifest.json``, then write pointers. The caller holds the lock.
+
+    Stopped half-way, the old index still counts, and the manifests say what it says.
+    """
+    if view.own.index is None:
+        return
+    index = view.own.index.read()
+    if not index.legacy:
+        return
+    servers: dict[str, Pointer] = {}
+    for server_id, found in view.own.scan().items():
+        pointer = index.servers.get(server_id)
+        if pointer is not None and pointer.embedded is not None and found.kind is Kind.EMBEDDED:
+            _write_manifest(view, found, pointer.embedded)
+        servers[server_id] = Pointer(str(view.layout.installed / server_id / MANIFEST))
+    for key in index.broken:
+        servers.pop(key, None)
+    new: Index = replace(index, servers=servers, legacy=False, problems=[])
+    with view.own.index.stage(new) as staged:
+        staged.commit()
+    _log.info("%s: rewritten with pointers to %d manifests", view.own.index.path, len(servers))
+
+
+def _write_manifest(view: View, found: Found, embedded: dict[str, Any]) -> None:
+    document = dict(embedded)
+    if found.manifest is not None:
+        shown, hidden = config.split(found.manifest, config.config_of(document))
+        if hidden:
+            view.secrets.write(found.id, {**view.secrets.read(found.id), **hidden})
+            document["config"] = shown
+    make_directory(found.manifest_path.parent)
+    write_atomic(found.manifest_path, config.dump(document))

@@ -15,7 +15,9 @@ from mcpd.store import bounded, source
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Kind: TypeAlias = Literal["python", "shell", ""]
+ScriptKind: TypeAlias = Literal["python", "shell", ""]
+SUFFIXES: Final[dict[str, ScriptKind]] = {".py": "python", ".sh": "shell"}
+"""By precedence: of two files with one stem the first is the server."""
 
 MAX_SCRIPT: Final = 256 * 1024
 """Bytes of a script."""
@@ -39,7 +41,7 @@ class Inspection:
     """Why it cannot be run, with the line: ``3: invalid syntax``; empty if it can, as far as anybody can tell."""
 
 
-def kind_of(data: bytes) -> Kind:
+def kind_of(data: bytes) -> ScriptKind:
     """What the script *data*, which has no name to tell it, is: by its ``#!`` line, Python without one."""
     return "shell" if _is_shell(interpreter(data)) else "python"
 
@@ -55,7 +57,7 @@ def interpreter(data: bytes) -> list[str]:
     return words
 
 
-def inspect(data: bytes, kind: Kind) -> Inspection:
+def inspect(data: bytes, kind: ScriptKind) -> Inspection:
     """What is to be said of the script *data*.
 
     Blocks: for milliseconds, or as long as :mod:`mcpd.store.bounded` lets a program read it. Raises

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, NoSpace, NotFound, ReadOnly, from_oserror
 from mcpd.model import ID_PATTERN, JsonValue, Manifest, check_id
-from mcpd.store import configuration, documents
-from mcpd.store.contained import contained
+from mcpd.store import config
 from mcpd.store.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
-from mcpd.store.layers import MANIFEST, Found, Kind
-from mcpd.store.migrate import migrate_index
+from mcpd.store.generations import contained
+from mcpd.store.index import Found, Kind, migrate_index
+from mcpd.store.records import MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mcpd.store.catalogue import ToolFiles, Tools
+    from mcpd.store.generations import Tree
     from mcpd.store.records import Generation
-    from mcpd.store.tree import Tree
+    from mcpd.store.tool_catalog import ToolFiles, Tools
     from mcpd.store.view import Place, View
 
 _log = logging.getLogger(__name__)
@@ -63,13 +63,13 @@ class Lifecycle:
             raise InvalidArgument(f"{server_id}: generation {number} is in use, so it cannot wait for approval")
         if not os.path.lexists(self._tree.installed / server_id):
             raise NotFound(f"{server_id} is not installed here, so no update of it can wait for approval")
-        shown, exposed = configuration.split(manifest, manifest.config)
+        shown, exposed = config.split(manifest, manifest.config)
         kept = self._view.secrets.read(server_id)
         if new := exposed.keys() - kept.keys():
             self._view.secrets.write(server_id, {**kept, **{key: exposed[key] for key in new}})
         document = {**self._still_pinned(server_id, manifest.to_json()), **self._place(server_id), "config": shown}
         directory = self._tree.directory(server_id, number)
-        write_atomic(directory / MANIFEST, documents.dump(document))
+        write_atomic(directory / MANIFEST, config.dump(document))
         if tools is not None:
             self._tools.write_generation(directory, manifest.version, tools)
         self._tree.publish(server_id, number)
@@ -84,7 +84,7 @@ class Lifecycle:
         if number != held:
             raise another_waits(server_id, held, number)
         document, manifest = self.read(server_id, held)
-        unset = documents.config_of(document)
+        unset = config.config_of(document)
         try:
             self._tree.try_held(server_id, held)
             self._switch(server_id, held, document, manifest, unset=unset)
@@ -96,7 +96,7 @@ class Lifecycle:
     def read(self, server_id: str, number: int) -> tuple[dict[str, Any], Manifest]:
         """The manifest of generation *number*, as it is in the file and as it is understood."""
         path = self._tree.directory(server_id, number) / MANIFEST
-        document = documents.load(path)
+        document = config.load(path)
         document.setdefault("id", server_id)
         return document, Manifest.parse(document, str(path))
 
@@ -105,7 +105,7 @@ class Lifecycle:
         number = self._tree.previous(check_id(server_id), number)
         document, manifest = self.read(server_id, number)
         if keep_pin and (pinned := self._pinned(server_id)) is not None:
-            document = documents.with_pin(document, pinned=pinned)
+            document = config.with_pin(document, pinned=pinned)
         self._switch(server_id, number, document, manifest)
         self._tree.end_trial(server_id)
 
@@ -115,18 +115,18 @@ class Lifecycle:
         if held is None:
             return
         path = self._tree.directory(server_id, held) / MANIFEST
-        write_atomic(path, documents.dump(documents.with_pin(documents.load(path), pinned=pinned)))
+        write_atomic(path, config.dump(config.with_pin(config.load(path), pinned=pinned)))
 
     def _still_pinned(self, server_id: str, document: dict[str, Any]) -> dict[str, Any]:
         """*document* of another version of a server: pinned also if the server is."""
-        return documents.with_pin(document, pinned=True) if self._pinned(server_id) else document
+        return config.with_pin(document, pinned=True) if self._pinned(server_id) else document
 
     def _pinned(self, server_id: str) -> bool | None:
         """Whether the server is pinned, which is said of it and not of a version; None if nobody can tell."""
         found = self._view.own.find(server_id)
         if found is None or found.manifest is None:
             return None
-        return documents.origin_of(found.manifest).get("pinned") is True
+        return config.origin_of(found.manifest).get("pinned") is True
 
     def _place(self, server_id: str) -> dict[str, str]:
         """What a manifest says of where it is."""
@@ -148,13 +148,13 @@ class Lifecycle:
         """
         view = self._view
         migrate_index(view)
-        carried = self._carried(server_id, documents.config_of(document))
-        shown, exposed = configuration.split(manifest, {**unset, **carried, **given})
+        carried = self._carried(server_id, config.config_of(document))
+        shown, exposed = config.split(manifest, {**unset, **carried, **given})
         document = {**document, **self._place(server_id), "config": shown}
         kept = view.secrets.read(server_id)
         secrets = {**kept, **exposed}
         directory = self._tree.directory(server_id, number)
-        write_atomic(directory / MANIFEST, documents.dump(document))
+        write_atomic(directory / MANIFEST, config.dump(document))
         sync_tree(directory)
         with ExitStack() as stack:
             link = stack.enter_context(self._tree.link(server_id, number))
@@ -178,7 +178,7 @@ class Lifecycle:
         if found is None or not self._view.is_own(self._view.own, found):
             return overlay
         try:
-            return {**documents.config_of(found.load()), **overlay}
+            return {**config.config_of(found.load()), **overlay}
         except InvalidManifest as error:
             _log.warning("%s; its configuration cannot be carried over", error.message)
             return {**otherwise, **overlay}
@@ -208,8 +208,8 @@ class Lifecycle:
         view = self._view
         if found.manifest is None or not view.is_own(layer, found):
             return
-        values = {**documents.config_of(found.load()), **view.overlay.read(found.id)}
-        shown, exposed = configuration.split(found.manifest, values)
+        values = {**config.config_of(found.load()), **view.overlay.read(found.id)}
+        shown, exposed = config.split(found.manifest, values)
         if exposed:
             view.secrets.write(found.id, {**view.secrets.read(found.id), **exposed})
         if shown:
@@ -240,7 +240,7 @@ class Lifecycle:
                 staged.commit()
 
     def recover(self) -> None:
-        """Finish or undo what killed processes left; see :mod:`mcpd.store.tree`."""
+        """Finish or undo what killed processes left; see :mod:`mcpd.store.generations`."""
         for aside, server_id, keep_config in list(self._tree.removals()):
             _log.info("%s: finishing its removal", server_id)
             with contained(aside):

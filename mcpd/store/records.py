@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from mcpd.store.mcps import NO_ENTRY, ServerEntry
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mcpd.paths import Scope
     from mcpd.store.files import Signature
 
+MANIFEST: Final = "manifest.json"
 LayerName: TypeAlias = Literal["user", "system", "vendor"]
 
 

@@ -3,27 +3,135 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mcpd.errors import ConfigMissing, NotFound, NotSupported
+from mcpd.errors import ConfigMissing, InvalidArgument, InvalidManifest, NotFound, NotSupported, ReadOnly
 from mcpd.model import ConfigProperty, check_id
-from mcpd.store import configuration, configure, documents
-from mcpd.store.catalogue import ToolFiles, Tools
-from mcpd.store.contained import contained
+from mcpd.store import config
+from mcpd.store.files import Staged
+from mcpd.store.generations import Tree, contained
+from mcpd.store.index import migrate_index
 from mcpd.store.lifecycle import Lifecycle, another_waits
 from mcpd.store.lock import WriteLock
 from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest
-from mcpd.store.tree import Tree
+from mcpd.store.tool_catalog import ToolFiles, Tools
 from mcpd.store.view import View, usable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from mcpd.model import JsonValue, Manifest
     from mcpd.paths import Paths, Scope
-    from mcpd.store.layers import Found
+    from mcpd.store.index import Found
     from mcpd.store.view import Place
+
+
+def set_values(view: View, server_id: str, changes: Mapping[str, JsonValue | None]) -> None:
+    """Set values that are not sensitive; None unsets. The caller holds the lock."""
+    layer, found = view.find(server_id)
+    changes = config.checked(usable(found), changes)
+    kept = view.secrets.read(found.id)
+    # A key that was sensitive in an earlier version of the server may still be here.
+    secrets = {key: value for key, value in kept.items() if key not in changes}
+    if view.is_own(layer, found):
+        _write_own(view, found.id, changes, secrets, kept)
+        return
+    view.overlay.write(found.id, _changed(view.overlay.read(found.id), changes))
+    if secrets != kept:
+        view.secrets.write(found.id, secrets)
+
+
+def set_secret(view: View, server_id: str, key: str, value: str | None) -> None:
+    """Set a sensitive value; None unsets. The caller holds the lock."""
+    layer, found = view.find(server_id)
+    change = {key: config.checked_secret(usable(found), key, value)}
+    kept = view.secrets.read(found.id)
+    secrets = _changed(kept, change)
+    if view.is_own(layer, found):
+        _write_own(view, found.id, {key: None}, secrets, kept, chosen=key)
+    else:
+        view.secrets.write(found.id, secrets)
+
+
+def set_pinned(view: View, server_id: str, *, pinned: bool) -> None:
+    """Say in the manifest whether updates pass the server over. The caller holds the lock.
+
+    Raises :class:`~mcpd.errors.ReadOnly` for a server of another layer, and for one that is elsewhere.
+    """
+    layer, found = view.find(server_id)
+    if not view.is_own(layer, found):
+        raise ReadOnly(f"{server_id} is not updated by this instance, so it cannot be pinned here")
+    manifest = usable(found)
+    origin = config.origin_of(manifest)
+    if not origin and (manifest.model_extra or {}).get("origin"):
+        raise InvalidManifest(f"{found.manifest_path}: origin is not an object; reinstall {server_id} to pin it")
+    kept = view.secrets.read(found.id)
+    _write_own(view, found.id, {}, kept, kept, fields={"origin": {**origin, "pinned": pinned}})
+
+
+def forget(view: View, server_id: str) -> None:
+    """Drop all values and secrets of a script server, even if it is broken or gone. The caller holds the lock.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` for any other server.
+    """
+    try:
+        _, found = view.find(check_id(server_id))
+    except NotFound:
+        pass
+    else:
+        if found.script is None:
+            raise InvalidArgument(
+                f"{server_id} is installed: what is kept for it is removed with it, and its values are unset by their"
+                " keys"
+            )
+    view.secrets.remove(server_id)
+    view.overlay.remove(server_id)
+
+
+def _write_own(
+    view: View,
+    server_id: str,
+    changes: Mapping[str, JsonValue | None],
+    secrets: dict[str, JsonValue],
+    kept: dict[str, JsonValue],
+    *,
+    chosen: str = "",
+    fields: Mapping[str, JsonValue] | None = None,
+) -> None:
+    """Write the manifest with *changes*, and *secrets*, to which sensitive values in the manifest move.
+
+    *chosen* is the key whose value in *secrets* counts, whatever the manifest holds; *fields* replace whole fields of
+    the manifest.
+    """
+    migrate_index(view)
+    _, found = view.find(server_id)
+    document = found.load()
+    values = _changed({**config.config_of(document), **view.overlay.read(server_id)}, changes)
+    shown, exposed = config.split(usable(found), values)
+    exposed.pop(chosen, None)
+    _commit(view, found, {**document, **(fields or {}), "config": shown}, {**secrets, **exposed}, kept)
+
+
+def _commit(
+    view: View, found: Found, document: dict[str, Any], secrets: dict[str, JsonValue], kept: dict[str, JsonValue]
+) -> None:
+    with ExitStack() as stack:
+        manifest = stack.enter_context(Staged(found.manifest_path, config.dump(document)))
+        if secrets and secrets != kept:
+            stack.enter_context(view.secrets.stage(found.id, secrets)).commit()
+        manifest.commit()
+    if kept and not secrets:
+        view.secrets.remove(found.id)
+    view.overlay.remove(found.id)
+
+
+def _changed(values: Mapping[str, JsonValue], changes: Mapping[str, JsonValue | None]) -> dict[str, JsonValue]:
+    merged = {**values, **changes}
+    return {key: value for key, value in merged.items() if key not in changes or value is not None}
+
 
 _Servers: TypeAlias = list[InstalledServer]
 _Numbers: TypeAlias = list[int]
@@ -98,13 +206,13 @@ class Store:
         layer, found = self._view.find(server_id)
         manifest = usable(found)
         document = found.load()
-        merged = configuration.merge(manifest, self._set(layer, found, document))
-        missing = configuration.public(manifest, merged).missing
+        merged = config.merge(manifest, self._set(layer, found, document))
+        missing = config.public(manifest, merged).missing
         if missing:
             raise ConfigMissing(_missing(found.id, missing))
-        values = configuration.for_manifest(manifest, merged)
+        values = config.for_manifest(manifest, merged)
         document = {**document, "id": found.id, "installDir": str(found.directory), "config": values}
-        return LaunchManifest(manifest, documents.dump(document), merged)
+        return LaunchManifest(manifest, config.dump(document), merged)
 
     def values(self, server_id: str) -> dict[str, JsonValue]:
         """The values that were set, secrets among them and defaults not; required ones may be missing.
@@ -128,7 +236,7 @@ class Store:
 
     def _set(self, layer: Place, found: Found, document: dict[str, Any]) -> _Values:
         """Everything that was set for *found*, whose manifest is *document*, by rising precedence."""
-        exposed = {key: value for key, value in documents.config_of(document).items() if key in found.exposed}
+        exposed = {key: value for key, value in config.config_of(document).items() if key in found.exposed}
         layers = [*self._view.values(layer, found), self._view.secrets.read(found.id)]
         # What another tool wrote into a manifest of ours is newer than what we keep apart from it.
         layers.insert(len(layers) if self._view.is_own(layer, found) else 0, exposed)
@@ -141,12 +249,12 @@ class Store:
         that names the key, and what writing raises; then nothing is changed.
         """
         with self.lock():
-            configure.set_values(self._view, server_id, changes)
+            set_values(self._view, server_id, changes)
 
     def set_secret(self, server_id: str, key: str, value: str | None) -> None:
         """Set the sensitive property *key*, or unset it. Raises as :meth:`set_config` does."""
         with self.lock():
-            configure.set_secret(self._view, server_id, key, value)
+            set_secret(self._view, server_id, key, value)
 
     def set_pinned(self, server_id: str, pinned: bool) -> None:
         """Have updates pass the server over, or no longer; an update that waits for approval is no exception.
@@ -155,7 +263,7 @@ class Store:
         write, :class:`~mcpd.errors.InvalidManifest` for a broken one, and what writing raises.
         """
         with self.lock():
-            configure.set_pinned(self._view, server_id, pinned=pinned)
+            set_pinned(self._view, server_id, pinned=pinned)
             self._lifecycle.pin_held(server_id, pinned=pinned)
 
     def forget(self, server_id: str) -> None:
@@ -165,7 +273,7 @@ class Store:
         raises.
         """
         with self.lock():
-            configure.forget(self._view, server_id)
+            forget(self._view, server_id)
 
     def new_generation(self, server_id: str) -> Generation:
         """An empty directory in its final place, to be filled and then activated or discarded."""

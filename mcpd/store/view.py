@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from mcpd.errors import InvalidConfig, InvalidManifest, NotFound
 from mcpd.model import JsonValue, Manifest, Pointer, printable
 from mcpd.paths import Layout, Paths, Scope
-from mcpd.store import configuration
+from mcpd.store import config
+from mcpd.store.config import ValueFiles
 from mcpd.store.files import Signature, Staged, make_directory
-from mcpd.store.layers import MANIFEST, Found, Kind, Layer
+from mcpd.store.index import Found, Kind, Layer
 from mcpd.store.mcps import McpsMap
-from mcpd.store.records import Configuration, InstalledServer
-from mcpd.store.values import ValueFiles
-from mcpd.store.virtual import ScriptLayer, ScriptServers
+from mcpd.store.records import MANIFEST, Configuration, InstalledServer
+from mcpd.store.script_servers import ScriptLayer, ScriptServers
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -127,8 +127,8 @@ class View:
     def configuration(self, layer: Place, found: Found) -> Configuration:
         """The configuration of *found* as everybody may see it. Raises what reading it raises."""
         manifest = usable(found)
-        merged = configuration.merge(manifest, self.values(layer, found))
-        return configuration.public(manifest, merged, [*self.secrets.read(found.id), *found.exposed])
+        merged = config.merge(manifest, self.values(layer, found))
+        return config.public(manifest, merged, [*self.secrets.read(found.id), *found.exposed])
 
     def stage_index(self, *, add: Collection[str] = (), remove: Collection[str] = ()) -> Staged | None:
         """Prepare an index that also names *add* and what else is installed, and no longer *remove*.

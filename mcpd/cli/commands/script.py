@@ -33,8 +33,8 @@ from mcpd.model import check_id
 from mcpd.paths import Scope, from_environment
 from mcpd.store import Store, write_atomic
 from mcpd.store.files import make_directory, read_file, sync_directory
-from mcpd.store.inspection import MAX_SCRIPT, Kind, inspect, interpreter, kind_of
-from mcpd.store.scripts import SUFFIXES, Inspections, ScriptDirectory
+from mcpd.store.inspection import MAX_SCRIPT, SUFFIXES, ScriptKind, inspect, interpreter, kind_of
+from mcpd.store.script_servers import Inspections, ScriptDirectory
 
 if TYPE_CHECKING:
     import argparse
@@ -121,7 +121,7 @@ def _name(text: str) -> str:
         raise InvalidArgument(f"{error.message}; --name gives a script another one") from error
 
 
-def _kind(source: Path, data: bytes) -> Kind:
+def _kind(source: Path, data: bytes) -> ScriptKind:
     """What *source* is by its name, or by its ``#!`` line if the name does not say it."""
     if source.suffix in SUFFIXES:
         return SUFFIXES[source.suffix]
@@ -134,7 +134,7 @@ def _kind(source: Path, data: bytes) -> Kind:
     return kind
 
 
-def _check(source: Path, data: bytes, kind: Kind) -> None:
+def _check(source: Path, data: bytes, kind: ScriptKind) -> None:
     """Raise :class:`~mcpd.errors.InvalidManifest` with the line, if the script cannot be read."""
     if problem := inspect(data, kind).problem:
         raise InvalidManifest(f"{source}:{problem}")
@@ -158,7 +158,7 @@ def _require_writable(directory: Path, scope: Scope) -> None:
 class _Place:
     """Where a script of one name is put."""
 
-    def __init__(self, directory: Path, name: str, kind: Kind, scope: Scope) -> None:
+    def __init__(self, directory: Path, name: str, kind: ScriptKind, scope: Scope) -> None:
         suffix = next(suffix for suffix, known in SUFFIXES.items() if known == kind)
         self.name, self.kind = name, kind
         self.path = directory / f"{name}{suffix}"

@@ -17,8 +17,7 @@ from mcpd.model.mcps import McpsEntry, parse_entry
 from mcpd.servers.scripts.calls import Limits
 from mcpd.servers.scripts.discover import python
 from mcpd.store.files import is_missing, read_file
-from mcpd.store.inspection import MAX_SCRIPT, Kind, inspect, kind_of
-from mcpd.store.scripts import SUFFIXES
+from mcpd.store.inspection import MAX_SCRIPT, SUFFIXES, ScriptKind, inspect, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +60,7 @@ class Definition:
     config: Mapping[str, Any]
     path: str
     """Of the script; empty if there is none."""
-    kind: Kind
+    kind: ScriptKind
     """Empty if there is no script."""
     source: str
     entry: McpsEntry
@@ -106,7 +105,7 @@ def read(path: Path) -> Definition:
     digest = hashlib.sha256(data).hexdigest() if script.path else ""
     if script.path and entry.definition_cid and not script.editable and script.sha256 != digest:
         raise InvalidManifest(f"{script.path}: the content is not what its id {entry.definition_cid[:100]} says")
-    kind: Kind = (script.kind or kind_of(data)) if script.path else ""
+    kind: ScriptKind = (script.kind or kind_of(data)) if script.path else ""
     return Definition(
         id=server_id,
         title=manifest.name,
@@ -167,6 +166,6 @@ def _bytes(path: Path, limit: int) -> bytes:
         raise from_oserror(error, f"reading {path}") from error
 
 
-def _text(data: bytes, kind: Kind, origin: str) -> str:
+def _text(data: bytes, kind: ScriptKind, origin: str) -> str:
     """What is no text in a shell script does not matter to the shell."""
     return python.decode(data, origin) if kind == "python" else data.decode(errors="replace")

@@ -21,7 +21,7 @@ from mcpd.servers.scripts.schemas import from_texts
 from mcpd.servers.scripts.transforms import MOST_OFFERED, left_out
 from mcpd.store import contents
 from mcpd.store.files import read_file, write_atomic
-from mcpd.store.resources import last_result, source_fault, uri_fault, variable
+from mcpd.store.mcps import last_result, source_fault, uri_fault, variable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator

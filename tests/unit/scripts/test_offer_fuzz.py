@@ -19,7 +19,7 @@ from mcpd.servers.scripts.offer import Tools
 from mcpd.servers.scripts.prompts import Prompts
 from mcpd.servers.scripts.resources import Resources
 from mcpd.servers.scripts.running import Server
-from mcpd.store.resources import is_uri
+from mcpd.store.mcps import is_uri
 
 if TYPE_CHECKING:
     from mcpd.servers.scripts.definition import Definition

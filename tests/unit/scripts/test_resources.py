@@ -17,7 +17,7 @@ from mcpd.servers.scripts.calls import Outcome, PythonJob
 from mcpd.servers.scripts.facility import LAST, PROBLEMS
 from mcpd.servers.scripts.resources import MAX_RESOURCE, MOST_REDIRECTS, of_bytes
 from mcpd.store.contents import content_id_256t
-from mcpd.store.resources import is_uri
+from mcpd.store.mcps import is_uri
 
 if TYPE_CHECKING:
     from pathlib import Path

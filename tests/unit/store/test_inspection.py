@@ -16,7 +16,7 @@ from store_scripts import listed, put, write
 
 from mcpd.errors import InvalidManifest, LimitExceeded, McpdError
 from mcpd.paths import Scope
-from mcpd.store import Store, bounded, contents, scripts, source
+from mcpd.store import Store, bounded, contents, script_servers, source
 from mcpd.store.files import read_file
 from mcpd.store.inspection import MAX_SCRIPT, Inspection, inspect
 
@@ -93,7 +93,7 @@ def test_a_script_that_takes_too_long_is_broken_and_is_not_read_again(
     def never(*_: object) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(scripts, "inspect", never)
+    monkeypatch.setattr(script_servers, "inspect", never)
     assert listed(Store(paths, Scope.USER))["hard"].problem == found["hard"].problem
 
 
@@ -196,7 +196,7 @@ def test_a_look_that_is_cut_short_is_not_begun_again(
 ) -> None:
     for name in "abc":
         put(paths.user.scripts, f"{name}.py", f'"""Is {name}."""\n')
-    monkeypatch.setattr(scripts, bound, -1.0)
+    monkeypatch.setattr(script_servers, bound, -1.0)
     read: list[bytes] = []
 
     def killed(data: bytes, kind: Any) -> Inspection:
@@ -205,7 +205,7 @@ def test_a_look_that_is_cut_short_is_not_begun_again(
             raise _Killed
         return inspect(data, kind)
 
-    monkeypatch.setattr(scripts, "inspect", killed)
+    monkeypatch.setattr(script_servers, "inspect", killed)
     with pytest.raises(_Killed):
         user.list()
     assert len(read) == 3
@@ -228,7 +228,7 @@ def test_a_stream_that_looks_like_a_file_is_none(
             read_file(stream)
         put(paths.user.scripts, "a.py")
         (paths.user.scripts / "s.py").symlink_to(stream)
-        monkeypatch.setattr("mcpd.store.scripts._may_be_script", lambda _: True)
+        monkeypatch.setattr("mcpd.store.script_servers._may_be_script", lambda _: True)
         found = listed(user)
     finally:
         os.close(writer)
@@ -250,7 +250,7 @@ def test_no_script_takes_the_others_away(
         return inspect(data, kind)
 
     with monkeypatch.context() as patch:
-        patch.setattr(scripts, "inspect", faulty)
+        patch.setattr(script_servers, "inspect", faulty)
         for _ in range(3):
             found = listed(user)
         assert user.edits() == user.edits()
@@ -283,7 +283,7 @@ def test_who_does_not_wait_is_told_of_no_scripts_before_they_were_looked_at(
         go_on.wait(2)
         return inspect(data, kind)
 
-    monkeypatch.setattr(scripts, "inspect", slow)
+    monkeypatch.setattr(script_servers, "inspect", slow)
     thread = threading.Thread(target=user.edits)
     thread.start()
     try:

@@ -14,7 +14,7 @@ from store_trees import document, foreign, install, text_of_tree
 from mcpd.errors import ConfigMissing, InvalidConfig, InvalidManifest, NotFound
 from mcpd.model import Manifest
 from mcpd.paths import Paths, Scope
-from mcpd.store import Store, configuration, values
+from mcpd.store import Store, config
 from mcpd.store.files import read_file
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ json_values = st.recursive(
 def test_any_value_is_taken_as_json_or_refused(kind: str | None, value: Any) -> None:
     manifest = Manifest.parse(document(configurableProperties=[{"key": "k", "type": kind}]), "test")
     try:
-        taken = configuration.checked(manifest, {"k": value})
+        taken = config.checked(manifest, {"k": value})
     except InvalidConfig:
         return
     assert json.loads(json.dumps(taken, allow_nan=False)) == taken
@@ -304,9 +304,9 @@ def test_only_the_values_of_another_scope_may_be_out_of_reach(
 
     install(user)
     install(system, "other")
-    monkeypatch.setattr(values, "read_file", refuse)
+    monkeypatch.setattr(config, "read_file", refuse)
     assert [bool(user.get(server_id).problem) for server_id in ("other", ONE)] == [True, True]
-    monkeypatch.setattr(values, "read_file", lambda path: refuse(path) if "system" in path.parts else read_file(path))
+    monkeypatch.setattr(config, "read_file", lambda path: refuse(path) if "system" in path.parts else read_file(path))
     again = Store(paths, Scope.USER)
     assert [again.get(server_id).problem for server_id in ("other", ONE)] == ["", ""]
 

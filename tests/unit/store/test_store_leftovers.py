@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 from store_trees import install, names_in
 
-from mcpd.store import Store, tree
 from mcpd.store.files import remove_tree
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.paths import Paths
+    from mcpd.store import Store
 
 pytestmark = pytest.mark.process
 
@@ -115,7 +115,7 @@ def test_a_leftover_that_cannot_be_removed_keeps_nothing_else_from_being_put_in_
             raise fault
         remove_tree(path)
 
-    monkeypatch.setattr(tree, "remove_tree", remove)
+    monkeypatch.setattr("mcpd.store.generations.remove_tree", remove)
     monkeypatch.setattr("mcpd.store.lifecycle.remove_tree", remove)
     user.recover()
     assert [server.id for server in user.list()] == [ONE]

@@ -175,7 +175,7 @@ def test_a_later_start_reads_nothing_twice(paths: Paths, user: Store, monkeypatc
     def never(*_: object) -> None:
         raise AssertionError("a script was read again")
 
-    monkeypatch.setattr("mcpd.store.scripts.inspect", never)
+    monkeypatch.setattr("mcpd.store.script_servers.inspect", never)
     again = listed(Store(paths, Scope.USER))
     assert [each.problem for each in again.values()] == [each.problem for each in before.values()]
     assert again["a"].manifest is not None
@@ -296,7 +296,7 @@ def test_content_that_is_not_read_twice_is_when_it_changes(
     read: list[str] = []
     real = contents.find
     monkeypatch.setattr(
-        "mcpd.store.virtual.contents.find", lambda text, *more: (read.append(text), real(text, *more))[1]
+        "mcpd.store.script_servers.contents.find", lambda text, *more: (read.append(text), real(text, *more))[1]
     )
     before = user.get("x")
     assert user.get("x") is before

@@ -1,19 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Merging and checking configuration values (S-22, S-29, design §3)."""
+"""Configuration: merging and checking values, manifests edited in place, overlays and secrets."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import time
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.errors import InvalidConfig, did_you_mean
-from mcpd.model import ConfigProperty, JsonValue, Manifest, Target, ValueType, check_json
+from mcpd.errors import InvalidConfig, InvalidManifest, did_you_mean, from_oserror
+from mcpd.model import ConfigProperty, JsonValue, Manifest, Target, ValueType, check_json, dump_json, load_json
 from mcpd.model.placeholders import as_text
+from mcpd.store.files import (
+    Signature,
+    Staged,
+    is_missing,
+    make_directory,
+    read_file,
+    settled,
+    signature,
+    sync_directory,
+    write_atomic,
+)
 from mcpd.store.records import Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 MAX_VALUE: Final = 64 * 1024
 """Bytes of one value as JSON."""
@@ -197,3 +211,134 @@ _WANTED: Final = {
     ValueType.PATH: "an absolute path, or one that begins with ~/",
     ValueType.LIST: "a list of texts, numbers or truth values",
 }
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The manifest at *path* as it is.
+
+    Raises :class:`~mcpd.errors.InvalidManifest`.
+    """
+    try:
+        data = load_json(read_file(path), str(path))
+    except OSError as error:
+        raise InvalidManifest(f"{path}: {error.strerror}") from error
+    if not isinstance(data, dict):
+        raise InvalidManifest(f"{path}: not an object")
+    return data
+
+
+def config_of(document: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the values in *document*, empty where another tool wrote something else."""
+    config = document.get("config")
+    return dict(config) if isinstance(config, dict) else {}
+
+
+def origin_of(manifest: Manifest) -> dict[str, Any]:
+    """What *manifest* says of where it came from; empty where another tool wrote something else."""
+    origin = (manifest.model_extra or {}).get("origin")
+    return origin if isinstance(origin, dict) else {}
+
+
+def with_pin(document: dict[str, Any], *, pinned: bool) -> dict[str, Any]:
+    """*document*, which says that updates pass its server over if *pinned*, and else that they do not."""
+    found = document.get("origin")
+    origin = found if isinstance(found, dict) else {}
+    if (origin.get("pinned") is True) == pinned:
+        return document
+    return {**document, "origin": {**origin, "pinned": pinned}}
+
+
+def dump(document: dict[str, Any]) -> bytes:
+    """The file for *document*."""
+    return dump_json(document)
+
+
+def conceal(path: Path, server_id: str) -> None:
+    """Remove sensitive values from the manifest of *server_id* at *path*.
+
+    Raises :class:`~mcpd.errors.McpdError` if that cannot be done.
+    """
+    document = load(path)
+    manifest = Manifest.parse({**document, "id": server_id}, str(path))
+    shown, hidden = split(manifest, config_of(document))
+    if hidden:
+        write_atomic(path, dump({**document, "config": shown}))
+
+
+class ValueFiles:
+    """``<directory>/<id>.json``, each a map of keys to values. Takes checked ids only."""
+
+    def __init__(self, directory: Path, *, mode: int, directory_mode: int, own: bool = True) -> None:
+        """*own* is False for files of another scope, which this process may not be allowed to read."""
+        self.directory = directory
+        self._own = own
+        self._mode = mode
+        self._directory_mode = directory_mode
+        self._listed: tuple[Signature | None, frozenset[str]] = (None, frozenset())
+
+    def path(self, server_id: str) -> Path:
+        """The file of *server_id*, there or not."""
+        return self.directory / f"{server_id}.json"
+
+    def read(self, server_id: str) -> dict[str, Any]:
+        """The values of *server_id*, empty if there are none or if another scope keeps them to itself.
+
+        Raises :class:`~mcpd.errors.InvalidConfig` that names the file, never its content.
+        """
+        path = self.path(server_id)
+        try:
+            values = load_json(read_file(path), str(path))
+        except OSError as error:
+            if is_missing(error) or (isinstance(error, PermissionError) and not self._own):
+                return {}
+            # Taken for empty, the next change would write over what is in it.
+            raise InvalidConfig(f"{path}: {error.strerror}; mend or remove the file") from error
+        except InvalidManifest as error:
+            raise InvalidConfig(f"{error.message}; mend or remove the file") from None
+        if not isinstance(values, dict):
+            raise InvalidConfig(f"{path}: not a map of values; mend or remove the file")
+        return values
+
+    def stage(self, server_id: str, values: dict[str, Any]) -> Staged:
+        """Prepare to write *values* for *server_id*."""
+        make_directory(self.directory, self._directory_mode)
+        return Staged(self.path(server_id), dump_json(values), self._mode)
+
+    def write(self, server_id: str, values: dict[str, Any]) -> None:
+        """Keep *values* for *server_id*; none at all removes the file."""
+        if not values:
+            self.remove(server_id)
+            return
+        with self.stage(server_id, values) as staged:
+            staged.commit()
+
+    def remove(self, server_id: str) -> None:
+        """Forget the values of *server_id*."""
+        path = self.path(server_id)
+        try:
+            path.unlink()
+            sync_directory(self.directory)
+        except OSError as error:
+            if not is_missing(error):
+                raise from_oserror(error, f"removing {path}") from error
+
+    def signature(self, server_id: str) -> Signature | None:
+        """What changes when the values of *server_id* change, None while there are none."""
+        try:
+            status = self.path(server_id).stat()
+        except OSError:
+            return None
+        found = signature(status)
+        return found if settled(status) else (*found[:3], time.time_ns())
+
+    def ids(self) -> frozenset[str]:
+        """The servers that have values now."""
+        try:
+            status = self.directory.stat()
+            now = signature(status) if settled(status) else None
+            if now is None or now != self._listed[0]:
+                names = os.listdir(self.directory)  # noqa: PTH208 - names are enough
+                self._listed = (now, frozenset(name.removesuffix(".json") for name in names))
+        except OSError:
+            self._listed = (None, frozenset())
+        return self._listed[1]

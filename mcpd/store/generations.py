@@ -1,37 +1,22 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Generations and the links to them: ``installed/<id>`` → ``../generations/<id>/<n>``.
-
-Names that are not an id say what a process was doing when it was killed; :meth:`Tree.recover` ends it:
-
-``installed/.<id>.<random>~tmp``
-    a link not in place yet, or the plain directory that one has just replaced
-``installed/.<keep or drop>.<id>.<random>~removed``
-    a server that is being removed, with or without its configuration
-``generations/<id>/.<n>~building``
-    generation *n* is not finished (:mod:`mcpd.store.unfinished`)
-
-What the links beside the generations say is in :mod:`mcpd.store.marks`.
-"""
+"""Generations of servers and the links to them: ``installed/<id>`` → ``../generations/<id>/<n>``."""
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
 import secrets
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError, NotFound, from_oserror
 from mcpd.model import ID_PATTERN
-from mcpd.store import marks
-from mcpd.store.contained import contained
-from mcpd.store.documents import conceal
+from mcpd.store.config import conceal
 from mcpd.store.files import TEMP_MARK, TEMP_NAME, Staged, make_directory, remove_tree, sync_directory
-from mcpd.store.layers import MANIFEST
-from mcpd.store.marks import Mark
-from mcpd.store.records import Generation
-from mcpd.store.unfinished import Unfinished, number_of
+from mcpd.store.records import MANIFEST, Generation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +25,126 @@ if TYPE_CHECKING:
     from mcpd.paths import Layout
 
 _log = logging.getLogger(__name__)
+
+
+@contextmanager
+def contained(path: Path) -> Iterator[None]:
+    """Log a fault while *path*, which a killed process left, is put in order: it must not keep mcpd from starting."""
+    try:
+        yield
+    except (McpdError, OSError) as error:
+        _log.warning("%s: could not be put in order, and stays: %s", path, error)
+    except Exception:  # noqa: BLE001 - one leftover must not keep mcpd from starting
+        _log.exception("%s: could not be put in order, and stays", path)
+
+
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+
+
+class Mark(StrEnum):
+    """What is the matter with the generation."""
+
+    HELD = "held"
+    """It waits for approval. Void once its number, or a higher one, is active. Where it points at nothing it says
+    which number was the last that waited: none may get it again while somebody could still approve of it."""
+    BEFORE = "before"
+    """It was active until now. The active one, still marked as unfinished, has not proved itself."""
+
+
+def marked(directory: Path, mark: Mark) -> int | None:
+    """The number of the generation in *directory*, that of a server, which has *mark*; it may be gone."""
+    try:
+        target = directory.joinpath(mark).readlink()
+    except OSError:
+        return None
+    return int(target.name) if _NUMBER.fullmatch(str(target)) else None
+
+
+def put(directory: Path, mark: Mark, number: int) -> None:
+    """Give *mark* to generation *number*, and take it from any other."""
+    with Staged(directory / mark, str(number)) as staged:
+        staged.commit()
+
+
+def take(directory: Path, mark: Mark) -> None:
+    """No generation has *mark* from now on."""
+    try:
+        with suppress(FileNotFoundError):
+            directory.joinpath(mark).unlink()
+            sync_directory(directory)
+    except OSError as error:
+        raise from_oserror(error, f"removing {directory / mark}") from error
+
+
+_NAME: Final = re.compile(r"\.([0-9]+)~building", re.ASCII)
+
+
+class Unfinished:
+    """The generations of one scope that are being built, by this process or by another one."""
+
+    def __init__(self, generations: Path) -> None:
+        self._generations = generations
+        self._own: dict[tuple[str, int], int] = {}
+        """Descriptors of the files that this process has locked."""
+
+    def begin(self, server_id: str, number: int) -> None:
+        """This process builds the generation from now on. Raises OSError, then :meth:`end` tidies up."""
+        descriptor = os.open(
+            self._file(server_id, number), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._own[server_id, number] = descriptor
+
+    def mark(self, server_id: str, number: int) -> None:
+        """Say of a finished generation that it is none. Raises OSError."""
+        self._file(server_id, number).touch(0o600)
+
+    def end(self, server_id: str, number: int) -> None:
+        """The generation is complete, or gone."""
+        with suppress(FileNotFoundError):
+            self._file(server_id, number).unlink()
+        descriptor = self._own.pop((server_id, number), None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def is_marked(self, server_id: str, number: int) -> bool:
+        """Whether the generation is unfinished, be it that nobody builds it any more."""
+        return self._file(server_id, number).exists()
+
+    def is_own(self, server_id: str, number: int) -> bool:
+        """Whether this process builds it."""
+        return (server_id, number) in self._own
+
+    def is_alive(self, server_id: str, number: int) -> bool:
+        """Whether a living process builds it."""
+        return self.is_own(server_id, number) or self._is_locked(server_id, number)
+
+    def _is_locked(self, server_id: str, number: int) -> bool:
+        try:
+            descriptor = os.open(self._file(server_id, number), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _file(self, server_id: str, number: int) -> Path:
+        return self._generations / server_id / f".{number}~building"
+
+
+def number_of(name: str) -> int | None:
+    """The number of the generation that a file called *name* marks; None if it marks none."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
 
 _REMOVED: Final = re.compile(r"\.(keep|drop)\.(.+)\.[0-9a-f]+~removed", re.DOTALL)
 _TOOLS: Final = re.compile(r"([0-9]+)\.tools\.json", re.ASCII)
@@ -65,13 +170,13 @@ class Tree:
 
     def numbers(self, server_id: str) -> list[int]:
         """The finished generations that may be used, oldest first."""
-        active, held = self.active(server_id), marks.marked(self._home(server_id), Mark.HELD)
+        active, held = self.active(server_id), marked(self._home(server_id), Mark.HELD)
         numbers = [n for n in self._numbers(server_id) if n != held or n == active]
         return [n for n in numbers if not self._unfinished.is_marked(server_id, n)]
 
     def held(self, server_id: str) -> int | None:
         """The finished generation that waits for approval."""
-        number = marks.marked(self._home(server_id), Mark.HELD)
+        number = marked(self._home(server_id), Mark.HELD)
         if number is None or number <= (self.active(server_id) or 0):
             return None
         return number if self.directory(server_id, number).is_dir() else None
@@ -89,7 +194,7 @@ class Tree:
         """An empty directory for a new generation, marked as unfinished and locked; nobody else sees it be filled."""
         for directory in (self.installed.resolve(), self._layout.generations, self._layout.generations / server_id):
             make_directory(directory)
-        taken = [*self._numbers(server_id), marks.marked(self._home(server_id), Mark.HELD) or 0]
+        taken = [*self._numbers(server_id), marked(self._home(server_id), Mark.HELD) or 0]
         replaced = self.installed / server_id
         # A plain directory of another tool becomes the generation before this one.
         number = max(taken, default=0) + (2 if replaced.is_dir() and not replaced.is_symlink() else 1)
@@ -122,20 +227,20 @@ class Tree:
         if older is not None and older != number:
             # Its mark gone it must not look like one to go back to.
             self._disown(server_id, older)
-        marks.put(self._home(server_id), Mark.HELD, number)
+        put(self._home(server_id), Mark.HELD, number)
         self.finish(server_id, number)
         if older is not None and older != number:
             self.discard(server_id, older)
 
     def release(self, server_id: str) -> None:
         """What waited for approval is active now."""
-        marks.take(self._home(server_id), Mark.HELD)
+        take(self._home(server_id), Mark.HELD)
 
     def try_out(self, server_id: str) -> None:
         """Go back to the active generation by :meth:`recover` unless the next one is finished."""
         before = self.active(server_id)
         if before is not None:
-            marks.put(self._home(server_id), Mark.BEFORE, before)
+            put(self._home(server_id), Mark.BEFORE, before)
 
     def try_held(self, server_id: str, number: int) -> None:
         """The same of the generation that waits for approval: it is unfinished until it is proved again."""
@@ -154,12 +259,12 @@ class Tree:
 
     def end_trial(self, server_id: str) -> None:
         """The active generation is finished: there is nothing to go back to by itself."""
-        marks.take(self._home(server_id), Mark.BEFORE)
+        take(self._home(server_id), Mark.BEFORE)
 
     def unproved(self) -> Iterator[tuple[str, int]]:
         """Ids of servers whose active generation is unfinished, and the number of the one before."""
         for server_id in _names(self._layout.generations):
-            before = marks.marked(self._home(server_id), Mark.BEFORE) if ID_PATTERN.fullmatch(server_id) else None
+            before = marked(self._home(server_id), Mark.BEFORE) if ID_PATTERN.fullmatch(server_id) else None
             active = self.active(server_id) if before is not None else None
             if before is None or active is None:
                 continue
@@ -169,7 +274,7 @@ class Tree:
 
     def drop_superseded(self, server_id: str) -> None:
         """Remove what waits for approval and is older than the active generation."""
-        waiting, active = marks.marked(self._home(server_id), Mark.HELD), self.active(server_id)
+        waiting, active = marked(self._home(server_id), Mark.HELD), self.active(server_id)
         if waiting is None or active is None or waiting > active:
             return
         if waiting < active:
@@ -384,7 +489,7 @@ class Tree:
         """Remove the directory of a server that has no generation left."""
         if not self._numbers(server_id) and not os.path.lexists(self.installed / server_id):
             for mark in Mark:
-                marks.take(self._home(server_id), mark)
+                take(self._home(server_id), mark)
         with suppress(OSError):
             (self._layout.generations / server_id).rmdir()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mcpd.errors import InvalidManifest
 from mcpd.model import ID_PATTERN, load_json
 from mcpd.store.files import is_missing, make_directory, read_file, write_atomic
-from mcpd.store.layers import Found, Kind
+from mcpd.store.index import Found, Kind
 
 if TYPE_CHECKING:
     from pathlib import Path
