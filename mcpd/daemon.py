@@ -36,10 +36,8 @@ from mcpd.notify import notify, passed_fds, reloading
 from mcpd.paths import Paths, Scope
 from mcpd.runtime.calls import Calls
 from mcpd.runtime.fdstore import LeashStore
-from mcpd.runtime.gate import GatedLauncher
-from mcpd.runtime.launchers import Launchers, launchers_for
-from mcpd.runtime.plain import PlainLauncher
-from mcpd.runtime.selfcheck import verify_sandbox
+from mcpd.runtime.launchers import Launchers, PlainLauncher, launchers_for
+from mcpd.runtime.self_check import GatedLauncher, verify_sandbox
 from mcpd.runtime.sessions import Sessions
 from mcpd.store import Store
 from mcpd.store.files import remove_tree

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mcpd.bus.core import Core
     from mcpd.install.job import Jobs
     from mcpd.runtime.fdstore import LeashStore
-    from mcpd.runtime.gate import GatedLauncher
+    from mcpd.runtime.self_check import GatedLauncher
     from mcpd.runtime.sessions import Sessions
 
 HANDED_OVER: Final = 75

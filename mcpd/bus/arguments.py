@@ -14,7 +14,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mcpd.bus.codec import Handle
-from mcpd.catalog.newfile import new_file
+from mcpd.catalog.fetch import new_file
 from mcpd.errors import InvalidArgument, LimitExceeded, TimedOut, from_oserror
 
 if TYPE_CHECKING:

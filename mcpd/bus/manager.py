@@ -499,7 +499,7 @@ def install(manager: Manager, call: Call, _server_id: str, options: Mapping[str,
 
 async def manifest_action(manager: Manager, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
     """What ``InstallManifest`` asks for: less where a trusted key signed it, and it pins what is wanted."""
-    from mcpd.catalog.pins import pins_what_it_names  # noqa: PLC0415 -- not needed to start
+    from mcpd.catalog.ingest import pins_what_it_names  # noqa: PLC0415 -- not needed to start
     from mcpd.install.entries import brought_entry  # noqa: PLC0415 -- nor this
 
     signature = option(options, "signature", str, "")

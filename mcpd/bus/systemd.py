@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service manager: transient units (:class:`mcpd.runtime.systemd_user.UnitManager`), and what it does with us."""
+"""The service manager: transient units (:class:`mcpd.runtime.launchers.UnitManager`), and what it does with us."""
 
 from __future__ import annotations
 

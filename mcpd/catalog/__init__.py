@@ -2,8 +2,7 @@
 """Which servers there are: ``sources.list``, the registries it names, and looking things up in them."""
 
 from mcpd.catalog.catalog import Catalog
+from mcpd.catalog.registries import SourceLine, check_source_url
 from mcpd.catalog.results import CatalogEntry, Icon, Listing, Query
-from mcpd.catalog.sources import SourceLine
-from mcpd.catalog.urls import check_source_url
 
 __all__ = ["Catalog", "CatalogEntry", "Icon", "Listing", "Query", "SourceLine", "check_source_url"]

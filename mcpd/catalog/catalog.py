@@ -11,8 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcpd.catalog.fetch import Fetcher
-from mcpd.catalog.sources import SourceLine, Sources
-from mcpd.catalog.urls import check_source_url, key_of
+from mcpd.catalog.registries import SourceLine, Sources, check_source_url, key_of
 from mcpd.errors import InvalidManifest, McpdError, NotFound, SourceUnavailable
 from mcpd.model import Problem, printable
 
@@ -20,12 +19,11 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Collection
 
-    from mcpd.catalog.copies import Copy, Standing
-    from mcpd.catalog.database import Database
+    from mcpd.catalog.database import Copy, Database, Standing
     from mcpd.catalog.icons import Icons
     from mcpd.catalog.refresh import Refresher
+    from mcpd.catalog.registries import State
     from mcpd.catalog.results import CatalogEntry, Failure, Icon, Listing, Query
-    from mcpd.catalog.sources import State
     from mcpd.paths import Paths, Scope
     from mcpd.settings import Settings
     from mcpd.trust.keys import Keys
@@ -70,8 +68,8 @@ class Catalog:
 
     def sources(self) -> list[SourceLine]:
         """Every source once, in order of precedence, with how it is."""
-        from mcpd.catalog.copies import standings  # noqa: PLC0415 - see _database
-        from mcpd.catalog.lookup import faults_of  # noqa: PLC0415
+        from mcpd.catalog.database import standings  # noqa: PLC0415 - see _database
+        from mcpd.catalog.search import faults_of  # noqa: PLC0415
 
         lines = self._sources.lines()
         order = standings(self._copies(), lines, self._keys)
@@ -186,7 +184,7 @@ class Catalog:
 
     def offers(self, ids: Collection[str]) -> dict[str, list[CatalogEntry]]:
         """By id, what the sources have of *ids*, in order of the sources."""
-        from mcpd.catalog.lookup import offers  # noqa: PLC0415 - see _database
+        from mcpd.catalog.search import offers  # noqa: PLC0415 - see _database
 
         return self._look(lambda run, order: offers(run, order, ids), {})
 
@@ -200,7 +198,7 @@ class Catalog:
 
     def pins_sha256(self, sha256: str) -> str:
         """The name of the trusted key that vouches for the file of that *sha256*, empty if none does."""
-        from mcpd.catalog.lookup import signer_of  # noqa: PLC0415 - see _database
+        from mcpd.catalog.search import signer_of  # noqa: PLC0415 - see _database
 
         return self._look(lambda run, order: signer_of(run, order, sha256), "")
 
@@ -213,7 +211,7 @@ class Catalog:
 
     def _look(self, question: Callable[[sqlite3.Connection, list[Standing]], T], otherwise: T) -> T:
         """What *question* finds in a database that shows what is trusted now."""
-        from mcpd.catalog.copies import copies, is_placed, standings  # noqa: PLC0415 - see _database
+        from mcpd.catalog.database import copies, is_placed, standings  # noqa: PLC0415 - see _database
 
         lines = self._sources.lines()
 
@@ -232,7 +230,7 @@ class Catalog:
         return self._database.ask(ask, (True, otherwise))[1]
 
     def _place(self) -> None:
-        from mcpd.catalog.copies import copies, is_placed, place, standings  # noqa: PLC0415 - see _database
+        from mcpd.catalog.database import copies, is_placed, place, standings  # noqa: PLC0415 - see _database
 
         def work(connection: sqlite3.Connection) -> None:
             order = standings(copies(connection), self._sources.lines(), self._keys)
@@ -258,7 +256,7 @@ class Catalog:
 
     def _forget_unlisted(self, removed: str = "") -> None:
         """Forget sources that nobody lists; while a list cannot be read *removed* alone, if that is one of them."""
-        from mcpd.catalog.copies import copies, show  # noqa: PLC0415 - see _database
+        from mcpd.catalog.database import copies, show  # noqa: PLC0415 - see _database
         from mcpd.catalog.refresh import forget_copy  # noqa: PLC0415
 
         lines = self._sources.lines()
@@ -282,13 +280,13 @@ class Catalog:
         self._database.change(work)
 
     def _copies(self) -> list[Copy]:
-        from mcpd.catalog.copies import copies  # noqa: PLC0415 - see _database
+        from mcpd.catalog.database import copies  # noqa: PLC0415 - see _database
 
         none: list[Copy] = []
         return self._database.ask(copies, none)
 
     def _found_faults(self) -> dict[str, list[tuple[str, str]]]:
-        from mcpd.catalog.lookup import faults_of  # noqa: PLC0415 - see _database
+        from mcpd.catalog.search import faults_of  # noqa: PLC0415 - see _database
 
         listed = {check_source_url(line.url) for line in self._sources.lines() if line.state != "invalid"}
         found: dict[str, list[tuple[str, str]]] = self._database.ask(faults_of, {})

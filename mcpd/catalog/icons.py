@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mcpd.catalog.fetch import Fetcher
-from mcpd.catalog.reach import check_entry_url
+from mcpd.catalog.registries import check_entry_url
 from mcpd.catalog.results import Icon
 from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, SourceUnavailable
 from mcpd.model import printable

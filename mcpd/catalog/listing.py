@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.catalog.reach import out_of_reach
+from mcpd.catalog.registries import out_of_reach
 from mcpd.formats.registry import shortcomings
 
 if TYPE_CHECKING:

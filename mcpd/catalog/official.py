@@ -9,11 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, BinaryIO, Final, Self
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
-from mcpd.catalog.copies import confirm, copy_of, make_copy, show
+from mcpd.catalog.database import confirm, copy_of, make_copy, show
 from mcpd.catalog.ingest import MAX_ENTRIES, Ingest
 from mcpd.errors import InvalidManifest, SourceUnavailable, from_oserror
-from mcpd.formats.moments import moment
-from mcpd.formats.official import next_cursor, parse_page
+from mcpd.formats.registry import moment, next_cursor, parse_page
 from mcpd.model import id_from_name
 from mcpd.store.files import make_directory
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcpd.catalog.fetch import Fetcher
-    from mcpd.formats.official import Item
+    from mcpd.formats.registry import OfficialItem
 
 MAX_PAGES: Final = 2000
 MAX_SECONDS: Final = 30 * 60
@@ -75,7 +74,7 @@ class Pages:
         self._sizes.append((url, len(data)))
         return cursor
 
-    def __iter__(self) -> Iterator[list[Item]]:
+    def __iter__(self) -> Iterator[list[OfficialItem]]:
         """The items of each page, parsed one page at a time."""
         self._file.seek(0)
         for url, size in self._sizes:
@@ -167,7 +166,7 @@ def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None
     confirm(connection, n)
 
 
-def _applied(ingest: Ingest, item: Item, named: dict[str, str]) -> str:
+def _applied(ingest: Ingest, item: OfficialItem, named: dict[str, str]) -> str:
     """Do what *item* says; returns the id of the entry that was put in place or removed, if any."""
     if item.problem:
         ingest.faults.add(item.name, item.problem)
@@ -185,7 +184,7 @@ def _applied(ingest: Ingest, item: Item, named: dict[str, str]) -> str:
     return item.entry.id
 
 
-def _dropped(ingest: Ingest, item: Item, named: dict[str, str]) -> str:
+def _dropped(ingest: Ingest, item: OfficialItem, named: dict[str, str]) -> str:
     try:
         server_id = id_from_name(item.name)
     except InvalidManifest as error:

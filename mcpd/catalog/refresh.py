@@ -13,14 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from mcpd.catalog.copies import Copy, confirm, copies, copy_of, make_copy, no_key, show, standing
+from mcpd.catalog.database import Copy, confirm, copies, copy_of, make_copy, no_key, show, standing
 from mcpd.catalog.ingest import Ingest
 from mcpd.catalog.official import fetch_pages, ingest_pages
+from mcpd.catalog.registries import check_source_url, file_path, is_directory, signature_url
 from mcpd.catalog.results import Failure
-from mcpd.catalog.urls import check_source_url, file_path, is_directory, signature_url
 from mcpd.errors import InvalidManifest, McpdError, SignatureInvalid, SourceUnavailable
-from mcpd.formats.moments import moment
-from mcpd.formats.registry import Body, Item, parse_item, split
+from mcpd.formats.registry import Body, Item, moment, parse_item, split
 from mcpd.model import printable
 from mcpd.trust.keys import MAX_SIGNATURE
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from mcpd.catalog.database import Database
     from mcpd.catalog.fetch import Fetched, Fetcher
-    from mcpd.catalog.sources import SourceLine, State
+    from mcpd.catalog.registries import SourceLine, State
     from mcpd.trust.keys import Keys
 
 MAX_FILES: Final = 1000

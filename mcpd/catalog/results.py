@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mcpd.catalog.sources import State
+    from mcpd.catalog.registries import State
     from mcpd.errors import McpdError
     from mcpd.model import Entry
 

@@ -133,7 +133,7 @@ def _landlock() -> Check:
 
 def _sandbox(paths: Paths, scope: Scope) -> Check:
     """Build a sandbox as mcpd does, and run a program in it."""
-    from mcpd.runtime.plain import PlainLauncher  # noqa: PLC0415 - only doctor needs what runs servers
+    from mcpd.runtime.launchers import PlainLauncher  # noqa: PLC0415 - only doctor needs what runs servers
     from mcpd.runtime.run import run  # noqa: PLC0415
     from mcpd.runtime.sandbox import build_spec  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from mcpd.errors import InvalidManifest, McpdError, NotSupported, SandboxUnavail
 from mcpd.model import load_json
 from mcpd.runtime import permissions
 from mcpd.runtime.bundled import scripts_program
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec, script_mounts
 

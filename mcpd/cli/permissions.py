@@ -37,8 +37,7 @@ def meaning(permission: str) -> str:
     that is never granted.
     """
     # With all of the model, which few commands need.
-    from mcpd.runtime.permissions import parse  # noqa: PLC0415
-    from mcpd.runtime.session_bus import SHARED  # noqa: PLC0415
+    from mcpd.runtime.permissions import SHARED, parse  # noqa: PLC0415
 
     if parse("the manifest", [permission], {}).ignored:
         return ""
@@ -122,7 +121,7 @@ def _is_missing(path: Path) -> bool:
 
 def _refusal(permission: str) -> str:
     """Return why *permission* is never granted; empty if it can be."""
-    from mcpd.runtime.session_bus import refusal  # noqa: PLC0415 - as above
+    from mcpd.runtime.permissions import refusal  # noqa: PLC0415 - as above
 
     what, _ = _conditional(permission)
     reason = refusal(what.removeprefix(_BUS)) if what.startswith(_BUS) else ""

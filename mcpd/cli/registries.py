@@ -57,7 +57,7 @@ async def warn_of_origin(bus: Client, origin: str = "") -> None:
 
 def at_url(sources: Iterable[dict[str, Any]], url: str) -> list[dict[str, Any]]:
     """Those of *sources*, as ListSources gives them, whose URL is *url* or another spelling of it."""
-    from mcpd.catalog.urls import key_of  # noqa: PLC0415 - with all models, which few commands need
+    from mcpd.catalog.registries import key_of  # noqa: PLC0415 - with all models, which few commands need
 
     wanted = key_of(url)
     return [source for source in sources if key_of(str(source.get("url", ""))) == wanted]

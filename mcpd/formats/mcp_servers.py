@@ -7,29 +7,400 @@ out of the entries, and paths that arguments and variables name become permissio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mcpd.errors import InvalidManifest
-from mcpd.formats.client_entries import ClientEntry
-from mcpd.formats.client_values import Found, Values
-from mcpd.formats.launchers import package_of
-from mcpd.formats.local_commands import NIX_STORE, local_command, permissions_of
+from mcpd.formats.keys import ENVIRONMENT_NAME, HEADER_NAME, Keys, scalar_text
+from mcpd.formats.launchers import NIX_STORE, Command, local_command, package_of, permissions_of
+from mcpd.model import JsonValue
 from mcpd.model.base import ID_PATTERN, RESERVED_IDS, Problem, check_json, id_from_name, printable
 from mcpd.model.entry import NETWORK, Entry
+from mcpd.model.placeholders import placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from mcpd.formats.client_values import FindSecrets
-    from mcpd.model import JsonValue
+_KINDS: Final = {
+    **dict.fromkeys(("http", "streamable-http", "streamable_http", "streamablehttp", "remote"), "streamable-http"),
+    "sse": "sse",
+    **dict.fromkeys(("ws", "websocket"), "websocket"),
+}
+_NOT_KEPT: Final = (
+    *("enabled_tools", "disabled_tools", "enabledTools", "disabledTools", "includeTools", "excludeTools"),
+    *("auth", "authProviderType", "headersHelper", "oauth"),
+)
+"""What some clients do with tools and for a sign-in, and mcpd otherwise."""
+_MOST: Final = 1_024
+"""Arguments, variables or headers of one server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEntry:
+    """One server: either a command or a URL."""
+
+    command: Command | None
+    env: dict[str, str] = field(repr=False)
+    passed: tuple[str, ...]
+    """Variables of the client's environment that the server gets under their own names."""
+    cwd: str
+    url: str = field(repr=False)
+    kind: str
+    """The type of its transport, empty where the file does not say."""
+    headers: dict[str, str] = field(repr=False)
+    bearer: str
+    """The variable that holds a bearer token."""
+    header_variables: dict[str, str]
+    """Headers, and the variables that hold their values."""
+    disabled: bool
+    env_file: str
+    not_kept: tuple[str, ...]
+    """Fields that say something which does not count here."""
+    description: str
+
+    @classmethod
+    def parse(cls, raw: object, where: str) -> ClientEntry:
+        """Read *raw*. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, that names the field."""
+        if not isinstance(raw, dict):
+            raise InvalidManifest(f"{where}: not an object")
+        reader = _Reader(raw, where)
+        kind = reader.text("type", "transport").replace(" ", "").lower()
+        url = reader.text("url", "httpUrl", "serverUrl", "uri", "baseUrl", "wsUrl")
+        command = reader.command() if kind not in _KINDS or not url else None
+        if command is None and not url:
+            raise InvalidManifest(f"{where}: has neither a command nor a url")
+        if "httpUrl" in raw and not kind:
+            kind = "http"
+        return cls(
+            command=command,
+            env=reader.texts("env", "envs", "environment"),
+            passed=reader.names("env_vars", "env_keys"),
+            cwd=reader.text("cwd", "working_directory", "workingDirectory"),
+            url=url,
+            kind=_KINDS.get(kind, ""),
+            headers=reader.texts("headers", "http_headers", "requestOptions.headers"),
+            bearer=reader.text("bearer_token_env_var"),
+            header_variables=reader.texts("env_http_headers"),
+            disabled=raw.get("disabled") is True or raw.get("enabled") is False or raw.get("active") is False,
+            env_file=reader.text("envFile"),
+            not_kept=tuple(name for name in _NOT_KEPT if raw.get(name)),
+            description=reader.text("description"),
+        )
+
+    def elsewhere(self, url: str, kind: str, headers: dict[str, str]) -> ClientEntry:
+        """The server at *url*, which this one only leads to."""
+        return replace(
+            self,
+            command=None,
+            env={},
+            passed=(),
+            cwd="",
+            url=url,
+            kind=kind,
+            headers=headers,
+            bearer="",
+            header_variables={},
+        )
+
+
+class _Reader:
+    """Reads fields that have one name or another."""
+
+    def __init__(self, raw: dict[str, Any], where: str) -> None:
+        self._raw = raw
+        self._where = where
+
+    def text(self, *names: str) -> str:
+        name, value = self._first(names)
+        if value is None or isinstance(value, (dict, list)):
+            return ""
+        if not isinstance(value, str):
+            raise InvalidManifest(f"{self._where}: {name} is not a text")
+        return value
+
+    def texts(self, *names: str) -> dict[str, str]:
+        name, value = self._first(names)
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or any(isinstance(each, (dict, list)) for each in value.values()):
+            raise InvalidManifest(f"{self._where}: {name} is not a map of texts")
+        if len(value) > _MOST:
+            raise InvalidManifest(f"{self._where}: {name} has more than {_MOST} members")
+        return {key: scalar_text(each) for key, each in value.items() if each is not None}
+
+    def names(self, *names: str) -> tuple[str, ...]:
+        name, value = self._first(names)
+        if value is None:
+            return ()
+        if isinstance(value, list):
+            value = [each.get("name") if isinstance(each, dict) else each for each in value]
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value) or len(value) > _MOST:
+            raise InvalidManifest(f"{self._where}: {name} is not a list of names")
+        return tuple(value)
+
+    def command(self) -> Command | None:
+        name, value = self._first(("command", "cmd"))
+        arguments: object = self._raw.get("args")
+        if isinstance(value, dict):  # as Zed had it
+            arguments, value = value.get("args"), value.get("path")
+        words = value if isinstance(value, list) else [value]
+        arguments = [] if arguments is None else arguments
+        if value is None:
+            return None
+        if not isinstance(arguments, list) or len(arguments) > _MOST or not all(_is_plain(word) for word in arguments):
+            raise InvalidManifest(f"{self._where}: args is not a list of texts")
+        if not words or not all(isinstance(word, str) for word in words):
+            raise InvalidManifest(f"{self._where}: {name} is neither a text nor a list of texts")
+        if len(words) == 1 and not arguments and " " in words[0] and not words[0].startswith("/"):
+            words = self._split(words[0])
+        whole = _without_windows([*words, *(scalar_text(word) for word in arguments)])
+        if not whole or not whole[0]:
+            raise InvalidManifest(f"{self._where}: {name} is empty")
+        command = Command(whole[0], tuple(whole[1:]))
+        if command.name in {"sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"}:
+            raise InvalidManifest(
+                f"{self._where}: {printable(command.name)} runs a command line; write the program and its arguments"
+            )
+        return command
+
+    def _first(self, names: tuple[str, ...]) -> tuple[str, Any]:
+        for name in names:
+            found: Any = self._raw
+            for part in name.split("."):
+                found = found.get(part) if isinstance(found, dict) else None
+            if found is not None:
+                return name, found
+        return names[0], None
+
+    def _split(self, line: str) -> list[str]:
+        try:
+            return shlex.split(line)
+        except ValueError as error:
+            raise InvalidManifest(f"{self._where}: command: {error}") from error
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (str, int, float))
+
+
+def _without_windows(words: list[str]) -> list[str]:
+    """*words* without the shell by which Windows starts scripts."""
+    if len(words) > 2 and words[0].lower() in {"cmd", "cmd.exe"} and words[1].lower() == "/c":
+        return words[2:]
+    return words
+
+
+FindSecrets: TypeAlias = Callable[[Mapping[str, JsonValue]], Iterable[tuple[str, str]]]
+
+_VARIABLE: Final = re.compile(
+    r"\$\{\{\s{0,9}(?:secrets|inputs|env)\.(?P<doubled>[A-Za-z0-9_.-]{1,128})\s{0,9}\}\}"
+    r"|\$\{(?:(?P<kind>env|input|secrets?|config):)?(?P<name>[A-Za-z_][A-Za-z0-9_.-]{0,127})(?::-(?P<default>[^{}]*))?\}"
+    r"|\{env:(?P<braced>[A-Za-z_][A-Za-z0-9_]{0,127})\}"
+    r"|(?<![A-Za-z0-9_$])\$(?P<bare>[A-Z_][A-Z0-9_]{0,127})(?![A-Za-z0-9_])",
+    re.ASCII,
+)
+_FILE: Final = re.compile(r"\{file:[^{}]+\}")
+_DIRECTORIES: Final = {
+    **dict.fromkeys(("workspaceFolder", "workspaceRoot", "projectRoot", "cwd"), "Directory of the project"),
+    "userHome": "Home directory",
+    "HOME": "Home directory",
+}
+"""What depends on where a client runs, and whose it is."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What became of the values of one entry."""
+
+    command: Command | None = None
+    url: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
+    """Permissions for paths that the user names."""
+    properties: list[dict[str, Any]] = field(default_factory=list)
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+class Values:
+    """Fills in one entry; made for it."""
+
+    def __init__(self, find_secrets: FindSecrets, inputs: object, where: str) -> None:
+        """*inputs* are those that a file of VS Code declares."""
+        self.where = where
+        self._find_secrets = find_secrets
+        self._inputs = {
+            declared["id"]: declared
+            for declared in (inputs if isinstance(inputs, list) else [])
+            if isinstance(declared, dict) and isinstance(declared.get("id"), str)
+        }
+        self._taken = Keys()
+        self._keys: dict[str, str] = {}
+        """The key for each variable."""
+        self._found = Found()
+
+    def fill(self, entry: ClientEntry, command: Command | None) -> Found:
+        """The values of *entry*, whose program is *command*; None where its package has to say that.
+
+        Raises :class:`~mcpd.errors.InvalidManifest` for credentials where they cannot be kept from others.
+        """
+        found = self._found
+        here = entry.command
+        canonical: dict[str, JsonValue] = {"env": dict(entry.env), "headers": dict(entry.headers)}
+        if here is not None:
+            # Also what the runner of a package is given, such as the address of a repository.
+            canonical |= {"command": here.program, "args": list(here.arguments)}
+        else:
+            canonical["url"] = entry.url
+        secrets = dict(self._find_secrets(canonical))
+        if here is not None:
+            for name in entry.passed:
+                self._environment(name, f"${{env:{name}}}", secret=False)
+            for name, text in entry.env.items():
+                self._environment(name, text, secret=f"env.{name}" in secrets)
+            self._refuse(secrets)
+            if command is not None:
+                arguments = tuple(self._argument(text, index) for index, text in enumerate(command.arguments))
+                found.command = replace(command, arguments=arguments)
+            return found
+        self._url(entry.url, secret="url" in secrets)
+        for name, text in entry.headers.items():
+            self._header(name, text, secret=f"headers.{name}" in secrets)
+        for name, variable in entry.header_variables.items():
+            self._header(name, f"${{env:{variable}}}", secret=False)
+        if entry.bearer:
+            self._header("Authorization", f"Bearer ${{env:{entry.bearer}}}", secret=False)
+        return found
+
+    def _refuse(self, secrets: Mapping[str, str]) -> None:
+        for place, why in secrets.items():
+            if place == "command" or place.startswith("args["):
+                shown = "an argument" if place.startswith("args[") else "its command"
+                raise InvalidManifest(
+                    f"{self.where}: {shown} holds a secret ({why}), which every user of the machine could read; put it"
+                    " into a variable under env, if the server takes it there"
+                )
+
+    def _environment(self, name: str, text: str, *, secret: bool) -> None:
+        if not ENVIRONMENT_NAME.fullmatch(name):
+            raise InvalidManifest(f"{self.where}: env: {printable(name)!r} cannot be the name of a variable")
+        whole = _VARIABLE.fullmatch(text)
+        variable = _name(whole) if whole else ""
+        if secret:
+            key = self._taken.take(name)
+            # A property for the environment is called what the variable is.
+            target = "env" if key == name else "manifest"
+            self._add(key, label=name, target=target, sensitive=True, value=text)
+            if key != name:
+                self._found.env[name] = f"{{config.{key}}}"
+        elif whole and variable not in self._keys and variable not in _DIRECTORIES and self._taken.is_free(name):
+            self._keys[variable] = self._taken.take(name)
+            self._declare(self._keys[variable], whole, target="env", label=name, sensitive=True)
+        else:
+            self._found.env[name] = self._filled(text, f"env.{name}")
+
+    def _header(self, name: str, text: str, *, secret: bool) -> None:
+        if not HEADER_NAME.fullmatch(name):
+            raise InvalidManifest(f"{self.where}: headers: {printable(name)!r} cannot be the name of a header")
+        if secret:
+            key = self._taken.take(name)
+            self._add(key, label=name, target="header", sensitive=True, value=text)
+            text = f"{{config.{key}}}"
+        else:
+            text = self._filled(text, f"headers.{name}")
+        self._found.headers[name] = text
+
+    def _url(self, text: str, *, secret: bool) -> None:
+        if not secret:
+            self._found.url = self._filled(text, "url")
+            return
+        key = self._taken.take("URL")
+        self._add(
+            key, label="Address of the server, with its credentials", target="manifest", sensitive=True, value=text
+        )
+        self._found.url = f"{{config.{key}}}"
+
+    def _argument(self, text: str, index: int) -> str:
+        for found in _VARIABLE.finditer(text):
+            name = _name(found)
+            if self._is_secret(found):
+                raise InvalidManifest(
+                    f"{self.where}: args[{index}]: {printable(name)!r} is a secret, and every user of the machine could"
+                    " read an argument; put it into a variable under env, if the server takes it there"
+                )
+        return self._filled(text, f"args[{index}]", sensitive=False)
+
+    def _is_secret(self, found: re.Match[str]) -> bool:
+        """Whether the variable *found* in an argument holds a secret, by what is declared of it or by its name."""
+        name = _name(found)
+        declared = self._inputs.get(name)
+        if found["kind"] == "input" and declared is not None:
+            return declared.get("password") is True
+        return any(True for _ in self._find_secrets({"env": {name: "unknown value"}}))
+
+    def _filled(self, text: str, place: str, *, sensitive: bool = True) -> str:
+        """*text* with ``{config.KEY}`` for each variable."""
+        if _FILE.search(text):
+            raise InvalidManifest(f"{self.where}: {place}: the content of a file cannot be filled in; give the value")
+        if placeholders(text):
+            raise InvalidManifest(f"{self.where}: {place}: {{config.…}} stands for a value of the user in mcpd")
+
+        def key(found: re.Match[str]) -> str:
+            name = _name(found)
+            if name not in self._keys:
+                self._keys[name] = self._taken.take(name)
+                self._declare(self._keys[name], found, target="manifest", label=name, sensitive=sensitive)
+            return f"{{config.{self._keys[name]}}}"
+
+        return _VARIABLE.sub(key, text)
+
+    def _declare(self, key: str, found: re.Match[str], *, target: str, label: str, sensitive: bool) -> None:
+        """Add the property *key* for the variable *found*."""
+        name = _name(found)
+        if name in _DIRECTORIES:
+            self._found.properties.append(
+                {"key": key, "label": _DIRECTORIES[name], "type": "path", "required": True, "target": "manifest"}
+            )
+            self._found.paths.append(f"filesystem:rw:{{config.{key}}}")
+            return
+        declared = self._inputs.get(name, {}) if found["kind"] == "input" else {}
+        if declared.get("password") is False or (declared and "password" not in declared):
+            sensitive = False
+        default = found["default"] or declared.get("default")
+        extra: dict[str, Any] = {} if default is None or sensitive else {"default": default}
+        if isinstance(declared.get("options"), list):
+            extra["choices"] = declared["options"]
+        self._add(key, label=str(declared.get("description") or label), target=target, sensitive=sensitive, extra=extra)
+
+    def _add(
+        self,
+        key: str,
+        *,
+        label: str,
+        target: str,
+        sensitive: bool,
+        value: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        document = {"key": key, "label": label, "target": target, "required": True, **(extra or {})}
+        self._found.properties.append(document | ({"sensitive": True} if sensitive else {}))
+        if value is not None:
+            self._found.secrets[key] = value
+
+
+def _name(found: re.Match[str]) -> str:
+    return found["doubled"] or found["name"] or found["braced"] or found["bare"] or ""
+
 
 _KEYS: Final = (("mcpServers",), ("servers",), ("mcp", "servers"), ("mcp",), ("context_servers",), ("mcp_servers",),
                 ("extensions",))  # fmt: skip
 """Where clients keep their servers."""
 _THEIRS: Final = frozenset({("mcpServers",), ("context_servers",), ("mcp_servers",)})
 """Those keys that mean nothing else anywhere."""
-_MOST: Final = 1_000
+_MOST_SERVERS: Final = 1_000
 """Servers of one file."""
 _OWN: Final = frozenset({"mcpctl", "mcpd", "mcpd-bridge", "mcpd-remote"})
 _MCP_REMOTE_VALUES: Final = frozenset(
@@ -74,8 +445,8 @@ def servers_of(document: object, origin: str, find_secrets: FindSecrets) -> Impo
         raise InvalidManifest(
             f"{origin}: not the file of a client: no servers under {', '.join('.'.join(key) for key in _KEYS)}"
         )
-    if len(found) > _MOST:
-        raise InvalidManifest(f"{origin}: {len(found)} servers, at most {_MOST} are read")
+    if len(found) > _MOST_SERVERS:
+        raise InvalidManifest(f"{origin}: {len(found)} servers, at most {_MOST_SERVERS} are read")
     inputs = _at(document, ("inputs",)) or _at(document, ("mcp", "inputs"))
     result = ImportResult([], [])
     taken: set[str] = set()

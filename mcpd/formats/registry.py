@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A registry file (seed 001 §4): a list or an id-keyed map of entries, or a page of the official registry."""
+"""Registries: files with a list or an id-keyed map of entries, and pages of the official registry's API."""
 
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from mcpd.errors import InvalidManifest
 from mcpd.formats import server_json
-from mcpd.formats.elements import elements
-from mcpd.formats.moments import moment
 from mcpd.formats.seed import seed_entry
 from mcpd.model import Problem, SourceType, printable
 from mcpd.model.base import is_plain_json
@@ -21,6 +22,74 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcpd.model import Entry
+
+
+def moment(text: str) -> datetime | None:
+    """The time that *text* names in ISO 8601, in UTC, which is meant where no zone is; None if it is none."""
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+_TEXT: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_STRING: Final = re.compile(_TEXT, re.DOTALL)
+_BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:' + _TEXT + rb'[^"\[\]{}]*+)*+[\[\]{}]', re.DOTALL)
+"""All up to the next bracket that is not in a text, and that."""
+_SCALAR: Final = re.compile(rb"[^\s,\]}]++")
+_SPACE: Final = re.compile(rb"\s*+")
+_COLON: Final = re.compile(rb"\s*+:\s*+")
+
+
+def elements(data: memoryview) -> Iterator[tuple[str, memoryview]]:
+    """The key (empty in a list) and the JSON of each element of *data*: a list or a map, known to be whole.
+
+    Whoever stops early pays for no more: a few bytes of gzip are millions of elements.
+    """
+    position = 1
+    while True:
+        start = _after(_SPACE, data, position)
+        if data[start] in b"]}":
+            return
+        key = ""
+        if data[0] in b"{":
+            end = _after(_STRING, data, start)
+            key = _key(data[start:end])
+            start = _after(_COLON, data, end)
+        end = _end(data, start)
+        yield key, data[start:end]
+        position = _after(_SPACE, data, end)
+        if data[position] in b"]}":
+            return
+        position += 1
+
+
+def _end(data: memoryview, start: int) -> int:
+    """Where the value that begins at *start* ends."""
+    if data[start] not in b"{[":
+        return _after(_STRING if data[start] in b'"' else _SCALAR, data, start)
+    position, depth = start + 1, 1
+    while depth:
+        position = _after(_BRACKET, data, position)
+        depth += 1 if data[position - 1] in b"{[" else -1
+    return position
+
+
+def _after(pattern: re.Pattern[bytes], data: memoryview, position: int) -> int:
+    found = pattern.match(data, position)
+    if found is None:
+        raise ValueError(f"no JSON at byte {position}")
+    return found.end()
+
+
+def _key(data: memoryview) -> str:
+    try:
+        return msgspec.json.decode(data, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # It becomes no id, and is named like that.
+        return bytes(data[1:-1]).decode("utf-8", "backslashreplace")
+
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -297,3 +366,95 @@ def _parse_entry(raw: object, where: str, key: str, *, is_plain: bool = False) -
         if not name or not error.message.startswith(where):
             raise
         raise InvalidManifest(f"{where} ({name}){error.message.removeprefix(where)}") from error
+
+
+MAX_ITEMS: Final = 1000
+"""Items of one page."""
+_MAX_CURSOR: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class OfficialItem:
+    """One version of one server."""
+
+    name: str
+    """As the registry has it; empty if it cannot be told."""
+    deleted: bool
+    is_latest: bool
+    updated_at: str
+    """ISO 8601, as the registry has it."""
+    entry: Entry | None
+    """None for what is deleted, not the latest version, or faulty."""
+    problem: str
+    """The fault, with the source, the item and the field; empty if there is none."""
+
+
+class _Metadata(msgspec.Struct):
+    camel: str | None = msgspec.field(default=None, name="nextCursor")
+    snake: str | None = msgspec.field(default=None, name="next_cursor")
+
+
+class _Page(msgspec.Struct):
+    servers: msgspec.Raw
+    metadata: _Metadata | None = None
+
+
+_PAGE: Final = msgspec.json.Decoder(_Page)
+
+
+def parse_page(data: bytes, origin: str) -> list[OfficialItem]:
+    """The items of the page *data*, fetched from *origin*; a faulty one has a problem, and the others stay (S-36).
+
+    Raises :class:`~mcpd.errors.InvalidManifest` if it is no page at all, or one of more than :data:`MAX_ITEMS`.
+    """
+    servers = memoryview(_page(data, origin).servers)
+    if servers[0] in b"n":  # null
+        return []
+    found = list(islice(elements(servers), MAX_ITEMS + 1)) if servers[0] in b"[" else None
+    if found is None or len(found) > MAX_ITEMS:
+        raise InvalidManifest(f"{origin}: not a page of a registry: servers: not a list of at most {MAX_ITEMS} items")
+    return [_item(raw, f"{origin}: item {number}") for number, (_, raw) in enumerate(found)]
+
+
+def next_cursor(data: bytes, origin: str) -> str:
+    """The cursor that the page *data*, fetched from *origin*, names; empty on the last one. Its items are not parsed.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` if it is no page at all, and for a cursor without end.
+    """
+    metadata = _page(data, origin).metadata or _Metadata()
+    cursor = metadata.camel or metadata.snake or ""
+    if len(cursor) > _MAX_CURSOR:
+        raise InvalidManifest(f"{origin}: metadata.nextCursor: longer than {_MAX_CURSOR} characters")
+    return cursor
+
+
+def _page(data: bytes, origin: str) -> _Page:
+    try:
+        return _PAGE.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidManifest(f"{origin}: not a page of a registry: {error}") from error
+
+
+def _item(raw: memoryview, where: str) -> OfficialItem:
+    try:
+        item = decoded(raw, where)
+    except InvalidManifest as error:
+        return OfficialItem("", deleted=False, is_latest=True, updated_at="", entry=None, problem=error.message)
+    document = item.get("server", item) if isinstance(item, dict) else None
+    if not isinstance(item, dict) or not isinstance(document, dict):
+        fault = f"{where}: not an object with 'server'"
+        return OfficialItem("", deleted=False, is_latest=True, updated_at="", entry=None, problem=fault)
+    standing = standing_of(item) or Standing(deleted=document.get("status") == "deleted")
+    name = _text(document.get("name"))
+    named = f"{where}: {printable(name)!r}" if name else where
+    entry, problem = None, ""
+    if standing.is_latest and not standing.deleted:
+        try:
+            entry = server_json.entry_of(document, named, published=True)
+        except InvalidManifest as error:
+            problem = error.message
+    return OfficialItem(name, standing.deleted, standing.is_latest, standing.updated_at, entry, problem)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -3,21 +3,537 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from mcpd.errors import InvalidManifest
+from mcpd.formats.keys import ENVIRONMENT_NAME, HEADER_NAME, Keys, scalar_text
 from mcpd.formats.seed import id_of, seed_entry
-from mcpd.formats.server_json_build import PUBLISHER, SEED, built
-from mcpd.formats.server_json_inputs import Inputs
-from mcpd.formats.server_json_packages import Plan, plan_of
-from mcpd.formats.server_json_schema import read
-from mcpd.model import Entry
+from mcpd.formats.server_json_build import PUBLISHER, SEED, built, seed_of
+from mcpd.model import Entry, Source, SourceType, Target, ValueType, printable
+from mcpd.model.entry import NETWORK
+from mcpd.model.placeholders import placeholders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from mcpd.formats.server_json_schema import Package, Server, Transport
+    from mcpd.model import JsonValue
+
+Scalar = str | int | float | bool | None
+
+
+class Input(msgspec.Struct, rename="camel"):
+    """A value that the author or the user gives."""
+
+    description: str | None = None
+    is_required: bool | None = None
+    is_secret: bool | None = None
+    default: Scalar = None
+    placeholder: str | None = None
+    value: Scalar = None
+    choices: list[Any] | None = None
+    format: str | None = None
+    variables: dict[str, Input] | None = None
+    """What ``{name}`` in :attr:`value` stands for."""
+
+
+class KeyValue(Input, rename="camel", kw_only=True):
+    """An environment variable or a header."""
+
+    name: str
+
+
+class Argument(Input, rename="camel", kw_only=True):
+    """A ``positional`` or ``named`` argument."""
+
+    type: str = "positional"
+    name: str | None = None
+    value_hint: str | None = None
+    is_repeated: bool | None = None
+
+
+class Transport(msgspec.Struct, rename="camel"):
+    """Of a package, or a server that runs elsewhere."""
+
+    type: str = "stdio"
+    url: str | None = None
+    headers: list[KeyValue] | None = None
+    variables: dict[str, Input] | None = None
+
+
+class Package(msgspec.Struct, rename="camel", kw_only=True):
+    """What a registry of packages has, or a file."""
+
+    registry_type: str
+    identifier: str
+    registry_base_url: str | None = None
+    version: str | None = None
+    file_sha256: str | None = msgspec.field(default=None, name="fileSha256")
+    runtime_hint: str | None = None
+    transport: Transport | None = None
+    runtime_arguments: list[Argument] | None = None
+    package_arguments: list[Argument] | None = None
+    environment_variables: list[KeyValue] | None = None
+
+
+class Icon(msgspec.Struct):
+    """One of the icons."""
+
+    src: str | None = None
+
+
+class Server(msgspec.Struct, rename="camel", kw_only=True):
+    """The whole document."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    version: str | None = None
+    website_url: str | None = None
+    repository: dict[str, Any] | None = None
+    icons: list[Icon] | None = None
+    packages: list[Package] | None = None
+    remotes: list[Transport] | None = None
+
+
+_RENAMED: Final = {
+    "registry_type": "registryType",
+    "registry_name": "registryType",
+    "registry_base_url": "registryBaseUrl",
+    "file_sha256": "fileSha256",
+    "runtime_hint": "runtimeHint",
+    "runtime_arguments": "runtimeArguments",
+    "package_arguments": "packageArguments",
+    "environment_variables": "environmentVariables",
+    "is_required": "isRequired",
+    "is_secret": "isSecret",
+    "is_repeated": "isRepeated",
+    "value_hint": "valueHint",
+    "website_url": "websiteUrl",
+    "transport_type": "type",
+}
+"""Names of fields before 2025-09-16."""
+
+
+def read(document: dict[str, Any], origin: str) -> Server:
+    """The server.json *document*, read from *origin*, whatever its schema.
+
+    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*, the field and the fault.
+    """
+    try:
+        return msgspec.convert(_modern(document), Server, strict=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidManifest(f"{origin}: {error}") from error
+
+
+def _modern(document: dict[str, Any]) -> dict[str, Any]:
+    packages, remotes = document.get("packages"), document.get("remotes")
+    if not {"version_detail", "website_url"} & document.keys() and not _is_older([packages, remotes]):
+        return document
+    new: dict[str, Any] = _renamed({key: value for key, value in document.items() if key != "_meta"})
+    detail = document.get("version_detail")
+    if "version" not in new and isinstance(detail, dict):
+        new["version"] = detail.get("version")
+    for package in new["packages"] if isinstance(new.get("packages"), list) else []:
+        if isinstance(package, dict) and "identifier" not in package and "name" in package:
+            package["identifier"] = package["name"]
+    return new
+
+
+def _is_older(value: Any) -> bool:
+    """Whether *value* has an earlier name of a field anywhere: a secret shall not pass for none by one."""
+    if isinstance(value, list):
+        return any(_is_older(item) for item in value)
+    if not isinstance(value, dict):
+        return False
+    if not _RENAMED.keys().isdisjoint(value):
+        return True
+    return any(
+        any(_is_older(variable) for variable in held.values())
+        if key == "variables" and isinstance(held, dict)
+        else _is_older(held)
+        for key, held in value.items()
+    )
+
+
+def _renamed(value: Any) -> Any:
+    """*value* with today's names of fields; the names of variables are their author's."""
+    if isinstance(value, list):
+        return [_renamed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    new: dict[str, Any] = {}
+    for key, held in value.items():
+        if key == "variables" and isinstance(held, dict):
+            new[key] = {name: _renamed(variable) for name, variable in held.items()}
+        elif (today := _RENAMED.get(key)) is None or today not in value:
+            new[today or key] = _renamed(held)
+    return new
+
+
+MAX_PROPERTIES: Final = 500
+"""Values that one server may ask for."""
+_VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
+_TYPES: Final = {
+    "string": ValueType.STRING,
+    "number": ValueType.NUMBER,
+    "boolean": ValueType.BOOLEAN,
+    "filepath": ValueType.PATH,
+}
+
+
+class Inputs:
+    """Collects the properties of one entry; each has a key of its own."""
+
+    def __init__(self) -> None:
+        self.properties: list[dict[str, Any]] = []
+        self.permissions: list[str] = [NETWORK]
+        """What a package needs: server.json declares nothing, and nearly all of them use the network."""
+        self.faults: list[str] = []
+        """What keeps the server from being started as its author means it."""
+        self._keys = Keys()
+        self._headers: dict[str, list[tuple[KeyValue, str]]] = {}
+
+    def environment(self, variables: Sequence[KeyValue]) -> dict[str, str]:
+        """The variables that are set whatever the user says; those that the user sets become properties."""
+        fixed: dict[str, str] = {}
+        names: set[str] = set()
+        for variable in variables:
+            name = variable.name
+            if not ENVIRONMENT_NAME.fullmatch(name):
+                self.faults.append(f"{name[:100]!a} cannot be the name of an environment variable")
+            elif name not in names:
+                names.add(name)
+                if variable.value is not None:
+                    fixed[name] = self._filled(scalar_text(variable.value), variable)
+                elif self._keys.is_free(name):
+                    self._property(name, variable, Target.ENV, granting=True)
+                else:
+                    # The key of such a property is what the variable is called.
+                    fixed[name] = f"{{config.{self._property(name, variable, Target.MANIFEST, granting=True)}}}"
+        return fixed
+
+    def arguments(self, arguments: Sequence[Argument]) -> list[str]:
+        """The arguments, with ``{config.KEY}`` where the user gives the value."""
+        found: list[str] = []
+        for argument in arguments:
+            found += self._named(argument) if argument.type == "named" and argument.name else self._positional(argument)
+        return found
+
+    def address(self, url: str, variables: Mapping[str, Input], *, required: bool) -> str:
+        """The *url* of a server that runs elsewhere, with ``{config.KEY}`` for its *variables*."""
+        return self._template(url, variables, Target.MANIFEST, required=required)
+
+    def headers(self, headers: Sequence[KeyValue], *, required: bool) -> dict[str, str]:
+        """The headers by name; *required* is False where the server can be used without them."""
+        found: dict[str, str] = {}
+        for header in headers:
+            if not HEADER_NAME.fullmatch(header.name):
+                self.faults.append(f"{header.name[:100]!a} cannot be the name of a header")
+            elif header.name not in found:
+                if header.value is not None:
+                    text = scalar_text(header.value)
+                    found[header.name] = self._template(text, header.variables, Target.MANIFEST, required=required)
+                else:
+                    found[header.name] = f"{{config.{self._header(header, required=required)}}}"
+        return found
+
+    def _header(self, header: KeyValue, *, required: bool) -> str:
+        """The key for *header*, which several ways to the same server have in common."""
+        same = self._headers.setdefault(header.name, [])
+        for known, key in same:
+            if known == header:
+                return key
+        key = self._property(header.name, header, Target.HEADER, required=required)
+        same.append((header, key))
+        return key
+
+    def _positional(self, argument: Argument) -> list[str]:
+        if argument.value is not None:
+            return [self._filled(scalar_text(argument.value), argument, in_argument=True)]
+        key = self._argument(argument.value_hint or argument.name or "argument", argument)
+        return [f"{{config.{key}}}"] if key else []
+
+    def _named(self, argument: Argument) -> list[str]:
+        flag = argument.name or ""
+        self._refuse_placeholders(flag)
+        if argument.value is not None:
+            text = self._filled(scalar_text(argument.value), argument, in_argument=True)
+            return _flagged(flag, text, argument)
+        if not _asks(argument):
+            return [flag]
+        key = self._argument(flag, argument)
+        return _flagged(flag, f"{{config.{key}}}", argument) if key else []
+
+    def _argument(self, name: str, argument: Argument) -> str:
+        """The key of the property for *argument*; empty for a secret that the server can do without."""
+        if argument.is_secret:
+            # Every user of the machine can read arguments, and no server is started with a secret in them.
+            if argument.is_required:
+                self.faults.append(
+                    f"its argument {name[:100]!a} is a secret, which every user of the machine could read"
+                )
+            return ""
+        return self._property(name, argument, Target.ARG, repeated=bool(argument.is_repeated), granting=True)
+
+    def _filled(self, text: str, given: Input, *, in_argument: bool = False) -> str:
+        return self._template(text, given.variables, Target.MANIFEST, in_argument=in_argument)
+
+    def _template(
+        self,
+        text: str,
+        variables: Mapping[str, Input] | None,
+        target: Target,
+        *,
+        in_argument: bool = False,
+        required: bool = True,
+    ) -> str:
+        """*text* with its *variables* as placeholders; what is in braces and no variable stays as it is."""
+        keys: dict[str, str] = {}
+
+        def fill(found: re.Match[str]) -> str:
+            name = found[1]
+            variable = (variables or {}).get(name)
+            if variable is None:
+                return found[0]
+            if variable.value is not None:
+                return scalar_text(variable.value)
+            if in_argument and variable.is_secret:
+                self.faults.append(
+                    f"its argument {name[:100]!a} is a secret, which every user of the machine could read"
+                )
+                return ""
+            if name not in keys:
+                keys[name] = self._property(name, variable, target, required=required, granting=in_argument)
+            return f"{{config.{keys[name]}}}"
+
+        filled = _VARIABLE.sub(fill, text)
+        self._refuse_placeholders(text)
+        self._refuse_placeholders(filled, set(keys.values()))
+        return filled
+
+    def _refuse_placeholders(self, text: str, own: Collection[str] = ()) -> None:
+        """Note a fault for a *text* with placeholders for other keys than *own*: its author means them literally."""
+        if keys := [key for key in placeholders(text) if key not in own]:
+            self.faults.append(f"it holds {{config.{keys[0][:100]}}}, for which mcpd would put a value of the user")
+
+    def _property(
+        self,
+        name: str,
+        given: Input,
+        target: Target,
+        *,
+        required: bool = True,
+        repeated: bool = False,
+        granting: bool = False,
+    ) -> str:
+        """Add a property for *given*, and return its key. Raises :class:`~mcpd.errors.InvalidManifest`."""
+        if len(self.properties) == MAX_PROPERTIES:
+            raise InvalidManifest(f"asks for more than {MAX_PROPERTIES} values")
+        key = self._keys.take(name.lstrip("-"))
+        kind = _TYPES.get(given.format or "")
+        default = _typed(given.default, kind)
+        grants = granting and kind is ValueType.PATH and not given.is_secret
+        # What a permission is for, the user names: nobody sees a default when they are asked for their consent.
+        suggested = scalar_text(default) if grants and default is not None else ""
+        default = None if suggested else default
+        parts: dict[str, Any] = {
+            "label": name if key != name else "",
+            "description": given.description,
+            "sensitive": given.is_secret,
+            "required": bool(given.is_required or suggested) and required,
+            "type": ValueType.LIST if repeated else kind,
+            "choices": given.choices,
+            "placeholder": suggested or given.placeholder,
+        }
+        new = {"key": key, "target": target} | {part: value for part, value in parts.items() if value}
+        if default is not None:
+            new["default"] = [default] if repeated else default
+        self.properties.append(new)
+        if grants:
+            self.permissions.append(f"filesystem:rw:{{config.{key}}}")
+        return key
+
+
+def _asks(argument: Argument) -> bool:
+    """Whether the user is to give a value: a flag of which nothing is said but its name is just passed on."""
+    return any(
+        (
+            argument.description,
+            argument.is_required,
+            argument.default is not None,
+            argument.value_hint,
+            argument.placeholder,
+            argument.choices,
+            argument.format,
+            argument.is_repeated,
+        )
+    )
+
+
+def _flagged(flag: str, text: str, argument: Argument) -> list[str]:
+    """*flag* with *text*: apart where both are there or missing together, else joined by ``=``."""
+    keys = placeholders(text)
+    if not keys:
+        return [flag, text]
+    variables = (argument.variables or {}).values()
+    truth = argument.format == "boolean" or any(variable.format == "boolean" for variable in variables)
+    if truth or argument.is_repeated or "{" in flag or "}" in flag:
+        return [f"{flag}={text}"]
+    conditions = "".join(f"{{config.{key}?}}" for key in keys[:-1])
+    return [f"{conditions}{{config.{keys[-1]}?{flag}}}", text]
+
+
+def _typed(default: Scalar, kind: ValueType | None) -> Scalar:
+    """*default*, which the schema has as text, as a value of *kind* if it is one."""
+    if not isinstance(default, str):
+        return default
+    if kind is ValueType.BOOLEAN and default.lower() in ("true", "false"):
+        return default.lower() == "true"
+    if kind is ValueType.NUMBER:
+        for number in (int, float):
+            with contextlib.suppress(ValueError):
+                if math.isfinite(value := number(default)):
+                    return value
+    return default
+
+
+_PUBLIC: Final = {
+    SourceType.NPM: frozenset({"https://registry.npmjs.org"}),
+    SourceType.PYPI: frozenset({"https://pypi.org", "https://pypi.org/simple"}),
+}
+RUNNERS: Final = {SourceType.NPM: "npx", SourceType.PYPI: "uvx"}
+_FROM: Final = {SourceType.NPM: ("--package", "-p"), SourceType.PYPI: ("--from",)}
+"""Options of the runners that name the package, where the command has another name."""
+_HARMLESS: Final = frozenset({"-y", "--yes", "-q", "--quiet", "--"})
+_NPM: Final = re.compile(
+    r"((?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*)(?:@([A-Za-z0-9][A-Za-z0-9.+-]*))?", re.ASCII
+)
+_PYPI: Final = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9._,-]*\])?)(?:(?:==|@)([A-Za-z0-9.!+_-]+))?", re.ASCII
+)
+_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What becomes of one package."""
+
+    source: dict[str, Any]
+    transport: dict[str, Any] | None = None
+    """Of type stdio; None for a bundle, which brings its own."""
+    environment: dict[str, str] = field(default_factory=dict)
+    obstacle: str = ""
+    """Why mcpd cannot install it."""
+    inputs: Inputs = field(default_factory=Inputs)
+
+
+def plan_of(package: Package) -> Plan:
+    """What becomes of *package*; it always has a source, so that a listing can say what it is."""
+    kind = package.registry_type
+    transport = package.transport.type if package.transport is not None else "stdio"
+    if kind in RUNNERS:
+        plan = _from_registry(package, SourceType(kind))
+    elif kind == SourceType.MCPB:
+        plan = _bundle(package)
+    else:
+        plan = Plan(_known({"type": kind or "unknown", "package": package.identifier, "version": package.version}))
+        plan.obstacle = Source.parse(plan.source, "package").unsupported if kind else "its package has no registryType"
+    if transport != "stdio" and not plan.obstacle:
+        plan.obstacle = (
+            f"its package serves {printable(transport)} on a port of its own, and mcpd starts servers that talk over"
+            " standard input and output"
+        )
+    return plan
+
+
+def _known(fields: dict[str, str | None]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _bundle(package: Package) -> Plan:
+    digest = (package.file_sha256 or "").lower()
+    source = {"type": "mcpb", "url": package.identifier, "sha256": digest, "version": package.version}
+    if not _SHA256.fullmatch(digest):
+        return Plan(_known(source | {"sha256": ""}), obstacle="its bundle has no fileSha256 to check it by")
+    plan = Plan(_known(source))
+    if not package.identifier.lower().startswith(("https://", "http://", "file:///")):
+        plan.obstacle = f"its bundle is not at a URL: {printable(package.identifier)!r}"
+    return plan
+
+
+def _from_registry(package: Package, kind: SourceType) -> Plan:
+    form = _NPM if kind is SourceType.NPM else _PYPI
+    plan = Plan(_known({"type": kind, "package": package.identifier, "version": package.version}))
+    base = (package.registry_base_url or "").rstrip("/").lower()
+    digest = (package.file_sha256 or "").lower()
+    named = form.fullmatch(package.identifier)
+    if base and base not in _PUBLIC[kind]:
+        plan.obstacle = f"its package is in a registry of its own, {printable(base)}"
+    elif named is None:
+        plan.obstacle = f"{printable(package.identifier)!r} is not the name of a package of type {kind}"
+    elif digest and not _SHA256.fullmatch(digest):
+        plan.obstacle = "the fileSha256 of its package is not one"
+    if plan.obstacle or named is None:
+        return plan
+    chosen, obstacle = _runtime(package, kind, named[1])
+    wanted = form.fullmatch(chosen) if chosen else named
+    if obstacle or wanted is None:
+        plan.obstacle = obstacle or f"{printable(chosen)!r} is not the name of a package of type {kind}"
+        return plan
+    version = wanted[2]
+    if not version and _base(wanted[1]) == _base(named[1]):
+        version = package.version or named[2]
+    plan.source = _known({"type": kind, "package": wanted[1], "version": version, "sha256": digest})
+    plan.environment = plan.inputs.environment(package.environment_variables or [])
+    arguments = plan.inputs.arguments(package.package_arguments or [])
+    # With another package, the identifier is the command, which the runtime finds among what the package brings.
+    plan.transport = (
+        {"type": "stdio", "command": named[1], "args": arguments}
+        if chosen
+        else {"type": "stdio", "command": RUNNERS[kind], "args": [named[1], *arguments]}
+    )
+    plan.obstacle = plan.inputs.faults[0] if plan.inputs.faults else ""
+    return plan
+
+
+def _base(name: str) -> str:
+    """A package's *name* without its extras."""
+    return name.partition("[")[0]
+
+
+def _runtime(package: Package, kind: SourceType, name: str) -> tuple[str, str]:
+    """The other package that the arguments of the runner name, and why they cannot be followed; both may be empty."""
+    words = list(_words(package.runtime_arguments or []))
+    chosen = ""
+    while words:
+        word = words.pop(0)
+        option, joined, value = word.partition("=")
+        if option in _FROM[kind] and (joined or words):
+            chosen = value if joined else words.pop(0)
+        elif word not in _HARMLESS and not _is_package(word, name):
+            return "", f"its package wants to be run with {printable(word)!r}, which mcpd cannot do"
+    return chosen, ""
+
+
+def _words(arguments: Iterable[Argument]) -> Iterable[str]:
+    for argument in arguments:
+        if argument.type == "named" and argument.name:
+            yield argument.name
+        if argument.value is not None:
+            yield scalar_text(argument.value)
+        elif argument.type != "named":
+            yield scalar_text(argument.default if argument.default is not None else argument.value_hint or "")
+
+
+def _is_package(word: str, name: str) -> bool:
+    return word == name or (word.startswith(name) and word[len(name) :].startswith(("@", "==")))
+
 
 ORIGINAL: Final = "serverJson"
 """The field of an entry that holds the document it was made from."""
@@ -43,7 +559,7 @@ def is_server_json(document: object) -> bool:
 def entry_of(document: dict[str, Any], origin: str, *, published: bool = False) -> Entry:
     """The entry for the server.json *document*, or for that in the item *document*, read from *origin* (for messages).
 
-    A document made by :func:`~mcpd.formats.server_json_out.server_json_of` and not changed since gives the entry that
+    A document made by :func:`~mcpd.formats.server_json.server_json_of` and not changed since gives the entry that
     it was made of. With *published*, one that anybody may have written, it does so only if that has the id, the
     source and the ways to the server that the fields tell which every registry checks and every reader sees. What is in
     an item is published.
@@ -172,3 +688,16 @@ def _transports(remotes: Iterable[Transport], inputs: Inputs, *, required: bool)
             made["headers"] = headers
         found.append(made)
     return found
+
+
+def server_json_of(entry: Entry) -> dict[str, JsonValue]:
+    """The server.json (2025-12-11) for *entry*, from which :func:`~mcpd.formats.server_json.entry_of` makes it again.
+
+    An entry that came from a server.json and is what that says gives that document, whatever its schema.
+    """
+    return original(entry) or built(entry)
+
+
+def registry_of(entries: Iterable[Entry], updated: str) -> dict[str, JsonValue]:
+    """A registry of *entries*, last changed at *updated* (ISO 8601)."""
+    return {"version": "1.0", "updated": updated, "servers": [seed_of(entry) for entry in entries]}

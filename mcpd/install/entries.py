@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mcpd.catalog.fetch import Fetcher
-from mcpd.catalog.pins import pins_what_it_names
-from mcpd.catalog.reach import check_entry_url
-from mcpd.catalog.urls import signature_url
+from mcpd.catalog.ingest import pins_what_it_names
+from mcpd.catalog.registries import check_entry_url, signature_url
 from mcpd.errors import IntegrityMismatch, InvalidArgument, InvalidManifest, SignatureInvalid, SourceUnavailable
 from mcpd.formats import server_json
 from mcpd.model import Entry, load_json

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mcpd.catalog.urls import file_path
+from mcpd.catalog.registries import file_path
 from mcpd.errors import from_oserror
 from mcpd.paths import Scope
 

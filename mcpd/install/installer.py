@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mcpd.catalog import CatalogEntry
-from mcpd.catalog.pins import pins_what_it_names
+from mcpd.catalog.ingest import pins_what_it_names
 from mcpd.errors import (
     AlreadyInstalled,
     Cancelled,

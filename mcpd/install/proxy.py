@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from mcpd.catalog.hosts import is_loopback, is_public, normal_host
+from mcpd.catalog.registries import is_loopback, is_public, normal_host
 from mcpd.model import printable, strip_credentials
 
 if TYPE_CHECKING:

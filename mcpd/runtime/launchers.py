@@ -1,22 +1,247 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which launchers this instance uses (setting ``runtime.launcher``)."""
+"""Launchers: ``mcpd-exec`` as a child process, behind a socket unit, or as a transient unit of ``systemd --user``."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from mcpd.errors import NotSupported
+from mcpd.errors import McpdError, NotSupported, SpawnFailed
 from mcpd.paths import Scope
-from mcpd.runtime.plain import PlainLauncher
-from mcpd.runtime.systemd_socket import BUILD_SOCKET, BUILD_USER, SERVER_USER, SPAWN_SOCKET, SystemdSocketLauncher
-from mcpd.runtime.systemd_user import SystemdUserLauncher
+from mcpd.runtime.launch import STOP_GRACE, Leash, NobodysKeeper
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mcpd.paths import Paths
-    from mcpd.runtime.launch import Launcher
-    from mcpd.runtime.systemd_user import UnitManager
+    from mcpd.runtime.launch import Launcher, LaunchSpec
     from mcpd.settings import Settings
+
+EXEC_FILE: Final = Path(__file__).parent / "exec" / "mcpd_exec.py"
+
+
+def exec_command() -> tuple[str, ...]:
+    """The argument list that starts ``mcpd-exec``."""
+    return (sys.executable or "/usr/bin/python3", "-IS", str(EXEC_FILE))
+
+
+class PlainLauncher:
+    """Runs ``mcpd-exec`` in a session of its own; it and its tree die with this process by the leash's end."""
+
+    name = "plain"
+
+    async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
+        """See :meth:`mcpd.runtime.launch.Launcher.launch`."""
+        ours, theirs = socket.socketpair()
+        try:
+            child = _Child(theirs.fileno())
+        except OSError as error:
+            ours.close()
+            raise SpawnFailed(f"{spec.id}: mcpd-exec cannot be started: {error.strerror}") from error
+        finally:
+            theirs.close()
+        return await Leash.start(ours, spec, fds, child)
+
+
+class _Child:
+    """One ``mcpd-exec`` process, reaped through a pidfd when it ends."""
+
+    def __init__(self, leash: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._gone = asyncio.Event()
+        command = exec_command()
+        self._pid = os.posix_spawn(
+            command[0],
+            command,
+            {"PATH": os.defpath, "LANG": "C.UTF-8"},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, leash, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD),
+        )
+        try:
+            self._pidfd = os.pidfd_open(self._pid)
+        except OSError:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            raise
+        self._loop.add_reader(self._pidfd, self._reap)
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        os.waitpid(self._pid, 0)
+        self._gone.set()
+
+    def kill(self) -> None:
+        """SIGKILL; again or afterwards it changes nothing."""
+        if self._pidfd >= 0:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def gone(self) -> None:
+        """Await that it is reaped."""
+        await self._gone.wait()
+
+
+SPAWN_SOCKET: Final = "spawn.sock"
+BUILD_SOCKET: Final = "build.sock"
+CONNECT_TIMEOUT: Final = 10.0
+"""Seconds until the service manager must take the connection; it needs none but with a full backlog."""
+SERVER_USER: Final = "mcp-server"
+BUILD_USER: Final = "mcpd"
+RETRY: Final = 0.01
+"""Seconds between two attempts then."""
+
+
+class SystemdSocketLauncher:
+    """Connects to a socket unit, which starts an instance of its service, a unit of its own, for each connection.
+
+    mcpd needs no privilege for that: what may be started, and as whom, stands in the unit's file.
+    """
+
+    name = "systemd-socket"
+
+    def __init__(self, path: Path, user: str) -> None:
+        self.path = path
+        """The unit's socket."""
+        self.user = user
+        """Whom the unit starts things as."""
+
+    async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
+        """See :meth:`mcpd.runtime.launch.Launcher.launch`."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await self._connect(sock)
+        except TimeoutError:
+            sock.close()
+            raise SpawnFailed(
+                f"{spec.id}: the service manager took no connection to {self.path} for {CONNECT_TIMEOUT:.0f} s;"
+                f" see: systemctl status {self._unit}"
+            ) from None
+        except OSError as error:
+            sock.close()
+            raise SpawnFailed(
+                f"{spec.id}: {self.path} cannot be connected to ({error.strerror}); see: systemctl status {self._unit}"
+            ) from error
+        except BaseException:
+            sock.close()
+            raise
+        return await Leash.start(sock, spec, fds, NobodysKeeper())
+
+    async def _connect(self, sock: socket.socket) -> None:
+        """A unix socket with a full backlog says EAGAIN, which no event tells the end of."""
+        while True:
+            try:
+                sock.connect(str(self.path))
+            except BlockingIOError:
+                await asyncio.sleep(RETRY)
+            else:
+                return
+
+    @property
+    def _unit(self) -> str:
+        return f"mcpd-{self.path.stem}.socket"
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mcpd.runtime.launch import LaunchSpec
+
+    Property: TypeAlias = (
+        "str | bool | int | list[str] | list[tuple[str, list[str], bool]] | tuple[list[int], list[int]]"
+    )
+
+GIB: Final = 1 << 30
+SLICE: Final = "app-mcp.slice"
+"""Below ``app.slice``, as the desktops' conventions want it for what is no session service."""
+
+
+class UnitManager(Protocol):
+    """The user's service manager; the bus layer implements it with ``StartTransientUnit``."""
+
+    async def start_transient(self, name: str, properties: Mapping[str, tuple[str, Property]], fd: int) -> None:
+        """Start the unit *name* and return when its job is done.
+
+        *properties* maps each name to its D-Bus signature and value. *fd* is passed as the property
+        ``StandardInputFileDescriptor`` (signature ``h``) and stays the caller's.
+
+        Raises :class:`~mcpd.errors.McpdError` if the manager refuses or is gone.
+        """
+
+
+class SystemdUserLauncher:
+    """Gives every server a unit and a cgroup of its own, which the service manager cleans up."""
+
+    name = "systemd-user"
+
+    def __init__(self, units: UnitManager) -> None:
+        self._units = units
+
+    async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
+        """See :meth:`mcpd.runtime.launch.Launcher.launch`."""
+        name = unit_name(spec.id)
+        ours, theirs = socket.socketpair()
+        try:
+            await self._units.start_transient(name, properties(spec.id), theirs.fileno())
+        except McpdError as error:
+            ours.close()
+            raise SpawnFailed(f"{spec.id}: the user's service manager did not start {name}: {error.message}") from error
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return await Leash.start(ours, spec, fds, NobodysKeeper())
+
+
+def unit_name(spec_id: str) -> str:
+    """A fresh unit name that says which server it runs."""
+    safe = "".join(c if c.isalnum() or c in "._" else "_" for c in spec_id)
+    return f"mcp-{safe}-{secrets.token_hex(4)}.service"
+
+
+def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
+    """What the unit is, as ``StartTransientUnit`` wants it.
+
+    No environment and no credential is set here: a unit's properties and its file can be read by everybody.
+    """
+    command = list(exec_command())
+    build = spec_id.startswith("build:")
+    return {
+        "Description": ("s", f"MCP server {spec_id}"),
+        "Type": ("s", "exec"),
+        "CollectMode": ("s", "inactive-or-failed"),
+        "ExecStart": ("a(sasb)", [(command[0], command, False)]),
+        # What was wrong with a launch is told to mcpd.
+        "SuccessExitStatus": ("(aiai)", ([1], [])),
+        "LimitCORE": ("t", 0),
+        # mcpd-exec stops its tree itself; what is left a little later is killed.
+        "KillMode": ("s", "mixed"),
+        "TimeoutStopUSec": ("t", int((STOP_GRACE + 2) * 1_000_000)),
+        "Slice": ("s", SLICE),
+        "UMask": ("u", 0o077),
+        # stdin alone is a descriptor: with more of them stderr would land in stdout.
+        "StandardOutput": ("s", "null"),
+        "StandardError": ("s", "journal"),
+        "OOMPolicy": ("s", "kill"),
+        # As mcpd-spawn@.service and mcpd-build@.service have it.
+        "TasksMax": ("t", 1024 if build else 512),
+        "MemoryMax": ("t", (8 if build else 4) * GIB),
+        "MemorySwapMax": ("t", (2 if build else 1) * GIB),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,92 @@ from typing import TYPE_CHECKING, Final
 from mcpd.errors import InvalidManifest
 from mcpd.model.base import ID_PATTERN
 from mcpd.model.placeholders import expand, placeholders
-from mcpd.runtime import session_bus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from mcpd.model import JsonValue
+
+_UNITS: Final = "starts any program as the user"
+_PORTALS: Final = "opens files with the user's programs, and starts programs at the next login"
+_PASSWORDS: Final = "hands out the user's passwords"
+_SETTINGS: Final = "changes settings that hold commands, such as keyboard shortcuts"
+_DESKTOP: Final = "controls the desktop: it runs scripts, or sees the screen and types for the user"
+_TERMINAL: Final = "runs commands in a terminal"
+_FILES: Final = "changes or runs any file of the user"
+
+REFUSED: Final = {
+    "org.freedesktop.systemd1": _UNITS,
+    "org.mcpd": "installs and starts servers, and hands them the user's secrets",
+    "org.freedesktop.Flatpak": _UNITS,
+    "org.freedesktop.portal": _PORTALS,
+    "org.freedesktop.host.portal": _PORTALS,
+    "org.freedesktop.impl.portal": _PORTALS,
+    "org.freedesktop.secrets": _PASSWORDS,
+    "org.gnome.keyring": _PASSWORDS,
+    "org.gnome.OnlineAccounts": _PASSWORDS,
+    "org.kde.kpasswdserver": _PASSWORDS,
+    "org.kde.kwalletd": _PASSWORDS,
+    "im.pidgin.purple": _PASSWORDS,
+    "ca.desrt.dconf": _SETTINGS,
+    "org.lxqt.global_key_shortcuts": _SETTINGS,
+    "org.kde.kglobalaccel": _SETTINGS,
+    "org.xfce.Xfconf": _SETTINGS,
+    "com.canonical.Unity": _DESKTOP,
+    "org.Cinnamon": _DESKTOP,
+    "org.awesomewm.awful": _DESKTOP,
+    "org.gnome.Mutter": _DESKTOP,
+    "org.gnome.Shell": _DESKTOP,
+    "org.kde.KWin": _DESKTOP,
+    "org.kde.NotificationManager": _DESKTOP,
+    "org.kde.klipper": _DESKTOP,
+    "org.kde.kuiserver": _DESKTOP,
+    "org.kde.osdService": _DESKTOP,
+    "org.kde.plasmashell": _DESKTOP,
+    "com.gexperts.Tilix": _TERMINAL,
+    "com.mitchellh.ghostty": _TERMINAL,
+    "io.elementary.terminal": _TERMINAL,
+    "net.tenshu.Terminator": _TERMINAL,
+    "org.gnome.Console": _TERMINAL,
+    "org.gnome.Ptyxis": _TERMINAL,
+    "org.gnome.Terminal": _TERMINAL,
+    "org.guake3": _TERMINAL,
+    "org.kde.konsole": _TERMINAL,
+    "org.mate.terminal": _TERMINAL,
+    "org.kde.yakuake": _TERMINAL,
+    "org.xfce.Terminal": _TERMINAL,
+    "org.bluez.obex": _FILES,
+    "org.gnome.ArchiveManager1": _FILES,
+    "org.gnome.Nautilus": _FILES,
+    "org.kde.kdeconnect": _FILES,
+    "org.kde.klauncher": _UNITS,
+    "org.kde.krunner": _UNITS,
+    "org.lxqt.runner": _UNITS,
+    "org.xfce.Appfinder": _UNITS,
+    "org.xfce.FileManager": _FILES,
+    "org.xfce.Thunar": _FILES,
+}
+"""Beginnings of names, each with the reason that completes "NAME ..."."""
+
+SHARED: Final = frozenset(
+    {
+        "org.freedesktop.FileManager1", "org.freedesktop.Notifications", "org.freedesktop.ScreenSaver",
+        "org.gnome.ScreenSaver", "org.kde.JobViewServer", "org.kde.StatusNotifierWatcher",
+    }
+)  # fmt: skip
+"""Names that on some desktops the shell or the file manager owns. Only the interface of the same name is granted."""
+
+
+def refusal(name: str) -> str:
+    """Return the reason why no server may call *name*, which may end in ``.*``; empty if one may."""
+    stem = name.removesuffix(".*")
+    for refused, reason in REFUSED.items():
+        if stem.startswith(refused) or (stem != name and refused.startswith(f"{stem}.")):
+            return f"{refused} {reason}"
+    if stem != name and (stem.count(".") < 2 or stem in SHARED):
+        return f"{name} covers the names of many programs; name one of them"
+    return ""
+
 
 KNOWN: Final = (
     "network, devices, filesystem:ro:PATH, filesystem:rw:PATH, filesystem:create:PATH, session-bus:talk:NAME, mcp,"
@@ -110,7 +190,7 @@ def parse(
                     for number, path in enumerate(named, 1)
                 )
         elif permission.startswith("session-bus:talk:") and _BUS_NAME.fullmatch(permission[17:]):
-            if reason := session_bus.refusal(permission[17:]):
+            if reason := refusal(permission[17:]):
                 raise InvalidManifest(f"{server_id}: permission {string[:200]!r} is never granted: {reason}")
             bus_names += [permission[17:]] * granted
         elif permission == "mcp" or (permission.startswith("mcp:") and ID_PATTERN.fullmatch(permission[4:])):

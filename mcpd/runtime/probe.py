@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a sandbox looks like from inside: run there as a script, by the system's Python (mcpd.runtime.selfcheck).
+"""What a sandbox looks like from inside: run there as a script, by the system's Python (mcpd.runtime.self_check).
 
 Writes one JSON object of what it finds. What of it is as it should be is judged outside.
 """

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets as random
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -18,12 +20,13 @@ from mcpd import paths as locations
 from mcpd.errors import InvalidConfig, InvalidManifest, NotStdio, SpawnFailed, from_oserror
 from mcpd.model.placeholders import as_text, expand, placeholders
 from mcpd.model.property import Target
+from mcpd.model.steering import STEERING
 from mcpd.paths import CALLS_SOCKET, Scope, make_private
 from mcpd.runtime import bundled as programs
-from mcpd.runtime import environment, mounts, session_bus, trees
+from mcpd.runtime import mounts, permissions
 from mcpd.runtime.guard import Guard
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, Bus, LaunchSpec, Mount, MountKind, Overlay
-from mcpd.runtime.permissions import Permissions, parse
+from mcpd.runtime.permissions import PathGrant, Permissions, parse
 from mcpd.store.files import is_missing
 from mcpd.store.records import MANIFEST
 
@@ -31,10 +34,90 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mcpd.model import JsonValue, Manifest, Transport
-    from mcpd.paths import Paths
+    from mcpd.paths import Layout, Paths
     from mcpd.runtime.calls import Way
     from mcpd.settings import Settings
     from mcpd.store import InstalledServer, LaunchManifest
+
+PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+FIXED: Final = {"PYTHONNOUSERSITE": "1"}
+"""What nothing changes: no Python runs what somebody left in ``~/.local``, which is a server's state or a build's."""
+
+_LOCALE: Final = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|COLORTERM|NO_COLOR")
+_PROXY: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+CA_BUNDLES: Final = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Where distributions keep the certificates that the machine trusts, in one file."""
+_CA_VARIABLES: Final = (
+    "SSL_CERT_FILE",
+    "PIP_CERT",
+    "NODE_EXTRA_CA_CERTS",
+    "GIT_SSL_CAINFO",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+)
+
+
+def base_environment(home: str, runtime_dir: str, search: tuple[str, ...] = ()) -> dict[str, str]:
+    """What every process gets; *search* comes before the usual ``PATH``."""
+    own = {name: value for name, value in os.environ.items() if _LOCALE.fullmatch(name)}
+    return {
+        "LANG": "C.UTF-8",
+        **own,
+        **FIXED,
+        "PATH": ":".join((*search, PATH)),
+        "HOME": home,
+        "XDG_RUNTIME_DIR": runtime_dir,
+    }
+
+
+def network_environment() -> dict[str, str]:
+    """What a process with network gets on top: the system's certificates, and the proxies mcpd itself would use."""
+    found: dict[str, str] = {}
+    bundle = next((path for path in CA_BUNDLES if Path(path).exists()), None)
+    if bundle:
+        found = dict.fromkeys(_CA_VARIABLES, bundle)
+    for name in (*_PROXY, *(name.upper() for name in _PROXY)):
+        if name in os.environ:
+            found[name] = os.environ[name]
+    return found
+
+
+def inherited(caller: Mapping[str, str]) -> dict[str, str]:
+    """What of a *caller*'s environment a server in the user scope gets (S-33)."""
+    return {name: value for name, value in caller.items() if is_passable(name, value) and not STEERING.fullmatch(name)}
+
+
+def is_passable(name: str, value: str) -> bool:
+    """Whether an environment can hold the variable at all."""
+    return bool(name) and "=" not in name and "\0" not in name and "\0" not in value
+
+
+def grants(paths: Paths, scope: Scope) -> list[PathGrant]:
+    """The directories, read-only, symlinks on the way to them included; the guard covers what of it is hidden.
+
+    A user's own directories are made if they are missing: a server that runs already is to see what comes into them.
+    """
+    system, user = paths.system, paths.user
+    wanted = [paths.vendor.parent, system.settings.parent, *_trees(system)]
+    if scope is Scope.USER:
+        for own in (user.settings.parent, user.secrets.parent):
+            with suppress(OSError):
+                own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        wanted += [user.settings.parent, user.secrets.parent, *_trees(user)]
+    # os.path, as pathlib raises for what may not be looked at.
+    shown = [path for path in dict.fromkeys(wanted) if os.path.isdir(path)]  # noqa: PTH112
+    return [PathGrant(str(path), writable=False, permission=f"installed ({path})") for path in shown]
+
+
+def _trees(layout: Layout) -> tuple[Path, ...]:
+    return layout.installed, layout.generations, layout.scripts, layout.contents
+
 
 MCP_SOCKET_VARIABLE: Final = "MCPD_SOCKET"
 """Tells a server with the permission ``mcp`` where the other servers are reached."""
@@ -78,12 +161,12 @@ def server_spec(
     argv, granted, bundled = _command(server, manifest, launch.values, private)
     generation = _working_directory(server, state, Path(runtime_dir, "server") if confined else state)
     search = tuple(str(path) for name in PROGRAM_DIRECTORIES if (path := generation / name).is_dir())
-    env = environment.base(str(state), runtime_dir, search) | _bridge_address(server, paths, scope)
+    env = base_environment(str(state), runtime_dir, search) | _bridge_address(server, paths, scope)
     if scope is Scope.USER:
-        env |= environment.inherited(caller_environment or {})
-    env |= _configured_environment(manifest, launch.values) | environment.FIXED
+        env |= inherited(caller_environment or {})
+    env |= _configured_environment(manifest, launch.values) | FIXED
     if granted.network:
-        env |= environment.network()
+        env |= network_environment()
     if scope is Scope.USER and any(grant.path.startswith("~") for grant in granted.paths):
         # What of its configuration a permission names reaches it as it was written, and its own HOME is another one.
         env[locations.HOME_VARIABLE] = str(paths.home)
@@ -101,7 +184,7 @@ def server_spec(
     guard = Guard.of(paths, scope, signs=programs.command_of(server) == programs.ORCHESTRATION)
     # A script server's manifest is in no file that it could get at.
     files = [server.directory, generation, *([server.manifest_path] if server.manifest_path else [])]
-    wanted = [*granted.paths, *(trees.grants(paths, scope) if granted.installed else ())]
+    wanted = [*granted.paths, *(grants(paths, scope) if granted.installed else ())]
     asked = [
         *_program(argv[0], generation, env["PATH"], (generation,), guard),
         *bundled,
@@ -169,8 +252,8 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
     """
     home = "/tmp/home"  # noqa: S108 - inside the sandbox, private
     runtime_dir = "/run/build"
-    merged = {**environment.base(home, runtime_dir), **(environment.network() if network else {}), **env}
-    merged |= environment.FIXED
+    merged = {**base_environment(home, runtime_dir), **(network_environment() if network else {}), **env}
+    merged |= FIXED
     spec_id = f"build:{server_id}"
     if not confined:
         del merged["XDG_RUNTIME_DIR"]
@@ -320,7 +403,7 @@ def _configured_environment(manifest: Manifest, values: Mapping[str, JsonValue])
         if item.target is Target.ENV and value is not None:
             found[item.key] = as_text(value)
     for name, value in found.items():
-        if not environment.is_passable(name, value):
+        if not is_passable(name, value):
             raise InvalidConfig(
                 f"{manifest.id}: {name[:128]!r} cannot be an environment variable, or its value holds NUL"
             )
@@ -373,7 +456,7 @@ def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runti
     except OSError as error:
         raise from_oserror(error, f"making {runtime}") from error
     proxy = runtime.resolve() / f"bus-{random.token_hex(8)}"
-    rules = tuple(f"{'call' if name in session_bus.SHARED else 'talk'}:{name}" for name in granted.bus_names)
+    rules = tuple(f"{'call' if name in permissions.SHARED else 'talk'}:{name}" for name in granted.bus_names)
     return Bus(rules, address, str(proxy), f"{runtime_dir}/bus")
 
 

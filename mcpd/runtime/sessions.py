@@ -5,39 +5,173 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from mcpd.errors import (
+    Busy,
     Disabled,
+    HeldBack,
     InvalidArgument,
     InvalidManifest,
+    LimitExceeded,
     NotFound,
     SpawnFailed,
     SystemInstanceOnly,
 )
 from mcpd.journal import SESSION_ENDED, SESSION_STARTED
 from mcpd.paths import Scope
-from mcpd.runtime.backoff import Backoff
 from mcpd.runtime.exec.wire import unsuitable
 from mcpd.runtime.launch import Leash
-from mcpd.runtime.room import check_room
 from mcpd.runtime.sandbox import server_spec
-from mcpd.runtime.trials import Trials
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mcpd.paths import Paths
     from mcpd.runtime.fdstore import SessionRecord
     from mcpd.runtime.launch import Exit, Launcher, LaunchSpec
     from mcpd.runtime.sandbox import McpSocket
-    from mcpd.settings import Settings
+    from mcpd.settings import RuntimeSettings, Settings
     from mcpd.store import InstalledServer, LaunchManifest
+
+FREE_CRASHES: Final = 2
+"""Crashes in a row that cost nothing: a child that dies must be there again for the next call."""
+FIRST_DELAY: Final = 1.0
+LONGEST_DELAY: Final = 300.0
+LONG_ENOUGH: Final = 60.0
+"""Seconds after which a crash is not put down to the start."""
+
+
+@dataclass(slots=True)
+class _Record:
+    crashes: int = 0
+    until: float = 0.0
+    code: int = 0
+
+
+class Backoff:
+    """Counts crashes in a row per server id; the delay doubles from 1 s to 5 min."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._records: dict[str, _Record] = {}
+
+    def check(self, server_id: str) -> None:
+        """Raise :class:`~mcpd.errors.HeldBack`, which says for how long, if *server_id* may not start yet."""
+        record = self._records.get(server_id)
+        left = record.until - self._clock() if record else 0.0
+        if record and left > 0:
+            raise HeldBack(
+                f"{server_id} crashed {record.crashes} times in a row (last exit status {record.code}) and is held back"
+                f" for {math.ceil(left)} s; its log says why: mcpctl logs {server_id}"
+            )
+
+    def crashed(self, server_id: str, code: int, lived: float) -> None:
+        """*server_id* ended by itself with status *code* after *lived* seconds."""
+        if lived >= LONG_ENOUGH:
+            self.forget(server_id)
+        record = self._records.setdefault(server_id, _Record())
+        record.crashes += 1
+        record.code = code
+        if record.crashes > FREE_CRASHES:
+            delay = FIRST_DELAY * 2.0 ** min(record.crashes - FREE_CRASHES - 1, 32)
+            record.until = self._clock() + min(delay, LONGEST_DELAY)
+
+    def forget(self, server_id: str) -> None:
+        """Start anew: the server ended as it should, or it was changed."""
+        self._records.pop(server_id, None)
+
+
+def check_room(server_id: str, owner: Owner, running: Sequence[Owner], settings: RuntimeSettings, scope: Scope) -> None:
+    """Return if *owner* may start *server_id* beside what *running*, the owners of all sessions, have.
+
+    Where there are several users each has a share, and an eighth is kept for root and for mcpd itself. Raises
+    :class:`~mcpd.errors.LimitExceeded` that names the setting.
+    """
+    limit = settings.max_sessions
+    shared = limit if scope is Scope.USER or _has_reserve(owner) else limit - limit // 8
+    if len(running) >= shared:
+        kept = f", of {limit}: the others are kept for root" if shared < limit else ""
+        raise LimitExceeded(
+            f"{server_id}: {len(running)} servers run already, more are not allowed (runtime.max_sessions{kept}); "
+            "stop one first"
+        )
+    if scope is Scope.USER or _has_reserve(owner):
+        return
+    share = settings.max_sessions_per_user or max(1, limit // 4)
+    own = sum(other.uid == owner.uid and not other.is_mcpd for other in running)
+    if own >= share:
+        raise LimitExceeded(
+            f"{server_id}: uid {owner.uid} runs {own} servers already, more are not allowed to one user "
+            "(runtime.max_sessions_per_user); stop one first"
+        )
+
+
+def _has_reserve(owner: Owner) -> bool:
+    return owner.uid == 0 or owner.is_mcpd
+
+
+TRIAL_TIMEOUT: Final = 20.0
+"""Seconds that a start waits for the trial of a fresh version: less than callers on the bus wait for an answer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A client that wants a server which is on trial."""
+
+    client: str
+    is_gone: bool = False
+
+
+class Trials:
+    """Which servers are on trial; of one there is one at a time."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, asyncio.Event] = {}
+        """By server id, each with what is set at its end."""
+        self._waiting: list[_Waiting] = []
+
+    @contextmanager
+    def of(self, server_id: str) -> Iterator[None]:
+        """A trial of *server_id*."""
+        ended = self._running[server_id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._running[server_id]
+            ended.set()
+
+    async def over(self, server_id: str, client: str) -> None:
+        """Return when *server_id* is not on trial (any more), so that *client* may start it.
+
+        Raises :class:`~mcpd.errors.Busy` if that takes long, and :class:`~mcpd.errors.SpawnFailed` if the client
+        leaves meanwhile.
+        """
+        waiting = _Waiting(client)
+        self._waiting.append(waiting)
+        try:
+            async with asyncio.timeout(TRIAL_TIMEOUT):
+                while trial := self._running.get(server_id):
+                    await trial.wait()
+        except TimeoutError:
+            raise Busy(f"{server_id} is just being installed or updated; try again when that is done") from None
+        finally:
+            self._waiting.remove(waiting)
+        if waiting.is_gone:
+            raise SpawnFailed(f"{server_id}: the client that asked for it is gone")
+
+    def leave(self, client: str) -> None:
+        """The *client* has vanished: nothing is started for it."""
+        for waiting in self._waiting:
+            if waiting.client == client:
+                waiting.is_gone = True
+
 
 CLOSE_TIMEOUT: Final = 4.0
 """Seconds for the end of all sessions when mcpd ends: a server has three until it is killed."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError, SpawnFailed
 from mcpd.paths import Scope
-from mcpd.runtime import environment, mounts
+from mcpd.runtime import mounts, sandbox
 from mcpd.runtime.launch import LaunchSpec, MountKind
 from mcpd.runtime.run import run
-from mcpd.runtime.selfcheck import INTERPRETER
+from mcpd.runtime.self_check import INTERPRETER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,7 +155,7 @@ class States:
             id="mcpd-state",
             argv=(INTERPRETER, "-IS", "-c", EMPTY, state.target),
             cwd="/",
-            env=environment.base(HOME, runtime_dir),
+            env=sandbox.base_environment(HOME, runtime_dir),
             mounts=tuple(shown) if confined else (),
             network=False,
             manifest=None,

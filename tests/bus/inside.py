@@ -16,8 +16,7 @@ from mcpd.bus.service import Service
 from mcpd.catalog import Catalog
 from mcpd.install.installer import Installer
 from mcpd.paths import Scope
-from mcpd.runtime.launchers import Launchers
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import Launchers, PlainLauncher
 from mcpd.runtime.sessions import Sessions
 from mcpd.settings import load
 from mcpd.store import Store

@@ -19,7 +19,7 @@ from mcpd.bus.object_manager import STANDARD
 from mcpd.bus.server import KEYS, property_name
 from mcpd.bus.service import TABLE
 from mcpd.bus.systemd import TransientUnits
-from mcpd.runtime.systemd_user import SystemdUserLauncher, UnitManager
+from mcpd.runtime.launchers import SystemdUserLauncher, UnitManager
 from tests.bus.harness import DBUS_DIR
 
 OURS = (MANAGER, SERVER, JOB, SESSION)

@@ -23,8 +23,7 @@ from mcpd.errors import NotFound
 from mcpd.install import Installer, InstallOptions, Job, JobEvent, JobState
 from mcpd.model import Entry
 from mcpd.paths import Paths, Scope, from_environment
-from mcpd.runtime.launchers import Launchers
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import Launchers, PlainLauncher
 from mcpd.runtime.sessions import Sessions
 from mcpd.settings import InstallSettings, RuntimeSettings, Settings
 from mcpd.store import Store

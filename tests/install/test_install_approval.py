@@ -178,7 +178,7 @@ async def test_a_reinstallation_of_the_same_may_be_configured_otherwise(world: W
 async def test_nobody_starts_what_is_on_trial(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = telling(tmp_path / "src", "says hello")
     await world.fetch(local(source))
-    monkeypatch.setattr("mcpd.runtime.trials.TRIAL_TIMEOUT", 0.2)
+    monkeypatch.setattr("mcpd.runtime.sessions.TRIAL_TIMEOUT", 0.2)
     world.shelf.put(local(source, "silent", version="2.0"))
     job = await world.installer.update([], InstallOptions(consent=True), os.getuid())
     while job.state is not JobState.ACTIVATING:

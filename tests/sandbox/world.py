@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mcpd.errors import NotFound
 from mcpd.model import Manifest
 from mcpd.paths import Layout, Paths, Scope
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.sessions import Owner, Sessions
 from mcpd.settings import RuntimeSettings, Settings
 from mcpd.store import InstalledServer, LaunchManifest
@@ -25,9 +25,8 @@ from mcpd.store import InstalledServer, LaunchManifest
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from mcpd.runtime.backoff import Backoff
     from mcpd.runtime.launch import Exit, Launcher
-    from mcpd.runtime.sessions import Session
+    from mcpd.runtime.sessions import Backoff, Session
 
 NOBODY = 65534
 PYTHON = "/usr/bin/python3"

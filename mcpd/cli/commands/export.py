@@ -11,7 +11,7 @@ from mcpd.cli.output import clean, counted, warn, write, write_document
 from mcpd.cli.session import open_bus
 from mcpd.errors import InvalidArgument, McpdError, NotFound, from_oserror
 from mcpd.formats.mcpb import file_wanted
-from mcpd.formats.server_json_out import registry_of, server_json_of
+from mcpd.formats.server_json import registry_of, server_json_of
 from mcpd.model import Entry, SourceType, dump_json, load_json
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from mcpd.catalog.fetch import Fetcher
-from mcpd.catalog.reach import check_entry_url
+from mcpd.catalog.registries import check_entry_url
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidArgument, InvalidManifest
 from mcpd.install.sources.base import LockedFile, Resolution
 from mcpd.install.sources.local import copy_project, refuse_own

@@ -23,7 +23,7 @@ from mcpd.install.proxy import Proxy
 from mcpd.install.sources.base import LockedFile, Outcome, Resolution, Words, read_project_file
 from mcpd.install.workbench import SYSTEM_PYTHON
 from mcpd.runtime.bundled import PYTHON as SERVERS_PYTHON
-from mcpd.runtime.environment import CA_BUNDLES
+from mcpd.runtime.sandbox import CA_BUNDLES
 from mcpd.store.threads import in_thread
 from mcpd.toml import parse_toml
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mcpd.catalog import Catalog, Query
-from mcpd.catalog.copies import copies, make_copy
-from mcpd.catalog.database import Database
+from mcpd.catalog.database import Database, copies, make_copy
 from mcpd.errors import NoSpace
 from mcpd.paths import Paths, Scope
 from mcpd.settings import Settings
@@ -26,7 +25,7 @@ from tests.unit.catalog.catalog_server import registry
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mcpd.catalog.copies import Copy
+    from mcpd.catalog.database import Copy
 
 pytestmark = pytest.mark.process
 
@@ -149,7 +148,7 @@ async def test_what_a_source_took_is_given_back_with_it(user: Catalog, paths: Pa
 def test_of_a_killed_writer_nothing_stays(path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from mcpd.catalog.database import Database;"
-        "from mcpd.catalog.copies import make_copy; database = Database(Path(sys.argv[1]));"
+        "from mcpd.catalog.database import make_copy; database = Database(Path(sys.argv[1]));"
         "database.change(lambda connection: make_copy(connection, 'whole', ''));"
         "database.change(lambda connection: (make_copy(connection, 'half', ''), os._exit(9)))"
     )

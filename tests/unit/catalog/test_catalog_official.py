@@ -13,7 +13,7 @@ import pytest
 
 from mcpd.catalog import official
 from mcpd.errors import SourceUnavailable
-from mcpd.formats.official import Item, parse_page
+from mcpd.formats.registry import OfficialItem, parse_page
 from tests.unit.catalog.catalog_server import Server, answer, ids, serving
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ async def test_a_page_of_too_many_items_is_refused(user: Catalog) -> None:
 async def test_a_page_is_parsed_once(user: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
 
-    def parse(data: bytes, origin: str) -> list[Item]:
+    def parse(data: bytes, origin: str) -> list[OfficialItem]:
         parsed.append(origin)
         return parse_page(data, origin)
 

@@ -11,9 +11,8 @@ import pytest
 from mcpd.catalog import fetch
 from mcpd.catalog.fetch import Fetcher
 from mcpd.catalog.listing import describe
-from mcpd.catalog.reach import check_entry_url
+from mcpd.catalog.registries import check_entry_url, check_source_url
 from mcpd.catalog.results import Query
-from mcpd.catalog.urls import check_source_url
 from mcpd.errors import InvalidArgument, SourceUnavailable
 from mcpd.model import Entry
 from tests.unit.catalog.catalog_server import answer, registry, serving, sources

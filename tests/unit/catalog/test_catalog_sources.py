@@ -9,8 +9,7 @@ from catalog_paths import paths_below
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.catalog.sources import Sources
-from mcpd.catalog.urls import check_source_url
+from mcpd.catalog.registries import Sources, check_source_url
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Paths, Scope
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.catalog.sources import SourceLine, Sources
+from mcpd.catalog.registries import SourceLine, Sources
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Paths, Scope
 from tests.unit.catalog.catalog_paths import paths_below

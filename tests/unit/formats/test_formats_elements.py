@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
 from mcpd.formats import registry
-from mcpd.formats.elements import elements
-from mcpd.formats.official import MAX_ITEMS, parse_page
-from mcpd.formats.registry import MAX_KEY, parse_item, split
+from mcpd.formats.registry import MAX_ITEMS, MAX_KEY, elements, parse_item, parse_page, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcpd.errors import InvalidManifest
-from mcpd.formats.official import Item, next_cursor, parse_page
+from mcpd.formats.registry import OfficialItem, next_cursor, parse_page
 from tests.unit.formats.server_json_examples import EXAMPLES, of
 
 OFFICIAL = "io.modelcontextprotocol.registry/official"
@@ -21,11 +21,11 @@ def written(*servers: object, **metadata: Any) -> bytes:
     return json.dumps({"servers": servers, "metadata": metadata}).encode()
 
 
-def page(*servers: object) -> list[Item]:
+def page(*servers: object) -> list[OfficialItem]:
     return parse_page(written(*servers), "https://example.com/v0.1/servers")
 
 
-def item(raw: object) -> Item:
+def item(raw: object) -> OfficialItem:
     (found,) = page(raw)
     return found
 

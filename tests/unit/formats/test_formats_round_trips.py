@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mcpd.errors import InvalidManifest
-from mcpd.formats.official import parse_page
-from mcpd.formats.registry import parse_item, parse_registry, split
-from mcpd.formats.server_json import entry_of
-from mcpd.formats.server_json_out import registry_of, server_json_of
+from mcpd.formats.registry import parse_item, parse_page, parse_registry, split
+from mcpd.formats.server_json import entry_of, registry_of, server_json_of
 from mcpd.model import Entry, Manifest
 from tests.unit.formats.server_json_examples import EXAMPLES, NEWEST, of
 

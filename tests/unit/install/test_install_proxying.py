@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.catalog.hosts import is_public
+from mcpd.catalog.registries import is_public
 from mcpd.install.hostconfig import HostConfig
 from mcpd.install.proxy import SOCKET, Proxy
 

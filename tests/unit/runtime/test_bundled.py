@@ -19,7 +19,7 @@ from mcpd.errors import NotSupported, SpawnFailed
 from mcpd.runtime import bundled
 from mcpd.runtime.bundled import remote_program, scripts_program
 from mcpd.runtime.launch import UNCONFINED_MANIFEST, LaunchSpec, Overlay
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import PlainLauncher
 
 pytestmark = pytest.mark.process
 

@@ -10,8 +10,8 @@ import pytest
 from world import Client
 
 from mcpd.errors import SandboxUnavailable
-from mcpd.runtime.gate import GatedLauncher
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import PlainLauncher
+from mcpd.runtime.self_check import GatedLauncher
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.runtime.exec import wire
-from mcpd.runtime.plain import exec_command
+from mcpd.runtime.launchers import exec_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ from mcpd.runtime import mounts
 from mcpd.runtime.exec import confined
 from mcpd.runtime.exec.wire import Failure, Request
 from mcpd.runtime.launch import Bus, LaunchSpec, Leash, Mount, MountKind, NobodysKeeper, Overlay
-from mcpd.runtime.plain import EXEC_FILE, PlainLauncher, exec_command
+from mcpd.runtime.launchers import EXEC_FILE, PlainLauncher, exec_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from world import open_descriptors
 
 from mcpd.errors import LimitExceeded, SpawnFailed, TimedOut
 from mcpd.runtime.exec import stderr
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec
 

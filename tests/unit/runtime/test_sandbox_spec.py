@@ -20,7 +20,7 @@ from mcpd.errors import InvalidConfig, InvalidManifest, SpawnFailed
 from mcpd.paths import Scope
 from mcpd.runtime.calls import Way
 from mcpd.runtime.launch import MountKind
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.run import run
 from mcpd.runtime.sandbox import build_spec, server_spec
 from mcpd.settings import RuntimeSettings, Settings

@@ -11,9 +11,8 @@ import pytest
 
 from mcpd.errors import SandboxUnavailable
 from mcpd.paths import Scope
-from mcpd.runtime.plain import PlainLauncher
-from mcpd.runtime.selfcheck import verify_sandbox
-from mcpd.runtime.systemd_socket import SystemdSocketLauncher
+from mcpd.runtime.launchers import PlainLauncher, SystemdSocketLauncher
+from mcpd.runtime.self_check import verify_sandbox
 from mcpd.settings import RuntimeSettings, Settings
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from mcpd.errors import (
     SystemInstanceOnly,
 )
 from mcpd.paths import Scope
-from mcpd.runtime.backoff import LONG_ENOUGH, LONGEST_DELAY, Backoff
-from mcpd.runtime.sessions import Owner, SessionEvent
-from mcpd.runtime.systemd_user import SystemdUserLauncher, properties, unit_name
+from mcpd.runtime.launchers import SystemdUserLauncher, properties, unit_name
+from mcpd.runtime.sessions import LONG_ENOUGH, LONGEST_DELAY, Backoff, Owner, SessionEvent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

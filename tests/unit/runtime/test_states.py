@@ -10,7 +10,7 @@ import pytest
 
 from mcpd.errors import SpawnFailed
 from mcpd.paths import Scope, from_environment
-from mcpd.runtime.plain import PlainLauncher
+from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.states import States
 from mcpd.settings import RuntimeSettings, Settings
 

@@ -18,11 +18,9 @@ from world import PYTHON, Client
 
 from mcpd.errors import NotSupported, SpawnFailed
 from mcpd.paths import Scope
-from mcpd.runtime import mounts, systemd_socket
+from mcpd.runtime import launchers, mounts
 from mcpd.runtime.launch import LaunchSpec
-from mcpd.runtime.launchers import launchers_for
-from mcpd.runtime.plain import exec_command
-from mcpd.runtime.systemd_socket import SystemdSocketLauncher
+from mcpd.runtime.launchers import SystemdSocketLauncher, exec_command, launchers_for
 from mcpd.settings import RuntimeSettings, Settings
 
 if TYPE_CHECKING:
@@ -190,7 +188,7 @@ async def test_busy_service_manager_is_waited_for(tmp_path: Path) -> None:
 
 
 async def test_service_manager_that_takes_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd_socket, "CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr(launchers, "CONNECT_TIMEOUT", 0.1)
     with full(tmp_path / "spawn.sock"), pytest.raises(SpawnFailed, match="took no connection"):
         await SystemdSocketLauncher(tmp_path / "spawn.sock", ME).launch(spec("1"), {})
 

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``sources.list`` and ``sources.list.d/`` of both scopes (seed 001 §2.1, §3; design §3).
-
-A list ``*.list`` holds bare URLs; a file ``NAME.toml`` describes one source more closely.
-"""
+"""Registries: ``sources.list`` and ``sources.list.d/`` of both scopes, and the addresses that may be used."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import posixpath
+import re
+import socket
+import unicodedata
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mcpd.catalog.urls import SourceType, as_listed, check_source_url, key_of, type_of
 from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, NotFound, ReadOnly, from_oserror
-from mcpd.model import printable
+from mcpd.model import SourceType, printable, strip_credentials
 from mcpd.model.base import first_fault
 from mcpd.paths import Paths, Scope
 from mcpd.store.files import is_missing, make_directory, read_file, sync_directory, write_atomic
@@ -25,7 +28,205 @@ from mcpd.trust.keys import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from mcpd.model import Entry
+
+_STOPS: Final = re.compile("[\u3002\uff0e\uff61]")
+_FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\"#%/<>?@\\^`{|}\[\]]")
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_NEVER_PUBLIC: Final = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("::/96"))
+"""Addresses of a network's own translators (RFC 8215), which lead to private ones as well; an old way to write IPv4."""
+_NAMES: Final = re.compile(r"(?:.+\.)?localhost|localhost\.localdomain|ip6-(?:localhost|loopback)")
+
+
+def normal_host(host: str) -> str:
+    """*host*, of a URL, in one spelling: letters, digits and full stops of other scripts count as those of ASCII.
+
+    Raises ValueError for what no host can be called.
+    """
+    if ":" in host:
+        return host  # an IPv6 address, which was in brackets
+    found = unicodedata.normalize("NFKC", _STOPS.sub(".", host)).lower().rstrip(".")
+    if _FORBIDDEN.search(found):
+        raise ValueError("the host holds a character that none can have")
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether whoever is told the normal *host* stays on this machine, and needs no proxy or name server for that."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def is_here(host: str) -> bool:
+    """Whether *host* may lead to this machine."""
+    name = _asked(host)
+    if _NAMES.fullmatch(name):
+        return True
+    address = _address(name)
+    return address is not None and (address.is_loopback or address.is_unspecified)
+
+
+def is_beside(host: str) -> bool:
+    """Whether *host* is a link-local address: of machines beside this one, and of what a cloud tells it alone."""
+    address = _address(_asked(host))
+    return address is not None and address.is_link_local
+
+
+def is_public(address: str) -> bool:
+    """Return whether the IP *address* is public: not one of this machine, its networks or a private network."""
+    found = _address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.is_site_local or any(found in each for each in _NEVER_PUBLIC):
+            return False
+        found = (ipaddress.IPv4Address(found.packed[-4:]) if found in _NAT64 else found.sixtofour) or found
+    return found is not None and found.is_global and not found.is_multicast
+
+
+def _asked(host: str) -> str:
+    """*host* as a name server would be asked for it, without what that leaves out."""
+    with suppress(UnicodeError):
+        host = host.encode("idna").decode("ascii")
+    return host.lower().rstrip(".")
+
+
+def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with suppress(OSError, UnicodeEncodeError):
+        name = socket.inet_ntoa(socket.inet_aton(name))  # 127.1 and 0x7f000001 are addresses, too
+    try:
+        found = ipaddress.ip_address(name)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+RegistryType: TypeAlias = Literal["registry", "official", "directory"]
+_OFFICIAL: Final = ("/v0.1/servers", "/v0/servers")
+"""Ends of the path of an API like the official one."""
+
+
+def check_source_url(url: str) -> str:
+    """*url* in the form by which sources are compared: https, file, or http on this machine only.
+
+    Raises :class:`~mcpd.errors.InvalidArgument`.
+    """
+    shown = printable(url)
+    text = url.strip()
+    if not text or not text.isprintable() or " " in text:
+        raise InvalidArgument(f"source {shown!r}: empty, or holds spaces or control characters")
+    try:
+        parts = urlsplit(text)
+        host, port = normal_host(parts.hostname or ""), parts.port
+    except ValueError as error:
+        raise InvalidArgument(f"source {shown!r}: {error}") from error
+    if parts.scheme == "file":
+        return _normal_file(parts, shown)
+    if parts.scheme not in ("https", "http") or not host:
+        raise InvalidArgument(f"source {shown!r}: use an https:// or file:// URL")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise InvalidArgument(f"source {shown!r}: plain http can be changed on the way; use https")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidArgument(f"source {parts.scheme}://…@{host}: lists are public and cannot hold a password")
+    default = 443 if parts.scheme == "https" else 80
+    where = f"[{host}]" if ":" in host else host
+    return urlunsplit(
+        (parts.scheme, where if port in (None, default) else f"{where}:{port}", parts.path or "/", parts.query, "")
+    )
+
+
+def key_of(url: str) -> str:
+    """What *url* is compared by: its normal form, or for one that cannot be a source itself."""
+    try:
+        return check_source_url(url)
+    except InvalidArgument:
+        return url.strip()
+
+
+def type_of(url: str) -> RegistryType:
+    """What is at *url*, a checked one as it is written, unless something else is said."""
+    parts = urlsplit(url.strip())
+    if parts.scheme == "file":
+        return "directory" if parts.path.endswith("/") else "registry"
+    return "official" if parts.path.rstrip("/").endswith(_OFFICIAL) else "registry"
+
+
+def as_listed(url: str) -> str:
+    """*url*, a checked one, as a list is to have it: that of a directory which is there ends with a slash."""
+    parts = urlsplit(url.strip())
+    if parts.scheme == "file" and not parts.path.endswith("/") and is_directory(url.strip()):
+        return urlunsplit(parts._replace(path=f"{parts.path}/"))
+    return url.strip()
+
+
+def is_directory(url: str) -> bool:
+    """Whether the file URL *url* names a directory that is there."""
+    return os.path.isdir(file_path(url))  # noqa: PTH112 - of what cannot be looked at, Path's raises
+
+
+def signature_url(url: str) -> str:
+    """Where the signature of the file at *url* is."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"{parts.path}.sig"))
+
+
+def file_path(url: str) -> Path:
+    """What the file URL *url* names on this machine."""
+    return Path(unquote(urlsplit(url).path))
+
+
+def _normal_file(parts: SplitResult, shown: str) -> str:
+    path = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+        raise InvalidArgument(f"source {shown!r}: a file URL needs an absolute path on this machine, file:///…")
+    return f"file://{quote(posixpath.normpath(path).replace('//', '/'))}"
+
+
+_FILE: Final = "file:"
+
+
+def check_entry_url(url: str, registry: str) -> str:
+    """*url*, which an entry of *registry* names, in its normal form; *registry* is empty for what a caller brought.
+
+    A registry elsewhere can neither have files of this machine read nor the services of this machine, or of those
+    beside it, asked. Raises :class:`~mcpd.errors.InvalidArgument`.
+    """
+    checked = check_source_url(url)
+    if not registry or registry.startswith(_FILE):
+        return checked
+    if checked.startswith(_FILE):
+        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name files of this machine")
+    host, asking = urlsplit(checked).hostname or "", urlsplit(registry).hostname or ""
+    if is_here(host) and not is_here(asking):
+        raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name a service of this machine")
+    if is_beside(host) and not is_beside(asking):
+        raise InvalidArgument(f"{printable(url)}: a registry elsewhere cannot name a link-local address")
+    return checked
+
+
+def out_of_reach(entry: Entry, registry: str) -> str:
+    """Why *entry* of *registry* cannot be installed from where it says, for people; empty if it may be.
+
+    *registry* is as of :func:`check_entry_url`. One elsewhere would have files of this machine copied into its server's
+    sight.
+    """
+    is_elsewhere = bool(registry) and not registry.startswith(_FILE)
+    source, field, url = entry.source, "source.url", ""
+    if entry.is_summary:
+        field, url = "manifest", entry.manifest
+    elif source is not None and source.type is SourceType.LOCAL and is_elsewhere:
+        return "a registry on the network cannot name files of this machine as a source"
+    elif source is not None and source.is_file:
+        url = source.url
+    elif source is not None and is_elsewhere:
+        url = strip_credentials(source.url)
+    try:
+        if url:
+            check_entry_url(url, registry)
+    except InvalidArgument as error:
+        return f"{field}: {error.message}"
+    return ""
+
 
 MAX_LIST: Final = 1024 * 1024
 """Bytes of one list."""
@@ -60,7 +261,7 @@ class SourceLine:
     problem: str = ""
     name: str = ""
     """Of the file ``NAME.toml`` that describes it, empty for a line of a list."""
-    type: SourceType = "registry"
+    type: RegistryType = "registry"
     """``registry``: one file; ``official``: the API of the official registry; ``directory``: a directory of files."""
     signature: Policy = "warn"
     """What is to become of it if it is not signed by a trusted key."""
@@ -80,7 +281,7 @@ class _Description(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str
-    type: SourceType | None = None
+    type: RegistryType | None = None
     signature: Policy = "warn"
     key: Annotated[str, Field(pattern=rf"^{NAME.pattern}$")] = ""
 
@@ -328,7 +529,7 @@ def _plain(error: ValidationError) -> str:
     return first_fault(error)
 
 
-def _settled(description: _Description) -> SourceType:
+def _settled(description: _Description) -> RegistryType:
     """The type of the source. Raises ValueError, whose text names the key, for what does not go together."""
     try:
         normal = check_source_url(description.url)
