@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mcpd.cli.prompt import terminal
+from mcpd.cli.user_input import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,24 +4,168 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
-from typing import TYPE_CHECKING, Final
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
+from mcpd.cli.clients.deployments import Deployments
+from mcpd.cli.clients.locations import client_file, real_place
 from mcpd.cli.home import require_own
 from mcpd.cli.libraries import provide
-from mcpd.cli.output import note, warn, write_json
+from mcpd.cli.output import clean, note, paint, table, warn, write, write_json
 from mcpd.cli.parser_clients import DEFAULT_PROFILE
-from mcpd.errors import McpdError, NotAuthorized, NotFound, from_oserror
+from mcpd.errors import McpdError, NotAuthorized, NotFound, NotSupported, from_oserror
 from mcpd.paths import Scope, from_environment
+from mcpd.servers.orchestration.audit import Audit
+from mcpd.servers.orchestration.secret_values import PLACEHOLDER, literal_secrets
+from mcpd.servers.orchestration.service import now
+from mcpd.servers.orchestration.tree import Tree
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
+    from mcpd.cli.clients.history import Deployment
+    from mcpd.model import JsonValue
     from mcpd.paths import Paths
+    from mcpd.servers.orchestration.audit import Outcome
+    from mcpd.servers.orchestration.family import Family
     from mcpd.servers.orchestration.service import Orchestration
+
+HIDDEN: Final = "(hidden)"
+_WIDTH: Final = 160
+_PLAIN: Final = re.compile(r"type|command|cwd|url|args(\[\d+\])?", re.ASCII)
+"""The paths of values that are no secret unless they look like one; in an entry that cannot be read are others, too."""
+_HARMLESS: Final = re.compile(rf"((?i:bearer|basic|token) )?({PLACEHOLDER.pattern})?", re.ASCII)
+_LINES: Final = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
+
+
+def servers_table(payload: Mapping[str, Any]) -> None:
+    """Print the servers of *payload*, what each runs and which variables it gets."""
+    rows = []
+    for name, entry in payload.get("mcpServers", {}).items():
+        # A draft may have been made when less was refused.
+        args, held = entry.get("args", []), (entry.get("env"), entry.get("headers"))
+        words = args if isinstance(args, list) else [args]
+        variables = [each for fields in held if isinstance(fields, dict) for each in fields]
+        runs = str(entry.get("url") or " ".join([str(entry.get("command", "")), *(_word(str(word)) for word in words)]))
+        rows.append((name, ", ".join(variables), runs))
+    table(("SERVER", "VARIABLES", "RUNS"), rows)
+
+
+def print_changes(changes: Mapping[str, Any], local: Mapping[str, Any] | None = None) -> None:
+    """Print what *changes*, a comparison of two payloads, holds: one line for each server and changed value.
+
+    *local* are the entries of the first one, if they come from a file that anybody may have written.
+    """
+    for line, colour in _changes(changes, local or {}):
+        write(paint(clean(line), colour))
+
+
+def masked_changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, JsonValue]:
+    """*changes* for programs, without what the *local* entries, from a file that anybody may have written, keep secret.
+
+    What replaces it was published, and so holds no secret.
+    """
+    modified: list[JsonValue] = []
+    for server in changes["servers_modified"]:
+        secret = _secrets(local.get(server["server_id"]))
+        masked: list[JsonValue] = [
+            change | {"old_value": _veiled(change["path"], change["old_value"], secret)} for change in server["changes"]
+        ]
+        modified.append({**server, "changes": masked})
+    return {**changes, "servers_modified": modified}
+
+
+def print_findings(report: Mapping[str, Any]) -> None:
+    """Print the errors, warnings and violations of *report*, one line each."""
+    for member, said, colour in (
+        ("errors", "error", "red"),
+        ("violations", "policy", "red"),
+        ("warnings", "warning", "yellow"),
+    ):
+        for found in report[member]:
+            code = found.get("code") or found["rule"]
+            write(f"{paint(said + ':', colour)} {clean(found['message'])} ({clean(code)})")
+
+
+def print_diff(text: str) -> None:
+    """Print *text*, a unified diff, in the colours of diffs; tabs stay, as they are what differs in some files."""
+    for line in text.splitlines():
+        colour = next((colour for start, colour in _LINES if line.startswith(start)), "")
+        write(paint(clean(line, lines=True), colour))
+
+
+def moment(time: str) -> str:
+    """*time*, ISO 8601, as it is shown: to the second."""
+    return re.sub(r"\.\d+", "", time)
+
+
+def _changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in changes["servers_added"]:
+        yield f"+ {name}", "green"
+    for name in changes["servers_removed"]:
+        yield f"- {name}", "red"
+    for server in changes["servers_modified"]:
+        yield f"~ {server['server_id']}", "yellow"
+        secret = _secrets(local.get(server["server_id"]))
+        for change in server["changes"]:
+            path = change["path"]
+            old, new = (_shown(path, change[key], secret) for key in ("old_value", "new_value"))
+            yield f"    {path}: {old} → {new}", ""
+
+
+def _secrets(entry: JsonValue) -> set[str]:
+    """The paths in *entry* that hold secrets."""
+    return {path for path, _ in literal_secrets(entry)} if isinstance(entry, dict) else set()
+
+
+def _shown(path: str, value: JsonValue, secret: Container[str]) -> str:
+    if value is None:
+        return "(none)"
+    text = json.dumps(_veiled(path, value, secret), ensure_ascii=False)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _veiled(path: str, value: JsonValue, secret: Container[str]) -> JsonValue:
+    """*value*, which is at *path* of an entry, without what may be secret; *secret* are the paths of what surely is."""
+    if path in secret or not _PLAIN.fullmatch(path):
+        return _masked(value)
+    match value:
+        case str():
+            return value
+        case list() if path == "args":
+            return [
+                each if isinstance(each, str) and f"{path}[{at}]" not in secret else _masked(each)
+                for at, each in enumerate(value)
+            ]
+        case _:
+            return _masked(value)
+
+
+def _masked(value: JsonValue) -> JsonValue:
+    match value:
+        case dict():
+            return {key: _masked(each) for key, each in value.items()}
+        case list():
+            return [_masked(each) for each in value]
+        case str() if _HARMLESS.fullmatch(value):
+            return value
+        case bool() | None:
+            return value
+        case _:
+            return HIDDEN
+
+
+def _word(value: object) -> str:
+    import shlex  # noqa: PLC0415
+
+    return shlex.quote(str(value))
+
 
 _SIGNATURES: Final = ("cryptography",)
 LIBRARIES: Final = {
@@ -171,3 +315,66 @@ def _other(unknown: str, available: Sequence[str]) -> str:
 
     near = difflib.get_close_matches(unknown, available, 1)
     return f"did you mean {near[0]!r}? " if near else ""
+
+
+def file_option(file: Path) -> str:
+    """The option that names *file* in a command that is shown."""
+    return f" --file {shlex.quote(str(file))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The configurations of the scope, and the caller's files."""
+
+    paths: Paths
+    configurations: Orchestration
+    deployments: Deployments
+    is_mine: bool
+    """Whether the configurations are the caller's to change."""
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, *, publishes: bool = False) -> Machine:
+        """What *args* mean; raises :class:`~mcpd.errors.NotAuthorized` if it *publishes*, and the caller may not."""
+        paths = from_environment()
+        configurations = changing(args) if publishes else service(args)
+        deployments = Deployments(paths.user, now, home=paths.home)
+        return cls(paths, configurations, deployments, is_mine=not args.system or is_writable(configurations.tree.root))
+
+    @property
+    def told(self) -> Tree | None:
+        """The tree whose server is to know what is deployed."""
+        return self.configurations.tree if self.is_mine else None
+
+    def file(self, family: Family, given: str | None) -> Path:
+        """The file of *family*, or the one that was *given*."""
+        return client_file(family, self.paths.home, os.environ, Path(given).absolute() if given else None)
+
+    def deploying(self, family: Family, file: Path) -> str:
+        """The command line that deploys to *file* again what stands there, or a newer configuration of its kind."""
+        last = self.last(family, file)
+        scope = " --system" if last is not None and last.scope is Scope.SYSTEM else ""
+        profile = "" if last is None else profile_option(last.profile_id)
+        try:
+            is_usual = real_place(self.file(family, None)) == file
+        except NotSupported:
+            is_usual = False
+        return f"mcpctl{scope} client deploy {family.id}{profile}{'' if is_usual else file_option(file)}"
+
+    def record(
+        self,
+        event: str,
+        profile_id: str,
+        artifact_id: str,
+        family: Family,
+        details: dict[str, JsonValue],
+        outcome: Outcome = "ok",
+    ) -> None:
+        """Record *event* where the caller's deployments are, which no server can read, write or be in the way of."""
+        Audit(Tree(self.paths.user.deployments, Scope.USER), now).record(
+            event, client_id=family.id, profile_id=profile_id, artifact_id=artifact_id, outcome=outcome, details=details
+        )
+
+    def last(self, family: Family, file: Path | None) -> Deployment | None:
+        """The deployment that stands in *file*, or in the file that was deployed to last."""
+        records = self.deployments.history(family.id, file)
+        return next((each for each in records if each.undone_at is None), None)

@@ -166,7 +166,7 @@ async def _sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offe
 
 
 async def _own_sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
-    from mcpd.cli.registries import name_of  # noqa: PLC0415 - for this alone
+    from mcpd.cli.commands.sources import name_of  # noqa: PLC0415 - for this alone
 
     return {
         called: source.get("state", "")

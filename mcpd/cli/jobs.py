@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from mcpd.cli import progress, prompt
+from mcpd.cli import user_input
 from mcpd.cli.output import clean, note
 from mcpd.cli.permissions import described_as
 from mcpd.cli.values import parse_value
@@ -18,6 +20,103 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from mcpd.bus.client import Client, JobResult, Remote
+
+UNKNOWN: Final = 101
+"""``Job.Progress`` when nobody can tell."""
+
+_MIB: Final = 1 << 20
+
+
+class View(Protocol):
+    """Shows a job."""
+
+    def show(self, job: Mapping[str, object]) -> None:
+        """Show what the properties of the *job* say."""
+
+    def pause(self) -> None:
+        """Leave the terminal to somebody else until the next :meth:`show`."""
+
+    def close(self) -> None:
+        """Show nothing more."""
+
+
+class Lines:
+    """One line for each new state."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, job: Mapping[str, object]) -> None:
+        """Print the state of *job* if it is another one."""
+        line = describe(job)
+        if line != self._last:
+            self._last = line
+            note(line)
+
+    def pause(self) -> None:
+        """Nothing is in the way."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Bar:
+    """A progress bar by rich."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415
+        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+
+        self._columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+        )
+        self._console = Console(stderr=True)
+        self._class = Progress
+        self._progress: Progress | None = None
+
+    def show(self, job: Mapping[str, object]) -> None:
+        """Move the bar."""
+        if self._progress is None:
+            self._progress = self._class(*self._columns, console=self._console, transient=True)
+            self._task = self._progress.add_task("")
+            self._progress.start()
+        done = job.get("Progress")
+        percent = done if isinstance(done, int) and done < UNKNOWN else None
+        self._progress.update(
+            self._task,
+            description=describe(job) + _fetched(job),
+            total=None if percent is None else 100,
+            completed=percent,
+        )
+
+    def pause(self) -> None:
+        """Take the bar off the terminal."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    close = pause
+
+
+def view() -> View:
+    """The view that suits standard error."""
+    return Bar() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Lines()
+
+
+def _fetched(job: Mapping[str, object]) -> str:
+    """How much of what has to be fetched is there; empty where nothing is said of it."""
+    done, total = job.get("BytesDone"), job.get("BytesTotal")
+    if job.get("State") != "fetching" or not isinstance(done, int) or not isinstance(total, int) or not done:
+        return ""
+    return f" ({done / _MIB:.1f} of {total / _MIB:.1f} MiB)" if total else f" ({done / _MIB:.1f} MiB)"
+
+
+def describe(job: Mapping[str, object]) -> str:
+    """One line for *job*: what about, and which state."""
+    return f"{clean(job.get('ServerId') or job.get('Kind', ''))}: {clean(job.get('State', ''))}"
+
 
 _CANCEL_GRACE: Final = 10.0
 """Seconds that a cancelled job may take to end before mcpctl leaves it alone."""
@@ -123,7 +222,7 @@ class _Follower:
         self._changes: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._job: Remote | None = None
         self._answered: set[tuple[str, str]] = set()
-        self.view = progress.view()
+        self.view = view()
         self.server_id = ""
         self.plan: list[dict[str, Any]] = []
         self._shown: set[str] = set()
@@ -204,9 +303,9 @@ class _Follower:
             note("  " + _describe(need))
         if self._answers.consent:
             return
-        if not prompt.terminal():
+        if not user_input.terminal():
             raise NotAuthorized(f"{server}: this needs your consent; give it with --yes")
-        if not prompt.confirm("Do you agree?"):
+        if not user_input.confirm("Do you agree?"):
             raise Cancelled(f"{server}: there was no consent, and nothing was changed")
 
     async def _configure(self, server: str, job: Remote, needs: Sequence[Mapping[str, Any]]) -> None:
@@ -214,26 +313,26 @@ class _Follower:
         values: dict[str, object] = {}
         secrets = {key: self._answers.secrets.pop(key) for key in keys & self._answers.secrets.keys()}
         unanswered = [need for need in needs if need["key"] not in secrets]
-        if unanswered and not prompt.terminal():
+        if unanswered and not user_input.terminal():
             raise ConfigMissing(_missing(server, unanswered, takes_values=self._answers.takes_values))
         for need in unanswered:
             if need.get("sensitive"):
-                secrets[need["key"]] = prompt.ask_secret(_label(need))
+                secrets[need["key"]] = user_input.ask_secret(_label(need))
             else:
                 values[need["key"]] = _ask_value(need)
         if values:
             await job.call("SetConfig", "a{sv}a{sv}", [values, {"server-id": server}])
         for key, secret in secrets.items():
-            with prompt.memfd(secret, "secret") as fd:
+            with user_input.memfd(secret, "secret") as fd:
                 await job.call("SetSecret", "sha{sv}", [key, 0, {"server-id": server}], fds=[fd])
 
 
 def _ask_if_offline(server: str, problem: str) -> None:
     """Ask if *server*, a remote one with a *problem*, is to be installed; raise if it is not."""
-    if not prompt.terminal():
+    if not user_input.terminal():
         raise Unhealthy(f"{problem}; 'mcpctl install --no-check' installs it all the same")
     note(problem)
-    if not prompt.confirm(f"Install {server} all the same?"):
+    if not user_input.confirm(f"Install {server} all the same?"):
         raise Cancelled(f"{server}: nothing was changed")
 
 
@@ -245,7 +344,7 @@ def _ask_value(need: Mapping[str, Any]) -> object:
     if need.get("description"):
         note(clean(need["description"]))
     while True:
-        text = prompt.ask(_label(need))
+        text = user_input.ask(_label(need))
         try:
             return parse_value(need["key"], text, str(need.get("type") or ""))
         except InvalidConfig as error:

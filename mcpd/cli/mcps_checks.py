@@ -74,7 +74,7 @@ class Known:
 
         Empty if it was not asked, or listed none, as servers do that lack a setting.
         """
-        from mcpd.cli.mcps_offers import Offer, narrow  # noqa: PLC0415 - which 'mcpctl list' does not need
+        from mcpd.cli.commands.mcps import Offer, narrow  # noqa: PLC0415 - which 'mcpctl list' does not need
 
         try:
             listed = self._tools.tools(server_id) or []

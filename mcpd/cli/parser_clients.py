@@ -55,10 +55,10 @@ def _reading(client: _Adder) -> None:
 
 
 def _drafts(draft: _Adder) -> None:
-    show = _command(draft, "show", "client_drafts:show_draft", "show the draft and what it changes")
+    show = _command(draft, "show", "client:show_draft", "show the draft and what it changes")
     _client(show)
     _profile(show)
-    new = _command(draft, "add", "client_drafts:add_server", "add a server to the draft, begun if there is none")
+    new = _command(draft, "add", "client:add_server", "add a server to the draft, begun if there is none")
     _client(new)
     new.add_argument("id", metavar="ID", help="id of an installed server; with --entry any name")
     new.add_argument("--name", metavar="NAME", help="what the client calls the server (default: ID)")
@@ -77,24 +77,22 @@ def _drafts(draft: _Adder) -> None:
         "(-: standard input)",
     )
     _profile(new)
-    remove = _command(draft, "remove", "client_drafts:remove_server", "remove servers from the draft")
+    remove = _command(draft, "remove", "client:remove_server", "remove servers from the draft")
     _client(remove)
     remove.add_argument("names", metavar="NAME", nargs="+", help="what the client calls the server")
     _profile(remove)
-    clear = _command(draft, "clear", "client_drafts:clear_draft", "drop the draft")
+    clear = _command(draft, "clear", "client:clear_draft", "drop the draft")
     _client(clear)
     _profile(clear)
 
 
 def _publishing(client: _Adder) -> None:
-    validate = _command(
-        client, "validate", "client_drafts:validate", "check what would be published, and against the policy"
-    )
+    validate = _command(client, "validate", "client:validate", "check what would be published, and against the policy")
     _client(validate)
     _profile(validate)
     _file(validate, "check FILE, a JSON object with mcpServers, instead (-: standard input)")
     publish = _command(
-        client, "publish", "client_drafts:publish", "sign the draft, or what is installed, as the latest configuration"
+        client, "publish", "client:publish", "sign the draft, or what is installed, as the latest configuration"
     )
     _clients(publish, "id of the client")
     publish.add_argument(
@@ -112,7 +110,7 @@ def _publishing(client: _Adder) -> None:
 def _files(client: _Adder) -> None:
     _command(client, "detect", "client_files:detect", "look which MCP clients you have", needs="files")
     deploy = _command(
-        client, "deploy", "client_deploy:deploy", "write a signed configuration into your client's file", needs="files"
+        client, "deploy", "client_files:deploy", "write a signed configuration into your client's file", needs="files"
     )
     _client(deploy)
     _profile(deploy)

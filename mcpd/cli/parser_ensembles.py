@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 HANDLER: Final = "mcpd.cli.ensemble_runtime:run"
 COMMANDS: Final = "mcpd.cli.commands."
-RUN: Final = COMMANDS + "ensemble_run:run"
+RUN: Final = COMMANDS + "ensemble_runs:run"
 """Runs an ensemble, whose input may stand before and after options."""
 
 
@@ -33,7 +33,7 @@ def _reading(ensemble: _Adder) -> None:
     _command(ensemble, "list", "ensemble:list_ensembles", "list the ensembles")
     show = _command(ensemble, "show", "ensemble:show", "show an ensemble and its agents")
     _name(show)
-    validate = _command(ensemble, "validate", "ensemble_validate:validate", "check ensembles, 1 if one has an error")
+    validate = _command(ensemble, "validate", "ensemble:validate", "check ensembles, 1 if one has an error")
     validate.add_argument(
         "ensembles",
         metavar="NAME|FILE",
@@ -60,14 +60,14 @@ def _reading(ensemble: _Adder) -> None:
 
 
 def _running(ensemble: _Adder) -> None:
-    run = ensemble("run", "ensemble_run:run", "run an ensemble, and print what it delivers")
+    run = ensemble("run", "ensemble_runs:run", "run an ensemble, and print what it delivers")
     _name(run)
     given = run.add_mutually_exclusive_group()
     given.add_argument(
         "input", metavar="INPUT", nargs="?", help="what it works on (default, and with -: standard input)"
     )
     given.add_argument("--input-file", metavar="FILE", help="read that from FILE (-: standard input)")
-    resume = ensemble("resume", "ensemble_run:resume", "go on with a run that failed or was interrupted")
+    resume = ensemble("resume", "ensemble_runs:resume", "go on with a run that failed or was interrupted")
     resume.add_argument("run_id", metavar="ID", help="the run, as 'mcpctl ensemble runs' shows it")
     for command in (run, resume):
         command.add_argument(

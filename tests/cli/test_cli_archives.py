@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.cli.target_archives import name_and_version
+from mcpd.cli.targets import name_and_version
 from mcpd.errors import McpdError, SignatureInvalid
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from mcpd.cli import mcps_checks, mcps_offers
-from mcpd.cli.commands import servers
+from mcpd.cli import mcps_checks
+from mcpd.cli.commands import mcps, servers
 from mcpd.cli.main import main
 from mcpd.errors import SandboxUnavailable
 from mcpd.paths import Scope, from_environment
@@ -376,7 +376,7 @@ def test_root_runs_no_code_of_files_that_are_not_in_use(
     for name, value in mcpctl.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(mcps_offers, "PlainLauncher", Refuses)
+    monkeypatch.setattr(mcps, "PlainLauncher", Refuses)
     source = str(project / "mcps.source.json")
     assert main(["--system", "mcps", "check", source]) == 0
     told = capsys.readouterr()
@@ -457,7 +457,7 @@ def test_where_nothing_can_be_confined_nothing_is_run(
 ) -> None:
     for name, value in mcpctl.environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(mcps_offers, "PlainLauncher", NoSandbox)
+    monkeypatch.setattr(mcps, "PlainLauncher", NoSandbox)
     assert main(["--user", "mcps", "check", str(project / "mcps.source.json")]) == 0
     told = capsys.readouterr()
     assert "hello   not asked" in told.out

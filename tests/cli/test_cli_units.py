@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.cli import agent, overrides, system_checks
+from mcpd.cli import agent, checks, overrides
 from mcpd.cli.overrides import directives, unit_checks
 from mcpd.cli.units import figures, show
 
@@ -224,13 +224,13 @@ def test_figures_of_units(says: Callable[[str], None], tmp_path: Path) -> None:
 
 
 def test_shipped_actions_are_read_from_the_policy(tmp_path: Path) -> None:
-    policy = tmp_path / system_checks.POLICY
+    policy = tmp_path / checks.POLICY
     policy.parent.mkdir(parents=True)
     policy.write_text((Path(__file__).parents[2] / "dbus/org.mcpd.mcp1.policy").read_text())
-    found = system_checks.shipped_actions(tmp_path)
+    found = checks.shipped_actions(tmp_path)
     assert "org.mcpd.mcp1.install-untrusted" in found
     assert len(found) == len(set(found)) >= 11
-    assert system_checks.shipped_actions(tmp_path / "nothing") == []
+    assert checks.shipped_actions(tmp_path / "nothing") == []
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus.client import variant
 from mcpd.cli.commands.servers import cells, with_pin
+from mcpd.cli.commands.sources import at_url, warn_of
 from mcpd.cli.output import clean, note, table, write_json
-from mcpd.cli.registries import at_url, warn_of
 from mcpd.cli.session import open_bus
 from mcpd.errors import NotFound
 

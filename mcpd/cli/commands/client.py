@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl client``: the clients that are known, their signed configurations, and the keys (``docs/clients.md``)."""
+"""``mcpctl client``: known clients, their signed configurations and drafts, and the keys (``docs/clients.md``)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,225 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mcpd.cli.client_output import moment, servers_table
-from mcpd.cli.client_runtime import artifact_of, changing, profile_option, scope, service, short, stale_note
-from mcpd.cli.given import origin, read_input
+from mcpd.cli import tool_names
+from mcpd.cli.client_runtime import (
+    artifact_of,
+    changing,
+    explained,
+    moment,
+    print_changes,
+    print_findings,
+    profile_option,
+    scope,
+    servers_table,
+    service,
+    short,
+    stale_note,
+)
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, counted, details, note, table, warn, write, write_json
+from mcpd.cli.parser_clients import DEFAULT_PROFILE
+from mcpd.cli.user_input import origin, read_input
+from mcpd.errors import EXIT_FAILED, InvalidArgument, InvalidManifest, McpdError
+from mcpd.model import load_json
 from mcpd.paths import from_environment
+from mcpd.servers.orchestration.publishing import FROM_DRAFT
 
 if TYPE_CHECKING:
     import argparse
 
+    from mcpd.model import JsonValue
     from mcpd.servers.orchestration.keys import KeyRecord
+    from mcpd.servers.orchestration.service import Orchestration
+    from mcpd.servers.orchestration.validation import Finding
+
+
+def show_draft(args: argparse.Namespace) -> int:
+    """``mcpctl client draft show``. JSON: what the tool ``view_draft_config`` gives."""
+    found: Any = service(args).view_draft(args.client, args.profile)
+    if args.json:
+        write_json(found)
+        return 0
+    if not found["exists"]:
+        note(
+            f"There is no draft for {args.client}/{args.profile};"
+            f" 'mcpctl client draft add {args.client} ID{profile_option(args.profile)}' begins one."
+        )
+        return 0
+    servers_table(found["draft"])
+    write()
+    _show_changes(args, found)
+    return 0
+
+
+def add_server(args: argparse.Namespace) -> int:
+    """``mcpctl client draft add``. JSON: what the tool ``view_draft_config`` gives."""
+    configurations = changing(args)
+    entry: JsonValue = _json(args.entry) if args.entry is not None else None
+    if args.entry is not None and not isinstance(entry, dict):
+        raise InvalidArgument(f"{origin(args.entry)}: not a JSON object with command and args, or type and url")
+    found = configurations.add_server(
+        args.client, args.profile, args.id, name=args.name, entry=entry, variables=tuple(args.variables)
+    )
+    return _changed(args, found, f"Added {clean(args.name or args.id)} to the draft")
+
+
+def remove_server(args: argparse.Namespace) -> int:
+    """``mcpctl client draft remove``. JSON: what the tool ``view_draft_config`` gives."""
+    configurations = changing(args)
+    found: Any = configurations.view_draft(args.client, args.profile)
+    there = found["draft"]["mcpServers"]
+    # What is not there is an error before anything is removed.
+    for name in sorted(dict.fromkeys(args.names), key=there.__contains__):
+        found = configurations.remove_server(args.client, args.profile, name)
+    return _changed(args, found, f"Removed {clean(', '.join(args.names))} from the draft")
+
+
+def clear_draft(args: argparse.Namespace) -> int:
+    """``mcpctl client draft clear``. JSON: what the tool ``clear_draft_config`` gives."""
+    found: Any = changing(args).clear_draft(args.client, args.profile)
+    if args.json:
+        write_json(found)
+    elif found["cleared"]:
+        write(f"Dropped the draft for {args.client}/{args.profile}.")
+    else:
+        note(f"There is no draft for {args.client}/{args.profile}.")
+    return 0
+
+
+def validate(args: argparse.Namespace) -> int:
+    """``mcpctl client validate``; 1 if something is wrong. JSON: what the tool ``validate_config`` gives."""
+    payload = _json(args.file) if args.file is not None else None
+    configurations = service(args)
+    found: Any = configurations.validate(args.client, args.profile, payload)
+    found["warnings"] += [each.to_json() for each in _tool_warnings(args, configurations, payload)]
+    if args.json:
+        write_json(found)
+    else:
+        print_findings(found)
+        if found["valid"]:
+            write(f"{args.client}/{args.profile} can be published and deployed.")
+    return 0 if found["valid"] else EXIT_FAILED
+
+
+def _tool_warnings(args: argparse.Namespace, configurations: Orchestration, payload: JsonValue) -> list[Finding]:
+    """Return the warnings of tool names in *payload*, else in what was validated instead."""
+    if payload is None:
+        draft = configurations.drafts.get(args.client, args.profile)
+        made = draft if draft is not None else configurations.generated(args.client, args.profile)
+        payload = made.payload
+    entries = payload.get("mcpServers") if isinstance(payload, dict) else None
+    family = configurations.families.get(args.client)
+    return tool_names.warnings(args, configurations.servers, family, entries if isinstance(entries, dict) else {})
+
+
+def publish(args: argparse.Namespace) -> int:
+    """``mcpctl client publish``; goes on with the others where one fails.
+
+    JSON: what the tool ``publish_config`` gives for one client that is named, else ``{"published": [one each]}``.
+    """
+    if bool(args.clients) == args.all:
+        raise InvalidArgument("name the clients to publish for, or give --all; 'mcpctl client list' shows them")
+    configurations = changing(args)
+    wanted = _published_before(configurations, args) if args.all else _named(args)
+    done: list[Any] = []
+    failed: list[McpdError] = []
+    for client_id, profile_id in wanted:
+        try:
+            found: Any = configurations.publish(client_id, profile_id, args.message, from_installed=args.from_installed)
+        except McpdError as error:
+            if len(wanted) == 1:
+                raise
+            failed.append(error)
+            warn(explained(error, args).message)
+            continue
+        done.append(found)
+        for warning in found["warnings"]:
+            warn(warning)
+        if not args.json:
+            say_published(found)
+    if args.json:
+        write_json(done[0] if len(args.clients) == 1 else {"published": done})
+    elif not wanted:
+        note("There is nothing to publish anew; 'mcpctl client publish CLIENT' publishes what is installed.")
+    elif len(done) == 1 and len(wanted) == 1:
+        client_id, profile_id = wanted[0]
+        write(f"'mcpctl client deploy {client_id}{profile_option(profile_id)}' writes it into your client's file.")
+    return failed[0].exit_code if failed else 0
+
+
+def say_published(found: Any) -> None:
+    """Say what publishing gave."""
+    servers = counted(len(found["payload"]["mcpServers"]), "server")
+    said = "Published" if found["published"] else "Unchanged"
+    write(f"{said} {found['client_id']}/{found['profile_id']}: {servers}, {short(found['artifact_id'])}")
+
+
+def has_news(configurations: Orchestration, client_id: str, profile_id: str) -> bool:
+    """Whether there may be something to publish: not where that would drop what was published of a draft.
+
+    Only who asks for just that, with --from-installed, wants that.
+    """
+    if configurations.tree.draft(client_id, profile_id).exists():
+        return True
+    newest = configurations.releases.latest(client_id, profile_id)
+    return newest is None or newest.metadata.get("source") != FROM_DRAFT
+
+
+def _named(args: argparse.Namespace) -> list[tuple[str, str]]:
+    return [(client_id, args.profile or DEFAULT_PROFILE) for client_id in dict.fromkeys(args.clients)]
+
+
+def _published_before(configurations: Orchestration, args: argparse.Namespace) -> list[tuple[str, str]]:
+    """The clients and profiles that have a release or a draft, if they are known still and there may be news."""
+    places = _places(configurations, args.profile)
+    if args.from_installed:
+        return places
+    found = [place for place in places if has_news(configurations, *place)]
+    if left := ["/".join(place) for place in places if place not in found]:
+        note(
+            f"Left as they were made of drafts: {', '.join(left)}; --from-installed replaces them by what is installed."
+        )
+    return found
+
+
+def _places(configurations: Orchestration, profile: str | None) -> list[tuple[str, str]]:
+    having = set(configurations.releases.published())
+    places = [
+        (family.id, profile_id)
+        for family in configurations.families.all()
+        for profile_id in configurations.profiles.available(family)
+        if profile in {None, profile_id}
+    ]
+    return [place for place in places if place in having or configurations.tree.draft(*place).exists()]
+
+
+def _json(name: str) -> JsonValue:
+    try:
+        value: JsonValue = load_json(read_input(name), origin(name))
+    except InvalidManifest as error:
+        raise InvalidArgument(error.message) from error
+    return value
+
+
+def _changed(args: argparse.Namespace, found: Any, said: str) -> int:
+    for warning in found.get("warnings", ()):
+        warn(warning)
+    if args.json:
+        write_json(found)
+        return 0
+    write(f"{said} for {args.client}/{args.profile}.")
+    _show_changes(args, found)
+    return 0
+
+
+def _show_changes(args: argparse.Namespace, found: Any) -> None:
+    changes = found["changes"]
+    if not any(changes[key] for key in ("servers_added", "servers_removed", "servers_modified")):
+        write("The draft is what is published already.")
+        return
+    print_changes(changes)
+    write(f"'mcpctl client publish {args.client}{profile_option(args.profile)}' signs and publishes it.")
 
 
 def list_clients(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli import prompt
+from mcpd.cli import user_input
 from mcpd.cli.output import clean, note, table, warn, write, write_json
 from mcpd.cli.permissions import missing_paths
 from mcpd.cli.session import open_bus
@@ -120,7 +120,7 @@ def _refuse_sensitive(
 
 async def set_secret(args: argparse.Namespace) -> int:
     """``mcpctl secret set``: from the terminal without echo, else from standard input."""
-    secret = prompt.ask_secret(f"{args.key} of {args.id}") if sys.stdin.isatty() else prompt.read_secret("-")
+    secret = user_input.ask_secret(f"{args.key} of {args.id}") if sys.stdin.isatty() else user_input.read_secret("-")
     await _send_secret(args, secret)
     return 0
 
@@ -133,5 +133,5 @@ async def unset_secret(args: argparse.Namespace) -> int:
 
 async def _send_secret(args: argparse.Namespace, secret: bytes) -> None:
     async with open_bus(args, changing=True) as bus:
-        with prompt.memfd(secret, "secret") as fd:
+        with user_input.memfd(secret, "secret") as fd:
             await bus.manager.call("SetSecret", "ssha{sv}", [args.id, args.key, 0, {}], fds=[fd])

@@ -10,9 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mcpd import __version__
-from mcpd.cli import bridge_tcp, tool_names
-from mcpd.cli.catalogue_checks import key_checks, source_checks
-from mcpd.cli.checks import Check, local_checks
+from mcpd.cli import bridge, tool_names
+from mcpd.cli.checks import Check, installed, key_checks, local_checks, name_check, service_checks, source_checks
 from mcpd.cli.clients.detect import is_installed
 from mcpd.cli.mcps_checks import Known, map_checks
 from mcpd.cli.output import clean, coloured, write, write_json
@@ -20,7 +19,6 @@ from mcpd.cli.overrides import unit_checks
 from mcpd.cli.permissions import missing_paths
 from mcpd.cli.script_places import first, layers
 from mcpd.cli.session import open_bus
-from mcpd.cli.system_checks import installed, name_check, service_checks
 from mcpd.cli.units import BOOTED
 from mcpd.errors import EXIT_FAILED, McpdError
 from mcpd.paths import Scope, from_environment
@@ -63,7 +61,7 @@ def _machine_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
     logging.getLogger("mcpd").addHandler(logging.NullHandler())
     yield from local_checks(paths, scope)
     yield from key_checks(paths, scope)
-    yield from bridge_tcp.checks(paths, scope)
+    yield from bridge.checks(paths, scope)
     yield from _unit_checks(paths, scope)
 
 

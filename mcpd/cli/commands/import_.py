@@ -4,23 +4,208 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import logging
+import os
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli import prompt
+from mcpd.cli import user_input
 from mcpd.cli.commands.servers import tell_without_tools, title
-from mcpd.cli.import_files import read_import
 from mcpd.cli.jobs import Answers, run_job
 from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.cli.session import open_bus
-from mcpd.errors import EXIT_FAILED, AlreadyInstalled, InvalidManifest, McpdError, ServiceUnavailable
-from mcpd.model import Entry
+from mcpd.cli.user_input import origin, read_input
+from mcpd.errors import (
+    EXIT_FAILED,
+    AlreadyInstalled,
+    InvalidArgument,
+    InvalidManifest,
+    McpdError,
+    NotFound,
+    ServiceUnavailable,
+)
+from mcpd.formats.mcp_servers import is_client_file, servers_of
+from mcpd.formats.mcpb import file_wanted
+from mcpd.formats.registry import parse_registry
+from mcpd.formats.server_json import entry_of, is_server_json
+from mcpd.model import Entry, load_json
+from mcpd.model.base import printable
+from mcpd.toml import parse_toml
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
     from mcpd.bus.client import Client
-    from mcpd.cli.import_files import Importable, ImportFile
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a file in JSON: some clients keep their whole history in it."""
+MAX_SLOW: Final = 512 * 1024
+"""Bytes of a file in TOML or YAML, whose parsers are slower by far."""
+_GRANT: Final = "filesystem:rw:"
+_HOME_MANAGER: Final = "give the file that home-manager writes of them, ~/.config/mcp/mcp.json, which has 'mcpServers'"
+MOST_UNNAMED: Final = 50
+"""Servers that are imported without naming them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Importable:
+    """One server of a file."""
+
+    entry: dict[str, Any]
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
+    """Credentials that the file holds, by the key of their property."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return str(self.entry["id"])
+
+    @property
+    def names(self) -> tuple[object, object, object]:
+        """What it is called, the least ambiguous first: its id, its name in a registry elsewhere, that for people."""
+        origin = self.entry.get("origin")
+        return self.id, origin.get("name") if isinstance(origin, dict) else None, self.entry.get("name")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFile:
+    """The servers of a file, and what is to be said of it."""
+
+    servers: list[Importable]
+    problems: list[tuple[str, str]]
+    """Server and message: of those that are left out, and what is to be said of the others."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """The servers that cannot be imported."""
+        imported = {name for server in self.servers for name in (server.id, printable(str(server.entry.get("name"))))}
+        return [name for name in dict(self.problems) if name not in imported]
+
+    def chosen(self, names: Sequence[str], file: str) -> list[Importable]:
+        """The servers that *names* name, in the order of *file*; all of them if there are no names.
+
+        Raises :class:`~mcpd.errors.NotFound` for a name of none, and :class:`~mcpd.errors.InvalidArgument` for one of
+        several, and for more servers than anybody means by a file.
+        """
+        if not names:
+            if len(self.servers) > MOST_UNNAMED:
+                raise InvalidArgument(
+                    f"{file} has {len(self.servers)} servers; name those to install, or make it a source of the"
+                    f" catalogue: mcpctl source add file://{file if file.startswith('/') else '…'}"
+                )
+            return self.servers
+        ids = {self._called(name, file).id for name in names}
+        return [server for server in self.servers if server.id in ids]
+
+    def _called(self, name: str, file: str) -> Importable:
+        """The server *name*; an id counts more than what a server calls itself."""
+        for kind in range(3):
+            found = [server for server in self.servers if server.names[kind] == name]
+            if len(found) > 1:
+                ids = ", ".join(server.id for server in found[:20])
+                raise InvalidArgument(f"{file} has {len(found)} servers that are called {name!r}: {ids}; give the id")
+            if found:
+                return found[0]
+        there = ", ".join(server.id for server in self.servers[:20]) or "nothing that can be installed"
+        raise NotFound(dict(self.problems).get(name) or f"{file} has no server {name!r}; there is {there}")
+
+
+def read_import(name: str) -> ImportFile:
+    """The servers in the file *name* (``-``: standard input).
+
+    Raises :class:`~mcpd.errors.InvalidManifest` or :class:`~mcpd.errors.InvalidConfig` for a file that is none of
+    those that are known, and :class:`~mcpd.errors.McpdError` for one that cannot be read.
+    """
+    where = origin(name)
+    document = _document(name, where)
+    if is_client_file(document):
+        from mcpd.servers.orchestration.secret_values import literal_secrets  # noqa: PLC0415 - for this alone
+
+        found = servers_of(document, where, literal_secrets)
+        problems = [(problem.server_id, problem.message) for problem in found.problems]
+        for server in found.servers:
+            called = printable(server.entry["name"])
+            problems += [(called, f"{where}: {note}") for note in _without_missing(server.entry)]
+        return ImportFile([Importable(server.entry, server.secrets) for server in found.servers], problems)
+    entries: list[Entry]
+    if isinstance(document, dict) and is_server_json(document):
+        entries, problems = [entry_of(document, where)], []
+    elif isinstance(document, dict) and isinstance(document.get("servers"), (list, dict)):
+        # What is wrong with it, the command says.
+        logging.getLogger("mcpd.formats").addHandler(logging.NullHandler())
+        registry = parse_registry(document, where)
+        entries, problems = registry.servers, [(fault.server_id, fault.message) for fault in registry.problems]
+    elif _at(document, "programs", "mcp", "servers") is not None:
+        raise InvalidManifest(f"{where}: these are the options of home-manager; {_HOME_MANAGER}")
+    else:
+        raise InvalidManifest(
+            f"{where}: neither the file of an MCP client (mcpServers and its like), nor a registry, nor a server.json;"
+            " a manifest, a directory or a bundle is installed with: mcpctl install PATH"
+        )
+    wanted = {entry.id: said for entry in entries if (said := file_wanted(entry.source))}
+    problems += [(server_id, f"{where}: {server_id}: {said}") for server_id, said in wanted.items()]
+    return ImportFile([Importable(entry.to_json()) for entry in entries if entry.id not in wanted], problems)
+
+
+def _at(document: object, *keys: str) -> object:
+    for key in keys:
+        document = document.get(key) if isinstance(document, dict) else None
+    return document
+
+
+def _without_missing(entry: dict[str, Any]) -> Iterator[str]:
+    """Take the permissions for paths that are not there out of *entry*, which would keep it from being started.
+
+    What begins with a slash is no path everywhere. Yields what is to be said of each.
+    """
+    permissions = entry.get("permissions", [])
+    for permission in list(permissions):
+        path = permission.removeprefix(_GRANT)
+        if permission.startswith(_GRANT + "/") and not os.path.lexists(path):
+            permissions.remove(permission)
+            yield f"{entry['id']}: there is no {path}, so it gets no access to that"
+
+
+def _document(name: str, where: str) -> object:
+    suffix = PurePath(name).suffix.lower()
+    if suffix in {".mcpb", ".dxt"}:
+        raise InvalidArgument(f"{where} is a bundle; install it with: mcpctl install {name}")
+    if suffix == ".nix":
+        raise InvalidArgument(f"{where} is an expression of Nix; {_HOME_MANAGER}")
+    if suffix == ".toml":
+        return _toml(read_input(name, MAX_SLOW), where)
+    if suffix in {".yaml", ".yml"}:
+        return _yaml(read_input(name, MAX_SLOW), where)
+    data = read_input(name, MAX_BYTES).removeprefix(b"\xef\xbb\xbf")
+    try:
+        return load_json(data, where)
+    except InvalidManifest:
+        # Clients allow comments and trailing commas.
+        from mcpd.cli.clients.jsonc import JsonDocument  # noqa: PLC0415 - few files need it
+        from mcpd.cli.clients.texts import Text  # noqa: PLC0415
+
+        return JsonDocument.parse(Text.decode(data, where), (), "map").model
+
+
+def _toml(data: bytes, where: str) -> object:
+    try:
+        return parse_toml(data)
+    except ValueError as error:
+        raise InvalidManifest(f"{where}: not TOML: {error}") from error
+
+
+def _yaml(data: bytes, where: str) -> object:
+    from mcpd.cli.libraries import provide  # noqa: PLC0415 - few files need it
+
+    provide(("ruamel.yaml",), "reading YAML")
+    from mcpd.cli.clients.texts import Text  # noqa: PLC0415
+    from mcpd.cli.clients.yaml_nodes import construct, parse  # noqa: PLC0415
+
+    text = Text.decode(data, where)
+    root = parse(text)
+    return None if root is None else construct(text, [root])[0]
 
 
 async def import_file(args: argparse.Namespace) -> int:
@@ -75,7 +260,7 @@ async def _install_all(
 
 async def _install(bus: Client, args: argparse.Namespace, server: Importable) -> dict[str, Any]:
     secrets = {key: value.encode() for key, value in server.secrets.items()}
-    with prompt.memfd(json.dumps(server.entry).encode(), "manifest") as fd:
+    with user_input.memfd(json.dumps(server.entry).encode(), "manifest") as fd:
         answers = Answers(args.yes, secrets=secrets, verbose=args.verbose)
         options = {"consent": args.yes}
         installed = await run_job(bus, "InstallManifest", "ha{sv}", [0, options], fds=[fd], answers=answers)

@@ -6,14 +6,13 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcpd.cli import prompt
+from mcpd.cli import user_input
 from mcpd.cli.commands.servers import tell_without_tools, title
+from mcpd.cli.commands.sources import read_registries, warn_of_origin
 from mcpd.cli.jobs import Answers, foresee_job, run_job
 from mcpd.cli.output import clean, note, warn, write, write_json
-from mcpd.cli.registries import read_registries, warn_of_origin
 from mcpd.cli.session import open_bus
-from mcpd.cli.target_archives import sending
-from mcpd.cli.targets import Target, Wishes, target_of
+from mcpd.cli.targets import Target, Wishes, sending, target_of
 from mcpd.cli.values import guess_value, parse_pairs
 from mcpd.errors import (
     EXIT_FAILED,
@@ -52,7 +51,7 @@ async def install(args: argparse.Namespace) -> int:
             f"{args.target!r} is not from a registry; leave out --version. A package is named with its version:"
             " pypi:NAME==VERSION, npm:NAME@VERSION"
         )
-    secrets = {key: prompt.read_secret(name) for key, name in args.secret_files}
+    secrets = {key: user_input.read_secret(name) for key, name in args.secret_files}
     options: dict[str, object] = {"consent": args.yes and not args.dry_run, "reinstall": args.reinstall}
     said = {"source": args.source, "version": args.at_version, "signature": target.signature}
     options |= {key: value for key, value in said.items() if value}
@@ -74,7 +73,7 @@ async def install(args: argparse.Namespace) -> int:
         if args.dry_run:
             return 0
         for key, secret in answers.secrets.items():
-            with prompt.memfd(secret, "secret") as fd:
+            with user_input.memfd(secret, "secret") as fd:
                 await bus.manager.call("SetSecret", "ssha{sv}", [server_id, key, 0, {}], fds=[fd])
         server, _ = await bus.manager.call("GetServer", "s", [server_id])
         if args.json:
@@ -124,7 +123,7 @@ def _call(target: Target, options: Mapping[str, object], sha256: str) -> Iterato
         with sending(target.bundle, sha256) as (fd, digest):
             yield _Call("InstallBundle", "ha{sv}", [0, {**options, "sha256": digest}], [fd])
     elif target.manifest is not None:
-        with prompt.memfd(target.data, "manifest") as fd:
+        with user_input.memfd(target.data, "manifest") as fd:
             yield _Call("InstallManifest", "ha{sv}", [0, options], [fd])
     else:
         yield _Call("Install", "sa{sv}", [target.id, options], [])

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.given import STDIN, origin, read_input
 from mcpd.cli.output import clean, note, table, write, write_json
 from mcpd.cli.session import open_bus
+from mcpd.cli.user_input import STDIN, origin, read_input
 from mcpd.errors import InvalidArgument, from_oserror
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_direct(args, environment))
     except Between as found:
-        from mcpd.cli import pump  # noqa: PLC0415 -- few servers need it
+        from mcpd.cli import spawn  # noqa: PLC0415 -- few servers need it
 
-        return pump.join(pump.connect(args.id, environment, system=found.system))
+        return spawn.join(spawn.connect_bridge(args.id, environment, system=found.system))
 
 
 async def _direct(args: argparse.Namespace, environment: dict[str, str]) -> int:

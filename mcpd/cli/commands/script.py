@@ -7,14 +7,13 @@ import asyncio
 import os
 import stat
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli import leftovers
 from mcpd.cli.checks import scripts_check
 from mcpd.cli.output import clean, note, table, warn, write, write_json
 from mcpd.cli.script_places import Place, files, first, layers
-from mcpd.cli.script_source import Text, Watched, read_given
 from mcpd.cli.session import open_bus
 from mcpd.errors import (
     EXIT_FAILED,
@@ -32,7 +31,16 @@ from mcpd.errors import (
 from mcpd.model import check_id
 from mcpd.paths import Scope, from_environment
 from mcpd.store import Store, write_atomic
-from mcpd.store.files import make_directory, read_file, sync_directory
+from mcpd.store.files import (
+    Signature,
+    is_missing,
+    make_directory,
+    read_file,
+    remove_tree,
+    settled,
+    signature,
+    sync_directory,
+)
 from mcpd.store.inspection import MAX_SCRIPT, SUFFIXES, ScriptKind, inspect, interpreter, kind_of
 from mcpd.store.script_servers import Inspections, ScriptDirectory
 
@@ -41,6 +49,148 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcpd.paths import Paths
+
+_GONE: Final = 5
+"""Looks until a file that vanished is said to be gone: editors put another one in its place at once."""
+_OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PUBLIC: Final = 0o644
+_PRIVATE: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a script's file held."""
+
+    data: bytes
+    mode: int
+    """Of a copy, which nobody may read who may not read the file."""
+
+
+def read_text(source: Path, scope: Scope) -> Text:
+    """What is in *source*, for a copy in *scope*.
+
+    Everybody may read the system's scripts, so a file that others may not read is none for it: root would publish
+    what a symlink of somebody else leads to. Raises :class:`~mcpd.errors.InvalidArgument` for one,
+    :class:`~mcpd.errors.InvalidManifest` for what is no file or too large, and OSError.
+    """
+    descriptor = os.open(source, _OPEN)
+    # What is asked is the file that is read, whatever has its name by then.
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise InvalidManifest(f"{source}: not a regular file")
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+        if scope is Scope.SYSTEM and not status.st_mode & stat.S_IROTH:
+            raise InvalidArgument(
+                f"{source}: others may not read it, and as a script of the system it would become readable for"
+                " everybody; if it may, chmod it first (chmod a+r)"
+            )
+        data = file.read(MAX_SCRIPT + 1)
+    if len(data) > MAX_SCRIPT:
+        raise InvalidManifest(f"{source}: larger than {MAX_SCRIPT} bytes")
+    shared = stat.S_IRGRP | stat.S_IROTH
+    return Text(data, _PUBLIC if scope is Scope.SYSTEM or status.st_mode & shared == shared else _PRIVATE)
+
+
+def read_given(source: Path, scope: Scope) -> Text:
+    """:func:`read_text` of a file that was named just now: raises :class:`~mcpd.errors.McpdError` only."""
+    try:
+        return read_text(source, scope)
+    except OSError as error:
+        if is_missing(error):
+            raise NotFound(f"{source}: there is no such file") from error
+        raise from_oserror(error, f"reading {source}") from error
+
+
+@dataclass(slots=True)
+class Watched:
+    """A file that somebody edits: in place, or by putting another one there."""
+
+    path: Path
+    scope: Scope
+    text: Text | None
+    """What it held when it was last looked at."""
+    _known: Signature | None = field(default=None, init=False)
+    _last: Signature | None = field(default=None, init=False)
+    _missing: int = field(default=0, init=False)
+    _fault: str = field(default="", init=False)
+
+    def look(self) -> Text | str | None:
+        """What it holds, if that is something else than before, or why that cannot be told, once.
+
+        ``None`` if there is nothing new, and while somebody is writing it.
+        """
+        try:
+            status = self.path.stat()
+            now = signature(status)
+            if now == self._known or not (settled(status) or now == self._last):
+                self._last = now
+                return None
+            text = read_text(self.path, self.scope)
+        except OSError as error:
+            self._known = None
+            self._missing += is_missing(error)
+            is_brief = is_missing(error) and self._missing < _GONE
+            return None if is_brief else self._once(f"{self.path}: {error.strerror}")
+        except (InvalidArgument, InvalidManifest) as error:
+            return self._once(error.message)
+        self._known, self._missing, self._fault = now, 0, ""
+        if text == self.text:
+            return None
+        self.text = text
+        return text
+
+    def _once(self, fault: str) -> str | None:
+        known, self._fault = self._fault, fault
+        return None if known == fault else fault
+
+
+def is_used(paths: Paths, scope: Scope, server_id: str) -> bool:
+    """Whether the scope's own script *server_id* is the server of that id, and so what is kept for that is its own."""
+    try:
+        server = Store(paths, scope).get(server_id)
+    except NotFound:
+        return False
+    return server.script is not None and server.layer == scope
+
+
+async def forget(args: argparse.Namespace, paths: Paths, scope: Scope, server_id: str) -> None:
+    """Have all that is kept for the script server *server_id* removed, whatever is wrong with its script.
+
+    Without mcpd a user's own values and secrets are removed here; :func:`drop` tells what is left. Raises what mcpd
+    refuses it with, and then nothing was removed.
+    """
+    try:
+        async with open_bus(args, changing=True) as bus:
+            (await bus.run_job("Uninstall", "sa{sv}", [server_id, {"forget": True}])).check()
+    except ServiceUnavailable:
+        if scope is Scope.USER:
+            await asyncio.to_thread(Store(paths, scope).forget, server_id)
+
+
+def drop(paths: Paths, scope: Scope, server_id: str) -> bool:
+    """Remove the state of *server_id*, whose script is gone, if it is the user's; whether nothing is left.
+
+    What is left is told.
+    """
+    layout = paths.layout(scope)
+    state = layout.state / server_id
+    left = [path for place in (layout.secrets, layout.overlay) if os.path.lexists(path := place / f"{server_id}.json")]
+    if state.is_dir() and not state.is_symlink() and not (scope is Scope.USER and _removed(state)):
+        left.append(state)
+    if left:
+        how = "remove it" if scope is Scope.USER else "it is mcpd's; remove it as root when nothing of the server runs"
+        warn(f"the next server {server_id} gets what is left of this one: {', '.join(map(str, left))}; {how}")
+    return not left
+
+
+def _removed(state: Path) -> bool:
+    try:
+        remove_tree(state)
+    except OSError:
+        return False
+    return True
+
 
 LOOK: Final = 0.3
 """Seconds between two looks at a file that is watched."""
@@ -96,16 +246,16 @@ async def remove(args: argparse.Namespace) -> int:
     scope, paths = _scope(args), from_environment()
     name = _name(args.id)
     found = await asyncio.to_thread(_own, paths, scope, name)
-    forgets = not args.keep_config and await asyncio.to_thread(leftovers.is_used, paths, scope, name)
+    forgets = not args.keep_config and await asyncio.to_thread(is_used, paths, scope, name)
     if forgets:
-        await leftovers.forget(args, paths, scope, name)
+        await forget(args, paths, scope, name)
     for path in found:
         await asyncio.to_thread(_unlink, path)
         write(f"Removed {name}: {clean(path)}")
     if (below := _below(paths, scope, name)) is not None:
         note(f"{clean(below[1])} is the server {name} now.")
     await _tell(args, name)
-    if forgets and not await asyncio.to_thread(leftovers.drop, paths, scope, name):
+    if forgets and not await asyncio.to_thread(drop, paths, scope, name):
         return EXIT_FAILED
     return 0
 

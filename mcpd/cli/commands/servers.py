@@ -181,7 +181,7 @@ async def _source_of(bus: Client, server_id: str) -> dict[str, Any]:
 
 async def _offered(bus: Client, server_id: str, options: Mapping[str, object]) -> dict[str, Any]:
     """What a registry offers as *server_id*, after a warning if there is no news of that registry."""
-    from mcpd.cli.registries import warn_of_origin  # noqa: PLC0415 - which what is installed does without
+    from mcpd.cli.commands.sources import warn_of_origin  # noqa: PLC0415 - which what is installed does without
 
     try:
         server: dict[str, Any] = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, options])

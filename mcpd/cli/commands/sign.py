@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mcpd.cli.given import STDIN, origin, read_input
 from mcpd.cli.output import clean, note, warn, write
+from mcpd.cli.user_input import STDIN, origin, read_input
 from mcpd.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mcpd.bridge.http.tokens import load_token, remove_token, write_token
 from mcpd.bridge.places import places
-from mcpd.cli import bridge_tcp
+from mcpd.cli import bridge
 from mcpd.cli.bridge import ask
 from mcpd.errors import Busy
 from mcpd.paths import Scope, from_environment
@@ -28,7 +28,7 @@ def token(args: argparse.Namespace) -> int:
     """
     known = from_environment()
     scope = Scope.SYSTEM if args.system else Scope.USER
-    if faults := [fault for place in bridge_tcp.places(known, scope) if (fault := place.fault())]:
+    if faults := [fault for place in bridge.places(known, scope) if (fault := place.fault())]:
         if args.renew:
             _withdraw(known, scope)
         left = "the old one is void, and none takes its place" if args.renew else "none is given"

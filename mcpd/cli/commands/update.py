@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcpd.cli.commands.servers import step, tell_waiting
+from mcpd.cli.commands.sources import at_url, read_registries, registry_of
 from mcpd.cli.jobs import Answers, run_job
 from mcpd.cli.output import clean, note, table, warn, write, write_json
-from mcpd.cli.registries import at_url, read_registries, registry_of
 from mcpd.cli.session import open_bus
 from mcpd.errors import Cancelled, McpdError, NeedsApproval, NotFound, ServiceUnavailable
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mcpd.bus.client import variant
-from mcpd.cli import prompt
+from mcpd.cli import user_input
 from mcpd.cli.commands.servers import step, title
+from mcpd.cli.commands.sources import registry_of
 from mcpd.cli.jobs import run_job
 from mcpd.cli.output import clean, note, table, write, write_json
-from mcpd.cli.registries import registry_of
 from mcpd.cli.session import open_bus
 from mcpd.errors import EXIT_FAILED, Cancelled, IntegrityMismatch, NotAuthorized, NotFound, NotSupported
 
@@ -162,9 +162,9 @@ def _ask(args: argparse.Namespace, update: Mapping[str, Any]) -> None:
     """Return if the update is approved of."""
     if args.yes:
         return
-    if not prompt.terminal():
+    if not user_input.terminal():
         raise NotAuthorized(f"{args.id}: the update needs your approval; give it with --yes")
-    if not prompt.confirm(f"Use {clean(args.id)} {clean(update.get('version', ''))}?"):
+    if not user_input.confirm(f"Use {clean(args.id)} {clean(update.get('version', ''))}?"):
         raise Cancelled(
             f"{args.id}: the update was not approved and goes on waiting; 'mcpctl approve --drop {args.id}' removes it"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Questions to the person at the terminal, and values that must not be seen."""
+"""Input: files and standard input that a command reads, questions at the terminal, and values that must not be seen."""
 
 from __future__ import annotations
 
@@ -7,13 +7,46 @@ import os
 import signal
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcpd.cli.output import clean
-from mcpd.errors import Cancelled, InvalidArgument, LimitExceeded
+from mcpd.errors import Cancelled, InvalidArgument, LimitExceeded, McpdError, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+STDIN: Final = "-"
+LIMIT: Final = 8 * 1024 * 1024
+"""Bytes of a file, unless a command takes less."""
+
+
+def read_input(name: str, limit: int = LIMIT) -> bytes:
+    """What the file *name* holds, or standard input (``-``), up to *limit* bytes.
+
+    Raises :class:`~mcpd.errors.InvalidArgument` or :class:`~mcpd.errors.NotFound` for what is no such file.
+    """
+    from mcpd.store.files import is_missing, read_file  # noqa: PLC0415 - few commands read files
+
+    if name == STDIN:
+        data = sys.stdin.buffer.read(limit + 1)
+        if len(data) > limit:
+            raise InvalidArgument(f"standard input is larger than {limit} bytes")
+        return data
+    try:
+        return read_file(Path(name), limit)
+    except OSError as error:
+        if is_missing(error):
+            raise NotFound(f"there is no file {name}") from error
+        raise
+    except McpdError as error:
+        raise InvalidArgument(error.message) from error
+
+
+def origin(name: str) -> str:
+    """What a message calls the input *name*."""
+    return "standard input" if name == STDIN else name
+
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
