@@ -15,11 +15,9 @@ from mcpd.cli.checks import Check, installed, key_checks, local_checks, name_che
 from mcpd.cli.clients.detect import is_installed
 from mcpd.cli.mcps_checks import Known, map_checks
 from mcpd.cli.output import clean, coloured, write, write_json
-from mcpd.cli.overrides import unit_checks
 from mcpd.cli.permissions import missing_paths
 from mcpd.cli.script_places import first, layers
 from mcpd.cli.session import open_bus
-from mcpd.cli.units import BOOTED
 from mcpd.errors import EXIT_FAILED, McpdError
 from mcpd.paths import Scope, from_environment
 from mcpd.servers.orchestration.families import Families
@@ -62,7 +60,8 @@ def _machine_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
     yield from local_checks(paths, scope)
     yield from key_checks(paths, scope)
     yield from bridge.checks(paths, scope)
-    yield from _unit_checks(paths, scope)
+    if scope is Scope.SYSTEM and installed(paths.system):
+        yield from service_checks(paths.system)
 
 
 async def _name_checks(args: argparse.Namespace, paths: Paths, scope: Scope) -> list[Check]:
@@ -83,15 +82,6 @@ async def _name_checks(args: argparse.Namespace, paths: Paths, scope: Scope) -> 
         for family in families
         if (refusal := tool_names.refusal(family, server_id, names))
     ]
-
-
-def _unit_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
-    """What systemd has to say, where it manages the machine."""
-    system = scope is Scope.SYSTEM
-    if system and installed(paths.system):
-        yield from service_checks(paths.system)
-    if BOOTED.is_dir():
-        yield from unit_checks(system=system)
 
 
 async def _bus_checks(args: argparse.Namespace, *, off: bool) -> tuple[list[Check], set[str] | None]:
