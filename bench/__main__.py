@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bench import bridge, catalogue, daemon, ensembles, installing, orchestration, scripts, system, workstation
+from bench import bridge, catalog, daemon, ensembles, installing, orchestration, scripts, system, workstation
 from bench.figures import Report, commit
 
 PARTS = {
     "daemon": daemon.measure,
     "bridge": bridge.measure,
-    "catalogue": catalogue.measure,
+    "catalog": catalog.measure,
     "scripts": scripts.measure,
     "orchestration": orchestration.measure,
     "workstation": workstation.measure,

@@ -325,7 +325,7 @@ def marshal(signature: str, values: Sequence[object]) -> bytes:
 def entries(values: Mapping[str, tuple[str, Any]]) -> Raw:
     """*values*, by key signature and content, as the elements of an ``a{sv}``, to be put into any message.
 
-    A listing of the catalogue makes many of these out of the same keys, so what is the same in all is made once.
+    A listing of the catalog makes many of these out of the same keys, so what is the same in all is made once.
     """
     out = bytearray()
     try:

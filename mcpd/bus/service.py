@@ -38,7 +38,7 @@ EDITS_LOOK: Final = 2.0
 """Seconds between two looks at the mcps map and at scripts: where they lie may not exist yet, so nothing would tell."""
 FIRST_LOOK: Final = 3.0
 """Seconds that clients wait for the first one; if new scripts take longer to read, they are servers from then on."""
-_CATALOGUE_JOBS: Final = frozenset({"refresh", "check-updates"})
+_CATALOG_JOBS: Final = frozenset({"refresh", "check-updates"})
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class Service:
         """Signal what the job changed before its end, so that who waits for the end has seen it."""
         await self._core.look_for_updates()
         self._sync()
-        if job.kind in _CATALOGUE_JOBS:
+        if job.kind in _CATALOG_JOBS:
             self._catalog_changed()
         result = JobObject(job).result()
         self._objects.emit(path, "Finished", *result)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The catalogue: the entries of all registries as one list."""
+"""The catalog: the entries of all registries as one list."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Catalog:
         # SQLite is not needed to start.
         from mcpd.catalog.database import Database  # noqa: PLC0415
 
-        return Database(self._directory / "catalogue.sqlite")
+        return Database(self._directory / "catalog.sqlite")
 
     @cached_property
     def _icons(self) -> Icons:

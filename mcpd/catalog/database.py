@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file in which the catalogue is kept: one SQLite database, which can be thrown away and made anew (ADR 0008)."""
+"""The file in which the catalog is kept: one SQLite database, which can be thrown away and made anew (ADR 0008)."""
 
 from __future__ import annotations
 

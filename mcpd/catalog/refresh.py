@@ -59,7 +59,7 @@ class _Judged:
 
 
 class Refresher:
-    """Refreshes the sources of one catalogue."""
+    """Refreshes the sources of one catalog."""
 
     def __init__(self, database: Database, keys: Keys, fetcher: Fetcher, spool: Path) -> None:
         """*spool* is a directory for temporary files."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the catalogue is asked, and what it answers."""
+"""What the catalog is asked, and what it answers."""
 
 from __future__ import annotations
 

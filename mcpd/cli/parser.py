@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd import __version__
 from mcpd.cli.argument_types import add_id, pair, positive, seconds
-from mcpd.cli.parser_catalogue import add_catalogue, add_changes
+from mcpd.cli.parser_catalog import add_catalog, add_changes
 from mcpd.cli.parser_clients import add_clients
 from mcpd.cli.parser_ensembles import RUN, add_ensembles
 from mcpd.cli.parser_exchange import add_exchange
@@ -61,7 +61,7 @@ def build_parser() -> _MainParser:
     _add_common(common, suppress=True)
     parser.commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_Parser)
     add = _Adder(parser.commands, common)
-    add_catalogue(add)
+    add_catalog(add)
     add_changes(add)
     add_exchange(add)
     add_trust(add)

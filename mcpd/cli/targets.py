@@ -148,7 +148,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be installed: a server of the catalogue, a bundle, or what a manifest describes."""
+    """What is to be installed: a server of the catalog, a bundle, or what a manifest describes."""
 
     id: str = ""
     """Empty if only the bundle says it."""
@@ -205,7 +205,7 @@ def _unwished(target: str, wishes: Wishes) -> Target:
         raise InvalidArgument(f"{target!r} is no id; a package of PyPI is written pypi:{target}")
     if wishes != Wishes():
         raise InvalidArgument(
-            f"{target!r} is an id of the catalogue, whose entry says how it is called and started and what it needs; "
+            f"{target!r} is an id of the catalog, whose entry says how it is called and started and what it needs; "
             "leave out --id, --command, --arg, --permission, --secret, --env and --run-as"
         )
     return Target(target)
@@ -306,7 +306,7 @@ def _path(path: Path, wishes: Wishes) -> Target:
     if path.is_file():
         return _file(path, wishes)
     if not path.is_dir():
-        raise InvalidArgument(f"{str(path)!r}: no such file or directory; to install from the catalogue give an id")
+        raise InvalidArgument(f"{str(path)!r}: no such file or directory; to install from the catalog give an id")
     if (path / "manifest.json").is_file():
         return _file(path / "manifest.json", wishes)
     if (path / "pyproject.toml").is_file():
@@ -327,7 +327,7 @@ def _path(path: Path, wishes: Wishes) -> Target:
 
 
 def _file(path: Path, wishes: Wishes) -> Target:
-    from mcpd.formats import server_json  # noqa: PLC0415 - pydantic, which an id of the catalogue does not need
+    from mcpd.formats import server_json  # noqa: PLC0415 - pydantic, which an id of the catalog does not need
 
     data = read_input(str(path))
     manifest = _parsed(path, data)
@@ -405,7 +405,7 @@ def _parsed(path: Path, data: bytes) -> dict[str, Any]:
 
 def _manifest(name: str, wishes: Wishes, *, source: dict[str, str], version: str = "", summary: str = "") -> Target:
     """A manifest for *source*; without a program, mcpd takes the one that the package brings."""
-    from mcpd.model import id_from_name  # noqa: PLC0415 - pydantic, which an id of the catalogue does not need
+    from mcpd.model import id_from_name  # noqa: PLC0415 - pydantic, which an id of the catalog does not need
 
     manifest: dict[str, Any] = {
         "id": wishes.id or id_from_name(name),

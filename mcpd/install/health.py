@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mcpd.runtime.sessions import Session, Sessions
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that a server may write in all; its tools have to fit into a catalogue file."""
+"""Bytes that a server may write in all; its tools have to fit into a catalog file."""
 MAX_JUNK: Final = 200
 """Lines that are no JSON-RPC message, after which a server is given up."""
 

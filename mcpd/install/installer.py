@@ -128,7 +128,7 @@ class Installer:
         return self._install(CatalogEntry(entry, "", verified=bool(vouched), signer=vouched), options, owner_uid)
 
     def bundle_signer(self, bundle: Bundle) -> str:
-        """Name of the trusted key that vouches for *bundle*, empty if none does; reads the catalogue.
+        """Name of the trusted key that vouches for *bundle*, empty if none does; reads the catalog.
 
         One does by a registry that it signed and that pins these bytes for a bundle of this very id.
         """

@@ -392,7 +392,7 @@ class Tree:
         self._tidy(server_id)
 
     def tools(self, server_id: str, number: int) -> Path:
-        """The tool catalogue of a generation; beside it, where no file of the server can have its name."""
+        """The tool catalog of a generation; beside it, where no file of the server can have its name."""
         return self._layout.generations / server_id / f"{number}.tools.json"
 
     def recover(self) -> list[str]:
@@ -458,7 +458,7 @@ class Tree:
             self.end_trial(server_id)
 
     def _drop_tools(self, server_id: str) -> None:
-        """Remove the tool catalogues of generations that are gone."""
+        """Remove the tool catalogs of generations that are gone."""
         directory, numbers = self._layout.generations / server_id, set(self._numbers(server_id))
         for name in _names(directory):
             match = _TOOLS.fullmatch(name)

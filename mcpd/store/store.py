@@ -407,7 +407,7 @@ class Store:
         return self._tools.read(self._view.find(server_id)[1])
 
     def set_tools(self, server_id: str, tools: Tools) -> None:
-        """Keep *tools* as the catalogue of the active generation."""
+        """Keep *tools* as the catalog of the active generation."""
         with self.lock():
             layer, found = self._view.find(server_id)
             usable(found)

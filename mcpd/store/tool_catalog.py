@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tool catalogues: what the active generation of each server answered to ``tools/list``."""
+"""The tool catalogs: what the active generation of each server answered to ``tools/list``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ToolFiles:
         self._cache = cache
 
     def read(self, found: Found) -> Tools | None:
-        """The catalogue of *found*, None if there is none."""
+        """The catalog of *found*, None if there is none."""
         if found.kind is Kind.MANAGED and (kept := _load(beside(found.generation), _origin(found))) is not None:
             return kept
         return _load(self._cached(found), _origin(found)) if ID_PATTERN.fullmatch(found.id) else None
@@ -41,7 +41,7 @@ class ToolFiles:
         _write(path, tools, _origin(found))
 
     def read_generation(self, generation: Path, version: str) -> Tools | None:
-        """The catalogue of the *version* in the directory *generation*, active or not; None if there is none."""
+        """The catalog of the *version* in the directory *generation*, active or not; None if there is none."""
         return _load(beside(generation), _identity(generation, version))
 
     def write_generation(self, generation: Path, version: str, tools: Tools) -> None:
@@ -57,12 +57,12 @@ class ToolFiles:
 
 
 def beside(generation: Path) -> Path:
-    """The catalogue beside the directory *generation*."""
+    """The catalog beside the directory *generation*."""
     return generation.with_name(f"{generation.name}.tools.json")
 
 
 def _write(path: Path, tools: Tools, origin: dict[str, str]) -> None:
-    # Compact: indentation can make a large catalogue several times the size that is read again.
+    # Compact: indentation can make a large catalog several times the size that is read again.
     data = json.dumps({**origin, "tools": tools}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     write_atomic(path, data.encode())
 

@@ -24,7 +24,7 @@ from mcpd.trust.signing import new_key, sign
 from tests.bus.harness import next_signal
 from tests.bus.inside import served
 from tests.bus.polkit_mock import SOMEBODY, TEMPLATE, people, polkitd
-from tests.bus.test_bus_catalogue import entry, refreshed, write
+from tests.bus.test_bus_catalog import entry, refreshed, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from mcpd.paths import Scope
 from mcpd.trust.signing import new_key, sign
 from tests.bus.inside import served
 from tests.bus.polkit_mock import TEMPLATE, people, polkitd
-from tests.bus.test_bus_catalogue import entry, write
+from tests.bus.test_bus_catalog import entry, write
 
 if TYPE_CHECKING:
     from tests.bus.harness import Machine

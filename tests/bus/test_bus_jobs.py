@@ -147,7 +147,7 @@ async def test_the_client_follows_a_job_to_its_end(core: Core, client: Client, m
     assert states[-1] == "done"
 
 
-async def test_the_catalogue_is_searched_beside_the_loop(core: Core, client: Client, monkeypatch: Any) -> None:
+async def test_the_catalog_is_searched_beside_the_loop(core: Core, client: Client, monkeypatch: Any) -> None:
     threads: list[int] = []
 
     def find(server_id: str, _source: str) -> None:

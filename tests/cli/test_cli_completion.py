@@ -146,7 +146,7 @@ async def test_the_properties_of_the_server_are_offered(shells: Shells, mcpd: Fa
 
 
 @every_shell
-async def test_the_catalogue_and_files_are_offered_to_install(shells: Shells, mcpd: FakeMcpd, shell: str) -> None:
+async def test_the_catalog_and_files_are_offered_to_install(shells: Shells, mcpd: FakeMcpd, shell: str) -> None:
     mcpd.pages = [[{"id": "com.example.weather", "summary": "Tells the weather"}]]
     home = Path(shells.environ["HOME"])
     (home / "weather.json").write_text("{}")

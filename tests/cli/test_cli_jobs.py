@@ -48,7 +48,7 @@ UNCHECKED = {
 }
 
 
-async def test_S15_install_from_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_S15_install_from_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("fetching", progress=40)
     argv = ["install", "calculator", "--yes", "--set", "digits=3", "--set", "name=x y", "--reinstall"]
     process = await mcpctl.start(*argv)

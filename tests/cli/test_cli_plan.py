@@ -243,7 +243,7 @@ async def test_install_as_json_is_the_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> 
     assert mcpd.calls[0][2]["source"] == "https://r.example/r.json"
 
 
-async def test_a_server_of_the_catalogue_is_installed_in_the_version_that_is_named(
+async def test_a_server_of_the_catalog_is_installed_in_the_version_that_is_named(
     mcpctl: Mcpctl, mcpd: FakeMcpd
 ) -> None:
     assert (await mcpctl("install", "calculator", "--version", "1.0")).code == 0

@@ -197,7 +197,7 @@ def _lines(out: str) -> list[str]:
     return [" ".join(line.split()) for line in out.splitlines()]
 
 
-async def test_S26_show_falls_back_to_the_catalogue(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_S26_show_falls_back_to_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.pages = [[{"id": "weather-2"}, {"id": "weather", "name": "Weather", "state": "available"}]]
     assert json.loads((await mcpctl("show", "weather", "--json")).out)["name"] == "Weather"
 
@@ -207,7 +207,7 @@ async def test_an_unknown_or_hostile_id_is_not_found(mcpctl: Mcpctl, mcpd: FakeM
     ended = await mcpctl("show", "--", server_id)
     assert ended.code == 4
     assert ended.err.startswith("mcpctl: there is no server ")
-    assert "neither installed nor in the catalogue" in ended.err
+    assert "neither installed nor in the catalog" in ended.err
     assert mcpd.calls[0] == ("GetServer", server_id)
 
 

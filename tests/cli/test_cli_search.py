@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""search and show over the catalogue: what is asked of mcpd, and what a person sees of sources and trust."""
+"""search and show over the catalog: what is asked of mcpd, and what a person sees of sources and trust."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_S11_what_comes_of_a_registry_without_news_is_told(
     assert REGISTRY in (await mcpctl(*argv)).err, "it may be there, though nobody has it now"
 
 
-async def test_S26_show_asks_the_catalogue_for_what_is_not_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_S26_show_asks_the_catalog_for_what_is_not_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     offered = entry(
         "weather", verified=True, **{"signed-by": "example", "also-from": [OTHER]},
         source={"type": "npm", "package": "weather", "version": "1.0", "sha256": "ab"},

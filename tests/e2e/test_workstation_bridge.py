@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The server ``workstation`` behind the bridge: its catalogue, its time, clients' roots, and what is left of it."""
+"""The server ``workstation`` behind the bridge: its catalog, its time, clients' roots, and what is left of it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_roots_of_a_client_open_nothing(rig: WorkstationRig, mode: str) ->
         assert "client's own roots are not in" in error.message
 
 
-async def test_A_10_tools_are_listed_from_the_catalogue(rig: WorkstationRig) -> None:
+async def test_A_10_tools_are_listed_from_the_catalog(rig: WorkstationRig) -> None:
     seen, others = [], rig.running()
     for _ in range(3):
         before = rig.said(f"{SERVER} started"), rig.said("tools/list: ")
@@ -100,7 +100,7 @@ async def test_clients_of_the_modern_era_share_a_process(rig: WorkstationRig) ->
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_C_9_the_catalogue_follows_the_configuration(rig: WorkstationRig, mode: str) -> None:
+async def test_C_9_the_catalog_follows_the_configuration(rig: WorkstationRig, mode: str) -> None:
     for style, name in (("slash", "filesystem/read"), ("underscore", "filesystem_read")):
         rig.configure(tool_name_style=style)
         async with rig.connect("http", mode) as client:

@@ -115,7 +115,7 @@ if __name__ == "__main__":
 
 
 class Shelf:
-    """A catalogue whose entries the test puts there."""
+    """A catalog whose entries the test puts there."""
 
     def __init__(self) -> None:
         self.entries_by_id: dict[str, Entry] = {}

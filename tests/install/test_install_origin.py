@@ -196,7 +196,7 @@ async def test_an_update_of_another_layer_is_refused(world: World, tmp_path: Pat
         await world.update(HELLO)
 
 
-async def test_the_catalogue_is_read_once_and_beside_the_loop(
+async def test_the_catalog_is_read_once_and_beside_the_loop(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = project(tmp_path / "src")

@@ -343,7 +343,7 @@ def test_message_ids_are_ids_of_their_own() -> None:
     assert exec_stderr.LEASH_REFUSED == journal.LEASH_REFUSED
 
 
-def test_every_message_id_is_explained_in_the_catalogue() -> None:
+def test_every_message_id_is_explained_in_the_catalog() -> None:
     entries = CATALOG.read_text().split("\n-- ")[1:]
     assert {entry[:32] for entry in entries} == IDS
     for entry in entries:
@@ -353,7 +353,7 @@ def test_every_message_id_is_explained_in_the_catalogue() -> None:
 
 
 @pytest.mark.skipif(which("journalctl") is None, reason="journalctl is not installed")
-def test_journalctl_takes_the_catalogue(tmp_path: Path) -> None:
+def test_journalctl_takes_the_catalog(tmp_path: Path) -> None:
     places = {"usr/lib/systemd/catalog": CATALOG, "var/lib/systemd/catalog": None}
     for place, file in places.items():
         (tmp_path / place).mkdir(parents=True)

@@ -189,7 +189,7 @@ def test_the_last_generation_that_was_something_else_is_said_everywhere() -> Non
     texts = [
         " ".join(rollback.format_help().split()),
         (REPOSITORY / "dbus/org.mcpd.Mcp1.Manager.xml").read_text(),
-        (REPOSITORY / "docs/catalogue.md").read_text(),
+        (REPOSITORY / "docs/catalog.md").read_text(),
     ]
     assert [words in text for text in texts] == [True] * 3
 

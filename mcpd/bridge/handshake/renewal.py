@@ -14,7 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mcpd.bridge.upstream.catalogue import announced
+from mcpd.bridge.upstream.catalog import announced
 from mcpd.errors import Disabled, InvalidConfig, McpdError, NotFound, NotSupported, SystemInstanceOnly
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from mcpd.bridge.handshake.resume import PRIMED_FROM, Streams
 from mcpd.bridge.jsonrpc import Message, Raw
 from mcpd.bridge.tasks import fault_of
 from mcpd.bridge.upstream.audience import ServerError
-from mcpd.bridge.upstream.catalogue import CHANGES
+from mcpd.bridge.upstream.catalog import CHANGES
 from mcpd.errors import InvalidRequest, LimitExceeded, McpdError, ServiceUnavailable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from mcpd.bridge.handshake.greeting import MOST_GREETING, greeting
 from mcpd.bridge.handshake.renewal import Renewal
 from mcpd.bridge.handshake.session import Kind, Session, version_of
 from mcpd.bridge.tasks import fault_of
-from mcpd.bridge.upstream.catalogue import is_plain, replay
+from mcpd.bridge.upstream.catalog import is_plain, replay
 from mcpd.bridge.upstream.census import Sweeper
 from mcpd.bridge.upstream.queue import turn_away
 from mcpd.bridge.upstream.seat import Seat
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Sink
-    from mcpd.bridge.upstream.catalogue import Shelf
+    from mcpd.bridge.upstream.catalog import Shelf
     from mcpd.bridge.upstream.pool import Pool
     from mcpd.bridge.upstream.pools import Pools
     from mcpd.bridge.upstream.source import ServerInfo
@@ -130,7 +130,7 @@ class Sessions:
             pool = self._pools.find(server, caller, own)
             return self._add(info, caller, own, pool.result, pool) if pool is not None and pool.result else None
         key = _canonical(params)
-        shelf = self._pools.catalogue.known(info.id, info.state, key) if key else None
+        shelf = self._pools.catalog.known(info.id, info.state, key) if key else None
         if shelf is None:
             return None
         # Its own process is greeted with what this client said, however alike the first one was.
@@ -241,7 +241,7 @@ class Sessions:
         self._check_open(session)
         if session.seat is None:
             key = _canonical(session.kind.params)
-            shelf = self._pools.catalogue.known(info.id, info.state, key) if key else None
+            shelf = self._pools.catalog.known(info.id, info.state, key) if key else None
             if shelf is not None and replay(shelf, self.parts, info.id, sink, identity, method, message):
                 return
             self._seat(session, info)
@@ -270,7 +270,7 @@ class Sessions:
         nobody else.
         """
         key = b"" if session.life.environment else _canonical(session.kind.params)
-        return self._pools.catalogue.shelf(info.id, info.state, key) if key else None
+        return self._pools.catalog.shelf(info.id, info.state, key) if key else None
 
     # ------------------------------------------------------------------------------------ their end
 

@@ -127,7 +127,7 @@ async def known(way: Way, info: ServerInfo) -> Offer | None:
     That is what it listed to a client of this bridge, or else its tools when it was installed. Raises the
     :class:`~mcpd.errors.McpdError` that hinders to tell.
     """
-    lists = way.handshake.pools.catalogue.lists(info.id, info.state)
+    lists = way.handshake.pools.catalog.lists(info.id, info.state)
     if "tools/list" not in lists:
         tools = await way.parts.source.tools(info.id)
         if tools:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Peer
-    from mcpd.bridge.upstream.catalogue import Shelf
+    from mcpd.bridge.upstream.catalog import Shelf
     from mcpd.bridge.upstream.child import Child
     from mcpd.bridge.upstream.source import ServerInfo
     from mcpd.errors import McpdError

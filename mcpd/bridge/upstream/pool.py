@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.jsonrpc import Message
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Peer, Shape, Sink
-    from mcpd.bridge.upstream.catalogue import Shelf
+    from mcpd.bridge.upstream.catalog import Shelf
     from mcpd.bridge.upstream.child import Child
     from mcpd.bridge.upstream.source import ServerInfo
     from mcpd.errors import McpdError
@@ -59,7 +59,7 @@ class Pool:
         self.info = info
         self.result = shelf.result if shelf.confirmed else b""
         """The InitializeResult as the server wrote it; empty until it is known, and for the modern era. May be known
-        (from the catalogue) without a process."""
+        (from the catalog) without a process."""
         self.closed = False
         """It takes no calls any more: its server changed, or is gone. Open another one."""
         self.is_asking = bool(key.greeting) and may_ask(key.greeting)

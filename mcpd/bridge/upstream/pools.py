@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mcpd.bridge import eras, jsonrpc
 from mcpd.bridge.handshake.greeting import CLIENT, POOL_GREETING
 from mcpd.bridge.tasks import fault_of
-from mcpd.bridge.upstream.catalogue import Catalogue
+from mcpd.bridge.upstream.catalog import Catalog
 from mcpd.bridge.upstream.census import Sweeper
 from mcpd.bridge.upstream.pool import Pool, PoolKey
 from mcpd.bridge.upstream.terms import START_TIMEOUT
@@ -42,7 +42,7 @@ class Pools:
     """All pools of a bridge."""
 
     def __init__(self, parts: Parts) -> None:
-        self.catalogue = Catalogue()
+        self.catalog = Catalog()
         self._parts = parts
         self._pools: dict[tuple[str, str, Caller | None, bytes], Pool] = {}
         """By their :class:`PoolKey`."""
@@ -87,7 +87,7 @@ class Pools:
         found = self._pools.get(key)
         if found is None:
             self._make_room(caller)
-            shelf = self.catalogue.shelf(info.id, info.state, greeting)
+            shelf = self.catalog.shelf(info.id, info.state, greeting)
             found = Pool(key, info, caller, self._parts, shelf)
             self._add(found)
         return found
@@ -133,7 +133,7 @@ class Pools:
     def renew(self, server: str, info: ServerInfo | None) -> None:
         """*server* is now as *info* says, ``None`` if it is not to be used any more."""
         state = None if info is None else info.state
-        self.catalogue.keep_only(server, state)
+        self.catalog.keep_only(server, state)
         self._eras = {key: found for key, found in self._eras.items() if key[0] != server or key[1] == state}
         for pool in [pool for pool in self._pools.values() if pool.key.server == server]:
             if info is None or not pool.info.is_same(info):
@@ -217,7 +217,7 @@ class Pools:
     async def _discover(self, info: ServerInfo, caller: Caller) -> bool | None:
         """Whether a process of the modern era answers, which then goes on as that of a pool; ``None`` for silence."""
         key = PoolKey(info.id, info.state, None if info.sharing == "all" else caller, b"")
-        pool = Pool(key, info, caller, self._parts, self.catalogue.shelf(info.id, info.state, b""))
+        pool = Pool(key, info, caller, self._parts, self.catalog.shelf(info.id, info.state, b""))
         speaks = None
         try:
             await pool.ready()

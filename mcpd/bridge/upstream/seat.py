@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.bridge.jsonrpc import Message, Raw, method_of
 from mcpd.bridge.tasks import fault_of, fields_of
-from mcpd.bridge.upstream import catalogue
+from mcpd.bridge.upstream import catalog
 from mcpd.bridge.upstream.call import both
 from mcpd.bridge.upstream.census import Counted
 from mcpd.bridge.upstream.child import Child
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mcpd.bridge.callers import Caller
     from mcpd.bridge.parts import Parts
     from mcpd.bridge.upstream.call import Host, Peer, Shape, Sink
-    from mcpd.bridge.upstream.catalogue import Shelf
+    from mcpd.bridge.upstream.catalog import Shelf
     from mcpd.bridge.upstream.source import ServerInfo
 
 log = logging.getLogger(__name__)
@@ -100,9 +100,7 @@ class Seat:
 
     def notify(self, message: Message, then: Callable[[], None]) -> None:
         """Send a notification to the process, if there is one; *then* is called when it may be acknowledged."""
-        if self._pristine and not (
-            method_of(message) in _TELLING_NOTHING and catalogue.is_plain(message.get("params"))
-        ):
+        if self._pristine and not (method_of(message) in _TELLING_NOTHING and catalog.is_plain(message.get("params"))):
             self.spoil()
         if self.child is not None:
             self.child.notify(message, then)
@@ -252,7 +250,7 @@ class Seat:
 
     def _is_known(self, request: Waiting) -> bool:
         """Whether *request* could be answered without a process, and was."""
-        return self._shelf is not None and catalogue.replay(
+        return self._shelf is not None and catalog.replay(
             self._shelf,
             self._parts,
             self.info.id,
@@ -269,10 +267,10 @@ class Seat:
     def _record(self, method: str, message: Message, shape: Shape | None) -> Shape | None:
         """What keeps the answer to a list; anything else ends the process's innocence."""
         shelf = self._shelf
-        if shelf is None or method not in catalogue.LISTS:
+        if shelf is None or method not in catalog.LISTS:
             self._pristine = method == "ping"
             return shape
-        page = catalogue.page_of(message.get("params"))
+        page = catalog.page_of(message.get("params"))
         if page is None:
             self.spoil()
             return shape

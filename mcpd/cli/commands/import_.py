@@ -93,7 +93,7 @@ class ImportFile:
             if len(self.servers) > MOST_UNNAMED:
                 raise InvalidArgument(
                     f"{file} has {len(self.servers)} servers; name those to install, or make it a source of the"
-                    f" catalogue: mcpctl source add file://{file if file.startswith('/') else '…'}"
+                    f" catalog: mcpctl source add file://{file if file.startswith('/') else '…'}"
                 )
             return self.servers
         ids = {self._called(name, file).id for name in names}

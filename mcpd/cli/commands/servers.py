@@ -159,7 +159,7 @@ async def _installed_or_offered(bus: Client, server_id: str) -> dict[str, Any]:
         with suppress(NotFound):
             return await _offered(bus, server_id, {})
         raise NotFound(
-            f"there is no server {server_id!r}, neither installed nor in the catalogue; "
+            f"there is no server {server_id!r}, neither installed nor in the catalog; "
             "'mcpctl search' lists what can be installed"
         ) from None
     values, secrets = await bus.manager.call("GetConfig", "s", [server_id])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A server on loopback that sends exactly what it is told to, and what the tests of the catalogue ask."""
+"""A server on loopback that sends exactly what it is told to, and what the tests of the catalog ask."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Signed:
-    """A registry in a file, the key it is signed with, and a catalogue that reads it."""
+    """A registry in a file, the key it is signed with, and a catalog that reads it."""
 
     def __init__(self, paths: Paths, folder: Path) -> None:
         self.private, public = new_key()

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "cache/catalogue.sqlite"
+    return tmp_path / "cache/catalog.sqlite"
 
 
 def put(database: Database, source: str) -> None:
@@ -112,7 +112,7 @@ async def test_what_cannot_be_forgotten_keeps_no_source_from_being_listed(
     await user.refresh()
 
     def full(*_: object) -> None:
-        raise NoSpace("writing the catalogue: no space")
+        raise NoSpace("writing the catalog: no space")
 
     monkeypatch.setattr(Database, "change", full)
     user.remove_source(url)
@@ -120,7 +120,7 @@ async def test_what_cannot_be_forgotten_keeps_no_source_from_being_listed(
     user.add_source(url)
     assert [line.url for line in user.sources()] == [url]
     assert [record.getMessage() for record in caplog.records] == [
-        "writing the catalogue: no space; what is known of the source is forgotten later"
+        "writing the catalog: no space; what is known of the source is forgotten later"
     ] * 2
 
 
@@ -136,7 +136,7 @@ async def test_what_a_source_took_is_given_back_with_it(user: Catalog, paths: Pa
     roomy = Catalog(paths, Scope.USER, Settings(), Keys(paths, Scope.USER))
 
     def taken() -> int:
-        return sum(path.stat().st_size for path in paths.user.cache.glob("catalogue.sqlite*"))
+        return sum(path.stat().st_size for path in paths.user.cache.glob("catalog.sqlite*"))
 
     assert await roomy.refresh() == []
     assert taken() > 20_000_000

@@ -254,7 +254,7 @@ async def test_a_damaged_database_counts_as_none(paths: Paths, tmp_path: Path, c
     (tmp_path / "r.json").write_bytes(registry("one"))
     sources(paths, f"file://{tmp_path}/r.json")
     paths.user.cache.mkdir(parents=True)
-    (paths.user.cache / "catalogue.sqlite").write_bytes(content)
+    (paths.user.cache / "catalog.sqlite").write_bytes(content)
     user = Catalog(paths, Scope.USER, Settings(), Keys(paths, Scope.USER))
     assert ids(user) == []
     await user.refresh()
@@ -265,7 +265,7 @@ async def test_a_foreign_database_is_replaced(paths: Paths, user: Catalog, tmp_p
     (tmp_path / "r.json").write_bytes(registry("one"))
     sources(paths, f"file://{tmp_path}/r.json")
     paths.user.cache.mkdir(parents=True)
-    foreign = sqlite3.connect(paths.user.cache / "catalogue.sqlite")
+    foreign = sqlite3.connect(paths.user.cache / "catalog.sqlite")
     foreign.executescript("CREATE TABLE entry (x); PRAGMA user_version = 99;")
     foreign.close()
     assert ids(user) == []

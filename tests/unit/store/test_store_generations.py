@@ -239,7 +239,7 @@ def test_tools_of_other_layers_are_kept_in_the_cache(paths: Paths, user: Store, 
     assert user.tools(ONE) is None
 
 
-def test_a_server_never_shares_a_file_name_with_its_tool_catalogue(user: Store) -> None:
+def test_a_server_never_shares_a_file_name_with_its_tool_catalog(user: Store) -> None:
     generation = user.new_generation(ONE)
     (generation.path / "tools.json").write_text("the server's own")
     user.activate(generation, Manifest.parse(document(), "test"))
@@ -334,7 +334,7 @@ def test_what_cannot_be_removed_is_named(paths: Paths, user: Store, monkeypatch:
         user.remove(ONE)
 
 
-def test_a_catalogue_of_tools_is_read_again_however_deep_it_nests(user: Store) -> None:
+def test_a_catalog_of_tools_is_read_again_however_deep_it_nests(user: Store) -> None:
     install(user)
     schema: dict[str, Any] = {}
     for _ in range(40):

@@ -90,7 +90,7 @@ async def test_the_processes_of_a_disabled_server_end(sharing: str) -> None:
         await eventually(lambda: not len(made.parts.census))
 
 
-# ---------------------------------------------------------------------------------------- the catalogue
+# ---------------------------------------------------------------------------------------- the catalog
 
 
 async def first_two(made: World) -> None:

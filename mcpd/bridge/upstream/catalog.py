@@ -163,7 +163,7 @@ class Shelf:
             self._tell(self, more)
 
 
-class Catalogue:
+class Catalog:
     """The shelves of all servers; those unused for longest go first when there is too much."""
 
     def __init__(self) -> None:

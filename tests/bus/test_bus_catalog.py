@@ -316,7 +316,7 @@ async def test_an_update_that_names_no_version_is_one_everywhere(
     assert (shown["state"], shown.get("available-version", "")) == ("updatable", "")
 
 
-async def test_whoever_shows_the_catalogue_is_told_of_an_installation(
+async def test_whoever_shows_the_catalog_is_told_of_an_installation(
     core: Core, client: Client, machine: Machine
 ) -> None:
     def let_be(server_id: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The catalogue: fetching a registry of 20,000 entries, fetching it again, and searching it through D-Bus."""
+"""The catalog: fetching a registry of 20,000 entries, fetching it again, and searching it through D-Bus."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def _refreshes(site: _Site, pid: int, entries: list[dict[str, Any]], what:
         report.add("mcpd's memory at its peak in that", peak(pid), 100, "MB", "VmHWM, Python and all")
         found, _ = await bus.manager.call("ListAvailable", "a{sv}s", [{"limit": 1, "text": entries[-1]["id"]}, ""])
         if [entry["id"] for entry in found] != [entries[-1]["id"]]:
-            raise RuntimeError(f"{entries[-1]['id']} is not in the catalogue after the refresh")
+            raise RuntimeError(f"{entries[-1]['id']} is not in the catalog after the refresh")
         spent = [await _refresh(bus) for _ in range(AGAIN)]
         report.add("refresh of one that has not changed", statistics.median(spent) * 1e3, 100, "ms", f"{AGAIN} times")
         for number in range(0, ENTRIES, ENTRIES // CHANGED):

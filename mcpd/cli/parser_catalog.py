@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from mcpd.cli.parser import _Adder
 
 TARGET_HELP: Final = (
-    "an id from the catalogue, pypi:NAME[==VERSION], npm:NAME[@VERSION], git+URL[@REV][#PATH], a directory, a file "
+    "an id from the catalog, pypi:NAME[==VERSION], npm:NAME[@VERSION], git+URL[@REV][#PATH], a directory, a file "
     "with a manifest, registry entry or server.json, a bundle (.mcpb) or an archive (.tar.gz, .zip); the last two also "
     "as https: URLs, with --sha256"
 )
-_NOT_FROM_CATALOGUE: Final = "(not for servers of the catalogue)"
+_NOT_FROM_CATALOG: Final = "(not for servers of the catalog)"
 
 
-def add_catalogue(add: _Adder) -> None:
+def add_catalog(add: _Adder) -> None:
     """Add ``mcpctl list``, ``search`` and ``show``."""
     add("list", "servers:list_servers", "list the installed servers", json=True)
-    search = add("search", "catalogue:search", "search the servers that can be installed", json=True)
+    search = add("search", "catalog:search", "search the servers that can be installed", json=True)
     search.add_argument("text", metavar="TEXT", nargs="*", help="words to look for; none lists everything")
     search.add_argument("--category", metavar="CATEGORY", help="only servers of this category, e.g. mcp-web")
     _source(search, "only servers of this registry")
@@ -80,17 +80,17 @@ def _source(parser: argparse.ArgumentParser, text: str) -> None:
 
 def _install(install: argparse.ArgumentParser) -> None:
     install.add_argument("target", metavar="TARGET", help=TARGET_HELP)
-    _source(install, "take the server of the catalogue from this registry (default: the first that has it)")
+    _source(install, "take the server of the catalog from this registry (default: the first that has it)")
     install.add_argument(
         "--version",
         dest="at_version",
         metavar="VERSION",
-        help="install the server of the catalogue in this version (of git: revision), unless its entry has the hash of "
+        help="install the server of the catalog in this version (of git: revision), unless its entry has the hash of "
         "another one, and pin it to that",
     )
     install.add_argument("--sha256", type=sha256, metavar="DIGEST", help="what a bundle or archive has to hash to")
     install.add_argument("--dry-run", action="store_true", help="only show what would be installed")
-    install.add_argument("--id", metavar="ID", help=f"id to install it under {_NOT_FROM_CATALOGUE}")
+    install.add_argument("--id", metavar="ID", help=f"id to install it under {_NOT_FROM_CATALOG}")
     install.add_argument("--command", dest="program", metavar="NAME", help="program of the package to start")
     install.add_argument(
         "--arg",
@@ -106,7 +106,7 @@ def _install(install: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="PERM",
-        help=f"grant it a permission, e.g. network or filesystem:ro:PATH, repeatable {_NOT_FROM_CATALOGUE}",
+        help=f"grant it a permission, e.g. network or filesystem:ro:PATH, repeatable {_NOT_FROM_CATALOG}",
     )
     install.add_argument(
         "--secret",
@@ -115,7 +115,7 @@ def _install(install: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY",
         help="environment variable with a secret, asked for without echo or given with --secret-file, repeatable "
-        f"{_NOT_FROM_CATALOGUE}",
+        f"{_NOT_FROM_CATALOG}",
     )
     install.add_argument(
         "--env",
@@ -124,13 +124,13 @@ def _install(install: argparse.ArgumentParser) -> None:
         default=[],
         type=pair,
         metavar="KEY=VALUE",
-        help=f"environment variable, repeatable {_NOT_FROM_CATALOGUE}",
+        help=f"environment variable, repeatable {_NOT_FROM_CATALOG}",
     )
     install.add_argument(
         "--run-as",
         choices=("user", "system"),
         help="whether it runs as whoever starts it, or as mcp-server for everybody, which is for the system's servers "
-        f"{_NOT_FROM_CATALOGUE}",
+        f"{_NOT_FROM_CATALOG}",
     )
     install.add_argument(
         "--set",
