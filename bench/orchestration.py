@@ -32,7 +32,7 @@ CALLS = 200
 DATA = Path(__file__).parents[1] / "data/share/servers"
 WHO = {"client_id": "claude-desktop", "profile_id": "default"}
 LIMITS = {"get_config": 300.0, "list_clients": 200.0, "list_profiles": 200.0, "diff_config": 200.0}
-"""Milliseconds, 95 of 100 calls (NFR-3, NFR-4)."""
+"""Milliseconds, 95 of 100 calls."""
 WARM = {"get_config": 20.0, "validate_config": 100.0}
 """The same of calls one after the other, where it is another."""
 

@@ -41,7 +41,7 @@ TYPICAL: Final[dict[str, dict[str, Any]]] = {
     "ci_detect": {"path": "."},
     "ci_test": {"path": "."},
 }
-"""Calls with their arguments; each may take five seconds (A-22)."""
+"""Calls with their arguments; each may take five seconds."""
 
 
 def measure(report: Report) -> None:

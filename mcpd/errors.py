@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The one error table of mcpd (design §9).
+"""The one error table of mcpd.
 
 Every failure that may reach a caller is a subclass of :class:`McpdError`. Each class knows how it is
 called on every way out: its D-Bus error name, its JSON-RPC code, its HTTP status and the exit code of

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where everything lies (design §3): scopes → directories, each one overridable.
+"""Where everything lies: scopes → directories, each one overridable.
 
 System paths follow the FHS, user paths the XDG base directory specification (through platformdirs).
 ``MCP_SYSTEM_INSTALL_DIR``, ``MCP_SYSTEM_SOURCES_PATH``, ``MCP_USER_INSTALL_DIR`` and ``MCP_USER_SOURCES_PATH``
-override one path each, as other implementations of the format know them (S-31). ``MCP_ROOT`` moves the whole
+override one path each, as other implementations of the format know them. ``MCP_ROOT`` moves the whole
 system scope below a directory, for tests and image builds.
 """
 
@@ -29,7 +29,7 @@ VENDOR_VARIABLE: Final = "MCP_VENDOR_DIR"
 
 
 class Scope(StrEnum):
-    """Whom a server is installed for (S-1)."""
+    """Whom a server is installed for."""
 
     USER = "user"
     SYSTEM = "system"
@@ -43,7 +43,7 @@ class Layout:
     sources_list: Path
     settings: Path
     installed: Path
-    """Holds ``index.json`` and one symlink ``<id>`` per installed server; the path the seed names (S-6, S-7)."""
+    """Holds ``index.json`` and one symlink ``<id>`` per installed server; the path the seed names."""
     secrets: Path
     state: Path
     """Parent of the directories that servers may write, one per id."""
@@ -56,7 +56,7 @@ class Layout:
     contents: Path
     """What content ids of the mcps map stand for."""
     orchestration: Path
-    """Holds the signed configurations of MCP clients, their keys and drafts (O-54, C-24)."""
+    """Holds the signed configurations of MCP clients, their keys and drafts."""
     deployments: Path
     """What client files held before mcpctl changed them; unused in the system scope."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The revisions of MCP and which of them are served how (design §8 "Both eras")."""
+"""The revisions of MCP and which of them are served how."""
 
 from __future__ import annotations
 

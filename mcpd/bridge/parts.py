@@ -37,7 +37,7 @@ class Options:
     max_children: int = 256
     """Processes of one caller at once."""
     keepalive: float = 30
-    """Seconds after which a silent stream carries a comment (V-27)."""
+    """Seconds after which a silent stream carries a comment."""
     rate: float = 50_000
     """Calls a second that one caller may make of one server, on average."""
     burst: int = 10_000

@@ -30,7 +30,7 @@ class Places:
     token: Path
     """Holds what TCP clients have to send; for the system's bridge a directory with a file for each uid."""
     key: Path
-    """Holds the public key that the configurations of clients are verified with, once some are published (O-52)."""
+    """Holds the public key that the configurations of clients are verified with, once some are published."""
 
 
 def places(layout: Layout) -> Places:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""D-Bus: connection, dispatcher, callers, polkit, one module per interface, and the client (design §4, §5)."""
+"""D-Bus: connection, dispatcher, callers, polkit, one module per interface, and the client."""

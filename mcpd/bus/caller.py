@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who calls: the credentials of a sender, looked up once and kept until it leaves the bus (design §4)."""
+"""Who calls: the credentials of a sender, looked up once and kept until it leaves the bus."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ending when there is nothing to do, without losing a call (research: systemd's ``bus_event_loop_with_idle``).
+"""Ending when there is nothing to do, without losing a call.
 
 The order is what makes it safe. First the service manager hears ``STOPPING=1``: from then on it takes an activation as
 a wish to start mcpd again after its end, and no more for one that is fulfilled already. Then the name is released.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every name that mcpd has on D-Bus, and how ids become object paths (design §4)."""
+"""Every name that mcpd has on D-Bus, and how ids become object paths."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Catalog:
         return self._look(lambda run, order: offers(run, order, ids), {})
 
     def problems(self) -> list[Problem]:
-        """What is wrong with entries of the registries (S-36), the first hundred of each."""
+        """What is wrong with entries of the registries, the first hundred of each."""
         return [
             Problem(origin, server_id, message)
             for origin, faults in self._found_faults().items()

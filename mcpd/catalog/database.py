@@ -437,7 +437,7 @@ def is_placed(connection: sqlite3.Connection, order: list[Standing]) -> bool:
 
 
 def place(connection: sqlite3.Connection, order: list[Standing]) -> None:
-    """Show of entries with the same id the one of the first usable copy in *order* (S-5)."""
+    """Show of entries with the same id the one of the first usable copy in *order*."""
     connection.execute("UPDATE copy SET place = NULL")
     for number, each in enumerate(each for each in order if each.usable):
         connection.execute("UPDATE copy SET place = ? WHERE n = ?", (number, each.copy.n))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a listing says of a server: plain values under the keys that the D-Bus interface has for them (design §4)."""
+"""What a listing says of a server: plain values under the keys that the D-Bus interface has for them."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ MAX_LIST: Final = 1024 * 1024
 MAX_DESCRIPTION: Final = 64 * 1024
 """Bytes of a file that describes one."""
 MANAGED_NAME: Final = "50-mcpd.list"
-"""The one file of the system's lists that mcpd writes (design §3)."""
+"""The one file of the system's lists that mcpd writes."""
 
 _DESCRIBED: Final = ".toml"
 
@@ -299,7 +299,7 @@ class Sources:
         self._lock = WriteLock(layout.cache / ".sources.lock")
 
     def lines(self) -> list[SourceLine]:
-        """Every source once, the user's before the system's (S-5).
+        """Every source once, the user's before the system's.
 
         Of one that is listed twice in a scope, a file that describes it counts more than a line that only names it, and
         most if it is not mcpd's. A user's line that only names it leaves what the system asks of it in force. So what

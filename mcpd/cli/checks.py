@@ -37,7 +37,7 @@ BUBBLEWRAP: Final = (0, 8)
 PROBE: Final = "/usr/bin/true"
 """What is run in a sandbox for a trial."""
 PYTHON: Final = "/usr/bin/python3"
-"""What the environments of Python servers are made with (design §7)."""
+"""What the environments of Python servers are made with."""
 _POLKITD: Final = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd", "/usr/libexec/polkit-1/polkitd")
 _TIMEOUT: Final = 20.0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Entry point of ``mcpctl``: parse, run one command, turn every failure into one line and an exit code (design §9)."""
+"""Entry point of ``mcpctl``: parse, run one command, turn every failure into one line and an exit code."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def origin(name: str) -> str:
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 SECRET_LIMIT: Final = 64 * 1024
-"""Bytes of one secret (design §4, ``SetSecret``)."""
+"""Bytes of one secret."""
 
 
 def terminal() -> bool:

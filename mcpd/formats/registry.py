@@ -216,7 +216,7 @@ def shortcomings(entry: Entry) -> list[str]:
 def parse_registry(document: object, origin: str) -> Registry:
     """Read the registry *document*, decoded already, which came from *origin* (a URL or path, for messages).
 
-    A faulty entry becomes a problem and the others stay (S-36). Raises :class:`~mcpd.errors.InvalidManifest` if
+    A faulty entry becomes a problem and the others stay. Raises :class:`~mcpd.errors.InvalidManifest` if
     *document* is no registry at all.
     """
     if not isinstance(document, dict) or not isinstance(document.get("servers"), (list, dict)):
@@ -403,7 +403,7 @@ _PAGE: Final = msgspec.json.Decoder(_Page)
 
 
 def parse_page(data: bytes, origin: str) -> list[OfficialItem]:
-    """The items of the page *data*, fetched from *origin*; a faulty one has a problem, and the others stay (S-36).
+    """The items of the page *data*, fetched from *origin*; a faulty one has a problem, and the others stay.
 
     Raises :class:`~mcpd.errors.InvalidManifest` if it is no page at all, or one of more than :data:`MAX_ITEMS`.
     """

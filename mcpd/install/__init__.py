@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Installing servers: plan → fetch → build → verify → activate, as jobs (design §7)."""
+"""Installing servers: plan → fetch → build → verify → activate, as jobs."""
 
 from mcpd.install.installer import Installer
 from mcpd.install.job import PROGRESS_UNKNOWN, Job, JobEvent, JobKind, Jobs, JobState, Need

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Putting a finished generation into use, and taking that back unless it proves healthy (design §7).
+"""Putting a finished generation into use, and taking that back unless it proves healthy.
 
 While it is on trial nobody but mcpd starts the server, so clients meet only what has answered and, after an update,
 only tools that are as they were or that somebody approved of.

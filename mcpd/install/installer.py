@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Everything that changes the installed servers, each as a job (design §4, §7)."""
+"""Everything that changes the installed servers, each as a job."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One change to the installed servers, from the call that asked for it to its end (design §4, row *Job*)."""
+"""One change to the installed servers, from the call that asked for it to its end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class JobKind(StrEnum):
 
 
 class JobState(StrEnum):
-    """Where a job stands (design §4)."""
+    """Where a job stands."""
 
     QUEUED = "queued"
     PLANNING = "planning"

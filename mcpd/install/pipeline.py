@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""plan → resolve → consent → fetch → build → verify → activate (design §7).
+"""plan → resolve → consent → fetch → build → verify → activate.
 
 Until the activation everything happens in a generation that nobody uses, so ending anywhere, by a fault, a
 cancellation or SIGKILL, leaves the server as it was.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The place where one installation is built, and the commands that run there (design §7)."""
+"""The place where one installation is built, and the commands that run there."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def _check_text(text: str) -> None:
 
 
 def check_id(value: str) -> str:
-    """Return *value* if it is a server id (design §3).
+    """Return *value* if it is a server id.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for anything else: an id becomes a file name, an object path
     and part of a URL, so it can hold nothing that climbs, hides or separates.
@@ -241,7 +241,7 @@ def check_id(value: str) -> str:
 
 
 def id_from_name(name: str) -> str:
-    """The id for a registry's *name*: characters an id cannot hold become ``.`` (design §3)."""
+    """The id for a registry's *name*: characters an id cannot hold become ``.``."""
     return check_id(re.sub(r"[^A-Za-z0-9._-]", ".", name, flags=re.ASCII).lstrip("._-")[:128])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A server as a registry describes it (seed 001 §4.1), in today's form and in the older ones."""
+"""A server as a registry describes it, in today's form and in the older ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Entry(Document):
     capabilities: JsonValue = None
     tools: JsonValue = None
     scope: Text = ""
-    """The scope the registry proposes; in a manifest, the one the server is installed in (S-23)."""
+    """The scope the registry proposes; in a manifest, the one the server is installed in."""
     platforms: Few = None
     permissions: FewStrings = Field(default_factory=list)
     configurable_properties: Annotated[
@@ -86,7 +86,7 @@ class Entry(Document):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if not self.name:
-            # It is shown by its id; that it has no name stays known by its set fields (S-12).
+            # It is shown by its id; that it has no name stays known by its set fields.
             self.__dict__["name"] = self.id
             self.__pydantic_fields_set__.discard("name")
         seen: set[str] = set()
@@ -102,7 +102,7 @@ class Entry(Document):
 
     @cached_property
     def stdio(self) -> Transport | None:
-        """The primary transport: the first of type ``stdio`` that is meant for Linux (S-32)."""
+        """The primary transport: the first of type ``stdio`` that is meant for Linux."""
         return next((t for t in self.transports if t.type is TransportType.STDIO and t.runs_here), None)
 
     @cached_property

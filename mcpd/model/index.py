@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``index.json`` (seed 001 §5, §10): pointers to manifests, also in its older form."""
+"""``index.json``: pointers to manifests, also in its older form."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Index:
     problems: list[Problem] = field(default_factory=list)
     """One for each broken entry."""
     legacy: bool = False
-    """Whether the file has the older form, a list of full objects (S-35)."""
+    """Whether the file has the older form, a list of full objects."""
 
     def to_json(self) -> dict[str, Any]:
-        """Today's form; broken entries are kept (S-36), embedded manifests are not."""
+        """Today's form; broken entries are kept, embedded manifests are not."""
         servers = {
             server_id: {**pointer.extra, "location": pointer.location}
             for server_id, pointer in self.servers.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""An installed server (seed 001 §6 with the additions of design §3)."""
+"""An installed server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mcps map (seed 004 "MCPs Variable Format", ``docs/mcps.md``): from server ids to what is said about them.
+"""The mcps map (``docs/mcps.md``): from server ids to what is said about them.
 
 Its own fields are in snake_case, as the seed has them, those of MCP (``inputSchema``, ``mimeType``) as MCP has them.
 """
@@ -97,7 +97,7 @@ class ScriptRuntime(Runtime):
     output: Annotated[int, Field(ge=1 << 10, le=1 << 30)] = 10 << 20
     """Bytes of a result."""
     error_mapping: Literal["tool-result", "json-rpc"] = "tool-result"
-    """Whether a call that fails is a result with ``isError`` or an error of JSON-RPC (C-4 to C-7)."""
+    """Whether a call that fails is a result with ``isError`` or an error of JSON-RPC."""
 
     @property
     def seconds(self) -> float:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A value that the user gives a server (seed 001 §6.3, design §3)."""
+"""A value that the user gives a server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the files of a server come from (seed 001 §6.2, design §3)."""
+"""Where the files of a server come from."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How a server is reached (seed 001 §6.1)."""
+"""How a server is reached."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Running servers: launchers, the sandbox, sessions (design §6)."""
+"""Running servers: launchers, the sandbox, sessions."""

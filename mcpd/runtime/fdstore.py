@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Leashes that outlive mcpd: kept by the service manager's FD store, described by a record each (design §6).
+"""Leashes that outlive mcpd: kept by the service manager's FD store, described by a record each.
 
 A server ends when the last copy of its leash is closed. The service manager holds one, so that it runs on when mcpd
 is killed; the next mcpd gets the leash back and reads from the record whose it is. The records lie in a directory

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What no permission may open: mcpd's own files, and the sockets that lead out of the sandbox (design §6)."""
+"""What no permission may open: mcpd's own files, and the sockets that lead out of the sandbox."""
 
 from __future__ import annotations
 

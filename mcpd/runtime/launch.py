@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Starting one confined process tree and holding it by a leash (design §6; docs/launch-protocol.md).
+"""Starting one confined process tree and holding it by a leash (docs/launch-protocol.md).
 
 A :class:`Launcher` starts ``mcpd-exec`` with one end of a unix socket as its fd 0; the other end is the
 :class:`Leash`. Launchers differ only in who starts ``mcpd-exec``; what travels over the leash is the same.

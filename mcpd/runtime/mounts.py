@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What of the host's file system a sandbox shows (design §6)."""
+"""What of the host's file system a sandbox shows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The permission strings of a manifest (design §6, ``docs/permissions.md``).
+"""The permission strings of a manifest (``docs/permissions.md``).
 
 ``network`` · ``devices`` · ``filesystem:ro:PATH`` · ``filesystem:rw:PATH`` · ``filesystem:create:PATH`` ·
 ``session-bus:talk:NAME`` · ``mcp`` · ``mcp:ID`` · ``installed``, each optionally followed by ``?KEY``: granted only

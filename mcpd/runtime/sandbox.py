@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From an installed server, or a step of an installation, to a :class:`~mcpd.runtime.launch.LaunchSpec` (design §6).
+"""From an installed server, or a step of an installation, to a :class:`~mcpd.runtime.launch.LaunchSpec`.
 
 Everything is resolved here, in mcpd: which paths, which variables, which arguments. ``mcpd-exec`` builds what it is
 told and adds the flags that no sandbox goes without.
@@ -89,7 +89,7 @@ def network_environment() -> dict[str, str]:
 
 
 def inherited(caller: Mapping[str, str]) -> dict[str, str]:
-    """What of a *caller*'s environment a server in the user scope gets (S-33)."""
+    """What of a *caller*'s environment a server in the user scope gets."""
     return {name: value for name, value in caller.items() if is_passable(name, value) and not STEERING.fullmatch(name)}
 
 

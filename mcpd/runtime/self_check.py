@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Nothing is started before it is known that the sandbox confines, and nothing at all if it does not (design §6)."""
+"""Nothing is started before it is known that the sandbox confines, and nothing at all if it does not."""
 
 from __future__ import annotations
 

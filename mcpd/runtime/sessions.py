@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every running server of this instance (design §6)."""
+"""Every running server of this instance."""
 
 from __future__ import annotations
 

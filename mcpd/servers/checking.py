@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Arguments held against the schema of their tool before anything runs (A-14, A-17), however large they are.
+"""Arguments held against the schema of their tool before anything runs, however large they are.
 
 The first fault ends it, sizes are looked at before what is in something, and no message is made of megabytes.
 """

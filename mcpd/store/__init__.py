@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The installed tree: layers, manifests, generations, configuration and secrets (design §3)."""
+"""The installed tree: layers, manifests, generations, configuration and secrets."""
 
 from mcpd.store.files import write_atomic
 from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Content under the name of what it is (seed 004 "Resource Mapping", C-16): scripts, transforms and resources of a map.
+"""Content under the name of what it is: scripts, transforms and resources of a map.
 
 A content id is the SHA-256 of the content, 64 hex digits, or the form of 256t.org: the length of the content, and
 after it the content itself if it is short, else its SHA-512. ``cid://`` may stand before either. A directory of

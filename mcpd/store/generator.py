@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From ``mcps.source.json``, which names files, to a map that names their content (seed 004 §1.2, C-16).
+"""From ``mcps.source.json``, which names files, to a map that names their content.
 
 The source has the shape of the map (``docs/mcps.md``). Where the map has a content id, ``definition_cid``, the three
 ``*_transform_cid`` and the ``source`` of a resource, it may name a file in its own directory

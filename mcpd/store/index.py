@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class IndexFile:
-    """The index of one tree; a missing one is empty, so that only what is found by scanning counts (S-34)."""
+    """The index of one tree; a missing one is empty, so that only what is found by scanning counts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class IndexFile:
         return Index()
 
     def stage(self, index: Index) -> Staged:
-        """Prepare to write *index*; what a broken file held is kept beside it (S-36)."""
+        """Prepare to write *index*; what a broken file held is kept beside it."""
         if self.fault:
             self._keep_broken()
         return Staged(self.path, dump_json(index.to_json()))
@@ -265,7 +265,7 @@ class Layer:
         exposed = frozenset(key for key in sensitive if manifest.config.pop(key, None) not in (None, ""))
         directory = shell.directory
         if shell.kind in (Kind.DIRECTORY, Kind.LINKED, Kind.EMBEDDED) and Path(manifest.install_dir).is_absolute():
-            # Other tools may keep the manifest and the files apart (S-32).
+            # Other tools may keep the manifest and the files apart.
             named = Path(manifest.install_dir)
             directory = named if named.is_dir() else directory
         return Found(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a listing says of a script, found by reading it: none is ever run or imported to be listed (C-17)."""
+"""What a listing says of a script, found by reading it: none is ever run or imported to be listed."""
 
 from __future__ import annotations
 

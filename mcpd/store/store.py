@@ -156,7 +156,7 @@ class Store:
         self._lock = WriteLock(layout.generations / ".lock")
 
     def list(self, *, edits: bool = True) -> _Servers:
-        """All servers, the layers merged, broken ones included, by id (S-8, S-25).
+        """All servers, the layers merged, broken ones included, by id.
 
         Without *edits* the mcps map and the scripts are not looked at again, which takes its time if scripts are new:
         whoever cannot wait calls :meth:`edits` in a thread before.
@@ -164,7 +164,7 @@ class Store:
         return self._view.all(edits=edits)
 
     def get(self, server_id: str) -> InstalledServer:
-        """The server *server_id* (S-26). Raises :class:`~mcpd.errors.NotFound`."""
+        """The server *server_id*. Raises :class:`~mcpd.errors.NotFound`."""
         return self._view.show(*self._view.find(server_id))
 
     def edits(self) -> tuple[int, int]:
@@ -175,7 +175,7 @@ class Store:
         return self._view.edits()
 
     def manifest_path(self, server_id: str) -> Path:
-        """The path of the public ``manifest.json`` (S-27).
+        """The path of the public ``manifest.json``.
 
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.NotSupported` for a script server, which has
         none.
@@ -191,7 +191,7 @@ class Store:
         return tuple(layer.index.fault for layer in self._view.layers if layer.index is not None and layer.index.fault)
 
     def config(self, server_id: str) -> Configuration:
-        """The configuration without sensitive values (S-29).
+        """The configuration without sensitive values.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.InvalidManifest`,
         :class:`~mcpd.errors.InvalidConfig`.
@@ -199,7 +199,7 @@ class Store:
         return self._view.configuration(*self._view.find(server_id))
 
     def launch_manifest(self, server_id: str) -> LaunchManifest:
-        """What the server gets at its start: all values, secrets among them (S-22, S-32).
+        """What the server gets at its start: all values, secrets among them.
 
         Raises as :meth:`config` does, and :class:`~mcpd.errors.ConfigMissing`.
         """
@@ -243,7 +243,7 @@ class Store:
         return layers
 
     def set_config(self, server_id: str, changes: dict[str, JsonValue | None]) -> None:
-        """Set values, or unset those that are None (S-30).
+        """Set values, or unset those that are None.
 
         Values for servers of another layer go to this scope's overlay. Raises :class:`~mcpd.errors.InvalidConfig`
         that names the key, and what writing raises; then nothing is changed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The parts of the audit trail by themselves (design §8 "Audit", A-20)."""
+"""The parts of the audit trail by themselves."""
 
 from __future__ import annotations
 

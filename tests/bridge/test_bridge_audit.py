@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The audit trail: every call of a tool leaves a record, and none waits for it (design §8 "Audit", A-20)."""
+"""The audit trail: every call of a tool leaves a record, and none waits for it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers with the permission ``mcp`` call others (design §6, §8 "Caller")."""
+"""Servers with the permission ``mcp`` call others."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers that die, hang, babble or are never used, and what is left of them (design §8 "Children", "Limits")."""
+"""Servers that die, hang, babble or are never used, and what is left of them."""
 
 from __future__ import annotations
 

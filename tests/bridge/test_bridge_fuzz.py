@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whatever bytes clients send, and however: no answer is ever wrong, and neighbours are served (design §8)."""
+"""Whatever bytes clients send, and however: no answer is ever wrong, and neighbours are served."""
 
 from __future__ import annotations
 

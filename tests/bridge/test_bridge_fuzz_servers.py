@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whatever a server writes: its callers get their own answer or an error, and neighbours are served (design §8)."""
+"""Whatever a server writes: its callers get their own answer or an error, and neighbours are served."""
 
 from __future__ import annotations
 

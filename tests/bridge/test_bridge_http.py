@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What HTTP and JSON-RPC demand of the endpoint (seed 004 T2, T3, T9, T12, T14; requirements C-1, C-3, C-15)."""
+"""What HTTP and JSON-RPC demand of the endpoint (T3, T9, T12, T14)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ids never meet: every caller gets the answer to its own request, with its own id byte for byte (design §8)."""
+"""Ids never meet: every caller gets the answer to its own request, with its own id byte for byte."""
 
 from __future__ import annotations
 

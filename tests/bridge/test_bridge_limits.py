@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The token bucket of each caller and server, and what a client sees of it (design §8 "Limits")."""
+"""The token bucket of each caller and server, and what a client sees of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The user's bridge in front of a real mcpd on a private session bus (design §1, §8)."""
+"""The user's bridge in front of a real mcpd on a private session bus."""
 
 from __future__ import annotations
 

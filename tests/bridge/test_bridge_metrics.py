@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What /metrics tells Prometheus, and whom (O-57, design §8 "Audit")."""
+"""What /metrics tells Prometheus, and whom."""
 
 from __future__ import annotations
 

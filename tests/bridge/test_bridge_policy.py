@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an entry of the mcps map changes of a server that the bridge serves (design §8, docs/mcps.md)."""
+"""What an entry of the mcps map changes of a server that the bridge serves (docs/mcps.md)."""
 
 from __future__ import annotations
 

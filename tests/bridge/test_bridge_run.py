@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl run``, ``call`` and ``tools`` of servers that something stands before (design §8)."""
+"""``mcpctl run``, ``call`` and ``tools`` of servers that something stands before."""
 
 from __future__ import annotations
 

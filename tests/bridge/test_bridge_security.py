@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who may use the bridge (design §8 "Caller"; seed 004 T9.6, T14.4; requirements C-16)."""
+"""Who may use the bridge (T14.4)."""
 
 from __future__ import annotations
 

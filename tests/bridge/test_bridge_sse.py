@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The HTTP+SSE transport of 2024-11-05 (V-8, V-27, V-57, C-14)."""
+"""The HTTP+SSE transport of 2024-11-05."""
 
 from __future__ import annotations
 

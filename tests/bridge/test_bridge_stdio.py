@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers over the bridge's ``stdio.sock`` (design §8 "stdio through the bridge")."""
+"""Servers over the bridge's ``stdio.sock``."""
 
 from __future__ import annotations
 

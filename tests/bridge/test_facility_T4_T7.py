@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Seed 004's tests of tools (T4, T5), resources (T6) and prompts (T7), over a real socket, of both kinds of server.
 
-What a tool answers is the server's; the bridge has to bring it through with HTTP 200 and unchanged (C-4, C-5, C-6).
+What a tool answers is the server's; the bridge has to bring it through with HTTP 200 and unchanged.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The official client in revision 2026-07-28 against the bridge (seed 004 T8)."""
+"""The official client in revision 2026-07-28 against the bridge."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The seed's HTTP surface beside POSTs: pages by Accept, errors, headers, keys (V-5 … V-8, V-24, V-25, V-55 … V-60)."""
+"""The seed's HTTP surface beside POSTs: pages by Accept, errors, headers, keys."""
 
 from __future__ import annotations
 

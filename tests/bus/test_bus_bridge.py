@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Spawn for the system's bridge, which names the user it serves (design §6 "Who runs what", §8)."""
+"""Spawn for the system's bridge, which names the user it serves."""
 
 from __future__ import annotations
 

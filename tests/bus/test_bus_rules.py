@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The shipped rules for polkit, evaluated with a stand-in for its JavaScript objects (design §5)."""
+"""The shipped rules for polkit, evaluated with a stand-in for its JavaScript objects."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Script servers on the bus: how they are listed, and how their edits are signalled (seed 004)."""
+"""Script servers on the bus: how they are listed, and how their edits are signalled."""
 
 from __future__ import annotations
 

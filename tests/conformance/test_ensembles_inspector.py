@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The official Inspector's command line with the ensembles: by stdio, alone and confined, and over HTTP (L-27)."""
+"""The official Inspector's command line with the ensembles: by stdio, alone and confined, and over HTTP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The guides of docs/how-to, followed to the letter on a machine of their own (O-60).
+"""The guides of docs/how-to, followed to the letter on a machine of their own.
 
 Every ``sh`` block is run, in order, and has to succeed. A ``text`` block directly after one is what it prints: word for
 word but for the width of columns, key ids, signatures and times, which stand for any; ``…`` stands for any text of a
@@ -341,7 +341,7 @@ def test_how_to_5_what_is_not_ours_stays_and_can_be_had_back(used: Machine) -> N
 
 
 def canonical(value: object) -> bytes:
-    """What is hashed and signed (O-50)."""
+    """What is hashed and signed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The shipped scripts, map and profiles as a package puts them on a machine (seed 004 T8, T10.3, T10.4)."""
+"""The shipped scripts, map and profiles as a package puts them on a machine (T10.3, T10.4)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Scripts and entries of the mcps map as servers: listed, called and served in every way (seed 004)."""
+"""Scripts and entries of the mcps map as servers: listed, called and served in every way."""
 
 from __future__ import annotations
 

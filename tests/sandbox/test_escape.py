@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A hostile server gets nowhere (design §6), neither as root nor as an ordinary user."""
+"""A hostile server gets nowhere, neither as root nor as an ordinary user."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whatever a server does, and however mcpd ends, nothing of it is left (design §6, "Ends")."""
+"""Whatever a server does, and however mcpd ends, nothing of it is left."""
 
 from __future__ import annotations
 

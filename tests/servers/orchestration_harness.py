@@ -101,7 +101,7 @@ def answer(result: Any) -> dict[str, Any]:
 
 
 def refusal(result: Any) -> dict[str, Any]:
-    """The error object of a result (O-58): as text and in ``_meta``, never as structured content."""
+    """The error object of a result: as text and in ``_meta``, never as structured content."""
     assert result.is_error, result
     assert result.structured_content is None
     found: dict[str, Any] = json.loads(result.content[0].text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``update_ensemble`` of ``llm-orc`` with the SDK's client (L-8)."""
+"""``update_ensemble`` of ``llm-orc`` with the SDK's client."""
 
 from __future__ import annotations
 

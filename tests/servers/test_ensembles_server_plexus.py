@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Plexus hears of runs where it is configured, and never harms one (L-12…L-14, C-34)."""
+"""Plexus hears of runs where it is configured, and never harms one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The resources of ``llm-orc`` with the SDK's client (L-1…L-6, L-16, C-32)."""
+"""The resources of ``llm-orc`` with the SDK's client."""
 
 from __future__ import annotations
 

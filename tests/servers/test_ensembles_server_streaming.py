@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What clients of ``llm-orc`` hear on the way: progress, messages, changes; and how they end a run (L-11, L-25)."""
+"""What clients of ``llm-orc`` hear on the way: progress, messages, changes; and how they end a run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The ways into ``llm-orc``: HTTP on this machine, the health check, and how it ends (L-20…L-22, L-26)."""
+"""The ways into ``llm-orc``: HTTP on this machine, the health check, and how it ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcp-scripts`` over stdio, in both eras of MCP (seed 004, T4 to T8)."""
+"""``mcp-scripts`` over stdio, in both eras of MCP (T4 to T8)."""
 
 from __future__ import annotations
 

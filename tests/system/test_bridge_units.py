@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bridge under systemd: who comes in, for whom servers run, and when it is there (design §8)."""
+"""The bridge under systemd: who comes in, for whom servers run, and when it is there."""
 
 from __future__ import annotations
 

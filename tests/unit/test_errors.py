@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The error table: one row per class, the same in code and in docs/errors.md (design §9)."""
+"""The error table: one row per class, the same in code and in docs/errors.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The handshake era over Streamable HTTP: revisions 2024-11-05 to 2025-11-25 (design §8).
+"""The handshake era over Streamable HTTP: revisions 2024-11-05 to 2025-11-25.
 
 Everything that arrives in a POST is decided here. A request that can go to a running process goes there at once, by
 plain calls; only what needs a new process takes the detour of a task.

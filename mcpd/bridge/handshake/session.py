@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One session of the handshake era (design §8, C-2)."""
+"""One session of the handshake era."""
 
 from __future__ import annotations
 

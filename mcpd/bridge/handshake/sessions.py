@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All sessions of the handshake era: which of them have a process of their own, and when they end (design §8, C-2)."""
+"""All sessions of the handshake era: which of them have a process of their own, and when they end."""
 
 from __future__ import annotations
 

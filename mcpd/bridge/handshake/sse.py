@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The HTTP+SSE transport of 2024-11-05 (C-14): one stream carries all that a server says, POSTs are acknowledged.
+"""The HTTP+SSE transport of 2024-11-05: one stream carries all that a server says, POSTs are acknowledged.
 
 A GET of ``/mcp/{server}/sse`` opens a link; its first event tells where to POST. What is posted there is served as any
 other POST of the handshake era, with the link in the place of the HTTP reply. A link is one client, so it has at most

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The ASGI application: routes, and what HTTP demands of a request (design §8 "Routes", "Status").
+"""The ASGI application: routes, and what HTTP demands of a request.
 
 POSTs to servers do not come here, see :mod:`.endpoint`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a POST to ``/mcp/{server}`` has to be before an era gets it (design §8 "Routes", "Status", "Caller")."""
+"""What a POST to ``/mcp/{server}`` has to be before an era gets it."""
 
 from __future__ import annotations
 

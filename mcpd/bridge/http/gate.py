@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who may talk to the bridge (design §8 "Caller"): Host, Origin, the peer's uid or the bearer token, CORS."""
+"""Who may talk to the bridge: Host, Origin, the peer's uid or the bearer token, CORS."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which kinds of content a client sends and takes (V-56, V-60, C-13, C-15)."""
+"""Which kinds of content a client sends and takes."""
 
 from __future__ import annotations
 

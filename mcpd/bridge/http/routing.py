@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which server a path names (design §8 "Routes")."""
+"""Which server a path names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Signing a browser in: a link that works once, and the cookie it is exchanged for (design §8 "Caller").
+"""Signing a browser in: a link that works once, and the cookie it is exchanged for.
 
 A cookie is sent to every port of its host, and a link can be seen on the command line that opens it. So neither is of
 use to others of this machine: the kernel tells which user a connection of loopback comes from, and that has to be the

@@ -37,7 +37,7 @@ async def reply(send: Send, status: int, body: bytes, headers: Headers) -> None:
 
 
 async def stream(send: Send, queue: EventQueue, headers: Headers, connection: Connection) -> None:
-    """Send what comes into *queue* until it ends or the client goes away, and a comment where nothing comes (V-27)."""
+    """Send what comes into *queue* until it ends or the client goes away, and a comment where nothing comes."""
     await send({"type": "http.response.start", "status": 200, "headers": (*_EVENTS, *headers)})
     try:
         while True:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The entry of the modern era: what a POST of revision 2026-07-28 is, and where it goes (design §8).
+"""The entry of the modern era: what a POST of revision 2026-07-28 is, and where it goes.
 
 As in the handshake era, a request that can go to a running process goes there at once, by plain calls; only what needs
 a new process, or has to learn something first, takes the detour of a task.

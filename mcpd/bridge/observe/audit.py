@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The audit trail: a record of every call of a tool (design §8 "Audit"; A-20).
+"""The audit trail: a record of every call of a tool.
 
 A record is made into an entry on the path of the call, unless its arguments are large, and entries are written in
 batches by a thread. Nothing waits for that: if they come faster than they can be written, they are counted, and the

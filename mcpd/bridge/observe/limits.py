@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many calls one caller may make of one server (design §8 "Limits"): a token bucket for each pair.
+"""How many calls one caller may make of one server: a token bucket for each pair.
 
 A bucket is kept as the moment at which it is full again (the *generic cell rate algorithm* of ITU-T I.371), one
 number that has to be changed once a call. One that is full is not kept at all.

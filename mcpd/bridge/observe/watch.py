@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who is told of every call: audit and metrics (design §8 "Audit"). :mod:`.observer` is told, and takes it down."""
+"""Who is told of every call: audit and metrics. :mod:`.observer` is told, and takes it down."""
 
 from __future__ import annotations
 

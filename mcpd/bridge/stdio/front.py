@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers over ``stdio.sock``: what stdio is to a client, with the bridge between (design §8).
+"""Servers over ``stdio.sock``: what stdio is to a client, with the bridge between.
 
 The first line of a connection names the server, ``{"server": ID}``, and is answered by ``{"ok": true}`` or
 ``{"error": {"name", "message"}}``. Everything after that is newline-delimited JSON-RPC in both directions, of

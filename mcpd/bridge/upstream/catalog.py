@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What servers said of themselves, kept in memory so that it can be said again without a process (design §8).
+"""What servers said of themselves, kept in memory so that it can be said again without a process.
 
 It is kept per server, state and greeting: the InitializeResult, and what its lists were answered with by a process
 that had done nothing yet but to answer lists. It goes with a ``list_changed``, with another state of the server, when

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers that call servers: which they may, and for how long a chain of them may be (design §8 "Caller")."""
+"""Servers that call servers: which they may, and for how long a chain of them may be."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers that mcpd runs: asked for over D-Bus, received as file descriptors (design §4 ``Spawn``)."""
+"""Servers that mcpd runs: asked for over D-Bus, received as file descriptors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Processes that several clients use at once (design §8 "Children")."""
+"""Processes that several clients use at once."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ensembles of agents: models, scripts, other ensembles and tools of MCP servers in one graph (seed 002)."""
+"""Ensembles of agents: models, scripts, other ensembles and tools of MCP servers in one graph."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tells Plexus of runs where a context is configured (L-12, L-14); that it fails never fails a run."""
+"""Tells Plexus of runs where a context is configured; that it fails never fails a run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Streamable HTTP on this machine, to look into the server with (L-21). The SDK checks the headers Host and Origin.
+"""Streamable HTTP on this machine, to look into the server with. The SDK checks the headers Host and Origin.
 
 Whoever may run ensembles may run their scripts. So no other user of the machine is served.
 """

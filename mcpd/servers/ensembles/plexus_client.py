@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The client of Plexus, a knowledge graph that learns from runs (L-12…L-14).
+"""The client of Plexus, a knowledge graph that learns from runs.
 
 Plexus is an MCP server over stdio, which a project's configuration names with its command. It is started for one call,
 and by the same rules as the project's scripts: the project's files say what it is.
@@ -55,7 +55,7 @@ class PlexusClient:
     async def analyze_ensemble(
         self, context_id: str, ensemble_config: dict[str, Any], execution_metadata: dict[str, Any]
     ) -> dict[str, Any]:
-        """Send what a run was and what became of it, for learning (L-13).
+        """Send what a run was and what became of it, for learning.
 
         The answer is the structured content, the object that the text is, or ``{"text": …}``. Raises McpdError for
         whatever goes wrong, :class:`~mcpd.errors.TimedOut` among it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The resources: ensembles, profiles, artifacts and metrics as JSON (L-1…L-6, C-32)."""
+"""The resources: ensembles, profiles, artifacts and metrics as JSON."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Resources:
 
 
 def ensemble_entry(entry: Entry) -> dict[str, Any]:
-    """An ensemble as a list has it (L-1)."""
+    """An ensemble as a list has it."""
     made: dict[str, Any] = {
         "name": entry.name,
         "description": entry.description,
@@ -171,7 +171,7 @@ def ensemble_entry(entry: Entry) -> dict[str, Any]:
 
 
 def ensemble_to_resource(entry: Entry, loaded: Loaded, text: str) -> dict[str, Any]:
-    """The whole of an ensemble (L-2): every key of its file, its text, where it is, and how it hangs together."""
+    """The whole of an ensemble: every key of its file, its text, where it is, and how it hangs together."""
     return {
         **loaded.document,
         "source": {**_source(entry.origin), "qualified": entry.qualified, "modified": moment(entry.modified)},
@@ -191,7 +191,7 @@ def broken_to_resource(entry: Entry, fault: InvalidConfig) -> dict[str, Any]:
 
 
 def artifacts_to_resource(ensemble: str, entries: Sequence[ArtifactEntry], total: int) -> dict[str, Any]:
-    """The runs of an ensemble (L-3), the newest first, of which there are *total*."""
+    """The runs of an ensemble, the newest first, of which there are *total*."""
     return {
         "ensemble": ensemble,
         "total": total,
@@ -200,7 +200,7 @@ def artifacts_to_resource(ensemble: str, entries: Sequence[ArtifactEntry], total
 
 
 def profile_to_resource(entry: ProfileEntry, keyed: Keyed) -> dict[str, Any]:
-    """A profile (L-6); of a key only whether there is one."""
+    """A profile; of a key only whether there is one."""
     made: dict[str, Any] = {"name": entry.name, "shadowed": entry.shadowed, **_source(entry.origin)}
     if entry.profile is not None:
         made |= {**entry.profile.model_dump(mode="json", exclude_none=True), "has_key": keyed(entry.profile)}

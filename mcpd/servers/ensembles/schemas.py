@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tools take and say (L-7…L-10, L-17, L-18); what is named in seed 002 has its names and defaults."""
+"""What the tools take and say; what is named in seed 002 has its names and defaults."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Arguments(BaseModel):
 
 
 class Invoke(Arguments):
-    """``invoke`` (L-7)."""
+    """``invoke``."""
 
     ensemble_name: Name
     input: Annotated[
@@ -68,7 +68,7 @@ class Resume(Arguments):
 
 
 class Update(Arguments):
-    """``update_ensemble`` (L-8)."""
+    """``update_ensemble``."""
 
     ensemble_name: Name
     changes: Annotated[Changes, Field(description="What is to be changed, in this order.")]
@@ -77,14 +77,14 @@ class Update(Arguments):
 
 
 class Analyze(Arguments):
-    """``analyze_execution`` (L-9)."""
+    """``analyze_execution``."""
 
     artifact_id: ArtifactId
     plexus_feedback: Annotated[bool, Field(description="Whether Plexus hears of it, if it is configured.")] = True
 
 
 class Validate(Arguments):
-    """``validate_ensemble`` (L-10)."""
+    """``validate_ensemble``."""
 
     ensemble_name: Name
     check_tools: bool = Field(
@@ -99,7 +99,7 @@ class Result(BaseModel):
 
 
 class Feedback(Result):
-    """What became of telling Plexus (L-12)."""
+    """What became of telling Plexus."""
 
     sent: bool
     error: str | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The program ``llm-orc``: ensembles over stdio, or HTTP on this machine, in both eras of MCP (L-15, L-20…L-22)."""
+"""The program ``llm-orc``: ensembles over stdio, or HTTP on this machine, in both eras of MCP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``llm-orc mcp status``: whether the server could work here, and with what (L-22)."""
+"""``llm-orc mcp status``: whether the server could work here, and with what."""
 
 from __future__ import annotations
 

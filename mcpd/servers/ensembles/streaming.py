@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a client hears of a run while it goes on: progress (L-11), and each agent's response as a message of the log."""
+"""What a client hears of a run while it goes on: progress, and each agent's response as a message of the log."""
 
 from __future__ import annotations
 

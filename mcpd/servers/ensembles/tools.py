@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools: how they are listed, and what their results look like (L-7…L-10, L-17)."""
+"""The tools: how they are listed, and what their results look like."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 MOST_CHARACTERS: Final = 1024 * 1024
 """Of all responses in a result together, and of the deliverable; the artifact has all of them."""
 _ALIASES: Final = {"input_data": "input"}
-"""What ``invoke`` understands, too (C-33)."""
+"""What ``invoke`` understands, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The URIs of resources, all of the scheme ``llm-orc`` (L-16)."""
+"""The URIs of resources, all of the scheme ``llm-orc``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def uri(kind: str, name: str) -> str:
 
 
 def plain_uri(kind: str, name: str) -> str:
-    """The same in the form that has the slashes of *name* in it (C-32)."""
+    """The same in the form that has the slashes of *name* in it."""
     return f"{SCHEME}{kind}/{quote(name)}"
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Signed configurations for MCP clients, made from the installed servers (seed 000)."""
+"""Signed configurations for MCP clients, made from the installed servers."""

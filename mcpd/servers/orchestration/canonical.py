@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The one spelling of a JSON value that is hashed and signed (O-50, O-53).
+"""The one spelling of a JSON value that is hashed and signed.
 
 It is what ``json.dumps(value, sort_keys=True, separators=(",", ":"))`` gives: keys sorted by code point, no white
 space, everything beyond ASCII escaped. ``jq -cSa`` writes the same, except for numbers such as ``1.0``.
@@ -29,7 +29,7 @@ _LEAVES: Final = (str, int, float, type(None))
 
 
 def canonical(value: JsonValue) -> bytes:
-    """The bytes of *value* that are hashed and signed (O-50).
+    """The bytes of *value* that are hashed and signed.
 
     Raises :class:`~mcpd.servers.orchestration.faults.InvalidInput` for what has no such bytes, or none that every
     reader takes for the same value: numbers that are not finite or have thousands of digits, half a surrogate pair,
@@ -45,12 +45,12 @@ def canonical(value: JsonValue) -> bytes:
 
 
 def artifact_id(payload: JsonValue) -> str:
-    """The id of *payload*: the SHA-256 of its :func:`canonical` bytes, as 64 hexadecimal digits (O-53)."""
+    """The id of *payload*: the SHA-256 of its :func:`canonical` bytes, as 64 hexadecimal digits."""
     return hashlib.sha256(canonical(payload)).hexdigest()
 
 
 def timestamp(moment: datetime) -> str:
-    """*moment*, which knows its zone, as it is written and signed: ISO 8601 in UTC, microseconds and ``Z`` (O-23)."""
+    """*moment*, which knows its zone, as it is written and signed: ISO 8601 in UTC, microseconds and ``Z``."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

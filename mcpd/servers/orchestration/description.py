@@ -39,7 +39,7 @@ class Part(BaseModel):
 
 
 class Limitations(Part):
-    """What the client has no room for; None where no limit is known (O-44)."""
+    """What the client has no room for; None where no limit is known."""
 
     max_servers: Annotated[int, Field(ge=1)] | None = None
     max_env_vars_per_server: Annotated[int, Field(ge=0)] | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Entries of a payload as a client writes them, and back (O-24).
+"""Entries of a payload as a client writes them, and back.
 
 The payload has one form for all clients; the names of the fields, lists that hold program and arguments, and what else
 a client wants in an entry come from its description.

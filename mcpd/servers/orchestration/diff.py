@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How two configurations differ, server by server (O-30…O-35).
+"""How two configurations differ, server by server.
 
 Old is what a client has (local), new what was published (remote). Nothing here recurses, and paths are spelled out for
 what differs only, so that a hostile payload costs no more than its size.
@@ -24,9 +24,9 @@ _Path: TypeAlias = "tuple[_Path, str | int] | None"
 
 
 def compare(local: Mapping[str, JsonValue], remote: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """What *remote* adds to the payload *local*, lacks and changes (O-32); servers are sorted by name.
+    """What *remote* adds to the payload *local*, lacks and changes; servers are sorted by name.
 
-    A changed server has its changes in the order of their paths (O-33): ``args[0]``, ``env.KEY``,
+    A changed server has its changes in the order of their paths: ``args[0]``, ``env.KEY``,
     ``headers["X-Key"]``. What is on one side only is null on the other.
     """
     old, new = _servers(local), _servers(remote)

@@ -28,7 +28,7 @@ MAX_DATA: Final = 64 * 1024
 MAX_FILES: Final = 1000
 """Data files of one directory."""
 FIRST: Final = ("claude-desktop", "cursor")
-"""The families that seed 000 names, which listings begin with (O-11, O-12)."""
+"""The families that seed 000 names, which listings begin with."""
 
 T = TypeVar("T")
 

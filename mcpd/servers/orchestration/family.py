@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is known of one MCP client: where its file lies, how its entries are written, what it can do (C-29, C-35)."""
+"""What is known of one MCP client: where its file lies, how its entries are written, what it can do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SHOWN: Final[dict[System, dict[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Supports:
-    """What a server of this client may have (O-43)."""
+    """What a server of this client may have."""
 
     environment_variables: bool
     command_args: bool
@@ -139,7 +139,7 @@ class Family:
         )
 
     def config_format(self) -> Literal["json", "yaml", "toml"]:
-        """The format as the listing of capabilities names it (O-42): JSON with comments is JSON."""
+        """The format as the listing of capabilities names it: JSON with comments is JSON."""
         return "json" if self.format == "jsonc" else self.format
 
     def transports(self) -> list[Transport]:
@@ -210,7 +210,7 @@ class Family:
         return {**bases, **own}
 
     def summary(self, profiles: Sequence[str]) -> dict[str, JsonValue]:
-        """The item of ``list_clients`` (O-9), with the *profiles* that there are; ``config_locations`` is ours."""
+        """The item of ``list_clients``, with the *profiles* that there are; ``config_locations`` is ours."""
         locations: dict[str, JsonValue] = {
             system: [_shown(system, pattern, self.variables) for pattern in patterns]
             for system, patterns in self.locations.items()
@@ -225,7 +225,7 @@ class Family:
         }
 
     def capabilities(self) -> dict[str, JsonValue]:
-        """The item of ``capabilities://clients`` (O-41…O-44); ``transports`` and ``placeholders`` are ours."""
+        """The item of ``capabilities://clients``; ``transports`` and ``placeholders`` are ours."""
         supports, limits, expansion = self.supports, self.limitations, self.expansion
         return {
             "client_id": self.id,

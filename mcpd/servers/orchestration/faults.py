@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The errors of signed configurations: classes of the one table, each with the code that seed 000 gives it (O-59)."""
+"""The errors of signed configurations: classes of the one table, each with the code that seed 000 gives it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class PolicyViolation(NotAuthorized):
 
 
 def error_object(fault: McpdError) -> dict[str, JsonValue]:
-    """*fault* as the object that tools answer with (O-58): ``error``, ``message`` and what belongs to the code."""
+    """*fault* as the object that tools answer with: ``error``, ``message`` and what belongs to the code."""
     members: dict[str, JsonValue] = getattr(fault, "members", {})
     usual = InvalidInput.code if isinstance(fault, InvalidArgument | InvalidConfig) else INTERNAL
     return {"error": str(getattr(fault, "code", usual)), "message": fault.message, **members}

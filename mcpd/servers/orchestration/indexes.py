@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file that lists what was published for one client and profile, the newest first (O-53)."""
+"""The file that lists what was published for one client and profile, the newest first."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the files of keys hold: the keys themselves, and the list of those that are good (O-48, C-26)."""
+"""What the files of keys hold: the keys themselves, and the list of those that are good."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def key_id(public: Ed25519PublicKey) -> str:
 
 
 def parse_public_key(data: bytes, origin: str) -> Ed25519PublicKey:
-    """The public key in *data*, read from *origin*: PEM, or its 32 bytes (C-26).
+    """The public key in *data*, read from *origin*: PEM, or its 32 bytes.
 
     Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` for anything else.
     """
@@ -96,7 +96,7 @@ def parse_secret_key(data: bytes, path: Path) -> Ed25519PrivateKey:
 def check_signature(public: Ed25519PublicKey, data: bytes, signature: str, name: str) -> None:
     """Raise :class:`~mcpd.servers.orchestration.faults.SignatureFault` unless *public*, called *name*, signed *data*.
 
-    There is one way to write a *signature*: Base64 with its padding and nothing else (O-50, O-51).
+    There is one way to write a *signature*: Base64 with its padding and nothing else.
     """
     if not signature:
         raise SignatureFault("there is none")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The keys that configurations are signed with: made at first use, replaced on demand (O-48, O-49, C-26, C-27).
+"""The keys that configurations are signed with: made at first use, replaced on demand.
 
 ``keys/keys.json`` lists the public keys, the newest first; ``retired_at`` is null for the one in use. A rotation lists
 the new key, replaces the signing key, and only then retires the old one. So two keys without ``retired_at`` are a
@@ -299,7 +299,7 @@ class Keys:
         return self._tree.keys / f"{name}.pem"
 
     def _link(self, alias: str, target: str) -> None:
-        """A name that other implementations look for (C-27); what has it already is left alone."""
+        """A name that other implementations look for; what has it already is left alone."""
         path = self._tree.keys / alias
         try:
             with self._tree.directory(self._tree.keys) as directory, suppress(FileExistsError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Making a client's configuration from the installed servers (O-24).
+"""Making a client's configuration from the installed servers.
 
 It says how ``mcpctl`` reaches each of them, and nothing of how they are set up: no value of a configuration is read
-here, so none can be signed (NFR-5).
+here, so none can be signed.
 """
 
 from __future__ import annotations

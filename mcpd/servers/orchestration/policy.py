@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``policy.toml``: what configurations of clients may hold (FR-7, AC-3).
+"""``policy.toml``: what configurations of clients may hold.
 
 The administrator's ``/etc/mcp/policy.toml`` counts for everybody. A user's own file stands beside it and can only take
 away more. Where there is no file everything is allowed; one that cannot be read allows nothing to be published.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Profiles: which of the installed servers a client's configuration holds, and how it reaches them (O-14…O-17)."""
+"""Profiles: which of the installed servers a client's configuration holds, and how it reaches them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The prompts: to migrate a configuration, to find out why one does not work, and to check one by the policy (O-47)."""
+"""The prompts: to migrate a configuration, to find out why one does not work, and to check one by the policy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What was published, for whom and when, signed: one file per payload, one list per client and profile (O-53, C-31)."""
+"""What was published, for whom and when, signed: one file per payload, one list per client and profile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MAX_CHANGELOG: Final = 10_000
 """Characters of what a release says of its generator, and of its changes."""
 
 _HELD: Final = 256
-"""Artifacts that are kept in memory once they were verified (O-55)."""
+"""Artifacts that are kept in memory once they were verified."""
 _HELD_SIZE: Final = 256 * 1024
 """Bytes of the largest of them."""
 
@@ -72,7 +72,7 @@ class Release:
         return bool(self.signature)
 
     def to_json(self) -> dict[str, JsonValue]:
-        """What ``get_config`` answers (O-21)."""
+        """What ``get_config`` answers."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

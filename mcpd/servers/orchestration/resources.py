@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The resources: what the server and the clients can do, servers, drafts and releases (O-37…O-46)."""
+"""The resources: what the server and the clients can do, servers, drafts and releases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.tools import Tools
 
 VERSION: Final = "0.1.0"
-"""Of the server's interface (O-1)."""
+"""Of the server's interface."""
 WAVE: Final = "Wave 1: Foundation"
 URL_VARIABLE: Final = "MCP_ORCHESTRATION_URL"
 """Names the base URL under which others fetch the verification key, as mcpd does for the user's bridge if it runs;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The program ``mcp-orchestration``: signed configurations of MCP clients over stdio, in both eras of MCP (O-1…O-5)."""
+"""The program ``mcp-orchestration``: signed configurations of MCP clients over stdio, in both eras of MCP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "mcp-orchestration"
 ERROR_META: Final = "org.mcpd/error"
-"""Where the error object is in a result's ``_meta`` (design §9)."""
+"""Where the error object is in a result's ``_meta``."""
 _INSTRUCTIONS: Final = (
     "Signed configurations of MCP clients. get_config hands one out, diff_config tells whether one is current. The"
     " files of clients are changed by the user only: deploy_config names the command."
@@ -102,7 +102,7 @@ class Handlers:
         return sdk.complete({"tools": self._tools.offered})
 
     async def call_tool(self, _ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
-        """``tools/call``: a fault is an error object, and no exception (O-58)."""
+        """``tools/call``: a fault is an error object, and no exception."""
         if not self._tools.has(params.name):
             raise InvalidArgument(f"Unknown tool: {printable(params.name)}")
         arguments = params.arguments or {}

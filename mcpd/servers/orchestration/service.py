@@ -70,10 +70,10 @@ class Orchestration:
         self._publishing = Publishing(self.tree, self.servers, self.checks, self.releases, self.drafts, self.audit)
 
     def list_clients(self) -> dict[str, JsonValue]:
-        """The families of clients (O-7…O-13), which nobody may change."""
+        """The families of clients, which nobody may change."""
         families = self.families.all()
         profiles = self.profiles.by_family(families)
-        # Families are the same objects until a file changes (O-56).
+        # Families are the same objects until a file changes.
         known, had, answer = self._listed
         if profiles != had or [*map(id, known)] != [*map(id, families)]:
             clients = [family.summary(profiles[family.id]) for family in families]
@@ -108,7 +108,7 @@ class Orchestration:
     def get_config(
         self, client_id: str, profile_id: str = DEFAULT_PROFILE, artifact_id: str | None = None
     ) -> dict[str, JsonValue]:
-        """A signed configuration: the newest, or the one with *artifact_id* (O-20…O-28).
+        """A signed configuration: the newest, or the one with *artifact_id*.
 
         Raises as :meth:`release` does.
         """
@@ -122,7 +122,7 @@ class Orchestration:
         local_artifact_id: str | None = None,
         local_payload: JsonValue = None,
     ) -> dict[str, JsonValue]:
-        """How a configuration, given by exactly one of its id and its payload, differs from the newest (O-29…O-36).
+        """How a configuration, given by exactly one of its id and its payload, differs from the newest.
 
         That is unknown for an id that was never published for the client and profile. Raises as :meth:`release` does,
         and :class:`~mcpd.servers.orchestration.faults.InvalidInput`.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools: what they take, as ``tools.json`` says, and which method of the service answers (O-6…O-36)."""
+"""The tools: what they take, as ``tools.json`` says, and which method of the service answers."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The directory that holds the configurations of one scope: what lies where, and how it is read and written (O-54).
+"""The directory that holds the configurations of one scope: what lies where, and how it is read and written.
 
 A server that may have been taken over writes in a user's tree, and ``mcpctl``, which nothing confines, does too. So
 nothing here is opened by its path: each directory is opened from the one that it is in, and no symlink is followed from
@@ -49,7 +49,7 @@ class Tree:
     def __init__(self, root: Path, scope: Scope) -> None:
         self.root = root
         self.artifacts = root / "artifacts"
-        """``{id}.json``, each written once (O-54)."""
+        """``{id}.json``, each written once."""
         self.indexes = root / "index"
         self.drafts = root / "drafts"
         self.deployments = root / "deployments"

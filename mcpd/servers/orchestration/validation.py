@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is wrong with a configuration before it is published: its form, its client's limits, secrets (FR-6, NFR-5)."""
+"""What is wrong with a configuration before it is published: its form, its client's limits, secrets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is checked of a configuration before anybody uses it, offline, by everybody who has the public key (O-51)."""
+"""What is checked of a configuration before anybody uses it, offline, by everybody who has the public key."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Metadata(_Strict):
 
 
 class _Document(_Strict):
-    """What ``get_config`` and ``publish_config`` answer (O-21)."""
+    """What ``get_config`` and ``publish_config`` answer."""
 
     artifact_id: Annotated[str, Field(pattern=r"^[a-f0-9]{64}$")]
     client_id: str
@@ -208,7 +208,7 @@ def verify_document(
 
 
 def load_public_key(path: Path) -> Ed25519PublicKey:
-    """The public key in the file *path*: PEM, or its 32 bytes (C-26).
+    """The public key in the file *path*: PEM, or its 32 bytes.
 
     Raises :class:`~mcpd.servers.orchestration.faults.SignatureFault` for anything else, another
     :class:`~mcpd.errors.McpdError` for what cannot be read.

@@ -94,7 +94,7 @@ class Facility:
         """The result of ``tools/call``. Cancelling it ends what runs.
 
         What goes wrong is told in it, so that a model can do better; where the entry's ``errorMapping`` is
-        ``json-rpc`` that raises :class:`~mcpd.errors.McpdError`, whose code tells what it is (C-4 to C-7).
+        ``json-rpc`` that raises :class:`~mcpd.errors.McpdError`, whose code tells what it is.
         """
         try:
             tool = (await self._tools()).made.get(name)

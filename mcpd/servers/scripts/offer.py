@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools of a script server: those of its entry, those found in its script, those of a transform (V-22, V-23)."""
+"""The tools of a script server: those of its entry, those found in its script, those of a transform."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Tools:
         entry = definition.entry
         for name in entry.tools:
             self._add(f"tool {name}", {**definition.raw["tools"][name], "name": name})
-        # An entry that describes tools whole means those; one that only changes some of a script's means all (V-78).
+        # An entry that describes tools whole means those; one that only changes some of a script's means all.
         defines = any(tool.input_schema is not None or tool.function for tool in entry.tools.values())
         if entry.auto_discover or (entry.auto_discover is None and not defines):
             for tool in self._by_name.values():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The resources of a script server, read when they are asked for: contents, results of tools, variables (seed 004)."""
+"""The resources of a script server, read when they are asked for: contents, results of tools, variables."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Progress = Callable[[float, float | None, str], None]
 
 ARGS: Final = "args"
-"""The argument of a shell tool that is a whole command line (C-36)."""
+"""The argument of a shell tool that is a whole command line."""
 TOOL: Final = "MCP_TOOL"
 """The variable in which a shell script finds the name of the tool that is called."""
 _SILENT: Final = re.compile(r"(ended with status \d+(?: and without a result)?)(?:; see the server's log)?\.\Z")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Transforms: Python functions, named by their content id, that make tools, resources and prompts (seed 004, C-17).
+"""Transforms: Python functions, named by their content id, that make tools, resources and prompts.
 
 They run as calls do, but may write nothing and reach nothing, and for seconds only. One that fails leaves what others
 give standing, and is reported.

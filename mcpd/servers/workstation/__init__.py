@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Filesystem, git and CI tools within configured directories (seed 003)."""
+"""Filesystem, git and CI tools within configured directories."""

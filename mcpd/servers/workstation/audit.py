@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The record of every call (A-7, A-20): ``audit.jsonl`` in the state directory, one JSON object a line.
+"""The record of every call: ``audit.jsonl`` in the state directory, one JSON object a line.
 
 It fails closed: a call that changes something is not begun, and an answer not given, that cannot be recorded.
 """

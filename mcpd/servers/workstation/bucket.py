@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many calls may come (A-19): a token bucket."""
+"""How many calls may come: a token bucket."""
 
 from __future__ import annotations
 

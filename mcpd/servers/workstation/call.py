@@ -65,7 +65,7 @@ class Call:
         return self._deadline - time.monotonic()
 
     def timed_out(self) -> TimedOut:
-        """The error of a call that has taken too long (A-28)."""
+        """The error of a call that has taken too long."""
         return timed_out(self.seconds)
 
     def end(self) -> None:
@@ -106,7 +106,7 @@ class Call:
 
 
 def timed_out(seconds: float) -> TimedOut:
-    """The error of a call that has taken more than *seconds* (A-28)."""
+    """The error of a call that has taken more than *seconds*."""
     return TimedOut(f"Tool execution timeout after {seconds:g} s")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The directories that the tools may touch, and the only way to anything in them (A-18).
+"""The directories that the tools may touch, and the only way to anything in them.
 
 A path is looked at as text first and then resolved by the kernel below the descriptor of its root, so that no symlink,
 and nobody who renames something meanwhile, leads out of it.

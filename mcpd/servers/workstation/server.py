@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The program ``mcp-workstation``: filesystem, git and CI tools over stdio, in both eras of MCP (A-1…A-5)."""
+"""The program ``mcp-workstation``: filesystem, git and CI tools over stdio, in both eras of MCP."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class Handlers:
         self._roots = ClientRoots(workstation.roots)
 
     async def list_tools(self, _ctx: sdk.Context, _params: types.PaginatedRequestParams | None) -> Any:
-        """``tools/list`` (A-2, A-10)."""
+        """``tools/list``."""
         return sdk.complete({"tools": self._workstation.offered})
 
     async def roots_changed(self, _ctx: sdk.Context, _params: types.NotificationParams) -> None:
@@ -218,7 +218,7 @@ class Handlers:
         self._roots.changed()
 
     async def call_tool(self, ctx: sdk.Context, params: types.CallToolRequestParams) -> Any:
-        """``tools/call`` (A-3, A-11)."""
+        """``tools/call``."""
         try:
             if _needs_roots(ctx, params):
                 # From revision 2026-07-28 on a server asks by not answering yet; only for a call that would be run.

@@ -50,7 +50,7 @@ class Tool:
 
     *run* is given the call and the *arguments* model, and raises McpdError. *read_only*, *destructive*, *idempotent*
     and *open_world* are the annotations of the MCP specification. A tool whose arguments have ``timeout_seconds`` may
-    take that long, all others as long as the settings say (A-6).
+    take that long, all others as long as the settings say.
     """
 
     name: str

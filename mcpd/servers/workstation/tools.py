@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All tools, in the order in which they are listed (A-24)."""
+"""All tools, in the order in which they are listed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The workstation: its tools, and what every call of one goes through, in this order (A-9, A-14).
+"""The workstation: its tools, and what every call of one goes through, in this order.
 
 The rate is held, the name looked up, the arguments checked against the schema, the client's roots asked for, what
 changes something recorded before; then the tool runs, for as long as all of this may take; and every call is recorded,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcpd.servers.workstation.tool import Answer, Arguments, Tool
 
 SECONDS: Final = 30.0
-"""What a call may take whose tool has no ``timeout_seconds`` (A-6)."""
+"""What a call may take whose tool has no ``timeout_seconds``."""
 RETRY_AFTER: Final = "retry_after"
 SUMMARY: Final = 0.5
 """Seconds after a call came too fast, in which further ones go to the same line of the audit trail."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a server gets: files, variables, arguments (design §6), seen from inside."""
+"""What a server gets: files, variables, arguments, seen from inside."""
 
 from __future__ import annotations
 

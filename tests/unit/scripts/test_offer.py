@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools of a script server: where they come from, and what a call of one runs (seed 004, T4, T5)."""
+"""The tools of a script server: where they come from, and what a call of one runs (T4, T5)."""
 
 from __future__ import annotations
 

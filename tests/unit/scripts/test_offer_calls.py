@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a call of a tool runs, and how many run at once (seed 004, T5, V-23)."""
+"""What a call of a tool runs, and how many run at once (T5)."""
 
 from __future__ import annotations
 

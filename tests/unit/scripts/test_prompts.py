@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The prompts of a script server: listed, checked and filled in (seed 004, T7)."""
+"""The prompts of a script server: listed, checked and filled in (T7)."""
 
 from __future__ import annotations
 

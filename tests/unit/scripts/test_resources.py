@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The resources of a script server: contents, results of tools, variables (seed 004 "Resource Mapping", T6)."""
+"""The resources of a script server: contents, results of tools, variables (T6)."""
 
 from __future__ import annotations
 

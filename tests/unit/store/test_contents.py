@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Content ids and what lies under them (seed 004 "Resource Mapping", C-16)."""
+"""Content ids and what lies under them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From a source that names files to a map that names their content (seed 004 §1.2, "Boot Image Tests")."""
+"""From a source that names files to a map that names their content."""
 
 from __future__ import annotations
 

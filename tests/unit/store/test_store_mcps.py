@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mcps map as the store reads it (seed 004 "MCPs Variable Format", docs/mcps.md)."""
+"""The mcps map as the store reads it (docs/mcps.md)."""
 
 from __future__ import annotations
 

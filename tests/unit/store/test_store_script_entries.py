@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the mcps map says of script servers (seed 004 T1, docs/scripts.md)."""
+"""What the mcps map says of script servers (docs/scripts.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Script servers as the store lists them (seed 004, docs/scripts.md): nothing of a script is run to be listed."""
+"""Script servers as the store lists them (docs/scripts.md): nothing of a script is run to be listed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Arguments held against schemas (A-14, A-17): however large they are, and by nothing else than jsonschema's rules."""
+"""Arguments held against schemas: however large they are, and by nothing else than jsonschema's rules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a hostile repository cannot make git do: run anything (A-18)."""
+"""What a hostile repository cannot make git do: run anything."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where repositories are found, and that none reaches out of the roots (A-18)."""
+"""Where repositories are found, and that none reaches out of the roots."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a hostile submodule cannot make git do when it looks at the repository around it (A-18)."""
+"""What a hostile submodule cannot make git do when it looks at the repository around it."""
 
 from __future__ import annotations
 

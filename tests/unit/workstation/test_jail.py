@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The path jail (A-18): what is refused by its text, by what lies there, and while somebody changes it."""
+"""The path jail: what is refused by its text, by what lies there, and while somebody changes it."""
 
 from __future__ import annotations
 

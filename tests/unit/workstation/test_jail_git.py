@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What belongs to git is not changed (A-18), whatever it is called and however the client has narrowed the roots."""
+"""What belongs to git is not changed, whatever it is called and however the client has narrowed the roots."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The record of calls (A-20): whole, in one file for all servers of a user, and there whatever becomes of its modes."""
+"""The record of calls: whole, in one file for all servers of a user, and there whatever becomes of its modes."""
 
 from __future__ import annotations
 

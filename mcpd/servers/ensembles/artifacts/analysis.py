@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What determined how a run went (L-9): where its time and its money went, and why agents have no response."""
+"""What determined how a run went: where its time and its money went, and why agents have no response."""
 
 from __future__ import annotations
 

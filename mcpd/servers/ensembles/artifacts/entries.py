@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Artifacts in short, as lists have them (L-3) and metrics are made of them (L-5)."""
+"""Artifacts in short, as lists have them and metrics are made of them."""
 
 from __future__ import annotations
 

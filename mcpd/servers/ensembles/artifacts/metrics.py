@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the runs of an ensemble have in common (L-5)."""
+"""What the runs of an ensemble have in common."""
 
 from __future__ import annotations
 

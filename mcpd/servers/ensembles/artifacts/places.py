@@ -61,7 +61,7 @@ def bare(name: str) -> str:
 
 
 def parts(artifact: str) -> tuple[str, str]:
-    """The ensemble and the timestamp of the id *artifact* (C-32). Raises :class:`~mcpd.errors.NotFound` for others."""
+    """The ensemble and the timestamp of the id *artifact*. Raises :class:`~mcpd.errors.NotFound` for others."""
     ensemble, _, stamp = artifact.rpartition("/")
     if not is_ensemble(bare(ensemble)) or not is_stamp(stamp):
         raise NotFound(f"{printable(artifact)}: no artifact; ids are like ensemble/20260131-120000-000")

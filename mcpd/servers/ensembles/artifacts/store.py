@@ -195,7 +195,7 @@ class Artifacts:
         raise NotFound(f"{printable(ensemble)} has not run; there is no latest artifact")
 
     def read(self, artifact: str) -> dict[str, Any]:
-        """The document of *artifact* (L-4), ``ensemble/timestamp`` or ``ensemble/latest``, see :mod:`.execution`.
+        """The document of *artifact*, ``ensemble/timestamp`` or ``ensemble/latest``, see :mod:`.execution`.
 
         One that goes on, or has been interrupted, says so in its ``status`` and has what its agents have come to.
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` for what is no such document.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``update_ensemble`` may change (L-8)."""
+"""What ``update_ensemble`` may change."""
 
 from __future__ import annotations
 

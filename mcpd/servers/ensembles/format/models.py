@@ -233,7 +233,7 @@ class Profile(Part):
 
 
 class Plexus(Part):
-    """The knowledge graph that hears of runs (L-14)."""
+    """The knowledge graph that hears of runs."""
 
     enabled: bool = False
     context_id: str = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All that can be known to be wrong with an ensemble before it runs (L-10)."""
+"""All that can be known to be wrong with an ensemble before it runs."""
 
 from __future__ import annotations
 

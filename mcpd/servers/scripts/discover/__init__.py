@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Finds out what a script offers by reading it: nothing of it is imported or run (C-17, V-26)."""
+"""Finds out what a script offers by reading it: nothing of it is imported or run."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Docstrings: the first line as a description (V-26, T11.5), and what is said of each parameter.
+"""Docstrings: the first line as a description (T11.5), and what is said of each parameter.
 
 The sections are read by docstring-parser, in the three styles that are common: Google, NumPy and Sphinx. Its regular
 expressions take time in the cube of a line's length if the line is made for that, so what it is given is measured.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools of a Python file: its public functions, found in its syntax tree (V-26, T11.1 to T11.6).
+"""The tools of a Python file: its public functions, found in its syntax tree (T11.1 to T11.6).
 
 A function is offered if it is defined at the top level, blocks included, and is not private; if the module has a
 literal ``__all__``, it has to be in there. Nothing is imported or run, so a file that does something when it is

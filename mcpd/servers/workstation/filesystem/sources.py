@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The files that ripgrep names, read by ourselves through the jail (A-18).
+"""The files that ripgrep names, read by ourselves through the jail.
 
 ripgrep opens by path. Whoever swaps a file for a symlink or a hard link meanwhile makes it read something else, so of
 what it says only that is believed which a descriptor of ours has at the same place.
