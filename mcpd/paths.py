@@ -43,7 +43,7 @@ class Layout:
     sources_list: Path
     settings: Path
     installed: Path
-    """Holds ``index.json`` and one symlink ``<id>`` per installed server; the path the seed names."""
+    """Holds ``index.json`` and one symlink ``<id>`` per installed server."""
     secrets: Path
     state: Path
     """Parent of the directories that servers may write, one per id."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One entry of a registry in the form of seed 001 §4.1, and how the names of other registries become ids."""
+"""An entry of a registry file, and ids made of the names in other registries."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def built(entry: Entry) -> dict[str, Any]:
 
 
 def _name(entry: Entry) -> str:
-    """A name that tells the id: whoever may publish under it shall not take the id of another server by the seed."""
+    """A name that tells the id: whoever may publish under it shall not take the id of another server."""
     origin = (entry.model_extra or {}).get("origin")
     known = origin.get("name") if isinstance(origin, dict) else None
     left, _, right = entry.id.rpartition(".")

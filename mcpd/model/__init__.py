@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file formats of seed 001 and their older shapes, as models that keep what they do not know."""
+"""The file formats of registries and installed servers: models that keep unknown fields, and read older shapes."""
 
 from pydantic import JsonValue
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The mcps map (``docs/mcps.md``): from server ids to what is said about them.
 
-Its own fields are in snake_case, as the seed has them, those of MCP (``inputSchema``, ``mimeType``) as MCP has them.
+Its own fields are in snake_case, those of MCP (``inputSchema``, ``mimeType``) as MCP has them.
 """
 
 from __future__ import annotations

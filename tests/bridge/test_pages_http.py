@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The seed's HTTP surface beside POSTs: pages by Accept, errors, headers, keys."""
+"""HTTP beside POSTs: pages by Accept, errors, headers, keys."""
 
 from __future__ import annotations
 

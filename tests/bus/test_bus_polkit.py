@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Authorization: polkit asked as design §5 says, with python-dbusmock in its place."""
+"""Authorization: polkit, with python-dbusmock in its place."""
 
 from __future__ import annotations
 

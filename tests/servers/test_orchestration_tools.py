@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools of seed 000 over stdio, in both eras: schemas, answers and errors exactly."""
+"""The tools over stdio, in both eras: schemas, answers and errors exactly."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The layers of design §2 and what the programs may import, held by import-linter and by looking."""
+"""The layers and what the programs may import, held by import-linter and by looking."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl paths``: the path helpers of seed 001 §8.4 for shells and scripts."""
+"""``mcpctl paths``: paths for shells and scripts."""
 
 from __future__ import annotations
 

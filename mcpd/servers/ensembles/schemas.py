@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tools take and say; what is named in seed 002 has its names and defaults."""
+"""Arguments and results of the tools."""
 
 from __future__ import annotations
 

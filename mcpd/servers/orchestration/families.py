@@ -28,7 +28,7 @@ MAX_DATA: Final = 64 * 1024
 MAX_FILES: Final = 1000
 """Data files of one directory."""
 FIRST: Final = ("claude-desktop", "cursor")
-"""The families that seed 000 names, which listings begin with."""
+"""The families that listings begin with."""
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class Families:
         return list(self._files.read()[1])
 
     def all(self) -> list[Family]:
-        """Every family, those of seed 000 first, then by id."""
+        """Every family: :data:`FIRST` first, then by id."""
         found, _ = self._files.read()
         first = [found[family_id] for family_id in FIRST if family_id in found]
         return first + [found[family_id] for family_id in sorted(found.keys() - set(FIRST))]

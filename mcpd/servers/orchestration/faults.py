@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The errors of signed configurations: classes of the one table, each with the code that seed 000 gives it."""
+"""The errors of signed configurations: classes of the one table, each with its code."""
 
 from __future__ import annotations
 

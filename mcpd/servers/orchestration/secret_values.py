@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Telling secrets from placeholders in the entries of a configuration (NFR-5: none is ever signed).
+"""Telling secrets from placeholders in the entries of a configuration.
 
 A text is a secret if it has the shape of a known kind of token, or if what holds it is named like a secret and it is
 no placeholder. What has neither is not found. No value is ever part of what is said about it.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What the tools and ``mcpctl client`` do: the parts of this package put together for one scope.
 
-Answers are JSON objects with the keys of seed 000. Methods block on the disk, briefly. One thread at a time: state has
+Answers are JSON objects. Methods block on the disk, briefly. One thread at a time: state has
 one owner; several processes are kept apart by the lock of the tree.
 """
 

@@ -38,7 +38,7 @@ _MOST: Final = 1024
 
 @cache
 def descriptions() -> tuple[dict[str, Any], ...]:
-    """The tools as ``tools/list`` shows them, those of seed 000 first."""
+    """The tools as ``tools/list`` shows them."""
     text = (files("mcpd.servers.orchestration") / "tools.json").read_text(encoding="utf-8")
     return tuple(json.loads(text))
 

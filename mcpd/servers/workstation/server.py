@@ -320,7 +320,7 @@ def _client(ctx: sdk.Context) -> str:
 
 
 def _code(fault: McpdError) -> int:
-    """The code of seed 003: anything that a tool meets is an execution error, whatever it is called elsewhere."""
+    """The JSON-RPC code of a failed tool: an execution error, whatever the fault."""
     if isinstance(fault, (UnknownMethod, InvalidArgument, TimedOut)) or RETRY_AFTER in (fault.data or {}):
         return fault.jsonrpc_code
     return McpdError.jsonrpc_code

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Registries: seed 001's list, the map of ids, and pages of the official one."""
+"""Registries: lists, maps by id, and pages of the official one."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ EXAMPLE: dict[str, Any] = {
         },
     }
 }
-"""The payload that seed 000 shows."""
+"""A payload."""
 EXAMPLE_ID = "5d1e89f8b569eb213a5cf1bf10dcee64c305f19b5da834332891eb4c53e9a130"
 
 

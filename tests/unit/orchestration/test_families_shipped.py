@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The descriptions that come with mcpd: what the seed says, and nothing left out or contradictory in any of them."""
+"""The descriptions that come with mcpd: complete, and nothing left out or contradictory in any of them."""
 
 from __future__ import annotations
 

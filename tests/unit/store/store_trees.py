@@ -37,7 +37,7 @@ def layout(scope: Scope, root: Path) -> Layout:
 
 
 def document(server_id: str = "com.example.one", version: str = "1", **more: Any) -> dict[str, Any]:
-    """The manifest of seed 001 §6 with its configuration of §6.3."""
+    """A manifest with configurable properties."""
     return {
         "id": server_id,
         "name": "One",

@@ -41,7 +41,7 @@ MAX_WORD: Final = 131_071
 MAX_OFTEN: Final = 16
 """How often a flag may be given that counts."""
 
-_ARGUMENTS: Final = ("args", "command_args")  # C-36: the first is published, both are taken
+_ARGUMENTS: Final = ("args", "command_args")  # the first is published, both are taken
 _FOR_PROGRAMS: Final = re.compile(r"!|shellcheck |vim?:|-\*-|SPDX-|Copyright|\W*$", re.IGNORECASE)
 _FOR_LAWYERS: Final = re.compile(r"free software|\blicen[sc]ed?\b|warranty|all rights reserved", re.IGNORECASE)
 _TYPES: Final = {"INT": "integer", "NUM": "number"}

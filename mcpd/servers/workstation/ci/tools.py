@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tools that build, test and look over a project (FR-3 of seed 003)."""
+"""The tools that build, test and lint a project."""
 
 from __future__ import annotations
 
