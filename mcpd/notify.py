@@ -1,20 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Talking with the service manager: sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3) and its FD store.
-
-Nothing here holds the event loop up. A datagram that the service manager has no room for waits and is sent
-again, in order, with a copy of its file descriptors: a descriptor meant for the FD store is not lost.
-"""
+"""The protocols of the service manager: sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3) and its FD store."""
 
 from __future__ import annotations
 
-import asyncio
-import errno
 import logging
 import os
 import socket
 import time
-from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,13 +17,8 @@ FIRST_PASSED_FD: Final = 3
 UNNAMED: Final = "unknown"
 """The name of passed descriptors that have none."""
 MAX_NAME: Final = 255
-_HEARTBEAT: Final = b"WATCHDOG=1"
-_AGAIN: Final = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
-"""No room now: the queue is full, or too many descriptors of ours are on their way."""
-_RETRY: Final = 0.05
-"""Seconds between two attempts to send what waits."""
-_PATIENCE: Final = 5.0
-"""Seconds that a call outside an event loop waits for room."""
+_TIMEOUT: Final = 5.0
+"""Seconds that a message waits for room. The service manager has room unless hundreds of messages wait for it."""
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +26,8 @@ log = logging.getLogger(__name__)
 def notify(*lines: str, fds: Sequence[int] = ()) -> bool:
     """Send *lines*, such as ``READY=1``, and copies of *fds* to the service manager.
 
-    False if there is none, or it does not take the message. Each line stays one line, whatever is in its value.
+    False if there is none, or it does not take the message within 5 s. Each line stays one line, whatever is in its
+    value.
     """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
@@ -48,7 +36,15 @@ def notify(*lines: str, fds: Sequence[int] = ()) -> bool:
         log.warning("NOTIFY_SOCKET is not the address of a unix socket: %r", address)
         return False
     message = "\n".join(" ".join(line.splitlines()) for line in lines).encode(errors="replace")
-    return _OUTBOX.send("\0" + address[1:] if address[0] == "@" else address, message, fds)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.settimeout(_TIMEOUT)
+            sock.connect("\0" + address[1:] if address[0] == "@" else address)
+            socket.send_fds(sock, [message], fds)
+    except OSError as error:
+        log.warning("The service manager does not take messages at NOTIFY_SOCKET: %s", error)
+        return False
+    return True
 
 
 def reloading() -> bool:
@@ -113,102 +109,3 @@ def _checked(name: str) -> str:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A message that there was no room for, with descriptors of its own."""
-
-    address: str
-    message: bytes
-    fds: tuple[int, ...]
-
-    def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
-
-
-@dataclass(slots=True)
-class _Outbox:
-    """Sends in order, and keeps what there is no room for."""
-
-    _waiting: deque[_Waiting] = field(default_factory=deque)
-    _timer: asyncio.TimerHandle | None = None
-    _loop: asyncio.AbstractEventLoop | None = None
-
-    def send(self, address: str, message: bytes, fds: Sequence[int]) -> bool:
-        """Send now or as soon as there is room; False if it can never be sent."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return self._send_patiently(address, message, fds)
-        if self._waiting:
-            self._flush()
-        if self._waiting:
-            if message != _HEARTBEAT or all(item.message != _HEARTBEAT for item in self._waiting):
-                self._keep(address, message, fds)
-        else:
-            error = _send(address, message, fds, 0)
-            if error is None or error.errno not in _AGAIN:
-                return _tell(error)
-            self._keep(address, message, fds)
-        self._schedule(loop)
-        return True
-
-    def _send_patiently(self, address: str, message: bytes, fds: Sequence[int]) -> bool:
-        """Where no event loop can send it later: wait for room."""
-        while self._waiting:
-            item = self._waiting.popleft()
-            _tell(_send(item.address, item.message, item.fds, _PATIENCE))
-            item.close()
-        return _tell(_send(address, message, fds, _PATIENCE))
-
-    def _keep(self, address: str, message: bytes, fds: Sequence[int]) -> None:
-        self._waiting.append(_Waiting(address, message, tuple(os.dup(fd) for fd in fds)))
-
-    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Try again soon; a timer of a loop that ended meanwhile does not count."""
-        if self._timer is None or self._loop is not loop:
-            self._loop = loop
-            self._timer = loop.call_later(_RETRY, self._try_again, loop)
-
-    def _try_again(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
-        self._flush()
-        if self._waiting:
-            self._schedule(loop)
-
-    def _flush(self) -> None:
-        while self._waiting:
-            item = self._waiting[0]
-            error = _send(item.address, item.message, item.fds, 0)
-            if error is not None and error.errno in _AGAIN:
-                return
-            _tell(error)
-            self._waiting.popleft().close()
-
-
-_OUTBOX: Final = _Outbox()
-
-
-def _send(address: str, message: bytes, fds: Sequence[int], patience: float) -> OSError | None:
-    """Send once, waiting for room up to *patience* seconds; the error, if it failed."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.settimeout(patience)
-            sock.connect(address)
-            if fds:
-                socket.send_fds(sock, [message], list(fds))
-            else:
-                sock.send(message)
-    except TimeoutError as error:
-        return OSError(errno.ETIMEDOUT, str(error))
-    except OSError as error:
-        return error
-    return None
-
-
-def _tell(error: OSError | None) -> bool:
-    if error is not None:
-        log.warning("The service manager does not take messages at NOTIFY_SOCKET: %s", error)
-    return error is None
