@@ -30,7 +30,7 @@ lint:
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-logo
 
-# All tests side by side, as most wait most of the time; those on a booted system count each other's processes.
+# All tests side by side, as most wait most of the time.
 # With T=PATH or T=WORDS (as for pytest -k) only these.
 test:
 ifdef T
@@ -43,7 +43,7 @@ test-quick:
 	.venv/bin/python -m pytest -q -m "not process" tests/unit --numprocesses=2 --dist=worksteal
 
 test-system:
-	.venv/bin/python -m pytest tests/system
+	.venv/bin/python -m pytest tests/system --numprocesses=2 --dist=loadfile
 
 test-others:
 	.venv/bin/python -m pytest --ignore=tests/system --numprocesses=4 --dist=loadfile --no-loadscope-reorder

@@ -7,7 +7,7 @@ Without root or the programs it takes, these tests are skipped, unless ``MCPD_RE
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,5 +145,5 @@ def _keep(report: pytest.TestReport, machine: Machine, test: str, since: float) 
 
 def pytest_sessionfinish() -> None:
     """Nothing but the logs of failed tests stays."""
-    if LOGS.is_dir() and not any(LOGS.iterdir()):
+    with suppress(OSError):
         LOGS.rmdir()

@@ -84,8 +84,11 @@ def packages_under_test() -> Packages:
     """
     if os.environ.get("MCPD_SYSTEM_FROM") == "tree":
         return Packages()
-    if _newest_source() > min((deb.stat().st_mtime for deb in DEBS.glob("*.deb")), default=0):
-        _run(["make", "-C", str(PROJECT), "deb"])
+    DEBS.parent.mkdir(exist_ok=True)
+    with DEBS.with_name("deb.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _newest_source() > min((deb.stat().st_mtime for deb in DEBS.glob("*.deb")), default=0):
+            _run(["make", "-C", str(PROJECT), "deb"])
     debs = tuple(sorted(DEBS.glob("*.deb")))
     if not debs:
         raise ImageError(f"'make deb' left no package in {DEBS}")
