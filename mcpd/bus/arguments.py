@@ -87,7 +87,7 @@ async def secret(call: Call, index: int, key: str) -> str | None:
     Raises what :func:`~mcpd.bus.arguments.read_all` raises, and :class:`~mcpd.errors.InvalidArgument` unless it is
     UTF-8.
     """
-    data = await read_all(call.fds.get(index), MAX_SECRET, f"the value of {key!r}")
+    data = await read_all(call.fds.get(index), MAX_SECRET, f"the value of {key!r}", READ_TIMEOUT)
     try:
         return data.decode() or None
     except UnicodeDecodeError:
@@ -95,13 +95,13 @@ async def secret(call: Call, index: int, key: str) -> str | None:
 
 
 READ_TIMEOUT: Final = 10.0
-"""Seconds in which everything must have arrived."""
+"""Seconds in which a secret or a manifest must have arrived."""
 _CHUNK: Final = 65536
 _SPLICE_NONBLOCK: Final = 2
 _AGAIN: Final = frozenset({errno.EAGAIN, errno.EINTR})
 
 
-async def read_all(fd: int, limit: int, what: str, timeout: float = READ_TIMEOUT) -> bytes:  # noqa: ASYNC109
+async def read_all(fd: int, limit: int, what: str, timeout: float) -> bytes:  # noqa: ASYNC109
     """Everything up to the end of *fd*, at most *limit* bytes in *timeout* seconds; *what* is for messages.
 
     Takes pipes, unix stream sockets and memfds (those from their beginning). Not files: their file system may be one

@@ -527,7 +527,7 @@ async def install_manifest(manager: Manager, call: Call, manifest: int, options:
 async def _manifest(call: Call, index: int) -> bytes:
     from mcpd.install.entries import MAX_MANIFEST  # noqa: PLC0415 -- not needed to start
 
-    return await read_all(call.fds.get(index), MAX_MANIFEST, "the manifest")
+    return await read_all(call.fds.get(index), MAX_MANIFEST, "the manifest", arguments.READ_TIMEOUT)
 
 
 async def bundle_action(manager: Manager, call: Call, _bundle: int, options: Mapping[str, Any]) -> str:

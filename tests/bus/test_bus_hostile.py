@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd import errors
-from mcpd.bus import codec
-from mcpd.bus.arguments import read_all, save_all
+from mcpd.bus import arguments, codec
+from mcpd.bus.arguments import READ_TIMEOUT, read_all, save_all
 from mcpd.bus.authorization import OwnUser
 from mcpd.bus.caller import Callers
 from mcpd.bus.connection import Match
@@ -55,7 +55,10 @@ async def test_a_socket_that_would_block_is_refused(core: Core, client: Client, 
             await client.manager.call("SetSecret", "ssha{sv}", ["x", "token", 0, {}], fds=[ours.fileno()])
 
 
-async def test_a_blocking_unix_stream_blocks_nobody(core: Core, client: Client) -> None:
+async def test_a_blocking_unix_stream_blocks_nobody(
+    core: Core, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arguments, "READ_TIMEOUT", 120.0)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         call = client.manager.call("SetSecret", "ssha{sv}", ["x", "token", 0, {}], fds=[ours.fileno()])
@@ -74,7 +77,7 @@ async def test_a_stream_is_read_up_to_the_limit() -> None:
     with ours, theirs:
         theirs.sendall(b"x" * 11)
         with pytest.raises(errors.LimitExceeded, match="10 bytes"):
-            await read_all(ours.fileno(), 10, "it")
+            await read_all(ours.fileno(), 10, "it", READ_TIMEOUT)
         assert os.get_blocking(ours.fileno())
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd import errors
+from mcpd.bus import arguments
 from mcpd.bus.client import Client, Handle, variant
 from mcpd.bus.connection import Connection, Match
 from mcpd.bus.names import PROPERTIES, ROOT, SERVER, SESSION
@@ -178,7 +179,8 @@ async def test_a_secret_has_a_size_and_an_end(core: Core, client: Client, tmp_pa
     os.close(write)
 
 
-async def test_a_blocking_pipe_blocks_nobody(core: Core, client: Client) -> None:
+async def test_a_blocking_pipe_blocks_nobody(core: Core, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "READ_TIMEOUT", 120.0)
     read, write = os.pipe()
     pending = asyncio.create_task(client.manager.call("SetSecret", "ssha{sv}", ["x", "token", 0, {}], fds=[read]))
     for part in (b"a", b"b", b"c"):
