@@ -155,9 +155,7 @@ class Guard:
         """
         for grant in wanted:
             where, path = self._wanted(server_id, grant)
-            with _explained(where, grant):
-                real = path.resolve()
-            self._check(where, grant, real)
+            self._check(where, grant, *_end(where, grant, path))
 
     def _named(self, path: str) -> Path:
         return self.home / path[2:] if path == "~" or path.startswith("~/") else Path(path)
@@ -200,9 +198,7 @@ class Guard:
         """Where *grant* leads, with the symlinks on the way; None for one that is left out if it is missing."""
         where, path = self._wanted(server_id, grant)
         if grant.create and not os.path.lexists(path):
-            with _explained(where, grant):
-                real = path.resolve()
-            self._check(where, grant, real)
+            self._check(where, grant, *_end(where, grant, path))
             _make(where, grant, path)
         try:
             with _explained(where, grant):
@@ -217,13 +213,16 @@ class Guard:
             if not grant.listed:
                 raise
             return None
-        self._check(where, grant, real)
+        self._check(where, grant, real, links)
         return real, links
 
-    def _check(self, where: str, grant: PathGrant, real: Path) -> None:
-        """Raise :class:`~mcpd.errors.InvalidManifest` if *real*, to which *grant* leads, cannot be granted."""
+    def _check(self, where: str, grant: PathGrant, real: Path, links: Iterable[Path]) -> None:
+        """Raise :class:`~mcpd.errors.InvalidManifest` if *real*, to which *grant* leads by *links*, cannot be granted.
+
+        A symlink in what is hidden is refused as well: in its state directory the server itself may have made it.
+        """
         for barred in self.hidden:
-            if real.is_relative_to(barred):
+            if any(place.is_relative_to(barred) for place in (real, *links)):
                 raise InvalidManifest(
                     f"{where}: {grant.shown} belongs to mcpd, another server or the session, and is never shown to a"
                     " server"
@@ -271,6 +270,12 @@ def _explained(where: str, grant: PathGrant) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno != errno.ELOOP:
             reason = error.strerror or str(error)
         raise SpawnFailed(f"{where}: {grant.shown} cannot be looked at: {reason}") from error
+
+
+def _end(where: str, grant: PathGrant, path: Path) -> tuple[Path, set[Path]]:
+    """Resolve *path*, which may be missing; return its target and the symlinks on the way, each by its real place."""
+    with _explained(where, grant):
+        return path.resolve(), _links([path])
 
 
 def _way(path: Path) -> tuple[Path, list[Path]]:
