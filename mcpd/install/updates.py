@@ -77,13 +77,14 @@ def is_another(manifest: Manifest, entry: Entry, registry: str) -> bool:
     """Return whether *entry* is another server than the installed *manifest*.
 
     *registry* is empty for a user-supplied entry. Of two user-supplied files only the types are compared: another
-    version has another name and hash.
+    version has another name and hash. Without a package source a program is what its command says; a remote server that
+    moves is asked about by its consent.
     """
     if registry:
         return not is_from(manifest, entry, registry)
     new, old = entry.source, manifest.source
     if new is None or old is None:
-        return new is not old
+        return new is not old or _command(entry) != _command(manifest)
     if new.is_file and recorded_registry(manifest) == "":
         return new.type != old.type
     return _thing(new) != _thing(old)
@@ -168,6 +169,10 @@ def is_same_version(manifest: Manifest, entry: Entry, wanted: str) -> bool:
 
 def _thing(source: Source) -> tuple[str, ...]:
     return (source.type, strip_credentials(source.url), source.package, source.path)
+
+
+def _command(entry: Entry) -> tuple[str, ...]:
+    return () if entry.stdio is None else (entry.stdio.command, *entry.stdio.args)
 
 
 def _requested(source: Source | None) -> str:

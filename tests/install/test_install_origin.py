@@ -68,6 +68,22 @@ async def test_what_a_caller_brings_takes_no_server_from_elsewhere_over(
     assert (await world.install({**other, "version": "9.1"})).error is None
 
 
+async def test_a_program_without_a_package_source_takes_the_place_of_no_other(world: World, tmp_path: Path) -> None:
+    server = (project(tmp_path / "src") / "server.py").read_text()
+    first = {**local(tmp_path), "source": None, "configurableProperties": [{"key": "api_key", "sensitive": True}]}
+    first["transports"] = [{"type": "stdio", "command": "python3", "args": ["-c", server, "ok"]}]
+    assert (await world.install(first)).error is None
+    world.store.set_secret(HELLO, "api_key", "sk-1")
+    other = {**first, "version": "9.0"}
+    other["transports"] = [{"type": "stdio", "command": "python3", "args": ["-c", server, "dual"]}]
+    with pytest.raises(AlreadyInstalled, match=r"from another source.*install --reinstall"):
+        await world.install(other)
+    assert (await world.install({**first, "version": "1.1"})).error is None
+    assert arguments(world)[-1] == "ok"
+    assert (await world.install(other, reinstall=True)).error is None
+    assert arguments(world)[-1] == "dual"
+
+
 async def test_another_registry_updates_nothing_either(world: World, tmp_path: Path) -> None:
     source, first = project(tmp_path / "src"), world.shelf.origin
     await world.fetch(local(source))
