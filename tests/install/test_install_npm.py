@@ -227,6 +227,68 @@ async def test_a_project_cannot_mark_what_it_needs_as_something_else(
     assert world.store.list() == []
 
 
+def locked_project(registry: Registry, source: Path, helper: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
+    """A project whose lock says so of the package ``helper``, and of ``inner`` in that."""
+    source.mkdir()
+    (source / "index.js").write_text('require("helper/cli.js");\n')
+    sri = registry.packages["helper"]["versions"]["1.0.0"]["dist"]["integrity"]
+    project = {"name": "mine", "version": "5.0.0", "dependencies": {"helper": "^1.0.0"}}
+    (source / "package.json").write_text(json.dumps(project))
+    locked = {"version": "1.0.0", "resolved": f"{registry.url}/helper/-/1.0.0.tgz", "integrity": sri, **helper}
+    packages = {"": project, "node_modules/helper": locked}
+    if inner:
+        packages["node_modules/helper/node_modules/inner"] = inner
+    (source / "package-lock.json").write_text(json.dumps({**project, "lockfileVersion": 3, "packages": packages}))
+    return local(source, transports=[{"type": "stdio", "command": "node", "args": ["index.js"]}])
+
+
+@pytest.mark.parametrize("trick", ["inBundle", "a version that is a URL", "hasShrinkwrap"])
+async def test_npm_fetches_nothing_that_the_lock_of_a_project_has_no_hash_of(
+    world: World, registry: Registry, tmp_path: Path, trick: str
+) -> None:
+    registry.add("inner", files={"marker.js": "unchecked"})
+    url = f"{registry.url}/inner/-/1.0.0.tgz"
+    inner = {"version": "1.0.0", "resolved": url}
+    shrinkwrap: dict[str, Any] = {"name": "helper", "version": "1.0.0", "lockfileVersion": 3}
+    shrinkwrap["packages"] = {"": {"dependencies": {"inner": "*"}}, "node_modules/inner": inner}
+    registry.add("helper", files={"package/npm-shrinkwrap.json": json.dumps(shrinkwrap)}, dependencies={"inner": "*"})
+    helper: dict[str, Any] = {"dependencies": {"inner": "*"}}
+    if trick == "hasShrinkwrap":
+        document = locked_project(registry, tmp_path / "src", {**helper, "hasShrinkwrap": True}, {})
+    else:
+        version = "1.0.0" if trick == "inBundle" else url
+        document = locked_project(registry, tmp_path / "src", helper, {"version": version, "inBundle": True})
+    job = await world.install(document)
+    assert isinstance(job.error, IntegrityMismatch | SourceUnavailable)
+    assert world.store.list() == []
+
+
+async def test_what_a_package_bundles_comes_with_it(world: World, registry: Registry, tmp_path: Path) -> None:
+    files = {"package/node_modules/inner/package.json": json.dumps({"name": "inner", "version": "1.0.0"})}
+    registry.add("helper", files=files, dependencies={"inner": "*"}, bundleDependencies=["inner"])
+    helper = {"dependencies": {"inner": "*"}, "bundleDependencies": ["inner"]}
+    document = locked_project(registry, tmp_path / "src", helper, {"version": "1.0.0", "inBundle": True})
+    for wanted in (document, entry("helper", id="org.test.other")):
+        job = await world.install(wanted)
+        assert job.error is None
+        generation = world.store.get(wanted["id"]).generation
+        assert (generation / "node_modules/helper/node_modules/inner/package.json").exists()
+
+
+async def test_the_lock_in_a_package_counts_with_the_hashes_that_it_has(world: World, registry: Registry) -> None:
+    for version in ("1.0.0", "1.1.0"):
+        registry.add("inner", version)
+    sri = registry.packages["inner"]["versions"]["1.0.0"]["dist"]["integrity"]
+    inner = {"version": "1.0.0", "resolved": f"{registry.url}/inner/-/1.0.0.tgz", "integrity": sri}
+    shrinkwrap: dict[str, Any] = {"name": "helper", "version": "1.0.0", "lockfileVersion": 3}
+    shrinkwrap["packages"] = {"": {"dependencies": {"inner": "*"}}, "node_modules/inner": inner}
+    files = {"package/npm-shrinkwrap.json": json.dumps(shrinkwrap)}
+    registry.add("helper", files=files, dependencies={"inner": "*"}, _hasShrinkwrap=True)
+    assert (await world.install(entry("helper"))).error is None
+    found = read_lock(world.store.get("org.test.js").generation)["files"]
+    assert [(file["name"], file["version"]) for file in found] == [("helper", "1.0.0"), ("inner", "1.0.0")]
+
+
 async def test_what_a_lock_names_for_development_is_left_out(world: World, registry: Registry, tmp_path: Path) -> None:
     registry.add("helper")
     source = tmp_path / "src"

@@ -34,6 +34,8 @@ PACKAGE: Final = re.compile(r"(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*", re.ASCII)
 _HASH: Final = re.compile(r"(?<!\S)sha(?:1|256|384|512)-[A-Za-z0-9+/]+={0,2}(?:\?\S*)?(?!\S)", re.ASCII)
 """A hash in an integrity value. npm checks nothing if it finds none that it knows there."""
+_NO_HASH: Final = f"sha512-{'A' * 86}=="
+"""An integrity value that no file has."""
 _QUIET: Final = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--omit=dev")
 _DEVELOPMENT: Final = "devDependencies"
 _NO_GIT: Final = "/bin/false"
@@ -211,7 +213,22 @@ def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
 
 
 def _read_lock(path: Path, registries: Iterable[str]) -> list[LockedFile]:
-    return parse_lock(read_project_file(path, MAX_LOCK) or b"", registries)
+    """Return the packages of the lock at *path*, which is changed so that npm fetches no others."""
+    data = read_project_file(path, MAX_LOCK) or b""
+    files = parse_lock(data, registries)
+    lock = json.loads(data)
+    lock["packages"] = {key: _fetched_by_hash(dict(item)) if key else item for key, item in lock["packages"].items()}
+    path.write_text(json.dumps(lock), encoding="utf-8")
+    return files
+
+
+def _fetched_by_hash(item: dict[str, Any]) -> dict[str, Any]:
+    # npm reads the lock in such a package once it is unpacked, and follows that instead.
+    item.pop("hasShrinkwrap", None)
+    if item.get("inBundle") and not item.get("resolved"):
+        # npm fetches it unless a package around it says that it brings it along.
+        item["integrity"] = _NO_HASH
+    return item
 
 
 def _sha256(path: Path) -> str:
