@@ -37,6 +37,8 @@ class Registry(Loopback):
 
     def __init__(self) -> None:
         self.packages: dict[str, dict[str, Any]] = {}
+        self.packages_to_pack: dict[str, dict[str, Any]] = {}
+        """What ``npm pack`` is told of packages instead."""
         self.tarballs: dict[str, bytes] = {}
         self.asked: list[str] = []
         """The archives that were fetched."""
@@ -49,7 +51,8 @@ class Registry(Loopback):
 
             def do_GET(self) -> None:
                 path = unquote(self.path).strip("/")
-                document = registry.packages.get(path)
+                known = registry.packages_to_pack if self.headers.get("npm-command") == "pack" else {}
+                document = known.get(path) or registry.packages.get(path)
                 body = json.dumps(document).encode() if document else registry.tarballs.get(path, b"")
                 if path in registry.tarballs:
                     registry.asked.append(path)

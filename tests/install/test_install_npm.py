@@ -121,6 +121,19 @@ async def test_S20_sha256_pins_the_package(world: World, registry: Registry) -> 
     assert job.error is None
 
 
+async def test_a_registry_that_tells_commands_of_npm_apart_does_not_get_around_the_pin(
+    world: World, registry: Registry
+) -> None:
+    pinned = hashlib.sha256(registry.add()).hexdigest()
+    registry.packages_to_pack = {"fake-server": registry.packages.pop("fake-server")}
+    registry.tarballs["pinned.tgz"] = registry.tarballs.pop("fake-server/-/1.0.0.tgz")
+    registry.packages_to_pack["fake-server"]["versions"]["1.0.0"]["dist"]["tarball"] = f"{registry.url}/pinned.tgz"
+    registry.add(files={"package/planted.js": ""})
+    job = await world.install(entry(source={"sha256": pinned, "version": "1.0.0"}))
+    assert isinstance(job.error, IntegrityMismatch)
+    assert world.store.list() == []
+
+
 async def test_members_of_an_archive_cannot_leave_the_install_directory(
     world: World, registry: Registry, tmp_path: Path
 ) -> None:

@@ -7,9 +7,11 @@ npm works in a directory of mcpd's own, so that a project's ``.npmrc`` cannot st
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
@@ -82,17 +84,24 @@ class NodeModules:
         if len(missing) == len(files) and files:
             raise BuildFailed(f"npm installed nothing of what it locked ({', '.join(missing[:5])})")
 
-    async def tarball_sha256(self, spec: str) -> str:
-        """SHA-256 of the registry's tarball of *spec* (``name@version``)."""
+    async def hashes(self, spec: str) -> tuple[str, str]:
+        """The SHA-256 of the registry's tarball of *spec* (``name@version``), and the integrity value of just that."""
         answer = await self._npm(["pack", "--json", *_QUIET, "--", spec], doing=f"downloading {spec}", public=True)
         try:
             name = json.loads(answer)[0]["filename"]
         except (ValueError, KeyError, IndexError, TypeError) as error:
             raise SourceUnavailable(f"npm's answer about {spec} cannot be read") from error
         file = self.directory / str(name).replace("@", "").replace("/", "-")
-        digest = await in_thread(_sha256, file)
+        found = await in_thread(_hashes, file)
         file.unlink()
-        return digest
+        return found
+
+    def pin(self, file: LockedFile) -> None:
+        """Have npm check *file* against its integrity value, whatever the registry said of it."""
+        path = self.directory / "package-lock.json"
+        lock = json.loads(read_file(path, MAX_LOCK))
+        lock["packages"][file.file]["integrity"] = file.integrity
+        path.write_text(json.dumps(lock), encoding="utf-8")
 
     def adopt(self) -> None:
         """Move the finished ``node_modules`` and its lock into the generation."""
@@ -168,12 +177,16 @@ class NpmRecipe:
         )
 
     async def _check_sha256(self, main: LockedFile) -> None:
-        found = await self._node.tarball_sha256(f"{main.name}@{main.version}")
+        found, integrity = await self._node.hashes(f"{main.name}@{main.version}")
         if found != self._source.sha256:
             raise IntegrityMismatch(
                 f"{main.name} {main.version} has sha256:{found}, but the entry pins sha256:{self._source.sha256}; "
                 "nothing was installed"
             )
+        # A registry may give another tarball when npm asks for it again.
+        pinned = replace(main, integrity=integrity)
+        await in_thread(self._node.pin, pinned)
+        self._files = [pinned if file is main else file for file in self._files]
 
     def _main(self) -> LockedFile:
         return next(file for file in self._files if file.file == f"{MODULES}/{self._source.package}")
@@ -231,9 +244,12 @@ def _fetched_by_hash(item: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
-def _sha256(path: Path) -> str:
+def _hashes(path: Path) -> tuple[str, str]:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        sha512 = hashlib.file_digest(file, "sha512").digest()
+    return sha256, f"sha512-{base64.b64encode(sha512).decode()}"
 
 
 def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]) -> LockedFile:
