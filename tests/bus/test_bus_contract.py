@@ -30,51 +30,6 @@ ACTIONS = {
     "manage-sources", "spawn", "cancel-foreign", "refresh", "approve",
 }  # fmt: skip
 
-MEMBERS = {
-    MANAGER: {
-        "ListServers": ("a{sv}", "aa{sv}"), "GetServer": ("s", "a{sv}o"), "GetManifestPath": ("s", "s"),
-        "GetTools": ("s", "s"),
-        "ListAvailable": ("a{sv}s", "aa{sv}s"), "ListSources": ("", "aa{sv}"), "GetConfig": ("s", "a{sv}as"),
-        "ListSessions": ("", "aa{sv}"), "Install": ("sa{sv}", "o"), "InstallManifest": ("ha{sv}", "o"),
-        "Uninstall": ("sa{sv}", "o"), "Update": ("asa{sv}", "o"), "Rollback": ("sa{sv}", "o"),
-        "CheckUpdates": ("a{sv}", "o"), "Refresh": ("a{sv}", "o"), "SetConfig": ("sa{sv}a{sv}", ""),
-        "SetSecret": ("ssha{sv}", ""), "AddSource": ("sa{sv}", ""), "RemoveSource": ("sa{sv}", ""),
-        "Spawn": ("sa{uh}ta{sv}", "oa{uh}"), "GetAvailable": ("sa{sv}", "a{sv}"), "GetIcon": ("sa{sv}", "hs"),
-        "GetEntry": ("s", "s"), "GetHistory": ("s", "aa{sv}"), "GetPending": ("s", "a{sv}aa{sv}"),
-        "InstallBundle": ("ha{sv}", "o"), "Approve": ("sa{sv}", "o"), "SetPinned": ("sba{sv}", ""),
-        "Verify": ("asa{sv}", "o"), "ListKeys": ("", "aa{sv}"), "AddKey": ("ssa{sv}", ""), "RemoveKey": ("sa{sv}", ""),
-    },
-    SERVER: {},
-    JOB: {
-        "Cancel": ("a{sv}", ""), "Proceed": ("a{sv}", ""), "SetConfig": ("a{sv}a{sv}", ""),
-        "SetSecret": ("sha{sv}", ""),
-    },
-    SESSION: {"Stop": ("a{sv}", "")},
-}  # fmt: skip
-SIGNALS = {
-    MANAGER: {"JobRemoved": "osss", "CatalogChanged": ""},
-    SERVER: {},
-    JOB: {"Finished": "sss"},
-    SESSION: {"Exited": "si"},
-}
-PROPERTIES = {
-    MANAGER: {"Version", "Scope", "Features"},
-    SERVER: {property_name(key) for key in KEYS},
-    JOB: {
-        "Id", "Kind", "ServerId", "OwnerUid", "State", "Progress", "BytesDone", "BytesTotal", "Cancellable", "Needs",
-        "Plan", "Error", "Message", "Detail", "Durations",
-    },
-    SESSION: {"ServerId", "Pid", "Unit", "OwnerUid", "State"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_the_members_are_those_of_the_design(name: str) -> None:
-    interface = contract.interfaces()[name]
-    assert {member: (m.takes, m.gives) for member, m in interface.methods.items()} == MEMBERS[name]
-    assert interface.signals == SIGNALS[name]
-    assert set(interface.properties) == PROPERTIES[name]
-
 
 def test_every_method_has_a_row_and_every_row_a_method() -> None:
     methods = {(interface.name, member) for interface in contract.interfaces().values() for member in interface.methods}
@@ -137,7 +92,7 @@ def test_qdbusxml2cpp_accepts_the_interface(name: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     header = (tmp_path / "proxy.h").read_text()
     assert f'return "{name}"' in header
-    for member in MEMBERS[name]:
+    for member in contract.interfaces()[name].methods:
         assert f" {member}(" in header
 
 
