@@ -140,7 +140,7 @@ def _check(servers: Mapping[str, JsonValue], where: str) -> None:
 
 def _parse(text: Text, form: Format, key: Sequence[str], shape: Shape) -> Document:
     if form == "toml":
-        from mcpd.cli.clients.toml_files import TomlDocument  # noqa: PLC0415 -- the parsers are slow to import
+        from mcpd.cli.clients.toml import TomlDocument  # noqa: PLC0415 -- the parsers are slow to import
 
         return TomlDocument.parse(text, key, shape)
     if form == "yaml":

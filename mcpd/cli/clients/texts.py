@@ -89,6 +89,20 @@ def apply(text: str, splices: Iterable[Splice]) -> str:
     return "".join([*parts, text[at:]])
 
 
+def inserted(text: Text, at: int, lines: Iterable[str]) -> Splice:
+    """Return the splice that puts *lines* at *at*, where a line begins or the text ends."""
+    if at and not text.body[:at].endswith(("\n", "\r")):
+        return Splice(at, at, "".join(text.newline + line for line in lines))
+    return Splice(at, at, "".join(line + text.newline for line in lines))
+
+
+def ended(old: str, new: str) -> str:
+    """Return *new* with a line break at its end only if *old*, the same file before, has one there, or is empty."""
+    if old and not old.endswith(("\n", "\r")) and new.endswith(("\n", "\r")):
+        return new[: -2 if new.endswith("\r\n") else -1]
+    return new
+
+
 def line_start(text: str, at: int) -> int:
     """Where the line that holds character *at* begins."""
     return max(text.rfind("\n", 0, at), text.rfind("\r", 0, at)) + 1

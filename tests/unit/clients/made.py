@@ -225,7 +225,7 @@ ENTRIES_YAML = ENTRIES.filter(
 
 @st.composite
 def toml_files(draw: st.DrawFn) -> Made:  # noqa: C901
-    """TOML with comments, servers at ``mcp_servers``, as tables or inline."""
+    """TOML with comments, servers in tables at ``mcp_servers``."""
     made = Made(bom=draw(st.booleans()))
     newline = draw(st.sampled_from(["\n", "\r\n"]))
     numbers = iter(range(10_000))
@@ -254,38 +254,18 @@ def toml_files(draw: st.DrawFn) -> Made:  # noqa: C901
                 lines.append(f"{key} = {inline(value)} # c{next(numbers)}")
         return newline.join([*lines, *rest]) + newline
 
-    made.servers = {
-        name: draw(ENTRIES_TOML) for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
-    }
-    style = draw(st.sampled_from(["tables", "section", "inline", "dotted"]))
+    made.servers = {name: draw(ENTRIES) for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=4))}
     note()
     made.add(f"first = '''{newline}[mcp_servers.no]{newline}'''{newline}")
-    if style == "inline" and made.servers:
-        made.add("mcp_servers = { ")
-        for number, (name, entry) in enumerate(made.servers.items()):
-            made.add(", " if number else "")
-            made.add(f"{json.dumps(name, ensure_ascii=False)} = {inline(entry)}", name)
-        made.add(f" }}  # in line{newline}")
-    elif style in {"section", "dotted"}:
-        prefix = "mcp_servers." if style == "dotted" else ""
-        if style == "section":
-            made.add(f"[mcp_servers]  # all{newline}")
-        for name, entry in made.servers.items():
-            note()
-            made.add(f"{prefix}{json.dumps(name, ensure_ascii=False)} = {inline(entry)}{newline}", name)
     note()
     made.add(f"[other]{newline}mcp_servers.x = 1{newline}")
-    if style == "tables":
-        for number, (name, entry) in enumerate(made.servers.items()):
-            note()
-            made.add(table(name, entry), name)
-            if draw(st.integers(0, 3)) == 0:
-                made.add(f"[[between{number}]]{newline}x = [{newline}1, # [{newline}]{newline}")
+    for number, (name, entry) in enumerate(made.servers.items()):
+        note()
+        made.add(table(name, entry), name)
+        if draw(st.integers(0, 3)) == 0:
+            made.add(f"[[between{number}]]{newline}x = [{newline}1, # [{newline}]{newline}")
     note()
     made.add(f"[last.a]{newline}date = 1979-05-27")
     if draw(st.booleans()):
         made.add(newline)
     return made
-
-
-ENTRIES_TOML = ENTRIES
