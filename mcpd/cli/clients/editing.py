@@ -39,8 +39,8 @@ class Document(Protocol):
     def edited(self, changes: Mapping[str, JsonValue | None]) -> str:
         """The text with *changes*, each of which changes something."""
 
-    def differs(self, before: Document, changes: Mapping[str, JsonValue | None]) -> str:
-        """What is not as it was in *before* but for *changes*; empty if all is."""
+    def foreign(self) -> object:
+        """Return what the file holds beside servers, to be compared."""
 
 
 def read(data: bytes, form: Format, key: Sequence[str], shape: Shape, where: str) -> dict[str, JsonValue]:
@@ -95,7 +95,7 @@ def edit(
     if len(result := new.encode()) > MAX_BYTES[form]:
         raise InvalidConfig(f"{where}: would become larger than {MAX_BYTES[form] >> 10} KiB")
     try:
-        fault = _parse(new, form, key, shape).differs(before, wanted)
+        fault = _difference(before, _parse(new, form, key, shape), wanted)
     except InvalidConfig as error:
         fault = error.message.removeprefix(where).lstrip(":")
     if fault:
@@ -103,6 +103,16 @@ def edit(
             f"{where}: cannot be changed without changing more than was meant ({fault}); edit it by hand"
         )
     return result
+
+
+def _difference(before: Document, after: Document, changes: Mapping[str, JsonValue | None]) -> str:
+    """Return what is not in *after* as it was in *before* but for *changes*; empty if all is."""
+    meant = {name: entry for name, entry in before.servers.items() if name not in changes}
+    names = [name for name in after.servers if name not in changes]
+    wanted = {name: entry for name, entry in changes.items() if entry is not None}
+    if names != list(meant) or not same(after.servers, {**meant, **wanted}):
+        return "other servers would change"
+    return "" if same(after.foreign(), before.foreign()) else "other settings would change"
 
 
 def _text(data: bytes, form: Format, where: str) -> Text:
@@ -144,7 +154,7 @@ def _parse(text: Text, form: Format, key: Sequence[str], shape: Shape) -> Docume
 
         return TomlDocument.parse(text, key, shape)
     if form == "yaml":
-        from mcpd.cli.clients.yaml_files import YamlDocument  # noqa: PLC0415
+        from mcpd.cli.clients.yaml import YamlDocument  # noqa: PLC0415
 
         return YamlDocument.parse(text, key, shape)
     from mcpd.cli.clients.jsonc import JsonDocument  # noqa: PLC0415

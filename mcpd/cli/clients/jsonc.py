@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from mcpd.cli.clients.containers import Items, Style, add, remove, unit_of
-from mcpd.cli.clients.texts import BLANK, Splice, apply, at_path, first_on_line, indent_at, same, show
+from mcpd.cli.clients.texts import BLANK, Splice, apply, at_path, first_on_line, indent_at, show
 from mcpd.model import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from mcpd.cli.clients.editing import Document, Shape
+    from mcpd.cli.clients.editing import Shape
     from mcpd.cli.clients.texts import Text
     from mcpd.model import JsonValue
 
@@ -109,20 +109,6 @@ class JsonDocument:
             body = self._again(body).removed(gone)
         return body
 
-    def differs(self, before: Document, changes: Mapping[str, JsonValue | None]) -> str:
-        """What is not as it was in *before* but for *changes*; empty if all is."""
-        if not isinstance(before, JsonDocument):
-            return "another format"
-        # An entry that is null is one that was there.
-        meant: dict[str, JsonValue] = {name: entry for name, entry in before.servers.items() if name not in changes}
-        meant |= {name: entry for name, entry in changes.items() if entry is not None}
-        if not same(self.servers, meant):
-            return "other servers would change"
-        names = [name for name in before.servers if name in meant]
-        if list(self.servers) != names + [name for name in meant if name not in before.servers]:
-            return "the servers would be in another order"
-        return "" if same(self.without_servers(), before.without_servers()) else "other settings would change"
-
     def _again(self, body: str) -> JsonDocument:
         return JsonDocument.parse(self.text.with_body(body), self.key, self.shape)
 
@@ -187,8 +173,8 @@ class JsonDocument:
             found[name] = member
         return found
 
-    def without_servers(self) -> JsonValue:
-        """The model with None for a map of servers, and with the items that are no servers of a list of them."""
+    def foreign(self) -> JsonValue:
+        """Return the model with None for a map of servers, and with the items that are no servers of a list of them."""
         rest: JsonValue = None
         if len(self.around) > len(self.key) and self.shape == "list":
             names = {member.start for member in self._members.values()}

@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.clients.texts import BLANK, MAX_DEPTH, Splice, apply, ended, inserted, same, show
+from mcpd.cli.clients.texts import BLANK, Splice, apply, ended, inserted, show
 from mcpd.errors import InvalidConfig
 from mcpd.model import printable
 from mcpd.toml import parse_toml
@@ -21,7 +21,7 @@ from mcpd.toml import parse_toml
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mcpd.cli.clients.editing import Document, Shape
+    from mcpd.cli.clients.editing import Shape
     from mcpd.cli.clients.texts import Text
     from mcpd.model import JsonValue
 
@@ -56,12 +56,12 @@ class _Statement:
 
 @dataclass(frozen=True)
 class TomlDocument:
-    """A parsed file; *held* is the table of servers."""
+    """A parsed file; dates and times are strings in it."""
 
     text: Text
     key: tuple[str, ...]
     model: dict[str, Any]
-    held: dict[str, Any]
+    servers: dict[str, JsonValue]
 
     @classmethod
     def parse(cls, text: Text, key: Sequence[str], shape: Shape) -> TomlDocument:
@@ -74,11 +74,6 @@ class TomlDocument:
             if not isinstance(held, dict):
                 raise InvalidConfig(f"{text.where}: {show(key[: depth + 1])} is not a table")
         return cls(text, tuple(key), model, held)
-
-    @property
-    def servers(self) -> dict[str, JsonValue]:
-        """The servers by name, in their order; dates and times are strings."""
-        return {name: _jsonable(entry) for name, entry in self.held.items()}
 
     def edited(self, changes: Mapping[str, JsonValue | None]) -> str:
         """Return the text with *changes*: a table keeps its place, anything else is replaced by a table at the end."""
@@ -106,15 +101,6 @@ class TomlDocument:
         if lines:
             splices.append(self._added(statements, list(lines.values())))
         return ended(body, apply(body, splices))
-
-    def differs(self, before: Document, changes: Mapping[str, JsonValue | None]) -> str:
-        """Return what is not as it was in *before* but for *changes*; empty if all is."""
-        if not isinstance(before, TomlDocument):
-            return "another format"
-        meant = {name: entry for name, entry in {**before.held, **changes}.items() if entry is not None}
-        if not same(self.held, meant):
-            return "other servers would change"
-        return "" if same(self.foreign(), before.foreign()) else "other settings would change"
 
     def foreign(self) -> dict[str, Any]:
         """Return the model without servers, and without the tables around them that hold nothing else."""
@@ -214,31 +200,23 @@ def _path(statement: str) -> tuple[str, ...]:
 
 def _load(text: Text) -> dict[str, Any]:
     try:
-        model = parse_toml(text.body)
+        model: dict[str, Any] = _jsonable(parse_toml(text.body))
+    except RecursionError:
+        raise text.fault(0, "nested too deeply") from None
     except ValueError as error:
         place = _LINE.search(str(error))
         line = f":{place[1]}" if place else ""
         what = printable(_LINE.sub("", str(error)).strip())
         column = f" (column {place[2]})" if place else ""
         raise InvalidConfig(f"{text.where}{line}: not TOML: {what}{column}") from None
-    level: list[object] = [model]
-    for _ in range(MAX_DEPTH):
-        level = [
-            below
-            for value in level
-            for below in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-        ]
-        if not level:
-            return model
-    raise text.fault(0, f"nested deeper than {MAX_DEPTH} levels")
+    return model
 
 
-def _jsonable(value: Any) -> JsonValue:
+def _jsonable(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _jsonable(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_jsonable(each) for each in value]
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    found: JsonValue = value
-    return found
+    return value

@@ -201,11 +201,9 @@ def _yaml(data: bytes, where: str) -> object:
 
     provide(("ruamel.yaml",), "reading YAML")
     from mcpd.cli.clients.texts import Text  # noqa: PLC0415
-    from mcpd.cli.clients.yaml_nodes import construct, parse  # noqa: PLC0415
+    from mcpd.cli.clients.yaml import load  # noqa: PLC0415
 
-    text = Text.decode(data, where)
-    root = parse(text)
-    return None if root is None else construct(text, [root])[0]
+    return load(Text.decode(data, where))
 
 
 async def import_file(args: argparse.Namespace) -> int:

@@ -3,16 +3,131 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from mcpd.cli.clients.editing import MAX_BYTES, edit, names, read
 from mcpd.cli.clients.texts import Splice, apply, same
 from mcpd.errors import InvalidConfig
+from tests.unit.clients.made import CHANGES, ENTRIES, NAMES, Made, json_files, toml_files, yaml_files
 
 FORMATS: list[Any] = ["json", "jsonc", "toml", "yaml"]
 every_format = pytest.mark.parametrize("form", FORMATS)
+
+KINDS: dict[str, tuple[Any, tuple[str, ...], Any]] = {
+    "jsonc": (json_files(), ("a", "servers"), "map"),
+    "toml": (toml_files(), ("mcp_servers",), "map"),
+    "yaml": (yaml_files(), ("servers",), "map"),
+    "yaml list": (yaml_files(listed=True), ("servers",), "list"),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+class File:
+    """A file that *data* draws, of the *kind*."""
+
+    def __init__(self, kind: str, data: st.DataObject) -> None:
+        files, self.key, self.shape = KINDS[kind]
+        self.form: Any = kind.partition(" ")[0]
+        self.made: Made = data.draw(files)
+
+    def edit(self, data: bytes, changes: dict[str, Any]) -> bytes:
+        result = edit(data, self.form, self.key, self.shape, changes, "f")
+        assert edit(result, self.form, self.key, self.shape, changes, "f") == result
+        return result
+
+    def read(self, data: bytes) -> dict[str, Any]:
+        return read(data, self.form, self.key, self.shape, "f")
+
+    def entry(self, name: str, entry: Any) -> Any:
+        return entry if entry is None or self.shape == "map" else {"name": name, **entry}
+
+    def foreign(self, data: bytes) -> Any:
+        """What others make of all but the servers."""
+        text = data.decode("utf-8-sig")
+        if self.form == "jsonc":
+            return None
+        model: Any = tomllib.loads(text) if self.form == "toml" else YAML(typ="safe", pure=True).load(text) or {}
+        servers = model.pop(self.key[0], None) or ()
+        return model, [each for each in servers if self.shape == "list" and "name" not in each]
+
+
+@every_kind
+@given(st.data(), CHANGES)
+def test_a_file_holds_what_was_meant_and_else_what_it_held(
+    kind: str, data: st.DataObject, changes: dict[str, Any]
+) -> None:
+    file = File(kind, data)
+    before = file.made.data
+    assert file.read(before) == file.made.servers
+    result = file.edit(before, changes)
+    meant = file.made.after({name: file.entry(name, entry) for name, entry in changes.items()})
+    assert list(file.read(result).items()) == list(meant.items())
+    assert file.foreign(result) == file.foreign(before)
+    file.made.assert_kept(result, changes)
+    assert result.count(b"\r\n") == result.count(b"\n") or b"\r\n" not in before.strip()
+
+
+@every_kind
+@given(st.data(), ENTRIES)
+def test_a_replaced_entry_changes_its_own_bytes_only(kind: str, data: st.DataObject, entry: dict[str, Any]) -> None:
+    file = File(kind, data)
+    name = data.draw(st.sampled_from(list(file.made.servers) or ["new"]))
+    result = file.edit(file.made.data, {name: entry})
+    assert file.read(result)[name] == file.entry(name, entry)
+    if name in file.made.servers:
+        head, tail = file.made.around(name)
+        assert result.startswith(head)
+        assert result.endswith(tail)
+        if kind == "jsonc":
+            assert json.loads(result[len(head) : len(result) - len(tail)]) == entry
+
+
+@every_kind
+@given(st.data(), st.sampled_from(NAMES))
+def test_what_is_so_already_changes_nothing(kind: str, data: st.DataObject, name: str) -> None:
+    file = File(kind, data)
+    assert file.edit(file.made.data, {name: file.made.servers.get(name)}) == file.made.data
+
+
+@every_kind
+@given(st.data(), ENTRIES)
+def test_adding_and_removing_a_server_restores_the_file(kind: str, data: st.DataObject, entry: dict[str, Any]) -> None:
+    file = File(kind, data)
+    before = file.made.data
+    removed = file.edit(file.edit(before, {"new": entry}), {"new": None})
+    assert file.read(removed) == file.made.servers
+    if kind == "jsonc":
+        assert b"".join(removed.split()) == b"".join(before.split())
+    elif kind == "toml" or file.made.servers:
+        assert removed == before
+
+
+FRAGMENTS = {
+    "jsonc": """{ } [ ] " : , // /* */ \\ "s" "a" 1 - null é""",
+    "toml": """[ ] { } " ' \"\"\" ''' = . , # \\ s a 1""",
+    "yaml": """{ } [ ] " ' : , -\u00a0 ?\u00a0 # | >- &a *a ! % --- s: a:\u00a0 1""",
+}
+
+
+@pytest.mark.parametrize("form", FRAGMENTS)
+@given(st.data())
+def test_hostile_bytes_are_refused_or_edited(form: Any, data: st.DataObject) -> None:
+    words = [word.replace("\u00a0", " ") for word in FRAGMENTS[form].split(" ")]
+    parts = st.lists(st.sampled_from([*words, "\n", "\r\n", "\r", " ", "  "]), max_size=30)
+    hostile = data.draw(st.one_of(st.binary(max_size=60), parts.map(lambda parts: "".join(parts).encode())))
+    entry: Any = {"command": "mcpctl", "args": ["run", "x"], "env": {"A": "1"}}
+    try:
+        result = edit(hostile, form, ("s",), "map", {"n": entry}, "f")
+    except InvalidConfig:
+        return  # any other error fails the test
+    assert read(result, form, ("s",), "map", "f")["n"] == entry
 
 
 @every_format
