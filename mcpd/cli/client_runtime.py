@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli.clients.deployments import Deployments
-from mcpd.cli.clients.locations import client_file, real_place
+from mcpd.cli.clients.files import client_file, real_place
 from mcpd.cli.home import require_own
 from mcpd.cli.libraries import provide
 from mcpd.cli.output import clean, note, paint, table, warn, write, write_json

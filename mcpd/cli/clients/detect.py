@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcpd.cli.clients import editing
-from mcpd.cli.clients.locations import client_file, is_there
-from mcpd.cli.clients.target import snapshot
+from mcpd.cli.clients.files import client_file, is_there, snapshot
 from mcpd.errors import McpdError, NotSupported
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from mcpd.cli.clients.target import digest
+from mcpd.cli.clients.files import digest
 from mcpd.errors import InvalidArgument, InvalidConfig, InvalidManifest, McpdError, ReadOnly, from_oserror
 from mcpd.model import dump_json, load_json, printable
 from mcpd.model.base import first_fault

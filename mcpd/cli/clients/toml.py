@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.cli.clients.texts import BLANK, Splice, apply, ended, inserted, show
+from mcpd.cli.clients.editing import BLANK, Splice, apply, ended, inserted, show
 from mcpd.errors import InvalidConfig
 from mcpd.model import printable
 from mcpd.toml import parse_toml
@@ -21,8 +21,7 @@ from mcpd.toml import parse_toml
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mcpd.cli.clients.editing import Shape
-    from mcpd.cli.clients.texts import Text
+    from mcpd.cli.clients.editing import Shape, Text
     from mcpd.model import JsonValue
 
 _LINE: Final = re.compile(r"\(at line (\d+), column (\d+)\)")

@@ -19,7 +19,7 @@ from ruamel.yaml import YAML, events
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from mcpd.cli.clients.texts import (
+from mcpd.cli.clients.editing import (
     BLANK,
     MAX_DEPTH,
     Splice,
@@ -36,8 +36,7 @@ from mcpd.model import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mcpd.cli.clients.editing import Shape
-    from mcpd.cli.clients.texts import Text
+    from mcpd.cli.clients.editing import Shape, Text
     from mcpd.model import JsonValue
 
 MAX_VALUES: Final = 1_000_000
@@ -411,8 +410,22 @@ def _behind(body: str, at: int) -> int:
 
 def _construct(text: Text, nodes: Iterable[Node]) -> list[JsonValue]:
     """Return the values of *nodes*; raises :class:`~mcpd.errors.InvalidConfig` for what JSON has no like of."""
-    constructor = _Constructor(text, MAX_VALUES)
-    return [constructor.value(node, 0) for node in nodes]
+    left = MAX_VALUES
+
+    def construct(node: Node, depth: int) -> JsonValue:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > MAX_DEPTH:
+            raise text.fault(node.start, "aliases stand for more than is read")
+        if node.kind == "alias" and node.target is not None:
+            return construct(node.target, depth + 1)
+        if node.kind == "map":
+            return {_name_of(text, key): construct(value, depth + 1) for key, value in node.pairs}
+        if node.kind == "list":
+            return [construct(child, depth + 1) for child in node.children]
+        return _scalar(text, node)
+
+    return [construct(node, 0) for node in nodes]
 
 
 def _name_of(text: Text, key: Node) -> str:
@@ -422,38 +435,21 @@ def _name_of(text: Text, key: Node) -> str:
     return key.value
 
 
-@dataclass(slots=True)
-class _Constructor:
-    text: Text
-    left: int
-
-    def value(self, node: Node, depth: int) -> JsonValue:
-        self.left -= 1
-        if self.left < 0 or depth > MAX_DEPTH:
-            raise self.text.fault(node.start, "aliases stand for more than is read")
-        if node.kind == "alias" and node.target is not None:
-            return self.value(node.target, depth + 1)
-        if node.kind == "map":
-            return {_name_of(self.text, key): self.value(value, depth + 1) for key, value in node.pairs}
-        if node.kind == "list":
-            return [self.value(child, depth + 1) for child in node.children]
-        return self.scalar(node)
-
-    def scalar(self, node: Node) -> JsonValue:  # noqa: PLR0911 -- one for each kind of the schema
-        value = node.value
-        if not node.plain or node.tag in _STR:
-            return value
-        if _NULL.fullmatch(value):
-            return None
-        if found := _BOOL.fullmatch(value):
-            return found[1] is not None
-        try:
-            if _INT.fullmatch(value):
-                return int(value, 0) if value[1:2] in {"o", "x"} else int(value)
-        except ValueError:
-            raise self.text.fault(node.start, "a number of too many digits") from None
-        if _FLOAT.fullmatch(value):
-            return float(value)
-        if found := _SPECIAL.fullmatch(value):
-            return float(found[1] + "inf") if found[2] else float("nan")
+def _scalar(text: Text, node: Node) -> JsonValue:  # noqa: PLR0911 -- one for each kind of the schema
+    value = node.value
+    if not node.plain or node.tag in _STR:
         return value
+    if _NULL.fullmatch(value):
+        return None
+    if found := _BOOL.fullmatch(value):
+        return found[1] is not None
+    try:
+        if _INT.fullmatch(value):
+            return int(value, 0) if value[1:2] in {"o", "x"} else int(value)
+    except ValueError:
+        raise text.fault(node.start, "a number of too many digits") from None
+    if _FLOAT.fullmatch(value):
+        return float(value)
+    if found := _SPECIAL.fullmatch(value):
+        return float(found[1] + "inf") if found[2] else float("nan")
+    return value

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection, Mapping
 
+    from mcpd.cli.clients.deployments import Drift
     from mcpd.cli.clients.detect import Found
-    from mcpd.cli.clients.drift import Drift
     from mcpd.cli.clients.history import Deployment
     from mcpd.cli.clients.plans import Plan
     from mcpd.model import JsonValue

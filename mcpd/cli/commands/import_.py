@@ -183,8 +183,7 @@ def _document(name: str, where: str) -> object:
         return load_json(data, where)
     except InvalidManifest:
         # Clients allow comments and trailing commas.
-        from mcpd.cli.clients.jsonc import JsonDocument  # noqa: PLC0415 - few files need it
-        from mcpd.cli.clients.texts import Text  # noqa: PLC0415
+        from mcpd.cli.clients.editing import JsonDocument, Text  # noqa: PLC0415 - few files need it
 
         return JsonDocument.parse(Text.decode(data, where), (), "map").model
 
@@ -200,7 +199,7 @@ def _yaml(data: bytes, where: str) -> object:
     from mcpd.cli.libraries import provide  # noqa: PLC0415 - few files need it
 
     provide(("ruamel.yaml",), "reading YAML")
-    from mcpd.cli.clients.texts import Text  # noqa: PLC0415
+    from mcpd.cli.clients.editing import Text  # noqa: PLC0415
     from mcpd.cli.clients.yaml import load  # noqa: PLC0415
 
     return load(Text.decode(data, where))

@@ -1,26 +1,132 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A client's file is replaced only if it still is what was read."""
+"""A client's file: found, looked at, and replaced only if it still is what was read."""
 
 from __future__ import annotations
 
 import errno
 import grp
 import os
+import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from deployment_parts import ordinary, skip_without_leases, strays
+from deployment_parts import family, ordinary, skip_without_leases, strays
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.cli.clients import replacement
-from mcpd.cli.clients.replacement import replace
-from mcpd.cli.clients.target import snapshot
-from mcpd.errors import Busy, McpdError, NoSpace, ReadOnly
+from mcpd.cli.clients import files
+from mcpd.cli.clients.files import (
+    client_file,
+    digest,
+    make_directories,
+    missing_directories,
+    real_place,
+    remove_directories,
+    replace,
+    settle,
+    snapshot,
+    temp_name,
+)
+from mcpd.errors import Busy, InvalidArgument, InvalidConfig, McpdError, NoSpace, NotSupported, ReadOnly
+from mcpd.store.files import MAX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+
+def test_the_first_file_that_exists_counts_else_the_usual(tmp_path: Path) -> None:
+    first, second = family("continue").linux_locations(tmp_path, {})
+    assert client_file(family("continue"), tmp_path, {}) == first
+    second.parent.mkdir()
+    second.write_text("")
+    assert client_file(family("continue"), tmp_path, {}) == second
+    first.symlink_to("nowhere")
+    assert client_file(family("continue"), tmp_path, {}) == first
+
+
+def test_a_file_that_is_named_counts_before_all(tmp_path: Path) -> None:
+    given = tmp_path / "given.json"
+    assert client_file(family(), tmp_path, {}, given) == given
+    assert client_file(family("elsewhere"), tmp_path, {}, given) == given
+
+
+def test_variables_move_files(tmp_path: Path) -> None:
+    assert client_file(family("codex"), tmp_path, {}) == tmp_path / ".codex/config.toml"
+    assert client_file(family("codex"), tmp_path, {"CODEX_HOME": "/x"}) == Path("/x/config.toml")
+    assert client_file(family("vscode"), tmp_path, {"XDG_CONFIG_HOME": "/c"}) == Path("/c/Code/User/mcp.json")
+
+
+def test_a_client_of_another_system_has_no_file_here(tmp_path: Path) -> None:
+    with pytest.raises(NotSupported, match=r"Elsewhere has no file on Linux; --file"):
+        client_file(family("elsewhere"), tmp_path, {})
+
+
+def test_the_directory_of_a_file_is_named_without_symlinks(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real/file").symlink_to("elsewhere")
+    assert real_place(tmp_path / "link/file") == tmp_path / "real/file"
+    assert real_place(tmp_path / "link/../real/./file") == tmp_path / "real/file"
+
+
+def test_a_relative_name_is_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert real_place(Path("file")) == tmp_path / "file"
+
+
+def test_symlinks_in_a_circle_are_no_end(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    assert real_place(tmp_path / "a/file").name == "file"
+
+
+@pytest.mark.parametrize("name", ["", "/", "..", "x/..", "a\0b", "\udcff"], ids=ascii)
+def test_what_is_no_name_of_a_file_is_refused(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not the name of a file"):
+        real_place(Path(name))
+
+
+def test_directories_are_made_below_the_home_and_removed_again(tmp_path: Path) -> None:
+    missing = missing_directories(tmp_path / "a/b/c/file", tmp_path)
+    assert missing == [tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/c"]
+    make_directories(missing)
+    make_directories(missing)
+    assert [path.stat().st_mode & 0o777 for path in missing] == [0o700] * 3
+    assert missing_directories(tmp_path / "a/b/c/file", tmp_path) == []
+    (tmp_path / "a/theirs").write_text("")
+    remove_directories(missing)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "theirs"]
+    remove_directories([tmp_path / "gone"])
+
+
+def test_directories_elsewhere_are_not_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="there is no directory"):
+        missing_directories(tmp_path / "other/file", tmp_path / "home")
+    assert missing_directories(tmp_path / "file", tmp_path / "home") == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who alone could do that")
+def test_root_leaves_no_files_of_its_own_with_users(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    for name in ("file", "a/b/file"):
+        with pytest.raises(InvalidConfig, match=r"directory of another user \(uid 65534\); run this as that user"):
+            missing_directories(home / name, home)
+    assert list(home.iterdir()) == []
+
+
+def test_a_home_behind_a_symlink_is_a_home(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "home").symlink_to("real")
+    assert missing_directories(real_place(tmp_path / "home/a/file"), tmp_path / "home") == [tmp_path / "real/a"]
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(McpdError, match=r"making .*file/below"):
+        make_directories([tmp_path / "file/below"])
 
 
 @pytest.fixture
@@ -29,6 +135,106 @@ def file(tmp_path: Path) -> Path:
     path.write_bytes(b"old")
     path.chmod(0o640)
     return path
+
+
+def test_a_snapshot_says_what_the_file_is(file: Path) -> None:
+    found = snapshot(file)
+    assert (found.path, found.data, found.mode) == (file, b"old", 0o640)
+    assert (found.uid, found.gid) == (os.geteuid(), file.stat().st_gid)
+    assert found.digest == digest(b"old")
+    assert "old" not in repr(found).replace(str(file), "")
+
+
+@pytest.mark.parametrize("name", ["missing.json", "no/directory/missing.json"])
+def test_a_missing_file_is_no_fault(tmp_path: Path, name: str) -> None:
+    found = snapshot(tmp_path / name)
+    assert (found.data, found.mode, found.digest) == (None, 0o600, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_symlink_is_refused_and_says_where_it_leads(tmp_path: Path, file: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(file.name)
+    with pytest.raises(InvalidConfig, match=rf"link.json: a symlink.*--file {file}"):
+        snapshot(link)
+    assert link.is_symlink()
+    assert file.read_bytes() == b"old"
+
+
+def test_a_symlink_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to("nowhere")
+    with pytest.raises(InvalidConfig, match="a symlink"):
+        snapshot(link)
+
+
+def test_a_directory_may_be_a_symlink(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    (tmp_path / "dotfiles/client.json").write_bytes(b"old")
+    (tmp_path / ".client").symlink_to("dotfiles")
+    found = snapshot(tmp_path / ".client/client.json")
+    assert found.path == tmp_path / "dotfiles/client.json"
+    replace(found, b"new")
+    assert (tmp_path / ".client").is_symlink()
+    assert (tmp_path / "dotfiles/client.json").read_bytes() == b"new"
+
+
+def test_a_file_of_several_names_is_refused(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "other").hardlink_to(file)
+    with pytest.raises(InvalidConfig, match=r"one of 2 names.*make it a file of its own"):
+        snapshot(file)
+
+
+def test_a_fifo_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "client.json")
+    with pytest.raises(InvalidConfig, match="not a regular file"):
+        snapshot(tmp_path / "client.json")
+
+
+def test_a_directory_and_a_socket_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket")
+        for name in ("socket", "."):
+            with pytest.raises(InvalidConfig, match="not a regular file"):
+                snapshot(tmp_path / name if name != "." else tmp_path)
+
+
+def test_a_device_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="not a regular file"):
+        snapshot(tmp_path.__class__("/dev/zero"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
+def test_a_file_of_somebody_else_is_refused(file: Path) -> None:
+    os.chown(file, 65534, 65534)
+    with pytest.raises(InvalidConfig, match=r"belongs to another user \(uid 65534\)"):
+        snapshot(file)
+
+
+def test_a_huge_file_is_refused_unread(file: Path) -> None:
+    os.truncate(file, MAX_FILE + 1)
+    with pytest.raises(InvalidConfig, match="larger than"):
+        snapshot(file)
+    os.truncate(file, MAX_FILE)
+    assert len(snapshot(file).data or b"") == MAX_FILE
+
+
+def test_a_file_that_may_not_be_read_says_so(file: Path) -> None:
+    file.chmod(0)
+    with ordinary(), pytest.raises(ReadOnly, match=r"client.json: Permission denied"):
+        snapshot(file)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a\0b"], ids=["empty", "parent", "nul"])
+def test_what_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidArgument, match="not the name of a file"):
+        snapshot(tmp_path.__class__(name))
+
+
+def test_a_file_below_a_file_is_a_fault(file: Path) -> None:
+    with pytest.raises(McpdError, match="Not a directory"):
+        snapshot(file / "below.json")
 
 
 def mode(path: Path) -> int:
@@ -174,14 +380,14 @@ def interrupted(file: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callab
     """Lets a client act between the last look at its file and the exchange."""
 
     def arrange(act: Callable[[Path], None]) -> None:
-        real = replacement._Change._rename
+        real = files._Change._rename
 
         def rename(change: Any, *args: Any) -> bool:
-            monkeypatch.setattr(replacement._Change, "_rename", real)
+            monkeypatch.setattr(files._Change, "_rename", real)
             act(file)
             return real(change, *args)
 
-        monkeypatch.setattr(replacement._Change, "_rename", rename)
+        monkeypatch.setattr(files._Change, "_rename", rename)
 
     return arrange
 
@@ -202,7 +408,7 @@ def test_what_is_written_at_the_last_moment_stays(
 def test_of_what_is_written_twice_at_the_last_moment_nothing_is_lost(
     file: Path, new: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = replacement._Change._rename
+    real = files._Change._rename
     contents = iter([b"first", b"second"])
 
     def rename(change: Any, *args: Any) -> bool:
@@ -210,7 +416,7 @@ def test_of_what_is_written_twice_at_the_last_moment_nothing_is_lost(
             file.write_bytes(content)
         return real(change, *args)
 
-    monkeypatch.setattr(replacement._Change, "_rename", rename)
+    monkeypatch.setattr(files._Change, "_rename", rename)
     with pytest.raises(McpdError, match=r"written twice meanwhile.* kept as .*~tmp") as caught:
         replace(snapshot(file), new)
     assert not isinstance(caught.value, Busy)
@@ -222,7 +428,7 @@ def test_of_what_is_written_twice_at_the_last_moment_nothing_is_lost(
 
 def test_a_client_that_begins_to_write_to_the_new_file_keeps_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     skip_without_leases(file)
-    real, steps = replacement._Change._rename, iter(range(9))
+    real, steps = files._Change._rename, iter(range(9))
     opened = []
 
     def rename(change: Any, *args: Any) -> bool:
@@ -233,7 +439,7 @@ def test_a_client_that_begins_to_write_to_the_new_file_keeps_it(file: Path, monk
             opened.append(file.open("r+b"))
         return real(change, *args)
 
-    monkeypatch.setattr(replacement._Change, "_rename", rename)
+    monkeypatch.setattr(files._Change, "_rename", rename)
     with pytest.raises(McpdError, match=r"written twice meanwhile.* kept as .*~tmp"):
         replace(snapshot(file), b"new")
     with opened[0] as stream:
@@ -245,7 +451,7 @@ def test_a_client_that_begins_to_write_to_the_new_file_keeps_it(file: Path, monk
 
 @pytest.mark.parametrize("new", [b"new", None], ids=["replaced", "removed"])
 def test_what_cannot_be_put_back_is_named(file: Path, new: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, steps = replacement._Change._rename, iter(range(9))
+    real, steps = files._Change._rename, iter(range(9))
 
     def rename(change: Any, *args: Any) -> bool:
         if next(steps):
@@ -253,7 +459,7 @@ def test_what_cannot_be_put_back_is_named(file: Path, new: bytes | None, monkeyp
         file.write_bytes(b"theirs")
         return real(change, *args)
 
-    monkeypatch.setattr(replacement._Change, "_rename", rename)
+    monkeypatch.setattr(files._Change, "_rename", rename)
     with pytest.raises(McpdError, match=r"cannot be put back \(Input/output error\).* kept as .*~tmp") as caught:
         replace(snapshot(file), new)
     (stray,) = strays(file.parent)
@@ -292,7 +498,7 @@ def test_a_client_that_only_reads_is_no_hindrance(file: Path) -> None:
 @pytest.fixture
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that knows neither exchange nor renaming without replacing."""
-    monkeypatch.setattr(replacement._Change, "_rename", lambda *_: False)
+    monkeypatch.setattr(files._Change, "_rename", lambda *_: False)
 
 
 @pytest.mark.usefixtures("plain")
@@ -323,7 +529,7 @@ def test_a_file_system_that_can_do_less_loses_nothing_either(
             each(file)
         real(*args, **options)
 
-    monkeypatch.setattr(replacement._Change, "_rename", lambda *_: False)
+    monkeypatch.setattr(files._Change, "_rename", lambda *_: False)
     monkeypatch.setattr(os, "fchmod" if new is not None else "rename", act)
     with pytest.raises(Busy):
         replace(snapshot(file), new)
@@ -379,3 +585,85 @@ def test_any_content_is_replaced_whole(tmp_path_factory: pytest.TempPathFactory,
     replace(snapshot(path), new)
     assert path.read_bytes() == new
     assert [each.name for each in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("now", "left", "happened", "then"),
+    [
+        (b"old", None, False, b"old"),
+        (b"old", b"new", False, b"old"),
+        (b"old", b"ne", False, b"old"),
+        (b"old", b"", False, b"old"),
+        (b"new", b"old", True, b"new"),
+        (b"new", None, True, b"new"),
+        (b"new", b"new", True, b"new"),
+        (b"new", b"theirs", False, b"theirs"),
+        (b"theirs", None, None, b"theirs"),
+        (b"theirs", b"old", True, b"theirs"),
+        (b"theirs", b"new", False, b"theirs"),
+        (None, None, None, None),
+    ],
+)
+def test_a_replacement_that_was_killed_is_settled(
+    file: Path, now: bytes | None, left: bytes | None, happened: bool | None, then: bytes | None
+) -> None:
+    temp = temp_name(file)
+    file.unlink()
+    if now is not None:
+        file.write_bytes(now)
+    if left is not None:
+        file.with_name(temp).write_bytes(left)
+    assert settle(file, temp, digest(b"old"), digest(b"new"), b"new") is happened
+    assert (file.read_bytes() if file.exists() else None) == then
+    assert strays(file.parent) == []
+
+
+@pytest.mark.parametrize("new", [b"new", None], ids=["replaced", "removed"])
+def test_a_client_that_still_writes_to_the_old_file_gets_it_back(file: Path, new: bytes | None) -> None:
+    skip_without_leases(file)
+    left = file.with_name(temp_name(file))
+    with file.open("r+b") as stream:
+        file.rename(left)
+        if new is not None:
+            file.write_bytes(new)
+        assert settle(file, left.name, digest(b"old"), digest(new), new) is False
+        stream.write(b"theirs")
+    assert file.read_bytes() == b"theirs"
+    assert strays(file.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "left", "happened", "then"),
+    [
+        (b"old", None, False, b"old"),
+        (None, b"old", True, None),
+        (None, None, True, None),
+        (None, b"theirs", False, b"theirs"),
+        (b"theirs", b"old", True, b"theirs"),
+    ],
+)
+def test_a_removal_that_was_killed_is_settled(
+    file: Path, now: bytes | None, left: bytes | None, happened: bool, then: bytes | None
+) -> None:
+    temp = temp_name(file)
+    file.unlink()
+    if now is not None:
+        file.write_bytes(now)
+    if left is not None:
+        file.with_name(temp).write_bytes(left)
+    assert settle(file, temp, digest(b"old"), None, None) is happened
+    assert (file.read_bytes() if file.exists() else None) == then
+    assert strays(file.parent) == []
+
+
+def test_what_nobody_can_tell_from_an_edit_is_never_dropped(file: Path) -> None:
+    temp = temp_name(file)
+    file.write_bytes(b"theirs, later")
+    file.with_name(temp).write_bytes(b"theirs")
+    assert settle(file, temp, digest(b"old"), digest(b"new"), b"new") is None
+    assert file.read_bytes() == b"theirs, later"
+    assert file.with_name(temp).read_bytes() == b"theirs"
+
+
+def test_settling_where_the_directory_is_gone_tells_nothing(tmp_path: Path) -> None:
+    assert settle(tmp_path / "gone/file", ".x~tmp", digest(b"old"), digest(b"new"), b"new") is None
