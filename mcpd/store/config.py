@@ -139,7 +139,7 @@ def check_value(found: ConfigProperty, value: JsonValue, server_id: str) -> Json
         try:
             value = _CONVERTERS[found.type](value)
         except (TypeError, ValueError, OverflowError):
-            raise InvalidConfig(f"{where} must be {_WANTED[found.type]}") from None
+            raise InvalidConfig(f"{where} must be {_EXPECTED[found.type]}") from None
     choices = (found.model_extra or {}).get("choices")
     if isinstance(choices, list) and choices:
         known_texts = [as_text(choice) for choice in choices]
@@ -203,7 +203,7 @@ _CONVERTERS: Final = {
     ValueType.PATH: _path,
     ValueType.LIST: _list,
 }
-_WANTED: Final = {
+_EXPECTED: Final = {
     ValueType.STRING: "text",
     ValueType.NUMBER: "a number",
     ValueType.INTEGER: "a whole number",
@@ -253,7 +253,7 @@ def dump(document: dict[str, Any]) -> bytes:
     return dump_json(document)
 
 
-def conceal(path: Path, server_id: str) -> None:
+def remove_secrets(path: Path, server_id: str) -> None:
     """Remove sensitive values from the manifest of *server_id* at *path*.
 
     Raises :class:`~mcpd.errors.McpdError` if that cannot be done.

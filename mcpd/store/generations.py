@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import McpdError, NotFound, from_oserror
 from mcpd.model import ID_PATTERN
-from mcpd.store.config import conceal
+from mcpd.store.config import remove_secrets
 from mcpd.store.files import TEMP_MARK, TEMP_NAME, Staged, make_directory, remove_tree, sync_directory
 from mcpd.store.records import MANIFEST, Generation
 
@@ -28,59 +28,62 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def contained(path: Path) -> Iterator[None]:
-    """Log a fault while *path*, which a killed process left, is put in order: it must not keep mcpd from starting."""
+def tolerant_cleanup(path: Path) -> Iterator[None]:
+    """Log errors of cleaning up *path*, left by a killed process, so that they do not keep mcpd from starting."""
     try:
         yield
     except (McpdError, OSError) as error:
-        _log.warning("%s: could not be put in order, and stays: %s", path, error)
+        _log.warning("%s: could not be cleaned up: %s", path, error)
     except Exception:  # noqa: BLE001 - one leftover must not keep mcpd from starting
-        _log.exception("%s: could not be put in order, and stays", path)
+        _log.exception("%s: could not be cleaned up", path)
 
 
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 
 
-class Mark(StrEnum):
-    """What is the matter with the generation."""
+class Marker(StrEnum):
+    """Name of a marker: a symlink beside the generations of a server whose target is a generation number."""
 
     HELD = "held"
-    """It waits for approval. Void once its number, or a higher one, is active. Where it points at nothing it says
-    which number was the last that waited: none may get it again while somebody could still approve of it."""
+    """The pending update. Without effect once its number, or a higher one, is active.
+
+    If the generation is gone, it is the last number that was held: it is not used again, because somebody could still
+    approve it.
+    """
     BEFORE = "before"
-    """It was active until now. The active one, still marked as unfinished, has not proved itself."""
+    """The previously active generation, while the active one is on trial."""
 
 
-def marked(directory: Path, mark: Mark) -> int | None:
-    """The number of the generation in *directory*, that of a server, which has *mark*; it may be gone."""
+def read_marker(directory: Path, marker: Marker) -> int | None:
+    """Return the generation number that *marker* in *directory*, that of a server, points to; it may be gone."""
     try:
-        target = directory.joinpath(mark).readlink()
+        target = directory.joinpath(marker).readlink()
     except OSError:
         return None
     return int(target.name) if _NUMBER.fullmatch(str(target)) else None
 
 
-def put(directory: Path, mark: Mark, number: int) -> None:
-    """Give *mark* to generation *number*, and take it from any other."""
-    with Staged(directory / mark, str(number)) as staged:
+def set_marker(directory: Path, marker: Marker, number: int) -> None:
+    """Point *marker* at generation *number*."""
+    with Staged(directory / marker, str(number)) as staged:
         staged.commit()
 
 
-def take(directory: Path, mark: Mark) -> None:
-    """No generation has *mark* from now on."""
+def remove_marker(directory: Path, marker: Marker) -> None:
+    """Remove *marker*."""
     try:
         with suppress(FileNotFoundError):
-            directory.joinpath(mark).unlink()
+            directory.joinpath(marker).unlink()
             sync_directory(directory)
     except OSError as error:
-        raise from_oserror(error, f"removing {directory / mark}") from error
+        raise from_oserror(error, f"removing {directory / marker}") from error
 
 
-_NAME: Final = re.compile(r"\.([0-9]+)~building", re.ASCII)
+_BUILD_MARKER: Final = re.compile(r"\.([0-9]+)~building", re.ASCII)
 
 
-class Unfinished:
-    """The generations of one scope that are being built, by this process or by another one."""
+class BuildMarkers:
+    """Marker files of the generations that are being built, by this or another process."""
 
     def __init__(self, generations: Path) -> None:
         self._generations = generations
@@ -88,7 +91,7 @@ class Unfinished:
         """Descriptors of the files that this process has locked."""
 
     def begin(self, server_id: str, number: int) -> None:
-        """This process builds the generation from now on. Raises OSError, then :meth:`end` tidies up."""
+        """Mark the generation as being built by this process. Raises OSError; then call :meth:`end`."""
         descriptor = os.open(
             self._file(server_id, number), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
@@ -100,11 +103,11 @@ class Unfinished:
         self._own[server_id, number] = descriptor
 
     def mark(self, server_id: str, number: int) -> None:
-        """Say of a finished generation that it is none. Raises OSError."""
+        """Mark a finished generation as unfinished. Raises OSError."""
         self._file(server_id, number).touch(0o600)
 
     def end(self, server_id: str, number: int) -> None:
-        """The generation is complete, or gone."""
+        """Remove the marker of a generation that is complete or gone."""
         with suppress(FileNotFoundError):
             self._file(server_id, number).unlink()
         descriptor = self._own.pop((server_id, number), None)
@@ -112,15 +115,15 @@ class Unfinished:
             os.close(descriptor)
 
     def is_marked(self, server_id: str, number: int) -> bool:
-        """Whether the generation is unfinished, be it that nobody builds it any more."""
+        """Return whether the generation is unfinished, even if its builder is gone."""
         return self._file(server_id, number).exists()
 
     def is_own(self, server_id: str, number: int) -> bool:
-        """Whether this process builds it."""
+        """Return whether this process builds the generation."""
         return (server_id, number) in self._own
 
     def is_alive(self, server_id: str, number: int) -> bool:
-        """Whether a living process builds it."""
+        """Return whether a living process builds the generation."""
         return self.is_own(server_id, number) or self._is_locked(server_id, number)
 
     def _is_locked(self, server_id: str, number: int) -> bool:
@@ -140,9 +143,9 @@ class Unfinished:
         return self._generations / server_id / f".{number}~building"
 
 
-def number_of(name: str) -> int | None:
-    """The number of the generation that a file called *name* marks; None if it marks none."""
-    match = _NAME.fullmatch(name)
+def number_being_built(name: str) -> int | None:
+    """Return the generation number of the build marker *name*; None for any other file."""
+    match = _BUILD_MARKER.fullmatch(name)
     return int(match[1]) if match else None
 
 
@@ -154,35 +157,35 @@ class Tree:
     """The generations of one scope. Callers hold the write lock of the store."""
 
     def __init__(self, layout: Layout, keep: int) -> None:
-        """*keep* generations of a server stay, the active one among them."""
+        """*keep* is the number of generations kept of each server, including the active one."""
         self._layout = layout
         self._keep = max(1, keep)
-        self._unfinished = Unfinished(layout.generations)
+        self._builds = BuildMarkers(layout.generations)
 
     @property
     def installed(self) -> Path:
-        """Where the links are."""
+        """Directory of the links to the active generations."""
         return self._layout.installed
 
     def directory(self, server_id: str, number: int) -> Path:
-        """The real directory of a generation."""
+        """Return the real directory of a generation."""
         return self._layout.generations / server_id / str(number)
 
     def numbers(self, server_id: str) -> list[int]:
-        """The finished generations that may be used, oldest first."""
-        active, held = self.active(server_id), marked(self._home(server_id), Mark.HELD)
+        """Return the finished generations, oldest first, without the pending update."""
+        active, held = self.active(server_id), read_marker(self._server_directory(server_id), Marker.HELD)
         numbers = [n for n in self._numbers(server_id) if n != held or n == active]
-        return [n for n in numbers if not self._unfinished.is_marked(server_id, n)]
+        return [n for n in numbers if not self._builds.is_marked(server_id, n)]
 
     def held(self, server_id: str) -> int | None:
-        """The finished generation that waits for approval."""
-        number = marked(self._home(server_id), Mark.HELD)
+        """Return the number of the pending update."""
+        number = read_marker(self._server_directory(server_id), Marker.HELD)
         if number is None or number <= (self.active(server_id) or 0):
             return None
         return number if self.directory(server_id, number).is_dir() else None
 
     def active(self, server_id: str) -> int | None:
-        """The generation that ``installed/<id>`` points at."""
+        """Return the number of the generation that ``installed/<id>`` points to."""
         try:
             target = self.installed.joinpath(server_id).readlink()
         except OSError:
@@ -191,15 +194,15 @@ class Tree:
         return int(target.name) if own and target.name.isdecimal() else None
 
     def create(self, server_id: str) -> Generation:
-        """An empty directory for a new generation, marked as unfinished and locked; nobody else sees it be filled."""
+        """Create an empty directory for a new generation: marked, locked, and readable by its owner only."""
         for directory in (self.installed.resolve(), self._layout.generations, self._layout.generations / server_id):
             make_directory(directory)
-        taken = [*self._numbers(server_id), marked(self._home(server_id), Mark.HELD) or 0]
+        taken = [*self._numbers(server_id), read_marker(self._server_directory(server_id), Marker.HELD) or 0]
         replaced = self.installed / server_id
         # A plain directory of another tool becomes the generation before this one.
         number = max(taken, default=0) + (2 if replaced.is_dir() and not replaced.is_symlink() else 1)
         try:
-            self._unfinished.begin(server_id, number)
+            self._builds.begin(server_id, number)
             path = self.directory(server_id, number)
             path.mkdir(mode=0o700)
             path.chmod(0o700)
@@ -210,7 +213,7 @@ class Tree:
         return Generation(server_id, number, path)
 
     def publish(self, server_id: str, number: int) -> None:
-        """Let everybody read the generation: another account may run the server."""
+        """Make the generation readable by everybody: another account may run the server."""
         path = self.directory(server_id, number)
         try:
             path.chmod(0o755)
@@ -218,74 +221,78 @@ class Tree:
             raise from_oserror(error, f"opening {path} for its readers") from error
 
     def finish(self, server_id: str, number: int) -> None:
-        """The generation is complete, or gone: its mark goes."""
-        self._unfinished.end(server_id, number)
+        """Remove the build marker of a generation that is complete or gone."""
+        self._builds.end(server_id, number)
 
     def hold(self, server_id: str, number: int) -> None:
-        """Let the generation, which is complete and not active, wait for approval instead of any other."""
+        """Make the complete, inactive generation the pending update, and remove the one before."""
         older = self.held(server_id)
         if older is not None and older != number:
-            # Its mark gone it must not look like one to go back to.
-            self._disown(server_id, older)
-        put(self._home(server_id), Mark.HELD, number)
+            # Without the marker "held" it must not look like a target of a rollback.
+            self._mark_as_unfinished(server_id, older)
+        set_marker(self._server_directory(server_id), Marker.HELD, number)
         self.finish(server_id, number)
         if older is not None and older != number:
             self.discard(server_id, older)
 
-    def release(self, server_id: str) -> None:
-        """What waited for approval is active now."""
-        take(self._home(server_id), Mark.HELD)
+    def clear_held(self, server_id: str) -> None:
+        """Remove the marker of the pending update."""
+        remove_marker(self._server_directory(server_id), Marker.HELD)
 
-    def try_out(self, server_id: str) -> None:
-        """Go back to the active generation by :meth:`recover` unless the next one is finished."""
+    def begin_trial(self, server_id: str) -> None:
+        """Let :meth:`recover` go back to the active generation unless the next one passes its trial."""
         before = self.active(server_id)
         if before is not None:
-            put(self._home(server_id), Mark.BEFORE, before)
+            set_marker(self._server_directory(server_id), Marker.BEFORE, before)
 
-    def try_held(self, server_id: str, number: int) -> None:
-        """The same of the generation that waits for approval: it is unfinished until it is proved again."""
+    def begin_held_trial(self, server_id: str, number: int) -> None:
+        """Begin a trial of the pending update, which counts as unfinished until it passes."""
         try:
-            self._unfinished.begin(server_id, number)
+            self._builds.begin(server_id, number)
         except OSError as error:
             raise from_oserror(error, f"trying generation {number} of {server_id}") from error
-        self.try_out(server_id)
+        self.begin_trial(server_id)
 
-    def prove(self, server_id: str) -> None:
-        """The active generation, if this process has it on trial, is the right one; needs no lock."""
+    def pass_trial(self, server_id: str) -> None:
+        """End the trial of the active generation, if this process began it. Needs no lock."""
         active = self.active(server_id)
-        if active is not None and self._unfinished.is_own(server_id, active):
+        if active is not None and self._builds.is_own(server_id, active):
             self.finish(server_id, active)
             self.end_trial(server_id)
 
     def end_trial(self, server_id: str) -> None:
-        """The active generation is finished: there is nothing to go back to by itself."""
-        take(self._home(server_id), Mark.BEFORE)
+        """Remove the marker of the generation before."""
+        remove_marker(self._server_directory(server_id), Marker.BEFORE)
 
-    def unproved(self) -> Iterator[tuple[str, int]]:
-        """Ids of servers whose active generation is unfinished, and the number of the one before."""
+    def interrupted_trials(self) -> Iterator[tuple[str, int]]:
+        """Yield ids of servers whose trial was interrupted, with the number of the generation before."""
         for server_id in _names(self._layout.generations):
-            before = marked(self._home(server_id), Mark.BEFORE) if ID_PATTERN.fullmatch(server_id) else None
+            before = (
+                read_marker(self._server_directory(server_id), Marker.BEFORE)
+                if ID_PATTERN.fullmatch(server_id)
+                else None
+            )
             active = self.active(server_id) if before is not None else None
             if before is None or active is None:
                 continue
-            tried = active != before and self._unfinished.is_marked(server_id, active)
-            if tried and not self._unfinished.is_alive(server_id, active):
+            tried = active != before and self._builds.is_marked(server_id, active)
+            if tried and not self._builds.is_alive(server_id, active):
                 yield server_id, before
 
     def drop_superseded(self, server_id: str) -> None:
-        """Remove what waits for approval and is older than the active generation."""
-        waiting, active = marked(self._home(server_id), Mark.HELD), self.active(server_id)
+        """Remove a pending update that is older than the active generation."""
+        waiting, active = read_marker(self._server_directory(server_id), Marker.HELD), self.active(server_id)
         if waiting is None or active is None or waiting > active:
             return
         if waiting < active:
             self.discard(server_id, waiting)
-        self.release(server_id)
+        self.clear_held(server_id)
 
-    def _disown(self, server_id: str, number: int) -> None:
+    def _mark_as_unfinished(self, server_id: str, number: int) -> None:
         """Mark a finished generation as unfinished."""
         try:
-            self._unfinished.mark(server_id, number)
-            sync_directory(self._home(server_id))
+            self._builds.mark(server_id, number)
+            sync_directory(self._server_directory(server_id))
         except OSError as error:
             raise from_oserror(error, f"removing generation {number} of {server_id}") from error
 
@@ -295,7 +302,7 @@ class Tree:
         aside = path.with_name(f".{number}.{secrets.token_hex(6)}{TEMP_MARK}")
         try:
             with suppress(FileNotFoundError):
-                # Half removed under its own name it would look like one to go back to.
+                # Renamed first: partly removed it must not look like a target of a rollback.
                 path.rename(aside)
                 remove_tree(aside)
             remove_tree(self.tools(server_id, number))
@@ -309,33 +316,33 @@ class Tree:
         return Staged(self.installed / server_id, f"../{self._layout.generations.name}/{server_id}/{number}")
 
     def activate(self, server_id: str, staged: Staged) -> None:
-        """Put the link made by :meth:`link` in place; a plain directory that is there becomes a generation."""
+        """Put the link of :meth:`link` in place; a plain directory that is there becomes a generation."""
         place = self.installed / server_id
         if place.is_symlink() or not place.is_dir():
             staged.commit()
             return
         replaced = staged.exchange()
         if replaced is None:
-            # The file system cannot exchange; recover() puts the directory back should this stop half-way.
+            # The file system cannot exchange names; if interrupted here, recover() puts the directory back.
             replaced = place.with_name(f".{server_id}.{secrets.token_hex(6)}{TEMP_MARK}")
             place.rename(replaced)
             staged.commit()
         self._adopt(server_id, replaced)
 
     def _adopt(self, server_id: str, replaced: Path) -> None:
-        """Keep a plain directory as a generation, without the secrets other tools leave in manifests."""
+        """Keep a plain directory as a generation, without the secrets that other tools leave in manifests."""
         taken = set(self._numbers(server_id))
         newest = max(taken, default=1)
         number = next((n for n in range(newest - 1, 0, -1) if n not in taken), newest + 1)
         try:
-            conceal(replaced / MANIFEST, server_id)
+            remove_secrets(replaced / MANIFEST, server_id)
             replaced.rename(self.directory(server_id, number))
         except (McpdError, OSError) as error:
-            _log.warning("%s: the replaced directory is removed, not kept: %s", server_id, error)
+            _log.warning("%s: cannot keep the replaced directory, removing it: %s", server_id, error)
             remove_tree(replaced)
 
     def prune(self, server_id: str, spared: int | None = None) -> None:
-        """Remove what is older than the generations to keep, except the active one and *spared*."""
+        """Remove the generations beyond the number to keep, oldest first, except the active one and *spared*."""
         active = self.active(server_id)
         others = [n for n in self.numbers(server_id) if n != active]
         for number in others[: max(0, len(others) - self._keep + 1)]:
@@ -347,7 +354,7 @@ class Tree:
                 _log.warning("%s", error.message)
 
     def previous(self, server_id: str, number: int | None) -> int:
-        """The generation to go back to: *number*, or the newest before the active one.
+        """Return the generation to go back to: *number*, or the newest before the active one.
 
         Raises :class:`~mcpd.errors.NotFound`.
         """
@@ -368,7 +375,7 @@ class Tree:
         return number
 
     def detach(self, server_id: str, *, keep_config: bool) -> Path:
-        """Take ``installed/<id>`` away in one step; what is left says what remains to be done."""
+        """Rename ``installed/<id>`` in one step; the new name records what :meth:`removals` has to finish."""
         place = self.installed / server_id
         aside = place.with_name(f".{'keep' if keep_config else 'drop'}.{server_id}.{secrets.token_hex(6)}~removed")
         try:
@@ -379,32 +386,32 @@ class Tree:
         return aside
 
     def removals(self) -> Iterator[tuple[Path, str, bool]]:
-        """Removals that were begun: what :meth:`detach` returned, the id, whether the configuration stays."""
+        """Yield unfinished removals: the path from :meth:`detach`, the id, and whether the configuration stays."""
         for name in _names(self.installed):
             if match := _REMOVED.fullmatch(name):
                 yield self.installed / name, match[2], match[1] == "keep"
 
     def erase(self, server_id: str) -> None:
-        """Remove all generations of *server_id* that nobody is building."""
+        """Remove all generations of *server_id* that no process is building."""
         for number in self._numbers(server_id):
-            if not self._unfinished.is_alive(server_id, number):
+            if not self._builds.is_alive(server_id, number):
                 self.discard(server_id, number)
         self._tidy(server_id)
 
     def tools(self, server_id: str, number: int) -> Path:
-        """The tool catalog of a generation; beside it, where no file of the server can have its name."""
+        """Return the path of a generation's tool catalog, beside it, where no file of the server can clash with it."""
         return self._layout.generations / server_id / f"{number}.tools.json"
 
     def recover(self) -> list[str]:
-        """Undo or finish what killed processes left, removals apart; returns ids whose first install was cut off."""
+        """Undo or finish incomplete changes, except removals; return ids whose first installation was interrupted."""
         for name in _names(self.installed):
             if match := TEMP_NAME.fullmatch(name):
-                with contained(self.installed / name):
+                with tolerant_cleanup(self.installed / name):
                     self._recover_swap(match[1], self.installed / name)
         cut_off = []
         for server_id in _names(self._layout.generations):
             if ID_PATTERN.fullmatch(server_id):
-                with contained(self._layout.generations / server_id):
+                with tolerant_cleanup(self._layout.generations / server_id):
                     if self._recover_generations(server_id):
                         cut_off.append(server_id)
         return cut_off
@@ -423,10 +430,10 @@ class Tree:
         directory = self._layout.generations / server_id
         dropped = False
         for name in _names(directory):
-            with contained(directory / name):
+            with tolerant_cleanup(directory / name):
                 if TEMP_NAME.fullmatch(name):
                     remove_tree(directory / name)
-                elif (number := number_of(name)) is not None:
+                elif (number := number_being_built(name)) is not None:
                     dropped |= self._recover_unfinished(server_id, number)
         self.drop_superseded(server_id)
         self._recover_trial(server_id)
@@ -434,15 +441,15 @@ class Tree:
         for number in self._numbers(server_id):
             for name in _names(self.directory(server_id, number)):
                 if TEMP_NAME.fullmatch(name):
-                    with contained(self.directory(server_id, number) / name):
+                    with tolerant_cleanup(self.directory(server_id, number) / name):
                         remove_tree(self.directory(server_id, number) / name)
         self._relink(server_id)
         self._tidy(server_id)
         return dropped and not directory.exists()
 
     def _recover_unfinished(self, server_id: str, number: int) -> bool:
-        """Remove a generation marked as unfinished, unless a living process builds it; says whether it is gone."""
-        if self._unfinished.is_alive(server_id, number):
+        """Remove an unfinished generation unless a living process builds it; return whether it was removed."""
+        if self._builds.is_alive(server_id, number):
             return False
         unused = number not in (self.active(server_id), self.held(server_id))
         if unused:
@@ -452,9 +459,9 @@ class Tree:
         return unused
 
     def _recover_trial(self, server_id: str) -> None:
-        """No process of before is left to end the trial, unless it lives."""
+        """End the trial of the active generation unless a living process builds it."""
         active = self.active(server_id)
-        if active is None or not self._unfinished.is_alive(server_id, active):
+        if active is None or not self._builds.is_alive(server_id, active):
             self.end_trial(server_id)
 
     def _drop_tools(self, server_id: str) -> None:
@@ -463,22 +470,22 @@ class Tree:
         for name in _names(directory):
             match = _TOOLS.fullmatch(name)
             if match and int(match[1]) not in numbers:
-                with contained(directory / name):
+                with tolerant_cleanup(directory / name):
                     remove_tree(directory / name)
 
     def _relink(self, server_id: str) -> None:
-        """Mend a link whose generation is gone."""
+        """Point the link at the newest generation if the active one is gone."""
         active = self.active(server_id)
         if active is None or self.directory(server_id, active).is_dir():
             return
         kept = [n for n in self.numbers(server_id) if (self.directory(server_id, n) / MANIFEST).exists()]
         if kept:
-            _log.warning("%s: generation %d is gone, going back to %d", server_id, active, kept[-1])
+            _log.warning("%s: generation %d is missing, going back to %d", server_id, active, kept[-1])
             with self.link(server_id, kept[-1]) as staged:
                 staged.commit()
 
-    def _home(self, server_id: str) -> Path:
-        """What holds the generations of a server."""
+    def _server_directory(self, server_id: str) -> Path:
+        """Return the directory with the generations of a server."""
         return self._layout.generations / server_id
 
     def _numbers(self, server_id: str) -> list[int]:
@@ -488,8 +495,8 @@ class Tree:
     def _tidy(self, server_id: str) -> None:
         """Remove the directory of a server that has no generation left."""
         if not self._numbers(server_id) and not os.path.lexists(self.installed / server_id):
-            for mark in Mark:
-                take(self._home(server_id), mark)
+            for marker in Marker:
+                remove_marker(self._server_directory(server_id), marker)
         with suppress(OSError):
             (self._layout.generations / server_id).rmdir()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Finding the installed servers of one layer: by its ``index.json``, by scan, in every shape other tools leave."""
+"""Discovery of the servers of one layer, from ``index.json`` and by scan, in every layout that other tools use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcpd.errors import InvalidManifest
 from mcpd.model import ID_PATTERN, Index, Manifest, Pointer, check_id, dump_json, load_json, parse_index, printable
 from mcpd.store import config
 from mcpd.store.files import Signature, Staged, is_missing, make_directory, read_file, settled, signature, write_atomic
-from mcpd.store.generations import Mark, marked
+from mcpd.store.generations import Marker, read_marker
 from mcpd.store.records import MANIFEST
 
 if TYPE_CHECKING:
@@ -26,16 +26,16 @@ _log = logging.getLogger(__name__)
 
 
 class IndexFile:
-    """The index of one tree; a missing one is empty, so that only what is found by scanning counts."""
+    """Index of one layer; if it is missing, only the scan counts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fault = ""
-        """Why the file as a whole cannot be used; then it counts as missing."""
+        """Reason why the file cannot be used; it is then treated as missing."""
         self._read: tuple[Signature | None, Index] = (None, Index())
 
     def read(self) -> Index:
-        """What the file says now; kept until it changes."""
+        """Return the index, parsed again only if the file changed."""
         try:
             status = self.path.stat()
             now = signature(status)
@@ -59,12 +59,12 @@ class IndexFile:
 
     def _unusable(self, fault: str) -> Index:
         if fault != self.fault:
-            _log.warning("%s; the servers beside it are found without it", fault)
+            _log.warning("%s; ignoring the index and scanning the directory", fault)
         self.fault = fault
         return Index()
 
     def stage(self, index: Index) -> Staged:
-        """Prepare to write *index*; what a broken file held is kept beside it."""
+        """Prepare to write *index*; a broken file is first copied to ``*.broken``."""
         if self.fault:
             self._keep_broken()
         return Staged(self.path, dump_json(index.to_json()))
@@ -73,30 +73,30 @@ class IndexFile:
         try:
             write_atomic(self.path.with_name(f"{self.path.name}.broken"), read_file(self.path, 1 << 28), 0o600)
         except (InvalidManifest, OSError) as error:
-            _log.warning("%s could not be kept: %s", self.path, error)
+            _log.warning("could not copy the broken index %s: %s", self.path, error)
 
 
 class Kind(Enum):
-    """What is behind an id."""
+    """Form in which a server is stored."""
 
     MANAGED = auto()
     """A symlink to a generation."""
     DIRECTORY = auto()
     """A plain directory, made by another tool."""
     LINKED = auto()
-    """A directory elsewhere, by symlink or by the index; never written."""
+    """A directory elsewhere, named by a symlink or by the index; never written."""
     EMBEDDED = auto()
-    """Nothing but an object in an index of the older form."""
+    """A manifest in an index of the older form, without a file of its own."""
     VENDOR = auto()
-    """A directory of the read-only layer."""
+    """A directory of the read-only vendor layer."""
     SCRIPT = auto()
-    """A script, or an entry of the mcps map: a manifest that is in no file."""
+    """A script, or an entry of the mcps map; its manifest is in no file."""
     NOTHING = auto()
-    """A pointer of the index to nothing, or a key that is no id."""
+    """An index pointer to a missing file, or a key that is not a valid id."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LayerServer:
     """One server of one layer."""
 
     id: str
@@ -105,17 +105,17 @@ class Found:
     generation: Path
     manifest_path: Path
     manifest: Manifest | None = None
-    """Without sensitive values."""
+    """The manifest without sensitive values; None if the server is broken."""
     problem: str = ""
     exposed: frozenset[str] = frozenset()
-    """Keys of sensitive values that another tool left in the manifest."""
+    """Keys of sensitive values that another tool wrote into the manifest."""
     document: dict[str, Any] | None = field(default=None, repr=False)
-    """The manifest as it is in an index of the older form, or as it is made for a script."""
+    """The manifest as it is embedded in an index of the older form, or as generated for a script."""
     script: ScriptFile | None = None
-    """Of a script server."""
+    """The script, for a script server."""
 
     def load(self) -> dict[str, Any]:
-        """The manifest as it is in the file, sensitive values and all.
+        """Return the manifest as it is in the file, including sensitive values.
 
         Raises :class:`~mcpd.errors.InvalidManifest`.
         """
@@ -125,25 +125,25 @@ class Found:
 
 
 class Layer:
-    """The servers below one directory. Reading is cheap when nothing changed: one ``stat`` for each."""
+    """The servers below one directory. A scan without changes costs one ``stat`` per server."""
 
     def __init__(self, name: LayerName, scope: Scope, root: Path, generations: Path | None) -> None:
-        """*generations* is where the links of an installed tree point; None for the vendor layer."""
+        """*generations* is the directory that the links below *root* point into; None for the vendor layer."""
         self.name = name
         self.scope = scope
         self.root = root
         self.index = IndexFile(root / "index.json") if generations is not None else None
         self._generations = generations
-        self._cache: dict[str, tuple[Signature, str, Found]] = {}
-        self._embedded_cache: dict[str, Found] = {}
+        self._cache: dict[str, tuple[Signature, str, LayerServer]] = {}
+        self._embedded_cache: dict[str, LayerServer] = {}
         self._held_cache: dict[str, tuple[Signature, int, str]] = {}
         self._warned: dict[str, str] = {}
 
-    def scan(self) -> dict[str, Found]:
-        """All servers, by id."""
+    def scan(self) -> dict[str, LayerServer]:
+        """Return all servers by id."""
         index = self._index()
         names = self._names()
-        found: dict[str, Found] = {}
+        found: dict[str, LayerServer] = {}
         for name in names:
             server = self._find(name, index.servers.get(name), listed=True)
             if server is not None:
@@ -157,8 +157,8 @@ class Layer:
             self._cache.pop(name, None)
         return found
 
-    def find(self, server_id: str) -> Found | None:
-        """The server *server_id*, which may be the printable form of a key that is no id."""
+    def find(self, server_id: str) -> LayerServer | None:
+        """Return the server *server_id*, which may be the printable form of an invalid key."""
         index = self._index()
         if not ID_PATTERN.fullmatch(server_id):
             return self.scan().get(server_id)
@@ -171,16 +171,16 @@ class Layer:
             return self._broken(server_id, problem.message) if problem else None
         return found
 
-    def held(self, found: Found) -> tuple[int, str]:
-        """Number and version of the update of *found* that waits for approval; 0 and empty if none does.
+    def held(self, found: LayerServer) -> tuple[int, str]:
+        """Return the generation number and version of the pending update of *found*; 0 and empty if there is none.
 
-        The version is empty where the update has none, too.
+        The version is also empty if the update has none.
         """
         if self._generations is None or not ID_PATTERN.fullmatch(found.id):
             return 0, ""
         home = self._generations / found.id
         try:
-            status = os.stat(f"{home}/{Mark.HELD}/{MANIFEST}")  # noqa: PTH116 - for every server of a listing
+            status = os.stat(f"{home}/{Marker.HELD}/{MANIFEST}")  # noqa: PTH116 - for every server of a listing
         except OSError:
             self._held_cache.pop(found.id, None)
             return 0, ""
@@ -193,14 +193,14 @@ class Layer:
         return cached[1:] if cached[1] > active else (0, "")
 
     def present(self) -> set[str]:
-        """Ids of what is in the tree itself, read or not."""
+        """Return the ids of servers whose manifest is below this layer's directory."""
         return {n for n in self._names() if ID_PATTERN.fullmatch(n) and os.path.exists(f"{self.root}/{n}/{MANIFEST}")}  # noqa: PTH110
 
     def _index(self) -> Index:
         return self.index.read() if self.index is not None else Index()
 
     def _names(self) -> set[str]:
-        """Names that may be servers. Every tool hides what it has not finished behind a leading dot."""
+        """Return names that may be servers. Every tool gives incomplete directories a name with a leading dot."""
         try:
             with os.scandir(self.root) as entries:
                 return {
@@ -213,8 +213,8 @@ class Layer:
                 _log.warning("%s: %s", self.root, error.strerror)
             return set()
 
-    def _find(self, name: str, pointer: Pointer | None, *, listed: bool) -> Found | None:
-        """What is behind *name*; None if nothing is."""
+    def _find(self, name: str, pointer: Pointer | None, *, listed: bool) -> LayerServer | None:
+        """Return the server behind *name*, None if there is none."""
         places = [f"{self.root}/{name}/{MANIFEST}"] if listed else []
         if pointer is not None and pointer.location:
             places.append(pointer.location)
@@ -227,10 +227,10 @@ class Layer:
         if pointer is not None and pointer.embedded is not None:
             return self._embedded(name, pointer.embedded)
         if listed and os.path.islink(f"{self.root}/{name}"):  # noqa: PTH114
-            return self._broken(name, f"{self.root / name}: a link to something that has no {MANIFEST}; remove it")
+            return self._broken(name, f"{self.root / name}: points to a directory without {MANIFEST}; remove the link")
         return None
 
-    def _cached(self, name: str, path: str, status: os.stat_result) -> Found:
+    def _cached(self, name: str, path: str, status: os.stat_result) -> LayerServer:
         now = signature(status)
         cached = self._cache.get(name)
         if cached is not None and cached[0] == now and cached[1] == path:
@@ -242,10 +242,10 @@ class Layer:
             self._cache.pop(name, None)
         return found
 
-    def _read(self, name: str, path: Path) -> Found:
+    def _read(self, name: str, path: Path) -> LayerServer:
         directory = path.parent
         kind, generation = self._behind(name, directory)
-        shell = Found(printable(name), kind, directory, generation, path)
+        shell = LayerServer(printable(name), kind, directory, generation, path)
         try:
             check_id(name)
             data = shell.load()
@@ -253,22 +253,22 @@ class Layer:
             return self._broken(name, error.message, shell)
         return self._parsed(shell, data)
 
-    def _parsed(self, shell: Found, data: dict[str, Any]) -> Found:
+    def _parsed(self, shell: LayerServer, data: dict[str, Any]) -> LayerServer:
         try:
             manifest = Manifest.parse({**data, "id": data.get("id") or shell.id}, str(shell.manifest_path))
         except InvalidManifest as error:
             return self._broken(shell.id, error.message, shell)
         if manifest.id != shell.id:
-            problem = f"{shell.manifest_path}: belongs to {manifest.id!r}, not to {shell.id!r}"
+            problem = f"{shell.manifest_path}: is the manifest of {manifest.id!r}, not of {shell.id!r}"
             return self._broken(shell.id, problem, shell)
         sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
         exposed = frozenset(key for key in sensitive if manifest.config.pop(key, None) not in (None, ""))
         directory = shell.directory
         if shell.kind in (Kind.DIRECTORY, Kind.LINKED, Kind.EMBEDDED) and Path(manifest.install_dir).is_absolute():
-            # Other tools may keep the manifest and the files apart.
+            # Other tools may keep the manifest outside the server's directory.
             named = Path(manifest.install_dir)
             directory = named if named.is_dir() else directory
-        return Found(
+        return LayerServer(
             shell.id,
             shell.kind,
             directory,
@@ -280,7 +280,7 @@ class Layer:
         )
 
     def _behind(self, name: str, directory: Path) -> tuple[Kind, Path]:
-        """What *directory* is, and the real one behind it."""
+        """Return the kind of *directory*, and the real directory behind it."""
         if self._generations is None:
             return Kind.VENDOR, directory.resolve()
         if directory != self.root / name:
@@ -293,20 +293,20 @@ class Layer:
             return Kind.MANAGED, self._generations / name / target.name
         return Kind.LINKED, directory.resolve()
 
-    def _embedded(self, name: str, data: dict[str, Any]) -> Found:
+    def _embedded(self, name: str, data: dict[str, Any]) -> LayerServer:
         cached = self._embedded_cache.get(name)
         if cached is not None and cached.document is data:
             return cached
         directory = self.root / name
-        shell = Found(name, Kind.EMBEDDED, directory, directory, directory / MANIFEST, document=data)
+        shell = LayerServer(name, Kind.EMBEDDED, directory, directory, directory / MANIFEST, document=data)
         self._embedded_cache[name] = found = self._parsed(shell, data)
         return found
 
-    def _nothing(self, name: str, pointer: Pointer) -> Found:
-        problem = f"the index points at {pointer.location or name}, where nothing is; reinstall or remove the server"
+    def _nothing(self, name: str, pointer: Pointer) -> LayerServer:
+        problem = f"the index points to {pointer.location or name}, which is missing; reinstall or remove the server"
         return self._broken(name, problem)
 
-    def _broken(self, name: str, problem: str, shell: Found | None = None) -> Found:
+    def _broken(self, name: str, problem: str, shell: LayerServer | None = None) -> LayerServer:
         if self._warned.get(name) != problem:
             self._warned[name] = problem
             _log.warning("%s: %s", printable(name), problem)
@@ -315,12 +315,12 @@ class Layer:
         shown = printable(name)
         directory = self.root / shown if ID_PATTERN.fullmatch(shown) else self.root
         kind = Kind.LINKED if directory != self.root and directory.is_symlink() else Kind.NOTHING
-        return Found(shown, kind, directory, directory, directory / MANIFEST, problem=problem)
+        return LayerServer(shown, kind, directory, directory, directory / MANIFEST, problem=problem)
 
 
 def _waiting(home: Path) -> tuple[int, str]:
-    """What of the generations in *home* waits for approval."""
-    number = marked(home, Mark.HELD)
+    """Return generation number and version of the pending update below *home*."""
+    number = read_marker(home, Marker.HELD)
     if number is None:
         return 0, ""
     try:
@@ -332,9 +332,9 @@ def _waiting(home: Path) -> tuple[int, str]:
 
 
 def migrate_index(view: View) -> None:
-    """Give every server of a list-shaped index its ``manifest.json``, then write pointers. The caller holds the lock.
+    """Write a ``manifest.json`` for every server of an older index, then replace it by one with pointers.
 
-    Stopped half-way, the old index still counts, and the manifests say what it says.
+    The caller holds the lock. If interrupted, the old index still applies and the manifests agree with it.
     """
     if view.own.index is None:
         return
@@ -355,7 +355,7 @@ def migrate_index(view: View) -> None:
     _log.info("%s: rewritten with pointers to %d manifests", view.own.index.path, len(servers))
 
 
-def _write_manifest(view: View, found: Found, embedded: dict[str, Any]) -> None:
+def _write_manifest(view: View, found: LayerServer, embedded: dict[str, Any]) -> None:
     document = dict(embedded)
     if found.manifest is not None:
         shown, hidden = config.split(found.manifest, config.config_of(document))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Activating, rolling back and removing servers, and mending what a killed process left."""
+"""Activation, rollback and removal of servers, and recovery of what a killed process left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mcpd.errors import InvalidArgument, InvalidManifest, McpdError, NoSpace, No
 from mcpd.model import ID_PATTERN, JsonValue, Manifest, check_id
 from mcpd.store import config
 from mcpd.store.files import TEMP_NAME, remove_tree, sync_tree, write_atomic
-from mcpd.store.generations import contained
-from mcpd.store.index import Found, Kind, migrate_index
+from mcpd.store.generations import tolerant_cleanup
+from mcpd.store.index import Kind, LayerServer, migrate_index
 from mcpd.store.records import MANIFEST
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcpd.store.generations import Tree
     from mcpd.store.records import Generation
     from mcpd.store.tool_catalog import ToolFiles, Tools
-    from mcpd.store.view import Place, View
+    from mcpd.store.view import AnyLayer, View
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _NOTHING: Final[Mapping[str, JsonValue]] = MappingProxyType({})
 
 
 class Lifecycle:
-    """Changes to which servers there are. Callers hold the lock."""
+    """Changes to the set of installed servers. Callers hold the lock."""
 
     def __init__(self, view: View, tree: Tree, tools: ToolFiles) -> None:
         self._view = view
@@ -40,15 +40,15 @@ class Lifecycle:
         self._tools = tools
 
     def activate(self, generation: Generation, manifest: Manifest, *, on_trial: bool) -> None:
-        """Make *generation* the active one, with *manifest*; ``manifest.config`` wins over what was set before.
+        """Make *generation* with *manifest* the active one; ``manifest.config`` overrides values set before.
 
-        Unless *on_trial* the oldest are removed that are too many; else that is for later, as it may be taken back.
+        Unless *on_trial*, generations beyond the number to keep are removed.
         """
         _check_manifest(generation, manifest)
         replaced = self._tree.active(generation.server_id)
         self._tree.publish(generation.server_id, generation.number)
         if on_trial:
-            self._tree.try_out(generation.server_id)
+            self._tree.begin_trial(generation.server_id)
         document = self._still_pinned(generation.server_id, manifest.to_json())
         self._switch(generation.server_id, generation.number, document, manifest, given=manifest.config)
         if not on_trial:
@@ -56,7 +56,7 @@ class Lifecycle:
             self._tree.prune(generation.server_id, replaced)
 
     def hold(self, generation: Generation, manifest: Manifest, tools: Tools | None) -> None:
-        """Keep *generation* aside until it is approved of."""
+        """Keep *generation* as the pending update."""
         _check_manifest(generation, manifest)
         server_id, number = generation.server_id, generation.number
         if self._tree.active(server_id) == number:
@@ -77,31 +77,31 @@ class Lifecycle:
         self._tree.hold(server_id, number)
 
     def approve(self, server_id: str, number: int) -> None:
-        """Make the held generation *number* the active one, on trial, with today's configuration."""
+        """Make the pending update *number* the active generation, on trial, with the current configuration."""
         held = self._tree.held(check_id(server_id))
         if held is None:
             raise NotFound(f"{server_id}: no update waits for approval")
         if number != held:
-            raise another_waits(server_id, held, number)
+            raise different_update_waits(server_id, held, number)
         document, manifest = self.read(server_id, held)
         unset = config.config_of(document)
         try:
-            self._tree.try_held(server_id, held)
+            self._tree.begin_held_trial(server_id, held)
             self._switch(server_id, held, document, manifest, unset=unset)
         except BaseException:
             if self._tree.active(server_id) != held:
-                self._tree.finish(server_id, held)  # it waits on
+                self._tree.finish(server_id, held)  # it stays pending
             raise
 
     def read(self, server_id: str, number: int) -> tuple[dict[str, Any], Manifest]:
-        """The manifest of generation *number*, as it is in the file and as it is understood."""
+        """Return the manifest of generation *number*, as it is in the file and parsed."""
         path = self._tree.directory(server_id, number) / MANIFEST
         document = config.load(path)
         document.setdefault("id", server_id)
         return document, Manifest.parse(document, str(path))
 
     def rollback(self, server_id: str, number: int | None, *, keep_pin: bool = False) -> None:
-        """Make an earlier generation the active one, with today's configuration; *keep_pin*: pinned as today's is."""
+        """Activate an earlier generation with the current configuration and, if *keep_pin*, the current pin."""
         number = self._tree.previous(check_id(server_id), number)
         document, manifest = self.read(server_id, number)
         if keep_pin and (pinned := self._pinned(server_id)) is not None:
@@ -110,7 +110,7 @@ class Lifecycle:
         self._tree.end_trial(server_id)
 
     def pin_held(self, server_id: str, *, pinned: bool) -> None:
-        """Have the generation that waits for approval, if one does, be *pinned* as its server is from now on."""
+        """Pin or unpin the pending update, if there is one."""
         held = self._tree.held(server_id)
         if held is None:
             return
@@ -118,18 +118,18 @@ class Lifecycle:
         write_atomic(path, config.dump(config.with_pin(config.load(path), pinned=pinned)))
 
     def _still_pinned(self, server_id: str, document: dict[str, Any]) -> dict[str, Any]:
-        """*document* of another version of a server: pinned also if the server is."""
+        """Return *document*, the manifest of another version, pinned if the server is."""
         return config.with_pin(document, pinned=True) if self._pinned(server_id) else document
 
     def _pinned(self, server_id: str) -> bool | None:
-        """Whether the server is pinned, which is said of it and not of a version; None if nobody can tell."""
+        """Return whether the server is pinned; None if its manifest is missing or broken."""
         found = self._view.own.find(server_id)
         if found is None or found.manifest is None:
             return None
         return config.origin_of(found.manifest).get("pinned") is True
 
     def _place(self, server_id: str) -> dict[str, str]:
-        """What a manifest says of where it is."""
+        """Return the manifest fields that depend on the scope."""
         return {"scope": str(self._view.scope), "installDir": str(self._view.layout.installed / server_id)}
 
     def _switch(
@@ -142,9 +142,9 @@ class Lifecycle:
         given: Mapping[str, JsonValue] = _NOTHING,
         unset: Mapping[str, JsonValue] = _NOTHING,
     ) -> None:
-        """Make *number* the active generation; *given* values win over those set before, *unset* ones fill gaps.
+        """Make *number* the active generation; *given* values override those set before, *unset* ones fill gaps.
 
-        Everything is written beside its place first, so that a full disk stops the change before its first step.
+        Everything is first written beside its place, so that a full disk stops the change before its first step.
         """
         view = self._view
         migrate_index(view)
@@ -203,8 +203,8 @@ class Lifecycle:
         except OSError as error:
             raise from_oserror(error, f"removing what is left of {found.id}") from error
 
-    def _keep(self, layer: Place, found: Found) -> None:
-        """Put the values of *found* where :meth:`activate` finds them should it come back."""
+    def _keep(self, layer: AnyLayer, found: LayerServer) -> None:
+        """Store the values of *found* where :meth:`activate` finds them if the server is installed again."""
         view = self._view
         if found.manifest is None or not view.is_own(layer, found):
             return
@@ -225,7 +225,7 @@ class Lifecycle:
         try:
             self._forget(server_id)
         except NoSpace:
-            # What is being removed may be what fills the disk.
+            # The directory being removed may be what fills the disk.
             if aside is None:
                 raise
             remove_tree(aside)
@@ -240,14 +240,16 @@ class Lifecycle:
                 staged.commit()
 
     def recover(self) -> None:
-        """Finish or undo what killed processes left; see :mod:`mcpd.store.generations`."""
+        """Finish or undo changes of killed processes; see :mod:`mcpd.store.generations`."""
         for aside, server_id, keep_config in list(self._tree.removals()):
-            _log.info("%s: finishing its removal", server_id)
-            with contained(aside):
+            _log.info("%s: finishing an interrupted removal", server_id)
+            with tolerant_cleanup(aside):
                 self._finish_removal(server_id, aside, keep_config=keep_config)
-        for server_id, before in list(self._tree.unproved()):
-            _log.info("%s: going back to generation %d, for the next one has not proved itself", server_id, before)
-            with contained(self._view.layout.installed / server_id):
+        for server_id, before in list(self._tree.interrupted_trials()):
+            _log.info(
+                "%s: going back to generation %d, as the trial of the next one was interrupted", server_id, before
+            )
+            with tolerant_cleanup(self._view.layout.installed / server_id):
                 self.rollback(server_id, before)
         cut_off = self._tree.recover()
         for directory in (self._view.secrets.directory, self._view.overlay.directory):
@@ -256,14 +258,14 @@ class Lifecycle:
             if found.kind in (Kind.DIRECTORY, Kind.EMBEDDED):
                 _remove_temporary(found.manifest_path.parent)
         for server_id in cut_off:
-            with contained(self._view.secrets.directory / server_id):
+            with tolerant_cleanup(self._view.secrets.directory / server_id):
                 self._drop_orphan(server_id)
         index = self._view.own.index
         if index is not None and index.path.exists() and not index.fault and not index.read().legacy:
             self._forget("")
 
     def _drop_orphan(self, server_id: str) -> None:
-        """Secrets given for a first install that was cut off belong to nothing."""
+        """Remove the secrets given for a first installation that was interrupted."""
         try:
             self._view.find(server_id)
         except NotFound:
@@ -271,8 +273,8 @@ class Lifecycle:
                 self._view.secrets.remove(server_id)
 
 
-def another_waits(server_id: str, held: int, number: int | None) -> InvalidArgument:
-    """What is to be said if *number* was looked at, and *held* waits for approval."""
+def different_update_waits(server_id: str, held: int, number: int | None) -> InvalidArgument:
+    """Return the error for a caller that names *number* while *held* is the pending update."""
     return InvalidArgument(f"{server_id}: generation {held} waits for approval, not {number}; look at it first")
 
 
@@ -288,16 +290,16 @@ def _remove_temporary(directory: Path) -> None:
         return
     for name in names:
         if TEMP_NAME.fullmatch(name):
-            with contained(directory / name):
+            with tolerant_cleanup(directory / name):
                 remove_tree(directory / name)
 
 
-def _not_ours(found: Found, layer: Place) -> str:
+def _not_ours(found: LayerServer, layer: AnyLayer) -> str:
     server_id = found.id
     if found.script is not None:
         path = found.script.path
         is_file = path is not None and path.name.rpartition(".")[0] == server_id
         return f"{server_id} is a script server; remove {path if is_file else 'its entry in the mcps map'}"
     if layer.name == "vendor":
-        return f"{server_id} belongs to the system's packages; remove the package that brought it"
+        return f"{server_id} belongs to a distribution package; remove that package"
     return f"{server_id} is installed for the whole system; remove it there (mcpctl --system remove {server_id})"

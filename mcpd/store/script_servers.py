@@ -28,7 +28,7 @@ from mcpd.store.files import (
     signature,
     write_atomic,
 )
-from mcpd.store.index import Found, Kind
+from mcpd.store.index import Kind, LayerServer
 from mcpd.store.inspection import MAX_SCRIPT, SUFFIXES, Inspection, ScriptKind, inspect, kind_of
 from mcpd.store.records import LayerName, ScriptFile
 
@@ -265,7 +265,7 @@ class ScriptLayer:
     scope: Scope
 
 
-_Made: TypeAlias = tuple[ScriptLayer, Found]
+_Made: TypeAlias = tuple[ScriptLayer, LayerServer]
 _Known: TypeAlias = "tuple[Script | None, Definition, _Made]"
 
 
@@ -387,7 +387,7 @@ class ScriptServers:
             found = Inspection(found.summary, found.version, f"{path}:{found.problem}")
         return signed, Script(server_id, path, root, kind_of(data), digest, found, is_content=True)
 
-    def _found(self, server_id: str, layer: ScriptLayer, script: Script | None, definition: Definition) -> Found:
+    def _found(self, server_id: str, layer: ScriptLayer, script: Script | None, definition: Definition) -> LayerServer:
         inspection = script.found if script is not None else Inspection()
         path = script.path if script is not None else None
         directory = script.root if script is not None else self._homes[layer.scope] / server_id
@@ -403,7 +403,7 @@ class ScriptServers:
             except Exception as error:  # noqa: BLE001 -- the same boundary
                 problem = f"{printable(server_id)}: it cannot be made a server, by a fault of mcpd's own"
                 _log.error("%s", problem, exc_info=error)
-        return Found(
+        return LayerServer(
             printable(server_id),
             Kind.SCRIPT,
             directory,

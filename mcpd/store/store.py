@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The store: what is installed, how it is configured, and every change to it."""
+"""Store of installed servers, their configuration, and every change to both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mcpd.errors import ConfigMissing, InvalidArgument, InvalidManifest, NotFoun
 from mcpd.model import ConfigProperty, check_id
 from mcpd.store import config
 from mcpd.store.files import Staged
-from mcpd.store.generations import Tree, contained
+from mcpd.store.generations import Tree, tolerant_cleanup
 from mcpd.store.index import migrate_index
-from mcpd.store.lifecycle import Lifecycle, another_waits
+from mcpd.store.lifecycle import Lifecycle, different_update_waits
 from mcpd.store.lock import WriteLock
 from mcpd.store.records import Configuration, Generation, InstalledServer, LaunchManifest
 from mcpd.store.tool_catalog import ToolFiles, Tools
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from mcpd.model import JsonValue, Manifest
     from mcpd.paths import Paths, Scope
-    from mcpd.store.index import Found
-    from mcpd.store.view import Place
+    from mcpd.store.index import LayerServer
+    from mcpd.store.view import AnyLayer
 
 
 def set_values(view: View, server_id: str, changes: Mapping[str, JsonValue | None]) -> None:
@@ -57,9 +57,9 @@ def set_secret(view: View, server_id: str, key: str, value: str | None) -> None:
 
 
 def set_pinned(view: View, server_id: str, *, pinned: bool) -> None:
-    """Say in the manifest whether updates pass the server over. The caller holds the lock.
+    """Record in the manifest whether updates skip the server. The caller holds the lock.
 
-    Raises :class:`~mcpd.errors.ReadOnly` for a server of another layer, and for one that is elsewhere.
+    Raises :class:`~mcpd.errors.ReadOnly` for a server of another layer or one whose directory is elsewhere.
     """
     layer, found = view.find(server_id)
     if not view.is_own(layer, found):
@@ -73,7 +73,7 @@ def set_pinned(view: View, server_id: str, *, pinned: bool) -> None:
 
 
 def forget(view: View, server_id: str) -> None:
-    """Drop all values and secrets of a script server, even if it is broken or gone. The caller holds the lock.
+    """Delete all values and secrets of a script server, even a broken or missing one. The caller holds the lock.
 
     Raises :class:`~mcpd.errors.InvalidArgument` for any other server.
     """
@@ -84,8 +84,7 @@ def forget(view: View, server_id: str) -> None:
     else:
         if found.script is None:
             raise InvalidArgument(
-                f"{server_id} is installed: what is kept for it is removed with it, and its values are unset by their"
-                " keys"
+                f"{server_id} is installed; unset its values one by one, or remove the server to delete them all"
             )
     view.secrets.remove(server_id)
     view.overlay.remove(server_id)
@@ -101,9 +100,9 @@ def _write_own(
     chosen: str = "",
     fields: Mapping[str, JsonValue] | None = None,
 ) -> None:
-    """Write the manifest with *changes*, and *secrets*, to which sensitive values in the manifest move.
+    """Write the manifest with *changes*, moving sensitive values from it to *secrets*.
 
-    *chosen* is the key whose value in *secrets* counts, whatever the manifest holds; *fields* replace whole fields of
+    *chosen* is the key whose value in *secrets* takes precedence over the manifest's; *fields* replace whole fields of
     the manifest.
     """
     migrate_index(view)
@@ -116,7 +115,7 @@ def _write_own(
 
 
 def _commit(
-    view: View, found: Found, document: dict[str, Any], secrets: dict[str, JsonValue], kept: dict[str, JsonValue]
+    view: View, found: LayerServer, document: dict[str, Any], secrets: dict[str, JsonValue], kept: dict[str, JsonValue]
 ) -> None:
     with ExitStack() as stack:
         manifest = stack.enter_context(Staged(found.manifest_path, config.dump(document)))
@@ -141,13 +140,13 @@ _Values: TypeAlias = "list[dict[str, JsonValue]]"
 class Store:
     """One scope's view of all layers, and the only writer of its own.
 
-    The user scope reads user > system > vendor and writes the user's; the system scope reads system > vendor,
-    writes the system's and never looks into a home. Methods block on the disk, briefly; those that write also wait
-    for other writers (:class:`~mcpd.errors.Busy`). May be used by several threads.
+    The user scope reads user > system > vendor and writes the user's layer; the system scope reads system > vendor,
+    writes the system's and never reads a home directory. Methods block on the disk, briefly; those that write also wait
+    for other writers (:class:`~mcpd.errors.Busy`). Thread-safe.
     """
 
     def __init__(self, paths: Paths, scope: Scope, *, keep_generations: int = 3) -> None:
-        """*keep_generations* is how many generations of a server stay, the active one among them."""
+        """*keep_generations* is the number of generations kept of each server, including the active one."""
         self._view = View(paths, scope)
         layout = self._view.layout
         self._tree = Tree(layout, keep_generations)
@@ -156,26 +155,26 @@ class Store:
         self._lock = WriteLock(layout.generations / ".lock")
 
     def list(self, *, edits: bool = True) -> _Servers:
-        """All servers, the layers merged, broken ones included, by id.
+        """Return all servers of the merged layers, sorted by id, broken ones included.
 
-        Without *edits* the mcps map and the scripts are not looked at again, which takes its time if scripts are new:
-        whoever cannot wait calls :meth:`edits` in a thread before.
+        Without *edits* the mcps map and the scripts are not read again, which can take long if scripts are new. A
+        caller that must not block calls :meth:`edits` in a thread first.
         """
         return self._view.all(edits=edits)
 
     def get(self, server_id: str) -> InstalledServer:
-        """The server *server_id*. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the server *server_id*. Raises :class:`~mcpd.errors.NotFound`."""
         return self._view.show(*self._view.find(server_id))
 
     def edits(self) -> tuple[int, int]:
-        """Something else whenever the mcps map or the scripts are, which are files for everybody to edit.
+        """Return version numbers of the mcps map and of the scripts, which anybody may edit; they change with them.
 
-        Cheap to ask, but for new scripts, which are read.
+        Cheap unless there are new scripts, which are read.
         """
         return self._view.edits()
 
     def manifest_path(self, server_id: str) -> Path:
-        """The path of the public ``manifest.json``.
+        """Return the path of the public ``manifest.json``.
 
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.NotSupported` for a script server, which has
         none.
@@ -187,11 +186,11 @@ class Store:
         return found.manifest_path
 
     def problems(self) -> tuple[str, ...]:
-        """Faults of whole index files, which cost no server."""
+        """Return the faults of unreadable index files; their servers are found without them."""
         return tuple(layer.index.fault for layer in self._view.layers if layer.index is not None and layer.index.fault)
 
     def config(self, server_id: str) -> Configuration:
-        """The configuration without sensitive values.
+        """Return the configuration without sensitive values.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.InvalidManifest`,
         :class:`~mcpd.errors.InvalidConfig`.
@@ -199,7 +198,7 @@ class Store:
         return self._view.configuration(*self._view.find(server_id))
 
     def launch_manifest(self, server_id: str) -> LaunchManifest:
-        """What the server gets at its start: all values, secrets among them.
+        """Return the manifest and all values, including secrets, that the server is started with.
 
         Raises as :meth:`config` does, and :class:`~mcpd.errors.ConfigMissing`.
         """
@@ -215,7 +214,7 @@ class Store:
         return LaunchManifest(manifest, config.dump(document), merged)
 
     def values(self, server_id: str) -> dict[str, JsonValue]:
-        """The values that were set, secrets among them and defaults not; required ones may be missing.
+        """Return the values that were set, including secrets but not defaults; required ones may be missing.
 
         Raises as :meth:`config` does.
         """
@@ -234,19 +233,19 @@ class Store:
         shown, hidden = (files.read(server_id) for files in (self._view.overlay, self._view.secrets))
         return shown if shown or hidden else None
 
-    def _set(self, layer: Place, found: Found, document: dict[str, Any]) -> _Values:
-        """Everything that was set for *found*, whose manifest is *document*, by rising precedence."""
+    def _set(self, layer: AnyLayer, found: LayerServer, document: dict[str, Any]) -> _Values:
+        """Return the values set for *found*, whose manifest is *document*, in order of rising precedence."""
         exposed = {key: value for key, value in config.config_of(document).items() if key in found.exposed}
         layers = [*self._view.values(layer, found), self._view.secrets.read(found.id)]
-        # What another tool wrote into a manifest of ours is newer than what we keep apart from it.
+        # A value that another tool wrote into our manifest is newer than the stored secret.
         layers.insert(len(layers) if self._view.is_own(layer, found) else 0, exposed)
         return layers
 
     def set_config(self, server_id: str, changes: dict[str, JsonValue | None]) -> None:
         """Set values, or unset those that are None.
 
-        Values for servers of another layer go to this scope's overlay. Raises :class:`~mcpd.errors.InvalidConfig`
-        that names the key, and what writing raises; then nothing is changed.
+        Values for servers of another layer go to this scope's overlay. Raises :class:`~mcpd.errors.InvalidConfig` that
+        names the key, or an error of writing; then nothing is changed.
         """
         with self.lock():
             set_values(self._view, server_id, changes)
@@ -257,137 +256,138 @@ class Store:
             set_secret(self._view, server_id, key, value)
 
     def set_pinned(self, server_id: str, pinned: bool) -> None:
-        """Have updates pass the server over, or no longer; an update that waits for approval is no exception.
+        """Make updates skip the server, or no longer skip it. This also holds for a pending update.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` for a server that this scope does not
-        write, :class:`~mcpd.errors.InvalidManifest` for a broken one, and what writing raises.
+        write, :class:`~mcpd.errors.InvalidManifest` for a broken one, and errors of writing.
         """
         with self.lock():
             set_pinned(self._view, server_id, pinned=pinned)
             self._lifecycle.pin_held(server_id, pinned=pinned)
 
     def forget(self, server_id: str) -> None:
-        """Drop all values and secrets kept for a script server, be it broken or gone.
+        """Delete all values and secrets of a script server, even a broken or missing one.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for a server that is installed in this scope, and what writing
-        raises.
+        Raises :class:`~mcpd.errors.InvalidArgument` for a server that is installed in this scope, and errors of
+        writing.
         """
         with self.lock():
             forget(self._view, server_id)
 
     def new_generation(self, server_id: str) -> Generation:
-        """An empty directory in its final place, to be filled and then activated or discarded."""
+        """Create an empty directory in its final place, to be filled and then activated or discarded."""
         with self.lock():
             return self._tree.create(check_id(server_id))
 
     def activate(self, generation: Generation, manifest: Manifest, *, on_trial: bool = False) -> InstalledServer:
-        """Make *generation*, which is complete, the server; the one it replaces stays until :meth:`prune`.
+        """Make the complete *generation* the active one; the previous one stays until :meth:`prune`.
 
-        ``manifest.config`` holds values given for this install, sensitive ones too; all others are carried over, and a
-        server that is pinned stays so. A failure, and a power cut, leave the previous generation active. *on_trial*:
-        all generations stay until :meth:`prune`, and should this process end before that, :meth:`hold` or
-        :meth:`discard`, :meth:`recover` brings the previous one back, too.
+        ``manifest.config`` holds the values given for this installation, including sensitive ones; all others are
+        carried over, as is the pin. A failure or power loss leaves the previous generation active. With *on_trial* all
+        generations stay until :meth:`prune`; if this process ends before :meth:`prune`, :meth:`hold` or
+        :meth:`discard`, :meth:`recover` reactivates the previous one.
         """
         with self.lock():
             self._lifecycle.activate(generation, manifest, on_trial=on_trial)
             return self.get(generation.server_id)
 
     def prune(self, server_id: str) -> None:
-        """The active generation has proved itself: remove the oldest over the number to keep, and what it supersedes.
+        """End the trial of the active generation as passed, and remove generations beyond the number to keep.
 
-        That is an older update that waits for approval.
+        A pending update that is older than the active generation is removed, too.
         """
-        # Before anything that may fail, or what is good would be taken back at the next start.
-        self._tree.prove(check_id(server_id))
+        # First, because if anything below failed, the next start would roll a good generation back.
+        self._tree.pass_trial(check_id(server_id))
         with self.lock():
             self._tree.drop_superseded(server_id)
             self._tree.prune(server_id)
 
     def discard(self, generation: Generation) -> None:
-        """Remove a generation that is not active and does not wait for approval."""
+        """Remove a generation that is neither active nor pending."""
         server_id, number = generation.server_id, generation.number
         with self.lock():
             if number not in (self._tree.active(server_id), self._tree.held(server_id)):
                 self._tree.discard(server_id, number)
 
     def hold(self, generation: Generation, manifest: Manifest, tools: Tools | None = None) -> None:
-        """Keep *generation*, which is complete and not active, until :meth:`approve` or :meth:`drop_held`.
+        """Keep the complete, inactive *generation* as the pending update until :meth:`approve` or :meth:`drop_held`.
 
-        Nothing goes back to it, and it replaces an older one that waits. *tools* is what it listed, if that is not kept
-        yet. Of the values in ``manifest.config`` those will count that are not set by then; sensitive ones are set now.
+        It is no target of a rollback, and it replaces an older pending update. *tools* is its tool catalog, if that is
+        not stored yet. Values in ``manifest.config`` apply at approval where none is set by then; sensitive ones are
+        set now.
 
-        Raises :class:`~mcpd.errors.NotFound` if the server is not installed in this scope, and what writing raises.
+        Raises :class:`~mcpd.errors.NotFound` if the server is not installed in this scope, and errors of writing.
         """
         with self.lock():
             self._lifecycle.hold(generation, manifest, tools)
 
     def held(self, server_id: str) -> int | None:
-        """The number of the generation that waits for approval, None if none does."""
+        """Return the generation number of the pending update, or None."""
         return self._tree.held(check_id(server_id))
 
     def approve(self, server_id: str, number: int) -> InstalledServer:
-        """Make the generation that waits the server, with the configuration as it is now, on trial until :meth:`prune`.
+        """Activate the pending update on trial until :meth:`prune`, with the current configuration.
 
-        Raises :class:`~mcpd.errors.NotFound` if none waits, :class:`~mcpd.errors.InvalidArgument` if it is another one
-        than *number*.
+        Raises :class:`~mcpd.errors.NotFound` if there is none, :class:`~mcpd.errors.InvalidArgument` if it is not
+        *number*.
         """
         with self.lock():
             self._lifecycle.approve(server_id, number)
             return self.get(server_id)
 
     def drop_held(self, server_id: str, number: int | None = None) -> None:
-        """Remove the generation that waits for approval, if one does. Its number is not given again.
+        """Remove the pending update, if there is one. Its number is not used again.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` if it is another one than *number*, and what removing raises.
+        Raises :class:`~mcpd.errors.InvalidArgument` if it is not *number*, and errors of removing.
         """
         with self.lock():
             held = self._tree.held(check_id(server_id))
             if held is None:
                 return
             if number not in (None, held):
-                raise another_waits(server_id, held, number)
+                raise different_update_waits(server_id, held, number)
             self._tree.discard(server_id, held)
 
     def previous(self, server_id: str, number: int | None = None) -> int:
-        """The generation that :meth:`rollback` goes back to. Raises :class:`~mcpd.errors.NotFound` if there is none."""
+        """Return the generation that :meth:`rollback` activates. Raises :class:`~mcpd.errors.NotFound`."""
         return self._tree.previous(check_id(server_id), number)
 
     def rollback(self, server_id: str, number: int | None = None, *, keep_pin: bool = False) -> InstalledServer:
-        """Go back to generation *number*, or the one before; the configuration stays as it is now.
+        """Activate generation *number*, or the one before the active one; the configuration stays.
 
-        With *keep_pin* it is pinned if it is now, else if it was then. Raises :class:`~mcpd.errors.NotFound` if there
-        is none.
+        With *keep_pin* the server stays pinned or unpinned, otherwise the pin of that generation applies. Raises
+        :class:`~mcpd.errors.NotFound` if there is none.
         """
         with self.lock():
             self._lifecycle.rollback(server_id, number, keep_pin=keep_pin)
             return self.get(server_id)
 
     def generations(self, server_id: str) -> _Numbers:
-        """The numbers of the finished generations, oldest first; without the one that waits for approval."""
+        """Return the numbers of the finished generations, oldest first, without the pending update."""
         return self._tree.numbers(check_id(server_id))
 
     def generation_path(self, server_id: str, number: int) -> Path:
-        """The directory of a generation. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the directory of a generation. Raises :class:`~mcpd.errors.NotFound`."""
         path = self._tree.directory(check_id(server_id), number)
         if not path.is_dir():
             raise NotFound(f"{server_id}: there is no generation {number}")
         return path
 
     def generation_manifest(self, server_id: str, number: int) -> Manifest:
-        """The manifest of a generation, with the configuration it had when it was last active, secrets apart.
+        """Return the manifest of a generation with the configuration it was last active with, without secrets.
 
-        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidManifest` where it has none or a broken
-        one.
+        Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidManifest` if the manifest is missing or
+        broken.
         """
         self.generation_path(server_id, number)
         return self._lifecycle.read(server_id, number)[1]
 
     def active_generation(self, server_id: str) -> int | None:
-        """The number of the generation in use, None for a server that has none."""
+        """Return the number of the active generation, None for a server without generations."""
         return self._tree.active(check_id(server_id))
 
     def remove(self, server_id: str, *, keep_config: bool = False) -> None:
-        """Uninstall the server, all its generations, and unless *keep_config* its configuration and secrets.
+        """Uninstall the server with all its generations and, unless *keep_config*, its configuration and secrets.
 
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.ReadOnly` for a server of another layer.
         """
@@ -395,26 +395,26 @@ class Store:
             self._lifecycle.remove(server_id, keep_config=keep_config)
 
     def recover(self) -> None:
-        """Finish or undo what processes left that were killed; call it once at start."""
+        """Finish or undo changes that killed processes left incomplete; call it once at start."""
         layout = self._view.layout
         if not layout.installed.exists() and not layout.generations.exists():
             return
-        with contained(layout.installed), self.lock():
+        with tolerant_cleanup(layout.installed), self.lock():
             self._lifecycle.recover()
 
     def tools(self, server_id: str) -> Tools | None:
-        """The tools the active generation listed when it was last asked, None if it was not."""
+        """Return the tool catalog of the active generation, None if there is none."""
         return self._tools.read(self._view.find(server_id)[1])
 
     def set_tools(self, server_id: str, tools: Tools) -> None:
-        """Keep *tools* as the catalog of the active generation."""
+        """Store *tools* as the tool catalog of the active generation."""
         with self.lock():
             layer, found = self._view.find(server_id)
             usable(found)
             self._tools.write(found, tools, own=layer is self._view.own)
 
     def generation_tools(self, server_id: str, number: int) -> Tools | None:
-        """The tools that a generation listed when it was last asked, None if it was not.
+        """Return the tool catalog of a generation, None if there is none.
 
         Raises as :meth:`generation_manifest` does.
         """
@@ -422,7 +422,7 @@ class Store:
         return self._tools.read_generation(self.generation_path(server_id, number), version)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keep all other writers of this scope out; what the holder calls may lock again.
+        """Lock out all other writers of this scope; reentrant.
 
         Raises :class:`~mcpd.errors.Busy`.
         """

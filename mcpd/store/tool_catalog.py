@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from mcpd.errors import InvalidManifest
 from mcpd.model import ID_PATTERN, load_json
 from mcpd.store.files import is_missing, make_directory, read_file, write_atomic
-from mcpd.store.index import Found, Kind
+from mcpd.store.index import Kind, LayerServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,13 +27,13 @@ class ToolFiles:
         """*cache* is for servers whose generations are not ours to write to."""
         self._cache = cache
 
-    def read(self, found: Found) -> Tools | None:
+    def read(self, found: LayerServer) -> Tools | None:
         """The catalog of *found*, None if there is none."""
         if found.kind is Kind.MANAGED and (kept := _load(beside(found.generation), _origin(found))) is not None:
             return kept
         return _load(self._cached(found), _origin(found)) if ID_PATTERN.fullmatch(found.id) else None
 
-    def write(self, found: Found, tools: Tools, *, own: bool) -> None:
+    def write(self, found: LayerServer, tools: Tools, *, own: bool) -> None:
         """Keep *tools*; *own* if the generation may be written to."""
         managed = own and found.kind is Kind.MANAGED
         path = beside(found.generation) if managed else self._cached(found)
@@ -52,7 +52,7 @@ class ToolFiles:
         """Forget what the cache holds for *server_id*."""
         self._cache.joinpath(f"{server_id}.json").unlink(missing_ok=True)
 
-    def _cached(self, found: Found) -> Path:
+    def _cached(self, found: LayerServer) -> Path:
         return self._cache / f"{found.id}.json"
 
 
@@ -83,7 +83,7 @@ def _load(path: Path, origin: dict[str, str]) -> Tools | None:
     return tools if isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools) else None
 
 
-def _origin(found: Found) -> dict[str, str]:
+def _origin(found: LayerServer) -> dict[str, str]:
     return _identity(found.generation, found.manifest.version if found.manifest else "")
 
 

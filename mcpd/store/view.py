@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All layers as one scope sees them, and the files of the one it writes."""
+"""All layers as one scope sees them, and the files of the layer it writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mcpd.paths import Layout, Paths, Scope
 from mcpd.store import config
 from mcpd.store.config import ValueFiles
 from mcpd.store.files import Signature, Staged, make_directory
-from mcpd.store.index import Found, Kind, Layer
+from mcpd.store.index import Kind, Layer, LayerServer
 from mcpd.store.mcps import McpsMap
 from mcpd.store.records import MANIFEST, Configuration, InstalledServer
 from mcpd.store.script_servers import ScriptLayer, ScriptServers
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-Place: TypeAlias = Layer | ScriptLayer
-"""What a server belongs to."""
+AnyLayer: TypeAlias = Layer | ScriptLayer
+"""Layer that a server belongs to."""
 _OWN: Final = frozenset({Kind.MANAGED, Kind.DIRECTORY, Kind.EMBEDDED})
-"""Kinds whose manifest is ours to write."""
+"""Kinds whose manifest this scope may write."""
 
 
 class View:
-    """The layers by falling precedence, with the overlays and secrets that go over them."""
+    """The layers by falling precedence, with the overlays and secrets applied to them."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
         self.scope: Final = scope
@@ -39,7 +39,7 @@ class View:
             Layer("system", Scope.SYSTEM, paths.system.installed, paths.system.generations),
             Layer("vendor", Scope.SYSTEM, paths.vendor, None),
         ]
-        # The users of a machine read what its administrator set for vendor servers.
+        # Users read the values that the administrator set for vendor servers.
         overlays = [ValueFiles(paths.system.overlay, mode=0o644, directory_mode=0o755, own=scope is Scope.SYSTEM)]
         if scope is Scope.USER:
             layers.insert(0, Layer("user", Scope.USER, paths.user.installed, paths.user.generations))
@@ -47,22 +47,22 @@ class View:
         self.layers: Final = layers
         self.secrets: Final = ValueFiles(self.layout.secrets, mode=0o600, directory_mode=0o700)
         self.overlay: Final = overlays[-1]
-        """The scope's own values for servers it does not own, and those kept of removed ones."""
+        """This scope's values for servers it does not own, and those kept of removed servers."""
         self._overlays: Final = overlays
         self._valued: frozenset[str] = frozenset()
-        """Ids with values of their own anywhere."""
+        """Ids of servers with values in an overlay or with secrets."""
         self._mcps: Final = McpsMap(paths, scope)
         self._scripts: Final = ScriptServers(paths, scope, self._mcps)
-        self._shown: dict[str, tuple[Found, tuple[Signature | None, ...], InstalledServer]] = {}
+        self._shown: dict[str, tuple[LayerServer, tuple[Signature | None, ...], InstalledServer]] = {}
 
     @property
     def own(self) -> Layer:
-        """The layer this scope writes."""
+        """Layer that this scope writes."""
         return self.layers[0]
 
     def all(self, *, edits: bool) -> list[InstalledServer]:
-        """Every server once, by id; without *edits*, scripts and the map as they were seen last."""
-        merged: dict[str, tuple[Place, Found]] = {}
+        """Return every server once, sorted by id; without *edits*, scripts and the mcps map as last read."""
+        merged: dict[str, tuple[AnyLayer, LayerServer]] = {}
         for layer in self.layers:
             for server_id, found in layer.scan().items():
                 # A pointer to nothing hides no server of a lower layer.
@@ -74,7 +74,7 @@ class View:
             self._mcps.refresh()
             scripts = self._scripts.scan(wait=False)
         for server_id, made in scripts.items():
-            # What is installed comes before a script of its id.
+            # An installed server takes precedence over a script with its id.
             if server_id not in merged or merged[server_id][1].kind is Kind.NOTHING:
                 merged[server_id] = made
         shown = {server_id: self._show(layer, found) for server_id, (layer, found) in merged.items()}
@@ -83,9 +83,9 @@ class View:
                 self._shown.pop(server_id, None)
         return [shown[server_id] for server_id in sorted(shown)]
 
-    def find(self, server_id: str) -> tuple[Place, Found]:
-        """The server *server_id* of the highest layer that has it. Raises :class:`~mcpd.errors.NotFound`."""
-        nothing: tuple[Layer, Found] | None = None
+    def find(self, server_id: str) -> tuple[AnyLayer, LayerServer]:
+        """Return the server *server_id* of the highest layer that has it. Raises :class:`~mcpd.errors.NotFound`."""
+        nothing: tuple[Layer, LayerServer] | None = None
         for layer in self.layers:
             found = layer.find(server_id)
             if found is not None and found.kind is not Kind.NOTHING:
@@ -100,40 +100,40 @@ class View:
             raise NotFound(f"no server {printable(server_id)!r} is installed; 'mcpctl list' names those that are")
         return nothing
 
-    def show(self, layer: Place, found: Found) -> InstalledServer:
-        """*found*, which was found just now, for callers of the store."""
+    def show(self, layer: AnyLayer, found: LayerServer) -> InstalledServer:
+        """Return the public record of *found*, which was just found."""
         self._refresh_values()
         if found.script is None:
             self._mcps.refresh()
-            self._scripts.scan(wait=False)  # One of them may have its id.
+            self._scripts.scan(wait=False)  # to report a script with the same id
         return self._show(layer, found)
 
     def edits(self) -> tuple[int, int]:
-        """Something else whenever the mcps map or the scripts are."""
+        """Return version numbers of the mcps map and of the scripts, after reading them again if they changed."""
         self._mcps.refresh()
         self._scripts.scan()
         return self._mcps.version, self._scripts.version
 
-    def is_own(self, layer: Place, found: Found) -> bool:
-        """Whether the manifest of *found* is this scope's to write; else values go to the overlay."""
+    def is_own(self, layer: AnyLayer, found: LayerServer) -> bool:
+        """Return whether this scope writes the manifest of *found*; otherwise values go to the overlay."""
         return layer is self.own and found.kind in _OWN
 
-    def values(self, layer: Place, found: Found) -> list[dict[str, JsonValue]]:
-        """The public values of *found* by rising precedence. Raises :class:`~mcpd.errors.InvalidConfig`."""
+    def values(self, layer: AnyLayer, found: LayerServer) -> list[dict[str, JsonValue]]:
+        """Return the public values of *found* by rising precedence. Raises :class:`~mcpd.errors.InvalidConfig`."""
         overlays = [self.overlay] if layer.scope is Scope.USER else self._overlays
         config = found.manifest.config if found.manifest is not None else {}
         return [config, *(overlay.read(found.id) for overlay in overlays)]
 
-    def configuration(self, layer: Place, found: Found) -> Configuration:
-        """The configuration of *found* as everybody may see it. Raises what reading it raises."""
+    def configuration(self, layer: AnyLayer, found: LayerServer) -> Configuration:
+        """Return the public configuration of *found*. Raises errors of reading it."""
         manifest = usable(found)
         merged = config.merge(manifest, self.values(layer, found))
         return config.public(manifest, merged, [*self.secrets.read(found.id), *found.exposed])
 
     def stage_index(self, *, add: Collection[str] = (), remove: Collection[str] = ()) -> Staged | None:
-        """Prepare an index that also names *add* and what else is installed, and no longer *remove*.
+        """Prepare an index with all present servers and *add*, but without *remove*.
 
-        None if it would say what it says already. An index of the older form must be migrated first.
+        Returns None if the file is already the same. An index of the older form must be migrated first.
         """
         if self.own.index is None:
             return None
@@ -154,7 +154,7 @@ class View:
         files = (self.secrets, *self._overlays)
         self._valued = frozenset().union(*(each.ids() for each in files))
 
-    def _show(self, layer: Place, found: Found) -> InstalledServer:
+    def _show(self, layer: AnyLayer, found: LayerServer) -> InstalledServer:
         signatures: tuple[Signature | None, ...] = ()
         if found.id in self._valued:
             signatures = tuple(files.signature(found.id) for files in (self.secrets, *self._overlays))
@@ -195,8 +195,8 @@ class View:
         return shown
 
 
-def usable(found: Found) -> Manifest:
-    """The manifest of *found*. Raises :class:`~mcpd.errors.InvalidManifest` that says why there is none."""
+def usable(found: LayerServer) -> Manifest:
+    """Return the manifest of *found*. Raises :class:`~mcpd.errors.InvalidManifest` with the reason if there is none."""
     if found.manifest is None:
         raise InvalidManifest(f"{found.id} cannot be used: {found.problem}")
     return found.manifest
