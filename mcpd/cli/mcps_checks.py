@@ -67,7 +67,7 @@ class Known:
     def definition(self, server_id: str, scope: Scope) -> McpsEntry | None:
         """Return what all files of *scope* say that a script server is; None if they cannot be used."""
         found = self._map.definition(server_id, scope)
-        return None if found.said.problem else found.entry
+        return None if found.effective.problem else found.entry
 
     def tools(self, server_id: str, scope: Scope) -> list[str]:
         """Return the names of the tools that an installed server listed, as files of *scope* know them.
@@ -139,7 +139,7 @@ def read_map(path: Path, directories: Sequence[Path], scope: Scope) -> MapFile |
     except McpdError as error:
         raise InvalidManifest(f"{path}: {error.message}") from error
     if not isinstance(data, dict):
-        raise InvalidManifest(f"{origin}:1: the map is an object, from server ids to entries")
+        raise InvalidManifest(f"{origin}:1: the map must be an object of server ids and entries")
     return MapFile(origin, text.decode(errors="replace"), data, scope)
 
 

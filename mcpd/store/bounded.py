@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Running a program that reads what somebody wrote: for so long and no longer, in so much memory and no more."""
+"""Running a program on untrusted input with limits on time, memory and output."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from mcpd.errors import LimitExceeded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SECONDS: Final = 2
-"""Of a processor."""
-PATIENCE: Final = 4.0
-"""Seconds, where others use the processor, too."""
+CPU_SECONDS: Final = 2
+"""Limit on processor time."""
+WALL_SECONDS: Final = 4.0
+"""Limit on elapsed time, longer as other processes use the processor, too."""
 MEMORY: Final = 512 << 20
-"""Bytes. The parser of Python takes up to 1,300 times the size of a source for a moment."""
+"""Limit on the address space in bytes. Python's parser briefly takes up to 1,300 times the size of the source."""
 OUTPUT: Final = 1 << 20
-"""Bytes. A shell repeats the line that it does not understand."""
+"""Limit on the output in bytes. A shell quotes the line that it rejects."""
 _CHUNK: Final = 64 * 1024
 
 
 def run(command: Sequence[str], data: bytes) -> tuple[int, bytes]:
-    """What the program *command* makes of *data*, which is its standard input: how it ended, and all that it wrote.
+    """Run *command* with *data* as its standard input; return its exit status and its output.
 
-    A parser that recurses too deeply ends by ``-SIGSEGV``. Raises :class:`~mcpd.errors.LimitExceeded` for a program
-    that takes more than it may, and OSError if it cannot be started. It is gone when this returns.
+    A parser that recurses too deeply ends by ``-SIGSEGV``. Raises :class:`~mcpd.errors.LimitExceeded` if the program
+    exceeds a limit, and OSError if it cannot be started. It has ended when this returns.
     """
     with (
         open(os.memfd_create("output", os.MFD_CLOEXEC), "rb") as output,  # noqa: PTH123 - a descriptor
@@ -48,37 +48,37 @@ def run(command: Sequence[str], data: bytes) -> tuple[int, bytes]:
         ) as process,
     ):
         try:
-            # It waits for what it is to read, so that it is bound before it begins.
-            _bind(process.pid, resource.RLIMIT_CORE, 0)
-            _bind(process.pid, resource.RLIMIT_CPU, SECONDS)
-            _bind(process.pid, resource.RLIMIT_AS, MEMORY)
-            _bind(process.pid, resource.RLIMIT_FSIZE, OUTPUT)
+            # The program waits for its input, so the limits are in place before it begins.
+            _set_limit(process.pid, resource.RLIMIT_CORE, 0)
+            _set_limit(process.pid, resource.RLIMIT_CPU, CPU_SECONDS)
+            _set_limit(process.pid, resource.RLIMIT_AS, MEMORY)
+            _set_limit(process.pid, resource.RLIMIT_FSIZE, OUTPUT)
             _feed(process, data)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         ended = process.wait()
         if ended < 0 and ended != -signal.SIGSEGV:
-            raise exhausted()
+            raise limit_exceeded()
         output.seek(0)
         return ended, output.read()
 
 
-def exhausted() -> LimitExceeded:
-    """What is to be said of a script with which a program took more than it may."""
+def limit_exceeded() -> LimitExceeded:
+    """Return the error for a script whose inspection exceeded a limit."""
     return LimitExceeded("the script takes too long to read")
 
 
-def _bind(pid: int, what: int, most: int) -> None:
+def _set_limit(pid: int, what: int, most: int) -> None:
     hard = resource.prlimit(pid, what)[1]
     limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.prlimit(pid, what, (limit, limit))
 
 
 def _feed(process: subprocess.Popen[bytes], data: bytes) -> None:
-    """Give *process* what it is to read, and wait for its end."""
+    """Write *data* to *process*, and wait until it ends."""
     assert process.stdin is not None  # noqa: S101 -- for the type checker: it was asked for
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + WALL_SECONDS
     rest = memoryview(data)
     end = os.pidfd_open(process.pid)
     try:
@@ -94,11 +94,11 @@ def _feed(process: subprocess.Popen[bytes], data: bytes) -> None:
             if given in ready:
                 try:
                     rest = rest[os.write(given, rest[:_CHUNK]) :]
-                except BrokenPipeError:  # It knows enough.
+                except BrokenPipeError:  # It needs no more input.
                     rest = rest[:0]
                 if not rest:
                     poll.unregister(given)
                     process.stdin.close()
     finally:
         os.close(end)
-    raise exhausted()
+    raise limit_exceeded()

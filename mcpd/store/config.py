@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Configuration: merging and checking values, manifests edited in place, overlays and secrets."""
+"""Configuration: merging and checking values, editing manifests in place, overlays and secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _WORDS: Final = {
 
 
 def merge(manifest: Manifest, layers: Iterable[Mapping[str, JsonValue]]) -> dict[str, JsonValue]:
-    """Defaults of *manifest*, then *layers* in order of rising precedence."""
+    """Return the defaults of *manifest*, overridden by *layers* in order of rising precedence."""
     merged: dict[str, JsonValue] = {p.key: p.default for p in manifest.configurable_properties if p.default is not None}
     for layer in layers:
         merged.update({key: value for key, value in layer.items() if value is not None})
@@ -53,7 +53,7 @@ def merge(manifest: Manifest, layers: Iterable[Mapping[str, JsonValue]]) -> dict
 
 
 def public(manifest: Manifest, merged: Mapping[str, JsonValue], secret_keys: Iterable[str] = ()) -> Configuration:
-    """The part of *merged* everybody may see; *secret_keys* are sensitive values known to be set elsewhere."""
+    """Return the public part of *merged*; *secret_keys* are sensitive values known to be set elsewhere."""
     sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
     given = {key for key in sensitive if is_set(merged.get(key))} | (sensitive & set(secret_keys))
     missing = [
@@ -66,18 +66,18 @@ def public(manifest: Manifest, merged: Mapping[str, JsonValue], secret_keys: Ite
 
 
 def is_set(value: JsonValue) -> bool:
-    """Whether *value* counts for a required property."""
+    """Return whether *value* satisfies a required property."""
     return value is not None and value not in ("", [])
 
 
 def for_manifest(manifest: Manifest, merged: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The part of *merged* that the server finds in its ``manifest.json``: all but ``env`` and ``arg`` values."""
+    """Return the part of *merged* that goes into the server's ``manifest.json``: all but ``env`` and ``arg`` values."""
     elsewhere = {p.key for p in manifest.configurable_properties if p.target in (Target.ENV, Target.ARG)}
     return {key: value for key, value in merged.items() if key not in elsewhere}
 
 
 def split(manifest: Manifest, values: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], dict[str, JsonValue]]:
-    """*values* without the sensitive ones, and those."""
+    """Return *values* without the sensitive ones, and the sensitive ones."""
     sensitive = {p.key for p in manifest.configurable_properties if p.sensitive}
     return (
         {key: value for key, value in values.items() if key not in sensitive},
@@ -86,23 +86,26 @@ def split(manifest: Manifest, values: Mapping[str, JsonValue]) -> tuple[dict[str
 
 
 def checked(manifest: Manifest, changes: Mapping[str, JsonValue | None]) -> dict[str, JsonValue]:
-    """*changes* with every value as its property wants it; None, to unset, stays.
+    """Return *changes* with every value converted to the type of its property; None, which unsets, stays.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` for unknown and sensitive keys and for values that do not fit.
+    Raises :class:`~mcpd.errors.InvalidConfig` for unknown and sensitive keys and for invalid values.
     """
     return {key: _checked(manifest, key, value) for key, value in changes.items()}
 
 
 def checked_secret(manifest: Manifest, key: str, value: str | None) -> JsonValue:
-    """*value* as the sensitive property *key* wants it; None stays. Raises :class:`~mcpd.errors.InvalidConfig`."""
-    found = known(manifest, key)
+    """Return *value* converted to the type of the sensitive property *key*; None stays.
+
+    Raises :class:`~mcpd.errors.InvalidConfig`.
+    """
+    found = find_property(manifest, key)
     if found is None or not found.sensitive:
         raise InvalidConfig(f"{manifest.id}: {key!r} is not sensitive; set it with the other values")
     return None if value is None else check_value(found, value, manifest.id)
 
 
-def known(manifest: Manifest, key: str) -> ConfigProperty | None:
-    """The property *key*; None for one that only the ``config`` of another tool's manifest knows.
+def find_property(manifest: Manifest, key: str) -> ConfigProperty | None:
+    """Return the property *key*; None for a key that is only in the ``config`` of another tool's manifest.
 
     Raises :class:`~mcpd.errors.InvalidConfig` that lists the known keys.
     """
@@ -115,7 +118,7 @@ def known(manifest: Manifest, key: str) -> ConfigProperty | None:
 
 
 def _checked(manifest: Manifest, key: str, value: JsonValue | None) -> JsonValue:
-    found = known(manifest, key)
+    found = find_property(manifest, key)
     if found is not None and found.sensitive:
         raise InvalidConfig(f"{manifest.id}: {key!r} is sensitive; set it as a secret")
     if value is None:
@@ -124,7 +127,7 @@ def _checked(manifest: Manifest, key: str, value: JsonValue | None) -> JsonValue
 
 
 def check_value(found: ConfigProperty, value: JsonValue, server_id: str) -> JsonValue:
-    """*value* as *found* wants it; text is read as a number or truth value where one is wanted.
+    """Return *value* converted to the type of *found*; text is accepted for numbers and booleans.
 
     Raises :class:`~mcpd.errors.InvalidConfig`, which never quotes the value.
     """
@@ -214,7 +217,7 @@ _EXPECTED: Final = {
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The manifest at *path* as it is.
+    """Return the manifest at *path*, unchecked.
 
     Raises :class:`~mcpd.errors.InvalidManifest`.
     """
@@ -228,19 +231,19 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def config_of(document: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the values in *document*, empty where another tool wrote something else."""
+    """Return a copy of the values in *document*; empty if its ``config`` is not an object."""
     config = document.get("config")
     return dict(config) if isinstance(config, dict) else {}
 
 
 def origin_of(manifest: Manifest) -> dict[str, Any]:
-    """What *manifest* says of where it came from; empty where another tool wrote something else."""
+    """Return the ``origin`` of *manifest*; empty if it is not an object."""
     origin = (manifest.model_extra or {}).get("origin")
     return origin if isinstance(origin, dict) else {}
 
 
 def with_pin(document: dict[str, Any], *, pinned: bool) -> dict[str, Any]:
-    """*document*, which says that updates pass its server over if *pinned*, and else that they do not."""
+    """Return *document* with its server pinned or not."""
     found = document.get("origin")
     origin = found if isinstance(found, dict) else {}
     if (origin.get("pinned") is True) == pinned:
@@ -249,14 +252,14 @@ def with_pin(document: dict[str, Any], *, pinned: bool) -> dict[str, Any]:
 
 
 def dump(document: dict[str, Any]) -> bytes:
-    """The file for *document*."""
+    """Return the content of the file for *document*."""
     return dump_json(document)
 
 
 def remove_secrets(path: Path, server_id: str) -> None:
     """Remove sensitive values from the manifest of *server_id* at *path*.
 
-    Raises :class:`~mcpd.errors.McpdError` if that cannot be done.
+    Raises :class:`~mcpd.errors.McpdError` if that fails.
     """
     document = load(path)
     manifest = Manifest.parse({**document, "id": server_id}, str(path))
@@ -266,7 +269,7 @@ def remove_secrets(path: Path, server_id: str) -> None:
 
 
 class ValueFiles:
-    """``<directory>/<id>.json``, each a map of keys to values. Takes checked ids only."""
+    """Files ``<directory>/<id>.json``, each a map of keys to values. Takes valid ids only."""
 
     def __init__(self, directory: Path, *, mode: int, directory_mode: int, own: bool = True) -> None:
         """*own* is False for files of another scope, which this process may not be allowed to read."""
@@ -277,11 +280,11 @@ class ValueFiles:
         self._listed: tuple[Signature | None, frozenset[str]] = (None, frozenset())
 
     def path(self, server_id: str) -> Path:
-        """The file of *server_id*, there or not."""
+        """Return the path of the file of *server_id*, which may be missing."""
         return self.directory / f"{server_id}.json"
 
     def read(self, server_id: str) -> dict[str, Any]:
-        """The values of *server_id*, empty if there are none or if another scope keeps them to itself.
+        """Return the values of *server_id*; empty if there are none or another scope's file is not readable.
 
         Raises :class:`~mcpd.errors.InvalidConfig` that names the file, never its content.
         """
@@ -291,12 +294,12 @@ class ValueFiles:
         except OSError as error:
             if is_missing(error) or (isinstance(error, PermissionError) and not self._own):
                 return {}
-            # Taken for empty, the next change would write over what is in it.
-            raise InvalidConfig(f"{path}: {error.strerror}; mend or remove the file") from error
+            # If the file counted as empty, the next change would overwrite it.
+            raise InvalidConfig(f"{path}: {error.strerror}; fix or remove the file") from error
         except InvalidManifest as error:
-            raise InvalidConfig(f"{error.message}; mend or remove the file") from None
+            raise InvalidConfig(f"{error.message}; fix or remove the file") from None
         if not isinstance(values, dict):
-            raise InvalidConfig(f"{path}: not a map of values; mend or remove the file")
+            raise InvalidConfig(f"{path}: not a map of values; fix or remove the file")
         return values
 
     def stage(self, server_id: str, values: dict[str, Any]) -> Staged:
@@ -305,7 +308,7 @@ class ValueFiles:
         return Staged(self.path(server_id), dump_json(values), self._mode)
 
     def write(self, server_id: str, values: dict[str, Any]) -> None:
-        """Keep *values* for *server_id*; none at all removes the file."""
+        """Store *values* for *server_id*; an empty map removes the file."""
         if not values:
             self.remove(server_id)
             return
@@ -313,7 +316,7 @@ class ValueFiles:
             staged.commit()
 
     def remove(self, server_id: str) -> None:
-        """Forget the values of *server_id*."""
+        """Remove the file of *server_id*."""
         path = self.path(server_id)
         try:
             path.unlink()
@@ -323,7 +326,7 @@ class ValueFiles:
                 raise from_oserror(error, f"removing {path}") from error
 
     def signature(self, server_id: str) -> Signature | None:
-        """What changes when the values of *server_id* change, None while there are none."""
+        """Return the signature of the file of *server_id*, which changes with it; None if it is missing."""
         try:
             status = self.path(server_id).stat()
         except OSError:
@@ -332,7 +335,7 @@ class ValueFiles:
         return found if settled(status) else (*found[:3], time.time_ns())
 
     def ids(self) -> frozenset[str]:
-        """The servers that have values now."""
+        """Return the ids of servers that have values."""
         try:
             status = self.directory.stat()
             now = signature(status) if settled(status) else None

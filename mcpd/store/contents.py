@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Content under the name of what it is: scripts, transforms and resources of a map.
+"""Content store: scripts, transforms and resources of an mcps map, each in a file named by its content id.
 
-A content id is the SHA-256 of the content, 64 hex digits, or the form of 256t.org: the length of the content, and
-after it the content itself if it is short, else its SHA-512. ``cid://`` may stand before either. A directory of
-contents holds each under its SHA-256, and a symlink of its 256t name to that.
+A content id is the SHA-256 of the content, 64 hex digits, or the form of 256t.org: the length of the content, followed
+by the content itself if it is short, otherwise by its SHA-512. Either may have the prefix ``cid://``. A directory holds
+each content under its SHA-256, with a symlink from its 256t name.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ _256T: Final = re.compile(rf"[A-Za-z0-9_-]{{{_LENGTH_CHARS},{_LONGEST}}}", re.AS
 
 
 def content_id(data: bytes) -> str:
-    """The id that is the SHA-256 of *data*."""
+    """Return the SHA-256 of *data* as its content id."""
     return hashlib.sha256(data).hexdigest()
 
 
 def content_id_256t(data: bytes) -> str:
-    """The id of *data* in the form of 256t.org, at most 94 characters."""
+    """Return the content id of *data* in the form of 256t.org, at most 94 characters."""
     rest = data if len(data) <= _MOST_INLINE else hashlib.sha512(data).digest()
     return _encode(len(data).to_bytes(6, "big")) + _encode(rest)
 
 
 def is_content_id(text: str) -> bool:
-    """Whether :func:`parse` takes *text*."""
+    """Return whether :func:`parse` accepts *text*."""
     bare = text.removeprefix(SCHEME)
     return _SHA256.fullmatch(bare) is not None or _decode_256t(bare) is not None
 
 
 def parse(text: str) -> str:
-    """The id *text* without ``cid://``, as it is the name of a file.
+    """Return the id *text* without ``cid://``, as it is used as a file name.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if *text* is no content id.
+    Raises :class:`~mcpd.errors.InvalidArgument` if *text* is not a content id.
     """
     bare = text.removeprefix(SCHEME)
     if _SHA256.fullmatch(bare):
@@ -69,17 +69,17 @@ def parse(text: str) -> str:
 
 
 def read(text: str, directories: Iterable[Path], limit: int = MAX_CONTENT) -> bytes:
-    """The content of the id *text*, from the first of *directories* that has it; always what the id says.
+    """Return the content of the id *text* from the first of *directories* that has it, verified against the id.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if *text* is no content id, :class:`~mcpd.errors.LimitExceeded` for
-    more than *limit* bytes, :class:`~mcpd.errors.InvalidManifest` if something else lies under that name, and
-    :class:`~mcpd.errors.NotFound` if nothing does.
+    Raises :class:`~mcpd.errors.InvalidArgument` if *text* is not a content id, :class:`~mcpd.errors.LimitExceeded` for
+    more than *limit* bytes, :class:`~mcpd.errors.InvalidManifest` if the file does not match the id, and
+    :class:`~mcpd.errors.NotFound` if there is none.
     """
     return find(text, directories, limit)[0]
 
 
 def find(text: str, directories: Iterable[Path], limit: int = MAX_CONTENT) -> tuple[bytes, Path | None]:
-    """The same, and the file that it was read from; None if the id holds it itself. Raises the same."""
+    """Return the content and the file it was read from, None if the id holds it. Raises as :func:`read` does."""
     name = parse(text)
     decoded = _decode_256t(name)
     if decoded is not None:
@@ -108,10 +108,10 @@ def find(text: str, directories: Iterable[Path], limit: int = MAX_CONTENT) -> tu
 
 
 def write(directory: Path, data: bytes) -> str:
-    """Put *data* into *directory*, which is made if need be, and return its id (SHA-256). Once is as good as twice.
+    """Put *data* into *directory*, created if necessary, and return its id (SHA-256). Idempotent.
 
-    Raises :class:`~mcpd.errors.LimitExceeded` for what :func:`read` would not read, and another
-    :class:`~mcpd.errors.McpdError` if it cannot be written; then there is nothing under its id that was not before.
+    Raises :class:`~mcpd.errors.LimitExceeded` for more than :func:`read` accepts, and another
+    :class:`~mcpd.errors.McpdError` if writing fails; then the directory has no partial content under the id.
     """
     if len(data) > MAX_CONTENT:
         raise _too_large(content_id(data), MAX_CONTENT)
@@ -145,7 +145,7 @@ def _verified(path: Path, name: str, limit: int) -> bytes:
         raise _too_large(name, limit)
     data = read_file(path, limit)
     if name not in (content_id(data), content_id_256t(data)):
-        raise InvalidManifest(f"{path}: what is there is not what its name says; remove it, and build the map again")
+        raise InvalidManifest(f"{path}: the content does not match the name; remove the file and build the map again")
     return data
 
 
@@ -158,7 +158,7 @@ def _encode(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes | None:
-    """What unpadded base64url stands for, if it is written in the one way that it is to be written."""
+    """Decode unpadded base64url; None unless it is in canonical form."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error:
@@ -167,7 +167,7 @@ def _decode(text: str) -> bytes | None:
 
 
 def _decode_256t(name: str) -> tuple[int, bytes | None] | None:
-    """Length and, if it is held, content of a 256t id; ``None`` if it is none."""
+    """Return the length and, if it is inline, the content of a 256t id; None if *name* is not one."""
     if not _256T.fullmatch(name):
         return None
     prefix, rest = _decode(name[:_LENGTH_CHARS]), _decode(name[_LENGTH_CHARS:])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reading and writing that a power cut, a full disk or a hostile tree cannot harm."""
+"""File operations that are safe against power loss, full disks and hostile directory trees."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 TEMP_MARK: Final = "~tmp"
-"""Ends the names of files that are not in place yet; ids cannot hold ``~``."""
+"""Suffix of the names of temporary files; ids cannot contain ``~``."""
 TEMP_NAME: Final = re.compile(rf"\.(.+)\.[0-9a-f]{{12}}{TEMP_MARK}", re.DOTALL)
-"""Such a name, and the name of the place it is for."""
+"""Name of a temporary file; the group is the name of the file it will replace."""
 MAX_FILE: Final = 8 * 1024 * 1024
 """Bytes of a manifest or index."""
 
@@ -37,24 +37,24 @@ Signature: TypeAlias = tuple[int, int, int, int]
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Put *data* at *path*, so that every reader, also after a power cut, sees the old or the new file whole.
+    """Write *data* to *path* so that every reader, even after a power loss, sees the whole old or new file.
 
     A symlink at *path* is replaced, not followed. Raises :class:`~mcpd.errors.NoSpace` or another
-    :class:`~mcpd.errors.McpdError`; then the old file is as it was.
+    :class:`~mcpd.errors.McpdError`; then the old file is unchanged.
     """
     with Staged(path, data, mode) as staged:
         staged.commit()
 
 
 class Staged:
-    """A file, or symlink, written beside its place and put there by :meth:`commit`, which needs no more space.
+    """A file or symlink written beside its place and put there by :meth:`commit`, which needs no more space.
 
-    Several are staged first and committed after, so that a full disk stops a change before its first step.
-    Leaving the ``with`` block removes what was not committed.
+    Several are staged first and committed afterwards, so that a full disk stops a change before its first step. Leaving
+    the ``with`` block removes what was not committed.
     """
 
     def __init__(self, path: Path, content: bytes | str, mode: int = 0o644) -> None:
-        """*content* is what the file holds, or as ``str`` where the symlink points."""
+        """*content* is the content of the file or, as ``str``, the target of the symlink."""
         self._path = path
         self._temp = path.with_name(f".{path.name}.{secrets.token_hex(6)}{TEMP_MARK}")
         try:
@@ -75,7 +75,7 @@ class Staged:
         self._drop()
 
     def commit(self) -> None:
-        """Put it in place."""
+        """Move it into place."""
         try:
             self._temp.replace(self._path)
             sync_directory(self._path.parent)
@@ -83,7 +83,7 @@ class Staged:
             raise from_oserror(error, f"writing {self._path}") from error
 
     def exchange(self) -> Path | None:
-        """Put it in place of a directory; returns where the directory is now, None if that cannot be done at once."""
+        """Exchange it with a directory in its place; return the directory's new path, None if not supported."""
         libc = ctypes.CDLL(None, use_errno=True)
         done = libc.renameat2(
             _AT_FDCWD, os.fsencode(self._temp), _AT_FDCWD, os.fsencode(self._path), ctypes.c_uint(_RENAME_EXCHANGE)
@@ -99,7 +99,7 @@ class Staged:
 
 
 def write_new(path: Path | str, data: bytes, mode: int, directory: int | None = None) -> None:
-    """Write *data* to a file that is not there yet, so that it lasts; *path* is in the open *directory*, if given.
+    """Create a file with *data* and flush it to disk; *path* is relative to the open *directory*, if given.
 
     Raises OSError.
     """
@@ -116,7 +116,7 @@ def write_new(path: Path | str, data: bytes, mode: int, directory: int | None = 
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames and new names in *path* last."""
+    """Flush renames and new names in *path* to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -125,9 +125,9 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Make everything below *path* last, with one call for its whole file system.
+    """Flush everything below *path* to disk, with one call for its whole file system.
 
-    Raises :class:`~mcpd.errors.McpdError` if the disk refuses.
+    Raises :class:`~mcpd.errors.McpdError` if that fails.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -139,14 +139,14 @@ def sync_tree(path: Path) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o755) -> None:
-    """Make *path*, which gets *mode*, and its parents, if they are not there.
+    """Create *path* with *mode*, and missing parents.
 
-    What everybody is to look into lies in parents that everybody may pass, whatever the umask is.
+    A public directory gets public parents, whatever the umask is.
     """
     try:
         if not path.is_dir():
             for parent in reversed([each for each in path.parents if not each.exists()]):
-                with suppress(FileExistsError):  # Who was faster chose its mode.
+                with suppress(FileExistsError):  # another process created it and chose its mode
                     parent.mkdir()
                     if mode == _PUBLIC:
                         parent.chmod(_PUBLIC)
@@ -158,10 +158,10 @@ def make_directory(path: Path, mode: int = 0o755) -> None:
 
 
 def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
-    """The content of the regular file *path*, which may be missing (FileNotFoundError).
+    """Return the content of the regular file *path*. Raises FileNotFoundError if it is missing.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` if it is something else (opening a FIFO would hang) or larger than
-    *limit* bytes, OSError if it cannot be read.
+    Raises :class:`~mcpd.errors.InvalidManifest` if it is not a regular file (opening a FIFO would hang) or larger than
+    *limit* bytes, and OSError if it cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -169,7 +169,7 @@ def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
         raise InvalidManifest(f"{path}: not a regular file")
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         data: bytes | None = file.read(limit + 1)
-    if data is None:  # It would have waited: the kernel has files that look regular and are streams.
+    if data is None:  # Reading would block: some kernel files look regular and are streams.
         raise InvalidManifest(f"{path}: not a regular file")
     if len(data) > limit:
         raise InvalidManifest(f"{path}: larger than {limit} bytes")
@@ -177,12 +177,12 @@ def read_file(path: Path, limit: int = MAX_FILE) -> bytes:
 
 
 def signature(status: os.stat_result) -> Signature:
-    """What changes when the file changes."""
+    """Return values that change when the file changes."""
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def settled_signature(path: Path) -> Signature | None:
-    """The :func:`signature` of *path*; None if there is nothing, or if it is too new to be told from the next edit."""
+    """Return the :func:`signature` of *path*; None if it is missing or not yet :func:`settled`."""
     try:
         status = path.stat()
     except OSError:
@@ -191,15 +191,15 @@ def settled_signature(path: Path) -> Signature | None:
 
 
 def settled(status: os.stat_result) -> bool:
-    """Whether the last change is so long ago that another one would change :func:`signature`.
+    """Return whether the last change is so old that another one would change the :func:`signature`.
 
-    Clocks of file systems tick every few milliseconds; two changes within one tick may look like one.
+    File system clocks tick every few milliseconds; two changes within one tick may look like one.
     """
     return time.time_ns() - status.st_mtime_ns > _TICK
 
 
 def remove_tree(path: Path) -> None:
-    """Remove *path*: a directory with all in it, however deep, a file, or a symlink but never what it points at.
+    """Remove *path*: a directory with its content, a file, or a symlink but never its target.
 
     Raises OSError. A missing *path* is fine.
     """
@@ -216,10 +216,10 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_directories(parent: int, name: str) -> None:
-    """Empty the directory *name* in *parent*.
+    """Empty the directory *name* in *parent*, however deep.
 
-    Two descriptors do for any depth, and no path is ever spelled out, which the system limits to 4,096 bytes: the way
-    back up is ``..``, checked to be where the way down began.
+    Two descriptors suffice for any depth, and no path is longer than the system's limit of 4,096 bytes: the way back up
+    is ``..``, checked to be the directory that the way down began in.
     """
     current = _open_directory(parent, name)
     try:
@@ -246,14 +246,14 @@ def _remove_directories(parent: int, name: str) -> None:
 
 
 def _step(current: int, name: str) -> int:
-    """Open *name* in the directory *current*, which is closed then."""
+    """Open *name* in the directory *current*, and close that."""
     following = _open_directory(current, name)
     os.close(current)
     return following
 
 
 def _clear(directory: int) -> list[str]:
-    """Unlink what is no directory; returns the names of the directories."""
+    """Unlink everything but directories; return the names of the directories."""
     names = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -266,7 +266,7 @@ def _clear(directory: int) -> list[str]:
 
 
 def _open_directory(parent: int, name: str) -> int:
-    """Open it for removing what it holds; some package managers leave directories without write permission."""
+    """Open the directory for removal; some package managers leave directories without write permission."""
     flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(name, os.O_PATH | flags, dir_fd=parent)
     try:
@@ -284,5 +284,5 @@ def _identity(directory: int) -> tuple[int, int]:
 
 
 def is_missing(error: OSError) -> bool:
-    """Whether *error* says that there is nothing of that name."""
+    """Return whether *error* means that the file does not exist."""
     return error.errno in (errno.ENOENT, errno.ENOTDIR)

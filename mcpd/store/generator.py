@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From ``mcps.source.json``, which names files, to a map that names their content.
+"""Building an mcps map from ``mcps.source.json``, which names files, into one that names their content.
 
-The source has the shape of the map (``docs/mcps.md``). Where the map has a content id, ``definition_cid``, the three
-``*_transform_cid`` and the ``source`` of a resource, it may name a file in its own directory
-instead, relative to that.
+The source file has the shape of the map (``docs/mcps.md``). In place of a content id (in ``definition_cid``, the three
+``*_transform_cid`` and the ``source`` of a resource) it may name a file in its own directory, relative to that.
 """
 
 from __future__ import annotations
@@ -35,39 +34,39 @@ if TYPE_CHECKING:
     from mcpd.model.mcps import McpsEntry
 
 FILE: Final = "file:"
-"""Stands before the name of a file where something else could be meant."""
+"""Prefix of a file name where the value could also be something else."""
 TRANSFORMS: Final = {
     "tools_transform_cid": "generate_tools",
     "resources_transform_cid": "generate_resources",
     "prompts_transform_cid": "generate_prompts",
 }
-"""The fields of an entry that name a transform, and the function that each has to define."""
+"""The fields of an entry that name a transform, and the function that each transform has to define."""
 DEFINITION: Final = "definition_cid"
 _MOST_LINKS: Final = 40
-"""Symlinks on the way to one file, as many as Linux follows."""
+"""Symlinks on the way to one file; Linux has the same limit."""
 
 
 class Stored(NamedTuple):
-    """A file that the map names by its content now."""
+    """A file that the map now names by its content."""
 
     field: str
-    """With the id of the server before it: ``jq.tools_transform_cid``."""
+    """Field with the server id before it: ``jq.tools_transform_cid``."""
     path: Path
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came out."""
+    """Result of a build."""
 
     map: dict[str, Any]
     stored: list[Stored]
     text: str = dataclass_field(default="", compare=False, repr=False)
-    """The source."""
+    """Text of the source file."""
 
 
 class _Reference(NamedTuple):
-    """A place in an entry where content is named."""
+    """A field of an entry that names content."""
 
     holder: dict[str, Any]
     key: str
@@ -78,13 +77,13 @@ class _Reference(NamedTuple):
 def build(
     source: Path, directory: Path, others: Sequence[Path] = (), rule: Callable[[str, McpsEntry], object] | None = None
 ) -> Built:
-    """The map of the file *source*; what it names is put into *directory* of contents, once everything is right.
+    """Build the map of the file *source*, and put the files it names into *directory* if there is no fault.
 
-    A content id may be in one of *others*, too. *rule* may find another fault in an entry, which it raises as a
-    :class:`~mcpd.errors.McpdError`. Raises :class:`~mcpd.errors.InvalidManifest` with a line for each fault, which
-    names file, line, entry and field; then nothing is written. Raises :class:`~mcpd.errors.McpdError` if *source*
-    cannot be read or *directory* not be written. *source* and what it names lie in one directory, whoever may change
-    that: what lies elsewhere is refused.
+    Content ids may also be in one of *others*. *rule* may report a further fault of an entry by raising
+    :class:`~mcpd.errors.McpdError`. Raises :class:`~mcpd.errors.InvalidManifest` with one line per fault that names
+    file, line, entry and field; then nothing is written. Raises :class:`~mcpd.errors.McpdError` if *source* cannot be
+    read or *directory* cannot be written. Files outside the directory of *source* are refused, even if others change
+    that directory meanwhile.
     """
     with ExitStack() as stack:
         try:
@@ -94,7 +93,7 @@ def build(
             raise from_oserror(error, f"reading {source}") from error
         data = load_json(text, str(source))
         if not isinstance(data, dict):
-            raise InvalidManifest(f"{source}:1: the map is an object, from server ids to entries")
+            raise InvalidManifest(f"{source}:1: the map must be an object of server ids and entries")
         builder = _Builder(source, below, (directory, *others), rule)
         decoded = text.decode(errors="replace")
         for server_id, raw in data.items():
@@ -107,13 +106,13 @@ def build(
 
 
 def content_faults(raw: Mapping[str, Any], entry: McpsEntry, directories: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Fields of an entry of a map, *raw* and as it was parsed, whose content is missing or not what it has to be.
+    """Yield the fields of an entry whose content is missing or invalid, and the fault.
 
-    Gives their names and what is wrong.
+    *raw* is the entry as written, *entry* the parsed one.
     """
     for reference in _references(dict(raw), entry):
         if reference.value.startswith(FILE):
-            advice = "a map names no files; 'mcpctl mcps build' makes one of a source that does"
+            advice = "a map cannot name files; put the file name into a *.source.json, and run 'mcpctl mcps build'"
             yield reference.field, _no_file(reference.value) if reference.key == "uri" else advice
             continue
         if reference.key not in _FIELDS and not reference.value.startswith(store.SCHEME):
@@ -125,13 +124,13 @@ def content_faults(raw: Mapping[str, Any], entry: McpsEntry, directories: Sequen
 
 
 def line_of(text: str, key: str) -> int:
-    """The line of the JSON *text* where the member *key* begins; 1 if it is written in another way."""
+    """Return the line of the JSON *text* where the member *key* begins; 1 if it is not found."""
     found = re.search(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:", text)
     return text.count("\n", 0, found.start()) + 1 if found is not None else 1
 
 
 class _Builder:
-    """One source while it is read. Entries are changed in place; contents are kept until all is known to be right."""
+    """Build of one source file. Entries are changed in place; contents are collected until everything is checked."""
 
     def __init__(
         self,
@@ -177,7 +176,7 @@ class _Builder:
             _check(key, data, value)
             name = store.content_id(data)
             if not any((directory / name).exists() for directory in self._known):
-                # It was in its id, and is looked for under its name.
+                # The id held the content; from now on it is read from the store.
                 self.contents[name] = data
         elif key in _FIELDS or (key == "source" and value.startswith(FILE)):
             path = value.removeprefix(FILE)
@@ -207,26 +206,26 @@ def _references(raw: dict[str, Any], entry: McpsEntry) -> Iterator[_Reference]:
 
 def _no_file(uri: str) -> str:
     return (
-        f"{printable(uri)} is no URI that clients could read; where a file of a *.source.json is meant, its name is the"
-        f' resource\'s source: {{"uri": "logo://…", "source": "{FILE}…"}}'
+        f"{printable(uri)} is not a URI that clients can read; to serve a file, name it as the resource's source:"
+        f' {{"uri": "logo://…", "source": "{FILE}…"}}'
     )
 
 
 def _check_name(path: str, data: bytes) -> None:
-    """Raise :class:`~mcpd.errors.InvalidManifest` if a script is not what its name says, which is not kept."""
+    """Raise :class:`~mcpd.errors.InvalidManifest` if a script's suffix contradicts its content: only that is kept."""
     kind = kind_of(data)
     if SUFFIXES.get(f".{path.rpartition('.')[2]}", kind) == kind:
         return
     if kind == "shell":
-        raise InvalidManifest(f"{printable(path)}: its name says that it is Python, and its #! line that it is not")
+        raise InvalidManifest(f"{printable(path)}: is named as Python, but its #! line names another interpreter")
     raise InvalidManifest(
-        f"{printable(path)}: the map keeps what is in the script and not its name, so a shell script has to say itself"
-        " what it is: begin it with #!/bin/sh"
+        f"{printable(path)}: the map does not keep the name of a script, so a shell script needs a #! line;"
+        " begin it with #!/bin/sh"
     )
 
 
 def _check(key: str, data: bytes, origin: str) -> None:
-    """Raise :class:`~mcpd.errors.InvalidManifest` if *data*, from *origin*, is not what the field *key* needs."""
+    """Raise :class:`~mcpd.errors.InvalidManifest` if *data*, from *origin*, is invalid for the field *key*."""
     if key not in _FIELDS:
         return
     kind = kind_of(data) if key == DEFINITION else "python"
@@ -244,13 +243,13 @@ def _defines(data: bytes, name: str) -> bool:
 
 
 class _Directory:
-    """The directory of a source, held open from before anything in it is read.
+    """The directory of a source file, opened before anything in it is read.
 
-    Whatever is put in its place meanwhile, all that is read is what lies in it: no ``..`` and no symlink leads out.
+    Even if it is replaced meanwhile, only files in it are read: neither ``..`` nor a symlink leads out of it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Open the directory. Raises OSError."""
         self._path = path
         self._handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
@@ -263,10 +262,10 @@ class _Directory:
         os.close(self._handle)
 
     def read(self, relative: str, limit: int) -> bytes:
-        """The content of the regular file *relative* to it.
+        """Return the content of the regular file *relative*.
 
-        Raises :class:`~mcpd.errors.InvalidManifest` for what is not in there, is no file or has more than *limit*
-        bytes, and OSError or ValueError if it cannot be read.
+        Raises :class:`~mcpd.errors.InvalidManifest` if it is outside the directory or has more than *limit* bytes, and
+        OSError or ValueError if it cannot be read.
         """
         shown = printable(relative)
         try:
@@ -275,8 +274,7 @@ class _Directory:
             if error.errno != errno.EXDEV:
                 raise
             raise InvalidManifest(
-                f"{shown} is not below {self._path}, where all files have to be, named and linked to relative to it;"
-                " copy it there"
+                f"{shown} is not below {self._path}; copy it there, and use relative names and links"
             ) from error
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             data = file.read(limit + 1)
@@ -285,7 +283,7 @@ class _Directory:
         return data
 
     def content(self, relative: str) -> bytes:
-        """:meth:`read` for what an entry names; raises :class:`~mcpd.errors.InvalidManifest` only."""
+        """Return the content of a file that an entry names; raises :class:`~mcpd.errors.InvalidManifest` only."""
         try:
             return self.read(relative, store.MAX_CONTENT)
         except (OSError, ValueError) as error:
@@ -296,8 +294,8 @@ class _Directory:
 def _open(root: int, relative: str) -> int:
     """Open the regular file *relative* to the directory *root* for reading.
 
-    Every step is one name in a directory that is open already, and the way back up is the one that was come by, so
-    what changes meanwhile leads nowhere else. Raises OSError, with ``EXDEV`` for what is not below *root*.
+    Every step is one name in an open directory, and ``..`` returns to the directory that the step came from, so
+    concurrent changes cannot lead out. Raises OSError, with ``EXDEV`` for a file that is not below *root*.
     """
     way = [root]
     waiting = _steps(relative)
@@ -325,14 +323,14 @@ def _open(root: int, relative: str) -> int:
 
 
 def _steps(path: str) -> list[str]:
-    """The names in the relative *path*, the last one first."""
+    """Return the names in the relative *path*, the last one first."""
     if path.startswith("/"):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     return [name for name in reversed(path.split("/")) if name not in {"", "."}]
 
 
 def _target(directory: int, name: str) -> str | None:
-    """Where *name* in *directory* leads, if it is a symlink."""
+    """Return the target of *name* in *directory* if it is a symlink."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:

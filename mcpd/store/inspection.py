@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a listing says of a script, found by reading it: none is ever run or imported to be listed."""
+"""Inspection of scripts for listings, by reading them only: none is run or imported."""
 
 from __future__ import annotations
 
@@ -17,37 +17,40 @@ if TYPE_CHECKING:
 
 ScriptKind: TypeAlias = Literal["python", "shell", ""]
 SUFFIXES: Final[dict[str, ScriptKind]] = {".py": "python", ".sh": "shell"}
-"""By precedence: of two files with one stem the first is the server."""
+"""By precedence: of two files with the same stem the first is the server."""
 
 MAX_SCRIPT: Final = 256 * 1024
 """Bytes of a script."""
 _SMALL: Final = 16 * 1024
-"""Bytes of a Python script that is parsed here. The time that the parser takes, with everybody else waiting, grows with
-the square of the size where somebody wants it to: 40 ms for these, 7 s for :data:`MAX_SCRIPT`."""
+"""Bytes up to which a Python script is parsed in this process.
+
+The parser can take time that grows with the square of the size, while holding the interpreter lock: 40 ms for this
+size, 7 s for :data:`MAX_SCRIPT`.
+"""
 _SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
-"""Those that can be asked whether a script is well-formed, by ``-n``."""
+"""Shells whose ``-n`` checks the syntax of a script."""
 _NO_MEMORY: Final = re.compile(rb"[^:\n]*: (?:\d+: Out of space|\w+: .*cannot allocate|fatal error: out of .*memory)")
-"""What shells say then, and end as for an error of the script."""
+"""Messages of shells that ran out of memory; they exit as for a syntax error."""
 _LINE: Final = re.compile(rb"(?:line )?(\d+): ?(.*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What was found."""
+    """Result of an inspection."""
 
     summary: str = ""
     version: str = ""
     problem: str = ""
-    """Why it cannot be run, with the line: ``3: invalid syntax``; empty if it can, as far as anybody can tell."""
+    """Line and fault that keep the script from running: ``3: invalid syntax``; empty if none was found."""
 
 
 def kind_of(data: bytes) -> ScriptKind:
-    """What the script *data*, which has no name to tell it, is: by its ``#!`` line, Python without one."""
+    """Return the kind of a script without a file name, by its ``#!`` line; without one it is Python."""
     return "shell" if _is_shell(interpreter(data)) else "python"
 
 
 def interpreter(data: bytes) -> list[str]:
-    """The words of the ``#!`` line of *data*; ``/usr/bin/env`` is left out, as every program is looked for."""
+    """Return the words of the ``#!`` line of *data*, without ``/usr/bin/env``: programs are looked up anyway."""
     first = data[:512].partition(b"\n")[0]
     words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
     if words and words[0].rpartition("/")[2] == "env":
@@ -58,10 +61,10 @@ def interpreter(data: bytes) -> list[str]:
 
 
 def inspect(data: bytes, kind: ScriptKind) -> Inspection:
-    """What is to be said of the script *data*.
+    """Inspect the script *data*.
 
-    Blocks: for milliseconds, or as long as :mod:`mcpd.store.bounded` lets a program read it. Raises
-    :class:`~mcpd.errors.McpdError` if none can be started, which says nothing about the script.
+    Blocks for milliseconds, or as long as :mod:`mcpd.store.bounded` lets a program run. Raises
+    :class:`~mcpd.errors.McpdError` if no program can be started, which is no fault of the script.
     """
     if len(data) > MAX_SCRIPT:
         return Inspection(problem=f"1: the script has more than {MAX_SCRIPT} bytes")
@@ -78,7 +81,7 @@ def _python(data: bytes) -> Inspection:
         return Inspection(*source.read(data))
     ended, answer = bounded.run([sys.executable or "/usr/bin/python3", "-I", "-S", source.__file__], data)
     if ended != 0:
-        raise bounded.exhausted()
+        raise bounded.limit_exceeded()
     return Inspection(*json.loads(answer))
 
 
@@ -89,7 +92,7 @@ def _shell(data: bytes) -> Inspection:
 
 
 def _comments(data: bytes) -> Iterator[str]:
-    """The text of the first comment, the ``#!`` line left out."""
+    """Yield the lines of the first comment, without the ``#!`` line."""
     for line in data[: 16 * 1024].decode("utf-8", "replace").splitlines():
         if line.startswith("#!"):
             continue
@@ -110,7 +113,7 @@ def _shell_problem(data: bytes) -> str:
     if name not in _SHELLS:
         return ""
     try:
-        # It reads and does not run, from its standard input.
+        # -n: check the syntax of standard input, and run nothing.
         ended, said = bounded.run([f"/bin/{name}", "-n"], data)
     except FileNotFoundError:
         return ""
@@ -119,7 +122,7 @@ def _shell_problem(data: bytes) -> str:
     if ended < 0:
         return source.TOO_DEEP
     if _NO_MEMORY.match(said):
-        raise bounded.exhausted()
+        raise bounded.limit_exceeded()
     found = _LINE.search(said)
     line, text = (found[1].decode(), found[2]) if found else ("1", said[:200])
     return f"{line}: {source.printable(text.decode('utf-8', 'replace')) or 'syntax error'}"

@@ -172,7 +172,7 @@ class Lifecycle:
             _log.warning("%s", error.message)
 
     def _carried(self, server_id: str, otherwise: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """The values set so far, or *otherwise* where they cannot be read; kept ones of an earlier install, too."""
+        """Return the values set so far, *otherwise* if they are unreadable, and those kept of an earlier install."""
         overlay = self._view.overlay.read(server_id)
         found = self._view.own.find(server_id)
         if found is None or not self._view.is_own(self._view.own, found):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One writer at a time, over threads and processes."""
+"""Write lock across threads and processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAUSE: Final = 0.02
 
 
 class WriteLock:
-    """Held by the writer of one tree; its holder may take it again."""
+    """Reentrant lock of the writer of one directory tree."""
 
     def __init__(self, path: Path, wait: float = WAIT) -> None:
         """*path* is the lock file, *wait* the seconds to wait for another holder."""
@@ -34,7 +34,7 @@ class WriteLock:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the lock; raises :class:`~mcpd.errors.Busy` if somebody else keeps it too long."""
+        """Hold the lock; raises :class:`~mcpd.errors.Busy` if another holder keeps it too long."""
         if not self._thread.acquire(timeout=self._wait):
             raise Busy(f"{self._path.parent}: another change is going on; try again when it has finished")
         try:

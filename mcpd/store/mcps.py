@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mcps map on disk (``docs/mcps.md``): the vendor's, the administrator's and the user's files as one.
+"""The mcps map on disk (``docs/mcps.md``): the vendor's, the administrator's and the user's files combined.
 
-Files of the system are merged, a later one wins. A user's are not merged into them but stand over them: what they say
-is about the server as the system's entry leaves it, so that they can take away more and give nothing back.
+System files are merged, and later ones take precedence. The user's files are not merged into them: they apply to the
+server as the system's entry leaves it, so they can restrict it further but lift no restriction.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
-"""What RFC 3986 allows in a URI."""
+"""URI with the characters that RFC 3986 allows."""
 _LONGEST_URI: Final = 8192
 
 
 def is_uri(text: str) -> bool:
-    """Whether *text* is a URI by RFC 3986 (T6.6)."""
+    """Return whether *text* is a URI by RFC 3986 (T6.6)."""
     return len(text) <= _LONGEST_URI and _URI.fullmatch(text) is not None
 
 
 def uri_fault(uri: str) -> str:
     """Return what is wrong with the URI of a resource; empty if nothing."""
-    return "" if is_uri(uri) else f"{uri[:100]!a} is no URI (RFC 3986)"
+    return "" if is_uri(uri) else f"{uri[:100]!a} is not a URI (RFC 3986)"
 
 
 def variable(source: str) -> str:
-    """The name in ``variable://NAME``. It is taken as it is written, as hosts of URIs are not: capitals count."""
+    """Return the name in ``variable://NAME``. Case matters, unlike in the host of a URI."""
     return unquote(source.partition("://")[2])
 
 
 def last_result(server_id: str) -> str:
-    """Return the source of a resource that is the result of the last call of a tool of the server."""
+    """Return the source of a resource that shows the result of the server's last tool call."""
     return f"{server_id}://last"
 
 
 def called_server(source: str) -> str:
-    """Return the id of the server that *source*, which has no fault, calls; empty if it calls none."""
+    """Return the id of the server that the valid *source* calls; empty if it calls none."""
     parts = urlsplit(source)
     return parts.netloc if parts.scheme == "server" else ""
 
 
 def source_fault(source: str, server_id: str, entry: McpsEntry) -> str:
-    """Return why the server with *entry* cannot read *source*, as far as that is known before it does; else empty."""
+    """Return why *source* is invalid for the server with *entry*, as far as is known before reading it; else empty."""
     try:
         parts = urlsplit(source)
     except ValueError:
-        return f"{source[:100]!a} is no URI (RFC 3986)"
+        return f"{source[:100]!a} is not a URI (RFC 3986)"
     fault = ""
     if parts.scheme == "cid":
-        fault = "" if contents.is_content_id(source) else f"{source[:100]!a} is no content id"
+        fault = "" if contents.is_content_id(source) else f"{source[:100]!a} is not a content id"
     elif parts.scheme == "variable":
         name = variable(source)
         fault = "" if name in entry.variables else f"the entry has no variable {name[:100]!a}"
@@ -79,7 +79,7 @@ def source_fault(source: str, server_id: str, entry: McpsEntry) -> str:
             fault = f"{source[:100]!a}: {error.message}"
     elif source != last_result(server_id):
         fault = (
-            f'{source[:100]!a} is nothing that can be read; give the resource a "source": cid://CONTENT, '
+            f'{source[:100]!a} cannot be read; give the resource a "source": cid://CONTENT, '
             f"server://SERVER/TOOL?ARGUMENT=VALUE, variable://NAME or {last_result(server_id)}"
         )
     elif entry.runtime.run_as == "system":
@@ -92,64 +92,64 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServerEntry:
-    """What the map says about one installed server."""
+    """Effect of the map on one server."""
 
     disabled: str = ""
-    """Why nobody may use it; empty if they may."""
+    """Reason why the server is disabled; empty if it is not."""
     problem: str = ""
-    """What is wrong with the entry; then the server is disabled."""
+    """Fault of the entry, which disables the server; empty if there is none."""
     summary: str = ""
-    """Instead of the manifest's, if not empty."""
+    """Replaces the manifest's summary, unless empty."""
     description: str = ""
-    """The same."""
+    """Replaces the manifest's description, unless empty."""
     policy: str = ""
-    """JSON: what the bridge has to change of its tools, resources and prompts; empty if nothing."""
+    """Changes that the bridge makes to tools, resources and prompts, as JSON; empty if there are none."""
 
 
 NO_ENTRY: Final = ServerEntry()
 MOST_SERVERS: Final = 1000
-"""Entries of one file that make servers; each server costs every listing its time."""
+"""Script servers that one file may define; each slows down every listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What the map says about one script server: one entry tells what it is, the others what clients get of it."""
+    """A script server as the map describes it: one entry defines it, the others change what clients see."""
 
-    said: ServerEntry
+    effective: ServerEntry
     entry: McpsEntry
     raw: Mapping[str, Any]
-    """The entry as it was written, its files merged."""
+    """The defining entry as written, merged over its files."""
 
 
 NO_DEFINITION: Final = Definition(NO_ENTRY, McpsEntry(), {})
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """One file's word on one server."""
+class _FileEntry:
+    """Entry of one file for one server."""
 
     raw: Mapping[str, Any]
     origin: str
     fault: str
     is_server: bool = False
-    """Whether this alone would make a server."""
+    """True if this entry alone defines a script server."""
 
 
 class _File:
-    """One file of the map; a missing or malformed one is empty."""
+    """One file of the map; a missing or malformed one counts as empty."""
 
     def __init__(self, path: Path, contents: Sequence[Path]) -> None:
         self._path = path
         self._contents = contents
         self._fault = ""
-        self._read: tuple[Signature | None, dict[str, _Said]] = (None, {})
+        self._read: tuple[Signature | None, dict[str, _FileEntry]] = (None, {})
         self._content: tuple[Path, Signature | None] | None = None
-        """Where the map lies that the file names instead of holding it, and what changes when that does."""
+        """Path and signature of the content, if the file holds a content id instead of the map."""
 
-    def read(self) -> dict[str, _Said]:
-        """What the file says now, by server; the same object until it changes."""
+    def read(self) -> dict[str, _FileEntry]:
+        """Return the entries by server id; the same object until the file changes."""
         known: Signature | None = None
-        found: dict[str, _Said] = {}
+        found: dict[str, _FileEntry] = {}
         try:
             status = self._path.stat()
             now = signature(status)
@@ -177,22 +177,22 @@ class _File:
         path, known = self._content
         return known is not None and settled_signature(path) == known
 
-    def _entries(self) -> dict[str, _Said]:
+    def _entries(self) -> dict[str, _FileEntry]:
         self._content = None
         data = load_json(read_file(self._path), str(self._path))
         if isinstance(data, str):
-            data = self._referred(data)
+            data = self._read_by_content_id(data)
         if not isinstance(data, dict):
-            raise InvalidManifest(f"{self._path}: the map is an object, from server ids to entries")
-        found = {server_id: self._said(server_id, raw) for server_id, raw in data.items()}
-        makers = [server_id for server_id, said in found.items() if said.is_server]
+            raise InvalidManifest(f"{self._path}: the map must be an object of server ids and entries")
+        found = {server_id: self._parse_entry(server_id, raw) for server_id, raw in data.items()}
+        makers = [server_id for server_id, part in found.items() if part.is_server]
         if fault := too_many(str(self._path), makers):
-            found |= dict.fromkeys(makers[MOST_SERVERS:], _Said({}, str(self._path), fault))
+            found |= dict.fromkeys(makers[MOST_SERVERS:], _FileEntry({}, str(self._path), fault))
         return found
 
-    def _referred(self, text: str) -> Any:
-        """The map that the file names by its content id instead of holding it (T1.3)."""
-        self._content = (self._path, None)  # As long as it is not there it may come, which changes nothing here.
+    def _read_by_content_id(self, text: str) -> Any:
+        """Return the map whose content id the file holds (T1.3)."""
+        self._content = (self._path, None)  # Content that is missing may appear without a change of this file.
         try:
             data, path = contents.find(text, self._contents, MAX_FILE)
         except McpdError as error:
@@ -200,13 +200,13 @@ class _File:
         self._content = (path, settled_signature(path)) if path is not None else None
         return load_json(data, f"{self._path}: {text}")
 
-    def _said(self, server_id: str, raw: object) -> _Said:
+    def _parse_entry(self, server_id: str, raw: object) -> _FileEntry:
         origin = str(self._path)
         try:
             entry = parse_entry(server_id, raw, origin)
         except InvalidManifest as error:
-            return _Said({}, origin, error.message)
-        return _Said(raw if isinstance(raw, dict) else {}, origin, "", entry.is_server)
+            return _FileEntry({}, origin, error.message)
+        return _FileEntry(raw if isinstance(raw, dict) else {}, origin, "", entry.is_server)
 
     def _unusable(self, fault: str) -> None:
         if fault != self._fault:
@@ -215,47 +215,47 @@ class _File:
 
 
 def too_many(origin: str, makers: Sequence[str]) -> str:
-    """What is wrong if *makers* are the ids of all entries of the file *origin* that make servers; empty if nothing."""
+    """Return a message if *makers*, the ids of entries in *origin* that define servers, are too many; else empty."""
     if len(makers) <= MOST_SERVERS:
         return ""
     return (
-        f"{origin}: {len(makers)} entries make servers, of which one file may have {MOST_SERVERS}:"
-        f" {printable(makers[MOST_SERVERS])!r} and those after it are not used; put them into another file"
+        f"{origin}: {len(makers)} entries define servers, and one file may define {MOST_SERVERS}:"
+        f" {printable(makers[MOST_SERVERS])!r} and those after it are ignored; put them into another file"
     )
 
 
 def layers(paths: Paths, scope: Scope) -> list[tuple[list[Path], Path]]:
-    """Where *scope* has its map, by rising precedence: files, and after them those in a directory."""
+    """Return the places of *scope*'s map by rising precedence: files, and a directory of files that follow them."""
     own = [([paths.user.mcps], paths.user.mcps_dir)] if scope is Scope.USER else []
     return [([paths.vendor_mcps, paths.system.mcps], paths.system.mcps_dir), *own]
 
 
 def files_in(directory: Path) -> list[Path]:
-    """The files of the map in *directory*, by rising precedence. Raises OSError if it cannot be read."""
+    """Return the files of the map in *directory* by rising precedence. Raises OSError."""
     return sorted(path for path in directory.iterdir() if path.suffix == ".json" and path.name[0] != ".")
 
 
 class McpsMap:
-    """The map as one scope sees it. May be used by several threads."""
+    """The map as one scope sees it. Thread-safe."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
-        # What an administrator names by its content is not looked for where a user can put something.
+        # Content that the administrator's files name is only read from directories that users cannot write.
         known = (paths.contents(Scope.SYSTEM), paths.contents(scope))
         self._layers = [_Files(*files, each) for files, each in zip(layers(paths, scope), known, strict=False)]
-        self._seen: list[dict[str, _Said]] = []
+        self._seen: list[dict[str, _FileEntry]] = []
         self._entries: dict[str, ServerEntry] = {}
-        self._said: dict[str, list[list[_Said]]] = {}
+        self._parts: dict[str, list[list[_FileEntry]]] = {}
         self._definitions: dict[tuple[str, int], Definition] = {}
         self._servers: dict[str, Scope] | None = None
         self._lock = threading.RLock()
         self.version = 0
-        """Another number whenever :meth:`refresh` found something else."""
+        """Changes whenever :meth:`refresh` finds a difference."""
 
     def refresh(self) -> None:
-        """Look at the files; they are read again only if they changed."""
+        """Read the files that changed."""
         with self._lock:
             found = [layer.read() for layer in self._layers]
-            flat = [said for layer in found for said in layer]
+            flat = [part for layer in found for part in layer]
             if len(flat) == len(self._seen) and all(a is b for a, b in zip(flat, self._seen, strict=True)):
                 return
             self._entries = self._merged(found)
@@ -263,22 +263,22 @@ class McpsMap:
             self.version += 1
 
     def entry(self, server_id: str) -> ServerEntry:
-        """What was said about *server_id* at the last :meth:`refresh`; the same object until that changes."""
+        """Return the effect on *server_id* as of the last :meth:`refresh`; the same object until it changes."""
         return self._entries.get(server_id, NO_ENTRY)
 
     def definition(self, server_id: str, scope: Scope) -> Definition:
-        """The same of a script server whose script is of *scope*: an entry of that scope's files says what it is."""
+        """Return the definition of a script server whose script belongs to *scope*, from that scope's files."""
         with self._lock:
-            if server_id not in self._said:
+            if server_id not in self._parts:
                 return NO_DEFINITION
             layer = 0 if scope is Scope.SYSTEM else 1
             known = self._definitions.get((server_id, layer))
             if known is None:
-                known = self._definitions[server_id, layer] = _combined(server_id, self._said[server_id], layer)
+                known = self._definitions[server_id, layer] = _combined(server_id, self._parts[server_id], layer)
             return known
 
     def servers(self) -> Mapping[str, Scope]:
-        """The servers that entries make where no script of that name is, and in whose files they are."""
+        """Return the servers that entries define without a script file, with the scope of their files."""
         with self._lock:
             if self._servers is None:
                 self._servers = dict(self._made())
@@ -286,34 +286,34 @@ class McpsMap:
 
     def _made(self) -> Iterator[tuple[str, Scope]]:
         scopes = (Scope.USER, Scope.SYSTEM)[2 - len(self._layers) :]
-        for server_id, layers in self._said.items():
-            if not any(said.is_server for files in layers for said in files):
+        for server_id, layers in self._parts.items():
+            if not any(part.is_server for files in layers for part in files):
                 continue
             makers = (scope for scope in scopes if self.definition(server_id, scope).entry.is_server)
             if (scope := next(makers, None)) is not None:
                 yield server_id, scope
 
-    def _merged(self, layers: list[list[dict[str, _Said]]]) -> dict[str, ServerEntry]:
+    def _merged(self, layers: list[list[dict[str, _FileEntry]]]) -> dict[str, ServerEntry]:
         ids = dict.fromkeys(server_id for layer in layers for file in layer for server_id in file)
         merged: dict[str, ServerEntry] = {}
-        said: dict[str, list[list[_Said]]] = {}
-        told: set[str] = set()
+        parts: dict[str, list[list[_FileEntry]]] = {}
+        logged: set[str] = set()
         for server_id in ids:
-            said[server_id] = [[file[server_id] for file in layer if server_id in file] for layer in layers]
-            entry = _combined(server_id, said[server_id]).said
+            parts[server_id] = [[file[server_id] for file in layer if server_id in file] for layer in layers]
+            entry = _combined(server_id, parts[server_id]).effective
             old = self._entries.get(server_id)
-            if entry.problem and entry.problem not in told and (old is None or old.problem != entry.problem):
-                told.add(entry.problem)  # Several may have one fault, of their file.
-                _log.warning("%s; the server is disabled until that is mended", entry.problem)
+            if entry.problem and entry.problem not in logged and (old is None or old.problem != entry.problem):
+                logged.add(entry.problem)  # Several entries may share the fault of their file.
+                _log.warning("%s; the server is disabled until this is fixed", entry.problem)
             merged[server_id] = old if old == entry else entry
-        same = {server_id for server_id in ids if said[server_id] == self._said.get(server_id)}
+        same = {server_id for server_id in ids if parts[server_id] == self._parts.get(server_id)}
         self._definitions = {key: found for key, found in self._definitions.items() if key[0] in same}
-        self._said = said
+        self._parts = parts
         return merged
 
 
 class _Files:
-    """The files of one layer, by rising precedence."""
+    """The files of one layer by rising precedence."""
 
     def __init__(self, first: Iterable[Path], directory: Path, contents: Sequence[Path]) -> None:
         self.first = [_File(path, contents) for path in first]
@@ -323,7 +323,7 @@ class _Files:
         self._listed: Signature | None = None
         self._fault = ""
 
-    def read(self) -> list[dict[str, _Said]]:
+    def read(self) -> list[dict[str, _FileEntry]]:
         self._list()
         return [file.read() for file in (*self.first, *self._more.values())]
 
@@ -345,36 +345,36 @@ class _Files:
         self._listed = now if settled(status) else None
 
 
-def _combined(server_id: str, layers: list[list[_Said]], defining: int | None = None) -> Definition:
-    """What *layers*, the system's first, say together; *defining* is the layer that a script server is defined in."""
+def _combined(server_id: str, layers: list[list[_FileEntry]], defining: int | None = None) -> Definition:
+    """Return the combined effect of *layers*, the system's first; the layer *defining* defines a script server."""
     entries: list[McpsEntry] = []
     disabled = ""
     definition, written = None, {}
     for number, files in enumerate(layers):
-        faults = [said.fault for said in files if said.fault]
+        faults = [part.fault for part in files if part.fault]
         if faults:
             return Definition(ServerEntry(disabled=faults[0], problem=faults[0]), McpsEntry(), {})
         if not files:
             continue
         raw: dict[str, Any] = {}
-        for said in files:
-            raw = merge(raw, said.raw)
+        for part in files:
+            raw = merge(raw, part.raw)
         try:
             entry = parse_entry(server_id, raw, files[-1].origin)
         except InvalidManifest as error:
             return Definition(ServerEntry(disabled=error.message, problem=error.message), McpsEntry(), {})
         if not entry.usable and not disabled:
             switch = "enabled" if not entry.enabled else "mcp_enabled"
-            origin = next(said.origin for said in reversed(files) if said.raw.get(switch) is False)
+            origin = next(part.origin for part in reversed(files) if part.raw.get(switch) is False)
             disabled = f"{origin}: entry {printable(server_id)!r} has {switch} false"
         entries.append(entry)
         if number == defining:
             definition, written = entry, raw
     changes = policies(entries, definition)
-    said_of_it = ServerEntry(
+    effective = ServerEntry(
         disabled=disabled,
         summary=next((entry.summary for entry in reversed(entries) if entry.summary), ""),
         description=next((entry.description for entry in reversed(entries) if entry.description), ""),
         policy=json.dumps(changes, ensure_ascii=False, separators=(",", ":")) if changes else "",
     )
-    return Definition(said_of_it, definition or McpsEntry(), written)
+    return Definition(effective, definition or McpsEntry(), written)

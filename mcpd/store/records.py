@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the store hands out."""
+"""Records that the store returns."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ LayerName: TypeAlias = Literal["user", "system", "vendor"]
 
 @dataclass(frozen=True, slots=True)
 class ScriptFile:
-    """What a script server is made from."""
+    """The origin of a script server."""
 
     path: Path | None
     """None for an entry of the mcps map that has no script."""
     sha256: str
-    """Of its content, in hexadecimal."""
+    """Digest of its content, hexadecimal."""
     contents: tuple[Path, ...]
-    """Where the content ids of its entry are looked up."""
+    """Directories where the content ids of its entry are looked up."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledServer:
-    """A server as it is installed, also a broken one."""
+    """An installed server, possibly a broken one."""
 
     id: str
-    """As it is listed. One that is no server id (see ``problem``) is never part of a path."""
+    """Printable id. An invalid one (see ``problem``) is never used in a path."""
     scope: Scope
     layer: LayerName
     manifest: Manifest | None
-    """None if it cannot be used; ``config`` holds what is in the file without sensitive values."""
+    """None if the server is broken; ``config`` has no sensitive values."""
     directory: Path
-    """``installDir``: the path a server knows itself by, the same over all its generations."""
+    """``installDir``: the server's own path, the same for all its generations."""
     generation: Path
     """The real directory behind ``directory``."""
     problem: str
-    """Why the server cannot be used; empty if it can."""
+    """Reason why the server cannot be used; empty if it can."""
     writable: bool
-    """Whether this instance may update and remove it."""
+    """True if this instance may update and remove the server."""
     configured: bool
-    """Whether all required values are set."""
+    """True if all required values are set."""
     entry: ServerEntry = NO_ENTRY
-    """What the mcps map says about it."""
+    """The effect of the mcps map on the server."""
     values: tuple[Signature | None, ...] = ()
-    """What changes when the files with its values and secrets do."""
+    """Signatures of the files with its values and secrets."""
     script: ScriptFile | None = None
-    """Of a script server, whose manifest is in no file."""
+    """The script, for a script server; its manifest is in no file."""
     manifest_path: Path | None = None
-    """The file with its manifest, which another tool may keep apart from ``directory``; None for a script server."""
+    """The manifest file, which may be outside ``directory``; None for a script server."""
     clash: str = ""
-    """What has the same id and is not used because of that."""
+    """Message about a script that is ignored because it has the same id; else empty."""
     pending: str = ""
-    """The version of an update that waits for approval, empty if none does or if it has none."""
+    """Version of the pending update; empty if there is none or it has none."""
     pending_generation: int = 0
-    """The number of that update, 0 if none waits."""
+    """Generation number of the pending update; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +78,22 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The configuration of a server as everybody may see it."""
+    """Public configuration of a server."""
 
     values: dict[str, JsonValue]
     """Default < system < user; sensitive values are absent."""
     secrets_set: list[str]
     """Keys of the sensitive values that are set."""
     missing: list[ConfigProperty]
-    """Required ones without a value."""
+    """Required properties without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchManifest:
-    """What a server gets at its start. Holds secrets: for the server's eyes only."""
+    """Manifest and values that a server is started with. Holds secrets: only for the server itself."""
 
     manifest: Manifest
-    """The public one."""
+    """The public manifest."""
     data: bytes = field(repr=False)
     """``manifest.json`` with all values whose target is the manifest (or a header, for remote servers)."""
     values: dict[str, JsonValue] = field(repr=False)

@@ -41,33 +41,33 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_DEAR: Final = 0.25
-"""Seconds that reading a script may take without being kept at once."""
-_OFTEN: Final = 1.0
-"""Seconds between two times that the others are, while scripts are read."""
+_SLOW_READ: Final = 0.25
+"""Seconds after which the inspection of a script is saved at once."""
+_SAVE_INTERVAL: Final = 1.0
+"""Seconds between two saves of the other inspections while scripts are read."""
 _NO_SIGNATURE: Final[Signature] = (-1, -1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script, read."""
+    """An inspected script."""
 
     id: str
-    """As it is listed; see ``found.problem`` for one that is no server id."""
+    """Its printable id; if that is invalid, ``found.problem`` says so."""
     path: Path
-    """Where it really lies."""
+    """Path with symlinks resolved."""
     root: Path
-    """The directory that it is a script of; it lies elsewhere if a symlink in there leads to it."""
+    """The directory that lists the script; a symlink may lead out of it."""
     kind: ScriptKind
     sha256: str
-    """Of its content, in hexadecimal; empty if it cannot be read."""
+    """Digest of its content, hexadecimal; empty if it cannot be read."""
     found: Inspection
     is_content: bool = False
-    """Whether an entry names it by its content, so that it cannot become another one."""
+    """True if an entry names the script by its content, so that it cannot change."""
 
     @property
     def key(self) -> str:
-        """Under which :class:`Inspections` knows it."""
+        """Key of the script in :class:`Inspections`."""
         return _key(self.kind, self.sha256)
 
 
@@ -76,7 +76,7 @@ def _key(kind: ScriptKind, digest: str) -> str:
 
 
 class Inspections:
-    """What was found in scripts, by content; kept in a file, so that a start reads nothing twice."""
+    """Cache of inspections by content, kept in a file so that a restart inspects nothing twice."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -87,7 +87,7 @@ class Inspections:
         self._lock = threading.Lock()
 
     def of(self, data: bytes, kind: ScriptKind) -> tuple[str, Inspection]:
-        """The SHA-256 of *data*, and what is to be said of it. Raises what :func:`inspect` does."""
+        """Return the SHA-256 of *data*, and its inspection. Raises as :func:`inspect` does."""
         digest = hashlib.sha256(data).hexdigest()
         key = _key(kind, digest)
         with self._lock:
@@ -95,20 +95,20 @@ class Inspections:
                 self._load()
             known = self._known.get(key)
         if known is None:
-            # Without the lock: whoever asks for what is known does not wait for a shell to read a script.
+            # Without the lock, so that callers with cached scripts do not wait for a shell to read this one.
             began = time.monotonic()
             known = inspect(data, kind)
             took = time.monotonic() - began
             with self._lock:
                 self._known[key] = known
                 self._changed = True
-                is_due = took > _DEAR or time.monotonic() - self._written > _OFTEN
+                is_due = took > _SLOW_READ or time.monotonic() - self._written > _SAVE_INTERVAL
             if is_due:
                 self._write()
         return digest, known
 
     def save(self, used: Iterable[Script]) -> None:
-        """Write the file, with what was found in *used*, if that is not what it holds."""
+        """Write the file with the inspections of *used*, if anything changed."""
         with self._lock:
             if not self._changed:
                 return
@@ -117,34 +117,38 @@ class Inspections:
         self._write()
 
     def _write(self) -> None:
-        """Keep what is known: a start after one that was cut short goes on where that ended."""
+        """Write the file, so that a scan that is cut short continues at the next start."""
         with self._lock:
             self._changed, self._written = False, time.monotonic()
             kept = {key: list(astuple(found)) for key, found in self._known.items()}
         try:
             make_directory(self._path.parent)
-            write_atomic(self._path, json.dumps({"by": _reader(), "scripts": kept}).encode())
+            write_atomic(self._path, json.dumps({"by": _interpreter_version(), "scripts": kept}).encode())
         except McpdError as error:
-            _log.debug("what was found in scripts is not kept: %s", error.message)
+            _log.debug("cannot save the inspections of scripts: %s", error.message)
 
     def _load(self) -> None:
         self._loaded = True
         try:
             data = load_json(read_file(self._path), str(self._path))
         except InvalidManifest as error:
-            _log.warning("%s; the scripts are read again", error.message)
+            _log.warning("%s; reading the scripts again", error.message)
             return
         except OSError:
             return
-        if not isinstance(data, dict) or data.get("by") != _reader() or not isinstance(data.get("scripts"), dict):
+        if (
+            not isinstance(data, dict)
+            or data.get("by") != _interpreter_version()
+            or not isinstance(data.get("scripts"), dict)
+        ):
             return
         for key, found in data["scripts"].items():
             if isinstance(found, list) and len(found) == 3 and all(isinstance(part, str) for part in found):
                 self._known[key] = Inspection(*found)
 
 
-def _reader() -> str:
-    """What is an error to one Python may be none to the next."""
+def _interpreter_version() -> str:
+    """Return the version that the cache depends on: a syntax error in one Python may be none in the next."""
     return f"3 {sys.version}"
 
 
@@ -152,11 +156,11 @@ def _may_be_script(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
     except OSError:
-        return True  # That it cannot be looked at is told of it in the listing.
+        return True  # The error is reported with the server.
 
 
 class ScriptDirectory:
-    """The scripts in one directory. Looking again is cheap when nothing changed: one ``stat`` for each."""
+    """The scripts in one directory. A scan without changes costs one ``stat`` per script."""
 
     def __init__(self, root: Path, inspections: Inspections) -> None:
         self.root = root
@@ -164,10 +168,10 @@ class ScriptDirectory:
         self._cache: dict[str, tuple[Signature, Script]] = {}
         self._fault = ""
         self.hidden: dict[str, Path] = {}
-        """Files of the last scan that are not used, as another one has the same stem."""
+        """Files of the last scan that are ignored because another one has the same stem."""
 
     def scan(self) -> dict[str, Script]:
-        """The scripts, by id; those whose name is no id under what can be shown of it."""
+        """Return the scripts by printable id."""
         found: dict[str, Script] = {}
         hidden: dict[str, Path] = {}
         names = set(self._names())
@@ -181,7 +185,7 @@ class ScriptDirectory:
         return found
 
     def _names(self) -> Iterator[str]:
-        """Hidden files and those with ``_`` before their name are no servers: the latter others may import."""
+        """Yield the names of scripts. Names that begin with ``.`` or ``_`` are skipped; the latter are for modules."""
         fault = ""
         try:
             with os.scandir(self.root) as entries:
@@ -193,7 +197,7 @@ class ScriptDirectory:
             if not is_missing(error):
                 fault = f"{self.root}: {error.strerror}"
         if fault and fault != self._fault:
-            _log.warning("%s; its scripts are no servers until that is mended", fault)
+            _log.warning("%s; ignoring its scripts until this is fixed", fault)
         self._fault = fault
 
     def _script(self, name: str) -> Script | None:
@@ -210,13 +214,13 @@ class ScriptDirectory:
             script = self._read(name)
         except McpdError as error:
             return self._broken(name, f"{path}: {error.message}")
-        except Exception as error:  # noqa: BLE001 -- a boundary: no script takes the others away
-            return self._broken(name, f"{path}: it cannot be looked at, by a fault of mcpd's own", error)
-        # What is too new to be told from the next edit is not to be taken for unchanged.
+        except Exception as error:  # noqa: BLE001 -- a boundary: one script must not hide the others
+            return self._broken(name, f"{path}: internal error while reading it; see the journal", error)
+        # A file too new to be told from the next edit must not count as unchanged.
         return self._kept(name, now if settled(status) else _NO_SIGNATURE, script)
 
     def _kept(self, name: str, now: Signature, script: Script) -> Script:
-        """*script*, or the same object as before if it is the same."""
+        """Cache and return *script*, or the equal object cached before."""
         known = self._cache.get(name)
         if known is not None and known[1] == script:
             script = known[1]
@@ -224,7 +228,7 @@ class ScriptDirectory:
         return script
 
     def _broken(self, name: str, problem: str, fault: Exception | None = None) -> Script:
-        """It is read anew at each look; a *fault* of ours is logged once."""
+        """Return a broken script, which is read again at each scan; an internal error *fault* is logged once."""
         known = self._cache.get(name)
         if fault is not None and (known is None or known[1].found.problem != problem):
             _log.error("%s", printable(problem), exc_info=fault)
@@ -249,33 +253,33 @@ class ScriptDirectory:
         return Script(stem, path, root, kind, digest, found)
 
     def scripts(self) -> Iterator[Script]:
-        """All that were found by the last scan."""
+        """Yield all scripts that the last scan found."""
         return (script for _, script in self._cache.values())
 
 
 GRACE: Final = 5.0
-"""Seconds by which the bridge waits longer, so that the server can tell of a time-out itself."""
+"""Seconds that the bridge waits beyond the server's own time-out, so that the server can report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptLayer:
-    """Where a script server comes from."""
+    """Layer and scope of a script server."""
 
     name: LayerName
     scope: Scope
 
 
-_Made: TypeAlias = tuple[ScriptLayer, LayerServer]
-_Known: TypeAlias = "tuple[Script | None, Definition, _Made]"
+_ScriptServer: TypeAlias = tuple[ScriptLayer, LayerServer]
+_CachedServer: TypeAlias = "tuple[Script | None, Definition, _ScriptServer]"
 
 
 class ScriptServers:
-    """The script servers as one scope sees them. May be used by several threads."""
+    """The script servers as one scope sees them. Thread-safe."""
 
     def __init__(self, paths: Paths, scope: Scope, mcps: McpsMap) -> None:
         self._mcps = mcps
         self._inspections = Inspections(paths.layout(scope).cache / "scripts.json")
-        # What an administrator names by its content is not looked for where a user can put something.
+        # Content that the administrator's files name is only read from directories that users cannot write.
         self._contents = {each: tuple(paths.contents(each)) for each in (Scope.SYSTEM, scope)}
         self._homes = {layout.scope: layout.state for layout in (paths.system, paths.layout(scope))}
         layers = [("system", Scope.SYSTEM, paths.system.scripts), ("vendor", Scope.SYSTEM, paths.vendor_scripts)]
@@ -285,20 +289,20 @@ class ScriptServers:
             (ScriptLayer(name, scope), ScriptDirectory(root, self._inspections))  # type: ignore[arg-type] # literals
             for name, scope, root in layers
         ]
-        self._made: dict[str, _Known] = {}
+        self._servers: dict[str, _CachedServer] = {}
         self._hidden: dict[str, Path] = {}
         self._files: dict[str, Path] = {}
-        self._stored: dict[tuple[str, str], tuple[Signature | None, Script]] = {}
+        self._by_content: dict[tuple[str, str], tuple[Signature | None, Script]] = {}
         self._lock = threading.Lock()
-        self._scanned: dict[str, _Made] | None = None
+        self._scanned: dict[str, _ScriptServer] | None = None
         self.version = 0
-        """Another number whenever :meth:`scan` found something else."""
+        """Changes whenever :meth:`scan` finds a difference."""
 
-    def scan(self, *, wait: bool = True) -> dict[str, _Made]:
-        """All of them, by id. The map has to have been refreshed before.
+    def scan(self, *, wait: bool = True) -> dict[str, _ScriptServer]:
+        """Return all script servers by id. The mcps map has to be refreshed first.
 
-        Another thread that looks may take its time, if scripts are new; who does not *wait* for it gets what was there
-        before, which is nothing before the first look is done.
+        A scan in another thread can take long if scripts are new. Without *wait*, the last result is returned during
+        that time, which is empty before the first scan.
         """
         if not self._lock.acquire(blocking=wait):
             return self._scanned or {}
@@ -309,11 +313,11 @@ class ScriptServers:
         return self._scanned
 
     @property
-    def seen(self) -> dict[str, _Made] | None:
-        """What the last :meth:`scan` found; None before the first."""
+    def seen(self) -> dict[str, _ScriptServer] | None:
+        """Result of the last :meth:`scan`; None before the first."""
         return self._scanned
 
-    def _scan(self) -> dict[str, _Made]:
+    def _scan(self) -> dict[str, _ScriptServer]:
         found: dict[str, tuple[ScriptLayer, Script | None]] = {}
         hidden: dict[str, Path] = {}
         for layer, directory in self._layers:
@@ -325,34 +329,34 @@ class ScriptServers:
             name: LayerName = "user" if scope is Scope.USER else "system"
             found.setdefault(server_id, (ScriptLayer(name, scope), None))
         made = {server_id: self._server(server_id, *each) for server_id, each in found.items()}
-        is_same = made.keys() == self._made.keys() and all(made[key] is self._made[key] for key in made)
+        is_same = made.keys() == self._servers.keys() and all(made[key] is self._servers[key] for key in made)
         if not is_same or hidden != self._hidden:
             self.version += 1
-        self._made, self._hidden = made, hidden
+        self._servers, self._hidden = made, hidden
         named = {(server_id, each[1].entry.definition_cid) for server_id, each in made.items()}
-        self._stored = {key: stored for key, stored in self._stored.items() if key in named}
-        stored = (script for _, script in self._stored.values())
+        self._by_content = {key: stored for key, stored in self._by_content.items() if key in named}
+        stored = (script for _, script in self._by_content.values())
         self._inspections.save(chain(stored, *(directory.scripts() for _, directory in self._layers)))
-        # By the id that is shown, as a key of the map may be none.
+        # By printable id: a key of the map may be invalid.
         return {each[2][1].id: each[2] for each in made.values()}
 
     def clash(self, server_id: str, *, installed: bool) -> str:
-        """Which script of the last scan is not used, as a server or another script has the id."""
+        """Return a message that names the script ignored because a server or another script has its id; else empty."""
         hidden = self._files.get(server_id) if installed else self._hidden.get(server_id)
         return f"{hidden} has the same id and is not used; rename one of them" if hidden is not None else ""
 
-    def _server(self, server_id: str, layer: ScriptLayer, script: Script | None) -> _Known:
+    def _server(self, server_id: str, layer: ScriptLayer, script: Script | None) -> _CachedServer:
         definition = self._mcps.definition(server_id, layer.scope)
         if script is None and definition.entry.definition_cid:
             script = self._from_contents(server_id, definition.entry.definition_cid, self._contents[layer.scope])
-        known = self._made.get(server_id)
+        known = self._servers.get(server_id)
         if known is not None and known[0] is script and known[1] is definition and known[2][0] == layer:
             return known
         return script, definition, (layer, self._found(server_id, layer, script, definition))
 
     def _from_contents(self, server_id: str, cid: str, directories: tuple[Path, ...]) -> Script:
-        """The script that an entry names by its content; read again only if its file changed."""
-        before, known = self._stored.get((server_id, cid), (None, None))
+        """Return the script that an entry names by its content; read again only if its file changed."""
+        before, known = self._by_content.get((server_id, cid), (None, None))
         if known is not None and before is not None and settled_signature(known.path) == before:
             return known
         now, fault = None, None
@@ -360,8 +364,8 @@ class ScriptServers:
             now, script = self._content(server_id, cid, directories)
         except McpdError as error:
             problem = error.message
-        except Exception as error:  # noqa: BLE001 -- a boundary: no entry takes the other servers away
-            problem, fault = "it cannot be looked at, by a fault of mcpd's own", error
+        except Exception as error:  # noqa: BLE001 -- a boundary: one entry must not hide the other servers
+            problem, fault = "internal error while reading it; see the journal", error
         else:
             problem = ""
         if problem:
@@ -371,14 +375,14 @@ class ScriptServers:
                 _log.error("%s", found.problem, exc_info=fault)
         if known == script:
             script = known
-        self._stored[server_id, cid] = now, script
+        self._by_content[server_id, cid] = now, script
         return script
 
     def _content(self, server_id: str, cid: str, directories: tuple[Path, ...]) -> tuple[Signature | None, Script]:
         data, path = contents.find(cid, directories, MAX_SCRIPT)
         if path is None:
             raise InvalidManifest(f"the content {cid} is in its id only; 'mcpctl mcps build' stores it")
-        # Where a symlink leads is not looked at: what lies beside that is not the server's.
+        # A symlink is not followed: the files beside its target are not the server's.
         root = path.parent.resolve()
         path = root / path.name
         signed = settled_signature(path)
@@ -401,7 +405,7 @@ class ScriptServers:
             except InvalidManifest as error:
                 problem = error.message
             except Exception as error:  # noqa: BLE001 -- the same boundary
-                problem = f"{printable(server_id)}: it cannot be made a server, by a fault of mcpd's own"
+                problem = f"{printable(server_id)}: internal error while making a server of it; see the journal"
                 _log.error("%s", problem, exc_info=error)
         return LayerServer(
             printable(server_id),
@@ -417,7 +421,7 @@ class ScriptServers:
 
 
 def _document(server_id: str, script: Script | None, definition: Definition, file: ScriptFile) -> dict[str, Any]:
-    """The manifest of a script server: what an installed one would have, and what its process has to know."""
+    """Return the manifest of a script server, with the ``script`` field that its process needs."""
     entry, inspection = definition.entry, script.found if script is not None else Inspection()
     runtime = entry.runtime.to_json()
     runtime["callTimeout"] = entry.runtime.seconds + GRACE
@@ -441,7 +445,7 @@ def _document(server_id: str, script: Script | None, definition: Definition, fil
             "kind": script.kind if script is not None else "",
             "sha256": file.sha256,
             "editable": script is not None and not script.is_content,
-            "narrowed": bool(definition.said.policy),
+            "narrowed": bool(definition.effective.policy),
             "entry": definition.raw,
             "contents": [str(directory) for directory in file.contents],
         },

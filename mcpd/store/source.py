@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tree of a Python script says of it; also a program, for sources that may take long to parse.
+"""Summary, version and syntax check of a Python script; also a program, for scripts that may take long to parse.
 
-As a program it is started by its path, with nothing of mcpd and little else imported: that is most of what it costs.
-The source is its standard input, the JSON of :func:`read` its answer.
+The program is started by path and imports nothing of mcpd, as imports are most of its cost. It reads the script from
+standard input and writes the result of :func:`read` as JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TOO_DEEP = "1: the script is nested too deeply"
 
 
 def read(data: bytes) -> tuple[str, str, str]:
-    """Summary, version and problem of the script *data*; a problem leaves the others empty."""
+    """Return summary, version and problem of the script *data*; with a problem the others are empty."""
     try:
         with warnings.catch_warnings():
-            # "\d" in a script is its author's business.
+            # Ignore warnings about the script, such as those about "\d".
             warnings.simplefilter("ignore")
             tree = ast.parse(data)
     except SyntaxError as error:
@@ -33,12 +33,12 @@ def read(data: bytes) -> tuple[str, str, str]:
 
 
 def first_line(text: str) -> str:
-    """The first line of *text* that says something."""
+    """Return the first line of *text* that is not blank."""
     return next((printable(line.strip())[:SUMMARY] for line in text.splitlines() if line.strip()), "")
 
 
 def printable(text: str) -> str:
-    """*text* without what a terminal would take for a command."""
+    """Return *text* without control characters for terminals."""
     return "".join(c if c.isprintable() else " " for c in text).strip()
 
 
@@ -50,7 +50,7 @@ def _docstring(tree: ast.Module) -> str:
 
 
 def _version(tree: ast.Module) -> str:
-    """``__version__ = "1.2"``, if the module has such a line."""
+    """Return the version in a line ``__version__ = "1.2"``, if the module has one."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             names = (target.id for target in node.targets if isinstance(target, ast.Name))
@@ -60,9 +60,9 @@ def _version(tree: ast.Module) -> str:
 
 
 def _was_short(of: int) -> bool:
-    """Whether this process has had nearly as many bytes of memory as *of*.
+    """Return whether this process came close to the memory limit *of*, in bytes.
 
-    The parser raises one error if it has no memory and if it goes too deep.
+    The parser raises the same error for lack of memory and for too deep nesting.
     """
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 -- nothing else is loaded
         peak = next((line.split()[1] for line in file if line.startswith("VmPeak:")), "0")

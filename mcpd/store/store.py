@@ -226,10 +226,7 @@ class Store:
         return merged
 
     def kept(self, server_id: str) -> dict[str, JsonValue] | None:
-        """The values kept apart from the manifest of *server_id*, secrets left out; None if not even a secret is.
-
-        A server that is installed where none is now gets them. Raises :class:`~mcpd.errors.InvalidConfig`.
-        """
+        """Return the values stored outside the manifest of *server_id*, without secrets; None if there are neither."""
         shown, hidden = (files.read(server_id) for files in (self._view.overlay, self._view.secrets))
         return shown if shown or hidden else None
 

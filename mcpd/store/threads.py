@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Blocking work beside the event loop that survives cancellation cleanly."""
+"""Blocking work in threads, with clean cancellation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run *function* in a thread and await its end, also when this task is cancelled meanwhile, however often.
+    """Run *function* in a thread and await its end, even if this task is cancelled meanwhile.
 
-    A cancelled task that walked away would leave a thread which still writes into a directory that is being removed,
-    or reads from a descriptor that is closed and may stand for another file by then.
+    If a cancelled task did not wait, the thread could still write into a directory that is being removed, or read from
+    a descriptor that is closed and reused.
     """
     work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
@@ -26,12 +26,12 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     except asyncio.CancelledError:
         await ended(work)
         if not work.cancelled():
-            work.exception()  # seen here; the cancellation is what goes on
+            work.exception()  # retrieved, so that asyncio does not log it; the cancellation is raised
         raise
 
 
 async def ended(work: asyncio.Future[T]) -> None:
-    """Await the end of *work*, whatever it is; a cancelled caller raises what it was cancelled with afterwards."""
+    """Wait until *work* is done; if the caller is cancelled meanwhile, raise that afterwards."""
     while not work.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([work])

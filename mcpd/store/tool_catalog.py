@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The tool catalogs: what the active generation of each server answered to ``tools/list``."""
+"""Tool catalogs: the answers of the active generations to ``tools/list``."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ Tools: TypeAlias = list[dict[str, Any]]
 
 
 class ToolFiles:
-    """One file per generation, beside it where no file of the server can have its name; else in the cache."""
+    """Tool catalog files, one per generation: beside it if this scope may write there, otherwise in a cache."""
 
     def __init__(self, cache: Path) -> None:
-        """*cache* is for servers whose generations are not ours to write to."""
+        """*cache* is the directory for servers whose generations this scope does not write."""
         self._cache = cache
 
     def read(self, found: LayerServer) -> Tools | None:
-        """The catalog of *found*, None if there is none."""
-        if found.kind is Kind.MANAGED and (kept := _load(beside(found.generation), _origin(found))) is not None:
+        """Return the tool catalog of *found*, None if there is none."""
+        if found.kind is Kind.MANAGED and (kept := _load(catalog_path(found.generation), _origin(found))) is not None:
             return kept
         return _load(self._cached(found), _origin(found)) if ID_PATTERN.fullmatch(found.id) else None
 
     def write(self, found: LayerServer, tools: Tools, *, own: bool) -> None:
-        """Keep *tools*; *own* if the generation may be written to."""
+        """Store *tools*; *own* if the generation may be written."""
         managed = own and found.kind is Kind.MANAGED
-        path = beside(found.generation) if managed else self._cached(found)
+        path = catalog_path(found.generation) if managed else self._cached(found)
         make_directory(path.parent)
         _write(path, tools, _origin(found))
 
     def read_generation(self, generation: Path, version: str) -> Tools | None:
-        """The catalog of the *version* in the directory *generation*, active or not; None if there is none."""
-        return _load(beside(generation), _identity(generation, version))
+        """Return the tool catalog of *version* in the directory *generation*; None if there is none."""
+        return _load(catalog_path(generation), _identity(generation, version))
 
     def write_generation(self, generation: Path, version: str, tools: Tools) -> None:
-        """Keep *tools* for the *version* in the directory *generation* of ours."""
-        _write(beside(generation), tools, _identity(generation, version))
+        """Store *tools* for *version* in the directory *generation*, which this scope writes."""
+        _write(catalog_path(generation), tools, _identity(generation, version))
 
     def remove(self, server_id: str) -> None:
-        """Forget what the cache holds for *server_id*."""
+        """Remove the cached tool catalog of *server_id*."""
         self._cache.joinpath(f"{server_id}.json").unlink(missing_ok=True)
 
     def _cached(self, found: LayerServer) -> Path:
         return self._cache / f"{found.id}.json"
 
 
-def beside(generation: Path) -> Path:
-    """The catalog beside the directory *generation*."""
+def catalog_path(generation: Path) -> Path:
+    """Return the path of the tool catalog beside the directory *generation*."""
     return generation.with_name(f"{generation.name}.tools.json")
 
 
 def _write(path: Path, tools: Tools, origin: dict[str, str]) -> None:
-    # Compact: indentation can make a large catalog several times the size that is read again.
+    # Compact: indentation could make a large catalog larger than the limit for reading it.
     data = json.dumps({**origin, "tools": tools}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     write_atomic(path, data.encode())
 

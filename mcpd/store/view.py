@@ -159,7 +159,7 @@ class View:
         if found.id in self._valued:
             signatures = tuple(files.signature(found.id) for files in (self.secrets, *self._overlays))
         is_script = found.kind is Kind.SCRIPT
-        entry = self._mcps.definition(found.id, layer.scope).said if is_script else self._mcps.entry(found.id)
+        entry = self._mcps.definition(found.id, layer.scope).effective if is_script else self._mcps.entry(found.id)
         clash = self._scripts.clash(found.id, installed=not is_script)
         waiting = layer.held(found) if isinstance(layer, Layer) else (0, "")
         cached = self._shown.get(found.id)

@@ -221,7 +221,7 @@ async def test_doctor_without_mcpd_or_bus(mcpctl: Mcpctl) -> None:
     ("text", "said"),
     [
         ('{\n  "calculator": {"enabled": false},\n}', "not JSON: "),
-        ("[]", "the map is an object"),
+        ("[]", "the map must be an object"),
         ('{\n\n"calculator": {"enabled": "false"}}', ":3: entry 'calculator': enabled"),
     ],
 )

@@ -303,8 +303,8 @@ async def test_resources_that_cannot_be_read_are_told_of(
     found = await told(mcpctl, source, "fail")
     begin = "1: entry 'hello': resource "
     assert [message.removeprefix(begin)[:40] for message in found] == [
-        "web: 'https://example.org/' is nothing t",
-        "space: 'a b' is no URI (RFC 3986)",
+        "web: 'https://example.org/' cannot be re",
+        "space: 'a b' is not a URI (RFC 3986)",
         "unset: the entry has no variable 'unset'",
         "other: 'server://other/hello' is the res",
     ]
@@ -472,7 +472,7 @@ def test_a_file_that_makes_too_many_servers_is_told_of(tmp_path: Path) -> None:
     for count, fails in ((1000, 0), (1001, 1)):
         file.write_text(json.dumps({f"s{number}": {"definition_cid": "0" * 64} for number in range(count)}))
         checks = [check for check in mcps_checks.entry_checks(read(file), None) if check.result == "fail"]
-        assert [check.message.startswith(f"{file}: 1001 entries make servers") for check in checks] == [True] * fails
+        assert [check.message.startswith(f"{file}: 1001 entries define servers") for check in checks] == [True] * fails
 
 
 def read(path: Path) -> mcps_checks.MapFile:

@@ -232,7 +232,7 @@ async def test_T6_4_a_content_that_was_changed_is_not_read(tmp_path: Path) -> No
     name = store(tmp_path, "what it was")
     (tmp_path / "cas" / name).write_text("another")
     served = serve(tmp_path, {"note": {"uri": f"cid://{name}"}})
-    with pytest.raises(McpdError, match="not what its name says"):
+    with pytest.raises(McpdError, match="does not match the name"):
         await served.read_resource(f"cid://{name}", 0)
 
 

@@ -155,7 +155,7 @@ def test_T10_5_what_a_map_names_is_looked_at(tmp_path: Path) -> None:
 
 def test_a_file_is_a_source_and_no_uri(project: Path) -> None:
     said = fault(project, {"a": {"resources": {"logo": {"uri": "file:logo.png"}}}})
-    assert "mcps.source.json:2: entry 'a': resources.logo.uri: file:logo.png is no URI" in said
+    assert "mcps.source.json:2: entry 'a': resources.logo.uri: file:logo.png is not a URI" in said
     assert '"source": "file:…"' in said
 
 
@@ -182,7 +182,7 @@ def test_a_rule_may_find_more(project: Path) -> None:
         ({"prompts_transform_cid": "cid://nothing"}, "prompts_transform_cid: 'cid://nothing' is not a content id"),
         ({"definition_cid": "broken.sh"}, "definition_cid: broken.sh:3: "),
         ({"definition_cid": "nameless.sh"}, "begin it with #!/bin/sh"),
-        ({"definition_cid": "liar.py"}, "its name says that it is Python"),
+        ({"definition_cid": "liar.py"}, "is named as Python"),
         ({"definition_cid": "../outside.py"}, "is not below"),
         ({"definition_cid": "/etc/passwd"}, "is not below"),
         ({"definition_cid": "link.py"}, "is not below"),

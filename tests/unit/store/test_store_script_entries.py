@@ -194,7 +194,7 @@ def test_of_one_file_so_many_entries_make_servers_and_no_more(
     assert not any(found[each].entry.disabled for each in (ids[0], "narrowed"))
     assert found["narrowed"].entry.summary == "Narrowed"
     user.edits()
-    (said,) = [record.getMessage() for record in caplog.records if "entries make servers" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "entries define servers" in record.getMessage()]
     assert said.startswith(fault)
     write(paths.user.mcps, dict.fromkeys(ids[:MOST_SERVERS], maker))
     write(paths.user.mcps_dir / "more.json", dict.fromkeys(ids[MOST_SERVERS:], maker))

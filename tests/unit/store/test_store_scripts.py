@@ -242,7 +242,7 @@ def test_a_directory_that_cannot_be_read_is_said_once(paths: Paths, caplog: pyte
     store = Store(paths, Scope.USER)
     for _ in range(3):
         assert store.list() == []
-    assert caplog.text.count("its scripts are no servers") == 1
+    assert caplog.text.count("ignoring its scripts") == 1
 
 
 def test_entries_that_cannot_be_used_do_not_change_all_the_time(paths: Paths, user: Store) -> None:
