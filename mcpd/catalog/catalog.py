@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcpd.catalog.fetch import Fetcher
-from mcpd.catalog.registries import SourceLine, Sources, check_source_url, key_of
+from mcpd.catalog.registries import RegistryLine, RegistryLists, check_url, key_of
 from mcpd.errors import InvalidManifest, McpdError, NotFound, SourceUnavailable
 from mcpd.model import Problem, printable
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Collection
 
-    from mcpd.catalog.database import Copy, Database, Standing
+    from mcpd.catalog.database import Copy, CopyStatus, Database
     from mcpd.catalog.icons import Icons
     from mcpd.catalog.refresh import Refresher
     from mcpd.catalog.registries import State
@@ -36,22 +36,22 @@ _AT_ONCE: Final = 8
 
 
 class Catalog:
-    """What the sources of one instance offer; reading it needs no network.
+    """The catalog of one mcpd instance; reading it needs no network.
 
-    All but the coroutines reads files, so it is for threads beside an event loop. Keys and lists of sources are asked
-    each time: what they say now counts.
+    All methods except the coroutines read files, so call them in threads beside an event loop. Keys and lists of
+    registries are read again at each call.
     """
 
     def __init__(self, paths: Paths, scope: Scope, settings: Settings, keys: Keys) -> None:
         self._scope = scope
-        self._sources = Sources(paths, scope)
+        self._sources = RegistryLists(paths, scope)
         self._directory = paths.layout(scope).cache
         self._settings = settings
         self._keys = keys
         self._faults: dict[str, Failure] = {}
-        """Why the last refresh of a source failed, by its normal URL."""
+        """Failures of the last refresh, by the registry's normalized URL."""
         self._empty: dict[str, float] = {}
-        """When directories were read that hold nothing, by their normal URL."""
+        """Unix time at which a directory without entries was read, by its normalized URL."""
 
     @cached_property
     def _database(self) -> Database:
@@ -66,29 +66,32 @@ class Catalog:
 
         return Icons(self._directory / "icons")
 
-    def sources(self) -> list[SourceLine]:
-        """Every source once, in order of precedence, with how it is."""
-        from mcpd.catalog.database import standings  # noqa: PLC0415 - see _database
+    def sources(self) -> list[RegistryLine]:
+        """Return every registry once, in order of precedence, with its state."""
+        from mcpd.catalog.database import statuses  # noqa: PLC0415 - see _database
         from mcpd.catalog.search import faults_of  # noqa: PLC0415
 
         lines = self._sources.lines()
-        order = standings(self._copies(), lines, self._keys)
+        order = statuses(self._copies(), lines, self._keys)
         faults: dict[str, list[tuple[str, str]]] = self._database.ask(faults_of, {})
         return [self._with_state(line, order, faults) for line in lines]
 
     def listed(self) -> object:
-        """Return something that is equal as long as nobody edited the lists of sources."""
+        """Return a value that stays equal as long as nobody edits the lists of registries."""
         return self._sources.signature()
 
     def add_source(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - what the file calls it
-        """List *url*; the next :meth:`refresh` fetches it. Arguments and errors as of :meth:`Sources.add`."""
+        """Add the registry *url* to a list; the next :meth:`refresh` fetches it.
+
+        Arguments and errors are those of :meth:`RegistryLists.add`.
+        """
         if all(key_of(line.url) != key_of(url) for line in self._sources.lines()):
-            # A line that somebody took out by hand may have left something behind.
+            # If its line was once removed by hand, old data may be left.
             self._forget_removed(url)
         self._sources.add(url, name=name, type=type, signature=signature, key=key)
 
     def remove_source(self, url: str) -> None:
-        """List *url* no longer, and forget all that is known of it.
+        """Remove the registry *url* from the lists, and delete its data.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`.
         """
@@ -98,12 +101,12 @@ class Catalog:
     async def refresh(
         self, progress: Callable[[int, int], None] | None = None, *, only_new: bool = False
     ) -> list[McpdError]:
-        """Fetch all registries, or *only_new*: those that nobody has tried yet.
+        """Fetch all registries, or with *only_new* those never fetched before.
 
-        *progress* is told how many of how many are done.
+        *progress* is called with the number of registries done and their total.
 
-        Returns the failures; those sources keep their last copy. If there are sources and all of them failed, raises
-        :class:`~mcpd.errors.SourceUnavailable`, or what they failed with if that is one kind.
+        Returns the failures; those registries keep their last copy. If all registries failed, raises
+        :class:`~mcpd.errors.SourceUnavailable`, or the error they failed with if it is the same class for all.
         """
         from mcpd.catalog import refresh as refreshing  # noqa: PLC0415 - see _database
 
@@ -118,7 +121,7 @@ class Catalog:
         async with Fetcher(seconds=limits.timeout, max_bytes=limits.max_bytes) as fetcher:
             refresher = refreshing.Refresher(self._database, self._keys, fetcher, self._directory)
 
-            async def one(line: SourceLine) -> None:
+            async def one(line: RegistryLine) -> None:
                 nonlocal done
                 async with slots:
                     failure = await self._refresh_one(refresher, line)
@@ -131,7 +134,7 @@ class Catalog:
             async with asyncio.TaskGroup() as group:
                 for line in lines:
                     group.create_task(one(line))
-        await asyncio.to_thread(self._settle)
+        await asyncio.to_thread(self._clean_up)
         if failures and len(failures) == len(lines):
             kinds = {type(failure) for failure in failures}
             raise (kinds.pop() if len(kinds) == 1 else SourceUnavailable)(
@@ -139,8 +142,8 @@ class Catalog:
             )
         return failures
 
-    async def _refresh_one(self, refresher: Refresher, line: SourceLine) -> McpdError | None:
-        url = check_source_url(line.url)
+    async def _refresh_one(self, refresher: Refresher, line: RegistryLine) -> McpdError | None:
+        url = check_url(line.url)
         failure = await refresher.refresh(line)
         if failure is None:
             self._faults.pop(url, None)
@@ -158,24 +161,24 @@ class Catalog:
         return error
 
     def query(self, query: Query, cursor: str = "", limit: int = 100) -> tuple[list[Listing], str]:
-        """The entries that *query* wants, the best matches first if it has a text, else by id.
+        """Return the entries that match *query*: the best matches first if it has a text, otherwise by id.
 
-        At most *limit* of them after *cursor*, and the cursor of the next page: empty when there is none. Raises
+        Returns at most *limit* entries after *cursor*, and the cursor of the next page, empty if there is none. Raises
         :class:`~mcpd.errors.InvalidArgument`.
         """
         from mcpd.catalog.search import search  # noqa: PLC0415 - see _database
 
         if query.source:
-            query = replace(query, source=check_source_url(query.source))
+            query = replace(query, source=check_url(query.source))
         nothing: tuple[list[Listing], str] = ([], "")
-        return self._look(lambda run, order: search(run, order, query, cursor, limit, self._scope), nothing)
+        return self._query_placed(lambda run, order: search(run, order, query, cursor, limit, self._scope), nothing)
 
     def find(self, server_id: str, source: str = "") -> CatalogEntry:
-        """The entry *server_id* of the first source that has it, or of *source* (a URL).
+        """Return the entry *server_id* of the first registry that has it, or of *source* (a URL).
 
         Raises :class:`~mcpd.errors.NotFound`.
         """
-        url = check_source_url(source) if source else ""
+        url = check_url(source) if source else ""
         for found in self.offers([server_id]).get(server_id, ()):
             if url in ("", found.origin):
                 return found
@@ -183,40 +186,40 @@ class Catalog:
         raise NotFound(f"{whose} a server {printable(server_id)!r}; 'mcpctl refresh' fetches the newest lists")
 
     def offers(self, ids: Collection[str]) -> dict[str, list[CatalogEntry]]:
-        """By id, what the sources have of *ids*, in order of the sources."""
+        """Return the entries of each of *ids*, in the order of the registries."""
         from mcpd.catalog.search import offers  # noqa: PLC0415 - see _database
 
-        return self._look(lambda run, order: offers(run, order, ids), {})
+        return self._query_placed(lambda run, order: offers(run, order, ids), {})
 
     def problems(self) -> list[Problem]:
-        """What is wrong with entries of the registries, the first hundred of each."""
+        """Return the faults of registry entries, up to a hundred per registry."""
         return [
             Problem(origin, server_id, message)
-            for origin, faults in self._found_faults().items()
+            for origin, faults in self._faults_by_registry().items()
             for server_id, message in faults
         ]
 
     def pins_sha256(self, sha256: str) -> str:
-        """The name of the trusted key that vouches for the file of that *sha256*, empty if none does."""
+        """Return the name of the trusted key that signed an entry for the file with *sha256*; empty if none did."""
         from mcpd.catalog.search import signer_of  # noqa: PLC0415 - see _database
 
-        return self._look(lambda run, order: signer_of(run, order, sha256), "")
+        return self._query_placed(lambda run, order: signer_of(run, order, sha256), "")
 
     async def icon(self, url: str, registry: str) -> Icon:
-        """The image at *url*, which an entry of *registry* (empty: of none) names; fetched once, and kept.
+        """Return the image at *url*, named by an entry of *registry* (may be empty); fetched once, then cached.
 
         Raises :class:`~mcpd.errors.SourceUnavailable`.
         """
         return await self._icons.get(url, registry, self._settings.catalog.timeout)
 
-    def _look(self, question: Callable[[sqlite3.Connection, list[Standing]], T], otherwise: T) -> T:
-        """What *question* finds in a database that shows what is trusted now."""
-        from mcpd.catalog.database import copies, is_placed, standings  # noqa: PLC0415 - see _database
+    def _query_placed(self, question: Callable[[sqlite3.Connection, list[CopyStatus]], T], otherwise: T) -> T:
+        """Return the result of *question*, after updating the database to the current trust and precedence."""
+        from mcpd.catalog.database import copies, is_placed, statuses  # noqa: PLC0415 - see _database
 
         lines = self._sources.lines()
 
         def ask(connection: sqlite3.Connection) -> tuple[bool, T]:
-            order = standings(copies(connection), lines, self._keys)
+            order = statuses(copies(connection), lines, self._keys)
             return (True, question(connection, order)) if is_placed(connection, order) else (False, otherwise)
 
         placed, found = self._database.ask(ask, (True, otherwise))
@@ -225,22 +228,22 @@ class Catalog:
         try:
             self._place()
         except McpdError as error:
-            _log.warning("%s; nothing of the registries is shown", error.message)
+            _log.warning("%s; the catalog is shown empty", error.message)
             return otherwise
         return self._database.ask(ask, (True, otherwise))[1]
 
     def _place(self) -> None:
-        from mcpd.catalog.database import copies, is_placed, place, standings  # noqa: PLC0415 - see _database
+        from mcpd.catalog.database import copies, is_placed, place, statuses  # noqa: PLC0415 - see _database
 
         def work(connection: sqlite3.Connection) -> None:
-            order = standings(copies(connection), self._sources.lines(), self._keys)
+            order = statuses(copies(connection), self._sources.lines(), self._keys)
             if not is_placed(connection, order):
                 place(connection, order)
 
         self._database.change(work)
 
-    def _settle(self) -> None:
-        """After a refresh: nothing is known of sources that are not listed, and what is there is in order."""
+    def _clean_up(self) -> None:
+        """Delete the data of registries that are no longer listed, and update precedence. Errors are logged."""
         try:
             self._forget_unlisted()
             self._place()
@@ -248,19 +251,19 @@ class Catalog:
             _log.warning("%s", error.message)
 
     def _forget_removed(self, url: str) -> None:
-        """Forget what is known of *url*, which is not listed; a fault is logged, for the list is what counts."""
+        """Delete the data of *url*, which is no longer listed. Errors are logged, as the list is what counts."""
         try:
             self._forget_unlisted(key_of(url))
         except McpdError as error:
-            _log.warning("%s; what is known of the source is forgotten later", error.message)
+            _log.warning("%s; the data of the registry is deleted later", error.message)
 
     def _forget_unlisted(self, removed: str = "") -> None:
-        """Forget sources that nobody lists; while a list cannot be read *removed* alone, if that is one of them."""
+        """Delete the data of unlisted registries; while a list is unreadable, at most that of *removed*."""
         from mcpd.catalog.database import copies, show  # noqa: PLC0415 - see _database
         from mcpd.catalog.refresh import forget_copy  # noqa: PLC0415
 
         lines = self._sources.lines()
-        # With a wrong word in a description goes what it asks for, not what is known of its source.
+        # An invalid description disables its registry, but the data is kept.
         listed = {key_of(line.url) for line in lines}
         gone = {copy.source for copy in self._copies()} - listed
         if not all(line.url for line in lines):
@@ -285,19 +288,19 @@ class Catalog:
         none: list[Copy] = []
         return self._database.ask(copies, none)
 
-    def _found_faults(self) -> dict[str, list[tuple[str, str]]]:
+    def _faults_by_registry(self) -> dict[str, list[tuple[str, str]]]:
         from mcpd.catalog.search import faults_of  # noqa: PLC0415 - see _database
 
-        listed = {check_source_url(line.url) for line in self._sources.lines() if line.state != "invalid"}
+        listed = {check_url(line.url) for line in self._sources.lines() if line.state != "invalid"}
         found: dict[str, list[tuple[str, str]]] = self._database.ask(faults_of, {})
         return {url: faults for url, faults in found.items() if url in listed}
 
     def _with_state(
-        self, line: SourceLine, order: list[Standing], faults: dict[str, list[tuple[str, str]]]
-    ) -> SourceLine:
+        self, line: RegistryLine, order: list[CopyStatus], faults: dict[str, list[tuple[str, str]]]
+    ) -> RegistryLine:
         if line.state == "invalid":
             return line
-        url = check_source_url(line.url)
+        url = check_url(line.url)
         fault = self._faults.get(url)
         own = [each for each in order if each.line is line and each.copy.fetched]
         problems = [fault.error.message] if fault else [each.problem for each in own if each.problem][:1]
@@ -309,7 +312,7 @@ class Catalog:
             return replace(line, state=state, updated=read, problem="; ".join(problems))
         usable = [each for each in own if each.usable]
         signers = {each.signer for each in own}
-        messages = [each.dateless for each in own if each.dateless][:1]
+        messages = [each.undated for each in own if each.undated][:1]
         messages += [message for _, message in faults.get(url, ())]
         more = sum(each.copy.faults for each in own) - len(faults.get(url, ()))
         if more > 0:

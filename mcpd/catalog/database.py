@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file in which the catalog is kept: one SQLite database, which can be thrown away and made anew (ADR 0008)."""
+"""SQLite database of the catalog, which can be deleted and is then recreated (ADR 0008)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from mcpd.catalog.registries import check_source_url
+from mcpd.catalog.registries import check_url
 from mcpd.errors import Busy, McpdError, NoSpace, ReadOnly
 from mcpd.formats.registry import moment
 from mcpd.store.files import make_directory
@@ -22,7 +22,7 @@ from mcpd.store.files import make_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from mcpd.catalog.registries import SourceLine
+    from mcpd.catalog.registries import RegistryLine
     from mcpd.trust.keys import Keys, TrustedKey
 
 T = TypeVar("T")
@@ -30,15 +30,15 @@ _log = logging.getLogger(__name__)
 
 _APPLICATION: Final = 0x6D637064
 _VERSION: Final = 3
-"""Another one for every change of what is below, or of what the words of an entry are."""
+"""To be raised with every change of the schema or of the indexed words of an entry."""
 _WAIT: Final = 10.0
 """Seconds to wait for another process."""
 _CACHE: Final = 4096
 """KiB of pages in memory."""
 _HASH: Final = 4 << 20
-"""Bytes of new words that are collected before they are written; fewer take longer."""
+"""Bytes of new words collected before they are written; smaller values are slower."""
 _SPARE: Final = 4 << 20
-"""Bytes that may stay unused in the file, or beside it in what was written last; more are given back."""
+"""Bytes that may stay unused in the database file or its write-ahead log; more are released."""
 _SCHEMA: Final = f"""
 CREATE TABLE copy (
     n INTEGER PRIMARY KEY AUTOINCREMENT, source TEXT NOT NULL, part TEXT NOT NULL,
@@ -73,7 +73,7 @@ _REFUSED: Final = frozenset(
 
 
 class Database:
-    """The database at one path, for any thread; it is made when it is first written."""
+    """The database at one path, usable from any thread; created when first written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,9 +81,9 @@ class Database:
         self._writing = _Connection(path, to_write=True)
 
     def ask(self, question: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """What *question* finds; *otherwise* if there is no database, or none that can be read.
+        """Return the result of *question*; *otherwise* if there is no readable database.
 
-        A *question* sees one state of all tables, and writes nothing.
+        *question* sees a consistent snapshot and must not write.
         """
         try:
             return self._reading.run(question, "BEGIN")
@@ -96,9 +96,9 @@ class Database:
             return otherwise
 
     def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Carry out *work* as a whole or not at all, after one that is going on; it may be called twice.
+        """Run *work* in one write transaction; it may be called twice.
 
-        Raises what *work* raises, and :class:`~mcpd.errors.NoSpace`, :class:`~mcpd.errors.ReadOnly`,
+        Raises errors of *work*, and :class:`~mcpd.errors.NoSpace`, :class:`~mcpd.errors.ReadOnly`,
         :class:`~mcpd.errors.Busy` or another :class:`~mcpd.errors.McpdError`.
         """
         try:
@@ -107,26 +107,26 @@ class Database:
             except sqlite3.DatabaseError as error:
                 if not _is_damaged(error):
                     raise
-                _log.warning("%s: %s; making it anew", self._path, error)
+                _log.warning("%s: %s; recreating it", self._path, error)
                 self._discard(self._writing)
                 return self._writing.run(work, "BEGIN IMMEDIATE", _give_back)
         except sqlite3.DatabaseError as error:
             raise self._translated(error) from error
 
     def close(self) -> None:
-        """Let go of the file; the next use opens it again."""
+        """Close the file; the next use opens it again."""
         self._reading.close()
         self._writing.close()
 
     def _discard(self, damaged: _Connection) -> None:
-        """Remove the file that *damaged* had open, unless somebody has put another in its place already."""
+        """Remove the file that *damaged* had open, unless another process has already replaced it."""
         inode = damaged.inode
         self.close()
         if inode != _inode(self._path):
             return
-        # The database itself last: what lies beside it belongs to the next one as soon as there is one.
+        # The database itself last: once it is replaced, the files beside it belong to the new one.
         for suffix in ("-wal", "-shm", "-journal", ""):
-            with suppress(OSError):  # who cannot remove it cannot write it either, and says so then
+            with suppress(OSError):  # if it cannot be removed, the next write reports the error
                 Path(f"{self._path}{suffix}").unlink()
 
     def _translated(self, error: sqlite3.DatabaseError) -> McpdError:
@@ -140,7 +140,7 @@ class Database:
 
 
 class _Connection:
-    """A connection that is opened when it is needed, and used by one thread at a time."""
+    """A connection opened on demand, and used by one thread at a time."""
 
     def __init__(self, path: Path, *, to_write: bool) -> None:
         self._path = path
@@ -148,7 +148,7 @@ class _Connection:
         self._lock = Lock()
         self._open: sqlite3.Connection | None = None
         self.inode = 0
-        """Of the file that was opened last."""
+        """Inode of the file opened last."""
 
     def __del__(self) -> None:
         self._drop()
@@ -159,7 +159,10 @@ class _Connection:
         begin: str,
         after: Callable[[sqlite3.Connection], None] | None = None,
     ) -> T:
-        """*work* between *begin* and its end, then *after*. Raises FileNotFoundError if there is nothing to read."""
+        """Run *work* in a transaction begun by *begin*, then *after*.
+
+        Raises FileNotFoundError if there is nothing to read.
+        """
         with self._lock:
             connection = self._connected()
             try:
@@ -184,7 +187,7 @@ class _Connection:
             self._open = None
 
     def _connected(self) -> sqlite3.Connection:
-        # Who clears a cache while mcpd runs wants it gone, not kept alive in a file without a name.
+        # If the cache was cleared while mcpd runs, do not go on with the deleted file.
         if self._open is not None and self.inode != _inode(self._path):
             self._drop()
         if self._open is None:
@@ -192,7 +195,7 @@ class _Connection:
                 make_directory(self._path.parent)
             elif not _inode(self._path):
                 raise FileNotFoundError(self._path)
-            # Reading takes files beside it, too, but where nobody can change it.
+            # Reading creates files beside it unless the directory is not writable.
             is_fixed = not self._to_write and not os.access(self._path.parent, os.W_OK)
             how = "mode=rwc" if self._to_write else "mode=ro&immutable=1" if is_fixed else "mode=rw"
             self._open = sqlite3.connect(
@@ -213,7 +216,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, to_write: bool) -> N
     if to_write and _is_empty(connection):
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("BEGIN EXCLUSIVE")
-        if _is_empty(connection):  # still, so that nobody else is making it
+        if _is_empty(connection):  # again, as another process may have created it meanwhile
             for statement in _SCHEMA.split(";\n"):
                 connection.execute(statement)
         connection.execute("COMMIT")
@@ -229,13 +232,13 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, to_write: bool) -> N
     if not to_write:
         connection.execute("PRAGMA query_only = ON")
         return
-    with suppress(sqlite3.OperationalError):  # who reads it right now keeps it as it is until it is opened again
+    with suppress(sqlite3.OperationalError):  # a current reader prevents the switch until the file is opened again
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA journal_size_limit = {_SPARE}")
 
 
 def _give_back(connection: sqlite3.Connection) -> None:
-    """Give back what *connection*'s file has to spare, and what was written beside it; not while others read it."""
+    """Release unused space of the database file and its write-ahead log; not while others read them."""
 
     def value(name: str) -> int:
         (found,) = connection.execute(f"PRAGMA {name}").fetchone()
@@ -261,7 +264,7 @@ def _size(path: Path) -> int:
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
-    """Whether nothing is in it: somebody is making it, or was interrupted at that."""
+    """Return whether the database has no tables yet: it is being created, or that was interrupted."""
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return not tables and not version
@@ -274,7 +277,7 @@ def _refuse() -> None:
 
 
 def _is_damaged(error: sqlite3.DatabaseError) -> bool:
-    """Whether what is in the file can never be used; a missing table is as good as a damaged one."""
+    """Return whether the file can never be used; a missing table counts as damage."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in _DAMAGED or (code == sqlite3.SQLITE_ERROR and "no such" in str(error))
 
@@ -294,54 +297,54 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One file of a source, as it was fetched; an official API is one file, too."""
+    """One fetched file of a registry; the whole of an official API counts as one file, too."""
 
     n: int
     source: str
-    """The normal URL of the source."""
+    """Normalized URL of the registry."""
     part: str
-    """Its name in a directory, else empty."""
+    """Name of the file in a directory, otherwise empty."""
     etag: str
     modified: str
     digest: bytes
-    """Of its bytes."""
+    """Digest of its bytes."""
     fetched: float
-    """Unix time at which it was last found to be what the source has."""
+    """Unix time at which it was last found to be current."""
     baseline: str
-    """The newest ``updated`` that was seen; of one that was yet to come the time at which it was seen."""
+    """Newest ``updated`` seen; for a date in the future, the time at which it was seen."""
     attested: str
-    """The newest that a trusted key signed: what nobody vouched for says nothing of what is older than that.
+    """Newest ``updated`` signed by a trusted key; an unsigned date says nothing about later files.
 
-    These two and :attr:`signer`, by which an older or an unsigned file is refused, are kept in the database of the
-    cache alone: who clears the cache, or removes and adds the source, begins anew.
+    These two and :attr:`signer`, by which older and unsigned files are refused, are stored only in this database:
+    clearing the cache, or removing and adding the registry, resets them.
     """
     since: str
-    """Of an official API, the newest ``updatedAt`` that was seen."""
+    """Newest ``updatedAt`` seen in an official API."""
     signer: str
-    """The fingerprint of the key that signed it, empty if none did that was trusted then."""
+    """Fingerprint of the key that signed it, empty if no key trusted at that time did."""
     unsigned: str
-    """Why there is no signer."""
+    """Reason why there is no signer."""
     tried: bytes
-    """Which signature was tried with which keys, where there is no signer."""
+    """Digest of the signature and the keys it was checked with, if there is no signer."""
     entries: int
     faults: int
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How a copy counts at this time."""
+class CopyStatus:
+    """Current status of a copy."""
 
     copy: Copy
-    line: SourceLine
+    line: RegistryLine
     signer: str
-    """The name of the trusted key that signed it; empty if it is not verified."""
+    """Name of the trusted key that signed it; empty if it is not verified."""
     usable: bool
     lacks_key: bool = False
-    """Whether the source asks for a key that is not there."""
+    """True if the registry requires a key that is missing."""
 
     @property
     def problem(self) -> str:
-        """Why it is not verified where it might be, empty if it is."""
+        """Reason why it is not verified; empty if it is, or if that is not expected."""
         if self.signer or self.line.signature == "off" or self.line.type == "official":
             return ""
         name = f"{self.copy.part}: " if self.copy.part else ""
@@ -353,23 +356,23 @@ class Standing:
         return f"{name}{self.copy.unsigned or f'not signed by {asked}'}"
 
     @property
-    def dateless(self) -> str:
-        """That its age cannot be told though it is signed, empty if that is not so."""
+    def undated(self) -> str:
+        """Warning that a signed copy has no date to detect older ones by; empty if that is not so."""
         if not self.signer or self.copy.attested:
             return ""
         return (
-            f"{self.copy.part or self.copy.source}: it is signed, but has no 'updated', so that an older one, signed"
-            " once, could not be told"
+            f"{self.copy.part or self.copy.source}: it is signed, but has no 'updated', so an older signed one could"
+            " replace it"
         )
 
 
 def copies(connection: sqlite3.Connection) -> list[Copy]:
-    """Every copy there is."""
+    """Return all copies."""
     return [Copy(*row) for row in connection.execute(f"SELECT {_COLUMNS} FROM copy ORDER BY source, part")]  # noqa: S608
 
 
 def copy_of(connection: sqlite3.Connection, source: str, part: str) -> Copy | None:
-    """The copy of *part* of *source*."""
+    """Return the copy of *part* of the registry *source*, None if there is none."""
     row = connection.execute(
         f"SELECT {_COLUMNS} FROM copy WHERE source = ? AND part = ?",  # noqa: S608
         (source, part),
@@ -378,66 +381,67 @@ def copy_of(connection: sqlite3.Connection, source: str, part: str) -> Copy | No
 
 
 def make_copy(connection: sqlite3.Connection, source: str, part: str) -> int:
-    """The number of the copy of *part* of *source*, made if there is none."""
+    """Return the number of the copy of *part* of *source*, created if there is none."""
     connection.execute("INSERT OR IGNORE INTO copy (source, part) VALUES (?, ?)", (source, part))
     found: int = connection.execute("SELECT n FROM copy WHERE source = ? AND part = ?", (source, part)).fetchone()[0]
     return found
 
 
 def confirm(connection: sqlite3.Connection, copy: int) -> None:
-    """Note that *copy* is what the source has now."""
+    """Record that *copy* is current."""
     connection.execute("UPDATE copy SET fetched = ? WHERE n = ?", (time.time(), copy))
 
 
-def standings(found: Iterable[Copy], lines: Iterable[SourceLine], keys: Keys) -> list[Standing]:
-    """How the copies *found* count, in order of precedence; those of no source of *lines* do not."""
+def statuses(found: Iterable[Copy], lines: Iterable[RegistryLine], keys: Keys) -> list[CopyStatus]:
+    """Return the status of the copies *found* in order of precedence, without those of unlisted registries."""
     by_source: dict[str, list[Copy]] = {}
     for copy in found:
         by_source.setdefault(copy.source, []).append(copy)
     trusted = cache(keys.trusted)  # once for all the files of a directory
     has = cache(keys.has)
-    order: list[Standing] = []
+    order: list[CopyStatus] = []
     for line in lines:
         if line.state == "invalid":
             continue
         own = [
-            replace(standing(copy, line, trusted), lacks_key=bool(line.key) and not has(line.key))
-            for copy in by_source.get(check_source_url(line.url), ())
-            # What was there when the source was of another type is not what it has now.
+            replace(status_of(copy, line, trusted), lacks_key=bool(line.key) and not has(line.key))
+            for copy in by_source.get(check_url(line.url), ())
+            # Skip copies from a time when the registry had another type.
             if bool(copy.part) == (line.type == "directory")
         ]
         order += sorted(own, key=_rank)
     return order
 
 
-def _rank(each: Standing) -> tuple[bool, float]:
-    """What is verified comes first, and of that the newest: an old file that was signed once wins by no name."""
+def _rank(each: CopyStatus) -> tuple[bool, float]:
+    """Return a sort key: verified copies first, the newest of them first, so that an old signed file never wins."""
     signed = moment(each.copy.attested) if each.signer else None
     return not each.signer, -signed.timestamp() if signed is not None else 0.0
 
 
-def standing(copy: Copy, line: SourceLine, trusted: Callable[[str, str], TrustedKey | None]) -> Standing:
-    """How *copy* of the source *line* counts: *trusted* (of :class:`~mcpd.trust.keys.Keys`) is asked now, so that a key
-    which was removed ends it at once.
+def status_of(copy: Copy, line: RegistryLine, trusted: Callable[[str, str], TrustedKey | None]) -> CopyStatus:
+    """Return the status of *copy* of the registry *line*.
+
+    *trusted* (of :class:`~mcpd.trust.keys.Keys`) is called each time, so that removing a key takes effect at once.
     """
     may = copy.signer and line.signature != "off" and line.type != "official"
     key = trusted(copy.signer, line.key) if may else None
-    return Standing(copy, line, key.name if key else "", key is not None or line.signature != "required")
+    return CopyStatus(copy, line, key.name if key else "", key is not None or line.signature != "required")
 
 
 def no_key(name: str) -> str:
-    """What is to be done where a source asks for the key *name*, which is not there."""
-    return f"there is no key {name!r} in keys.d, by which it has to be signed; 'mcpctl key add' adds it"
+    """Return a message for a registry that requires the missing key *name*."""
+    return f"it must be signed by the key {name!r}, which is not in keys.d; add it with 'mcpctl key add'"
 
 
-def is_placed(connection: sqlite3.Connection, order: list[Standing]) -> bool:
-    """Whether the database shows the entries of the copies as *order* says."""
+def is_placed(connection: sqlite3.Connection, order: list[CopyStatus]) -> bool:
+    """Return whether the database shows the entries as *order* requires."""
     placed = connection.execute("SELECT n FROM copy WHERE place IS NOT NULL ORDER BY place").fetchall()
     return [n for (n,) in placed] == [each.copy.n for each in order if each.usable]
 
 
-def place(connection: sqlite3.Connection, order: list[Standing]) -> None:
-    """Show of entries with the same id the one of the first usable copy in *order*."""
+def place(connection: sqlite3.Connection, order: list[CopyStatus]) -> None:
+    """Show, of entries with the same id, the one of the first usable copy in *order*."""
     connection.execute("UPDATE copy SET place = NULL")
     for number, each in enumerate(each for each in order if each.usable):
         connection.execute("UPDATE copy SET place = ? WHERE n = ?", (number, each.copy.n))
@@ -445,7 +449,7 @@ def place(connection: sqlite3.Connection, order: list[Standing]) -> None:
 
 
 def show(connection: sqlite3.Connection) -> None:
-    """Bring the column ``shown`` up to date."""
+    """Update the column ``shown``."""
     placed = [n for (n,) in connection.execute("SELECT n FROM copy WHERE place IS NOT NULL")]
     if len(placed) <= 1:
         only = placed[0] if placed else -1

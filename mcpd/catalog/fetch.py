@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Fetching one file, from a server that may be slow, broken or hostile."""
+"""Fetching of single files from servers that may be slow, broken or hostile."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 
 class NewFile:
-    """What :func:`new_file` makes. Disks are waited for in threads, the event loop never waits for one."""
+    """File made by :func:`new_file`. All disk access is in threads, so the event loop never blocks on it."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
-        """Bytes that were written."""
+        """Bytes written."""
         self.is_finished = False
         self._path = path
         self._hash = hashlib.sha256()
-        # Who is cancelled leaves a thread behind that may be opening or writing the file still.
+        # After a cancellation a thread may still be opening or writing the file.
         self._lock = Lock()
         self._descriptor = -1
         self._is_made = False
         self._is_dropped = False
 
     async def open(self) -> None:
-        """Make it. Raises what :meth:`write` does, also if there is a file of that name."""
+        """Create the file. Raises as :meth:`write` does, also if the file exists."""
         await asyncio.to_thread(self._open)
 
     async def write(self, data: bytes) -> None:
@@ -56,15 +56,15 @@ class NewFile:
         self.size += len(data)
 
     async def finish(self) -> str:
-        """Make what was written last; returns its sha256 in hexadecimal. Raises what :meth:`write` does."""
-        await asyncio.to_thread(self._settle)
+        """Flush the file to disk; return its SHA-256 in hexadecimal. Raises as :meth:`write` does."""
+        await asyncio.to_thread(self._sync)
         self.is_finished = True
         return self._hash.hexdigest()
 
     async def close(self) -> None:
-        """Nothing is made or written from here on, and a file that is not finished is gone."""
+        """Stop writing, and remove the file unless it is finished."""
         self._is_dropped = True
-        # A thread that has not begun to make it makes nothing any more, so it is not waited for.
+        # A thread that has not begun to create it will not any more, so there is nothing to wait for.
         if not self.is_finished and (self._lock.locked() or self._is_made):
             await in_thread(self._remove)
 
@@ -89,7 +89,7 @@ class NewFile:
             except OSError as error:
                 raise self._fault(error) from error
 
-    def _settle(self) -> None:
+    def _sync(self) -> None:
         with self._lock:
             try:
                 os.fsync(self._descriptor)
@@ -115,9 +115,9 @@ class NewFile:
 
 @asynccontextmanager
 async def new_file(path: Path) -> AsyncIterator[NewFile]:
-    """The new file *path* (0600), which is gone after the ``async with`` block unless it was finished there.
+    """Create the file *path* (0600), which is removed after the ``async with`` block unless it was finished.
 
-    Raises what its methods do; one that is there already stays as it is.
+    Raises as its methods do; an existing file stays as it is.
     """
     file = NewFile(path)
     try:
@@ -133,25 +133,25 @@ _ABSENT: Final = frozenset({404, 410})
 _GZIP: Final = 31
 _CHUNK: Final = 1 << 20
 _MAX_VALIDATOR: Final = 1024
-"""Characters of an ETag or a date that are kept."""
+"""Characters of an ETag or date that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a source sent."""
+    """Result of a fetch."""
 
     data: bytes | None
-    """None if it is what *etag* or *modified* named, or if it was optional and is not there."""
+    """None if the file is still the one of *etag* or *modified*, or if it is optional and missing."""
     etag: str = ""
     modified: str = ""
-    """As the server's ``Last-Modified`` says it."""
+    """``Last-Modified`` as the server sent it."""
 
 
 class Fetcher:
-    """Fetches files with one HTTP client, which lives as long as the ``async with`` block."""
+    """Fetcher of files with one HTTP client, which lives as long as the ``async with`` block."""
 
     def __init__(self, *, seconds: float, max_bytes: int) -> None:
-        """*seconds* and *max_bytes* limit one file of :meth:`fetch`."""
+        """*seconds* and *max_bytes* limit each file of :meth:`fetch`."""
         self._seconds = seconds
         self._max_bytes = max_bytes
         self._client: httpx2.AsyncClient | None = None
@@ -167,10 +167,10 @@ class Fetcher:
     async def fetch(
         self, url: str, etag: str = "", modified: str = "", *, max_bytes: int = 0, optional: bool = False
     ) -> Fetched:
-        """The file at *url*, a checked one, unless it is still what *etag* or else *modified* names.
+        """Return the file at the checked *url*, unless it is still the one that *etag* or else *modified* names.
 
-        *max_bytes*, if given, is its own limit. With *optional* a file that is not there has no data.
-        Raises :class:`~mcpd.errors.SourceUnavailable` that names *url* and the fault.
+        *max_bytes*, if given, replaces the limit. With *optional* a missing file has no data. Raises
+        :class:`~mcpd.errors.SourceUnavailable` that names *url* and the fault.
         """
         limit = max_bytes or self._max_bytes
         try:
@@ -195,11 +195,11 @@ class Fetcher:
         seconds: float,
         progress: Callable[[int, int], None] | None = None,
     ) -> str:
-        """Write the file at *url*, a checked one, to the new file *target* (0600); returns its sha256 in hexadecimal.
+        """Write the file at the checked *url* to the new file *target* (0600); return its SHA-256 in hexadecimal.
 
-        *progress* is told how many bytes of how many have come, of 0 if the server does not say. When this fails,
-        *target* is not there. Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.LimitExceeded` for
-        more than *max_bytes*, and what writing may raise (:class:`~mcpd.errors.NoSpace`).
+        *progress* is called with the bytes received and their total, 0 if unknown. On failure *target* is removed.
+        Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.LimitExceeded` for more than *max_bytes*,
+        and errors of writing (:class:`~mcpd.errors.NoSpace`).
         """
         async with new_file(target) as file:
             try:
@@ -232,7 +232,7 @@ class Fetcher:
             return Fetched(data, *(_validator(response.headers.get(name, "")) for name in ("ETag", "Last-Modified")))
 
     async def _chunks(self, url: str) -> AsyncGenerator[tuple[bytes, int]]:
-        """The file at *url* piece by piece, each with the size of the whole."""
+        """Yield the file at *url* in pieces, each with the total size."""
         if url.startswith("file:"):
             file = await asyncio.to_thread(_open_file, url)
             try:
@@ -240,10 +240,10 @@ class Fetcher:
                 while data := await asyncio.to_thread(_read_chunk, url, file):
                     yield data, total
             finally:
-                # Closing waits for a thread that is reading still.
+                # Closing waits for a thread that is still reading.
                 await in_thread(file.close)
             return
-        # A file is wanted as it is, whatever a server says of how it came to be packed.
+        # Request the file unencoded, as its hash is that of the stored bytes.
         async with self._response(url, {"Accept": "*/*", "Accept-Encoding": "identity"}) as response:
             if response.status_code != 200:
                 raise SourceUnavailable(f"{url}: the server answers {response.status_code}")
@@ -254,7 +254,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def _response(self, url: str, headers: dict[str, str]) -> AsyncIterator[httpx2.Response]:
-        """What *url* answers, behind its redirects."""
+        """Yield the response of *url*, after redirects."""
         import httpx2  # noqa: PLC0415 - see _open
 
         client = await self._opened()
@@ -273,7 +273,7 @@ class Fetcher:
 
 
 def _validator(text: str) -> str:
-    """*text* as it can be sent back later; empty for what cannot, or is cut short."""
+    """Return *text* if it can be sent back later; otherwise an empty string."""
     return text if text.isascii() and text.isprintable() and len(text) <= _MAX_VALIDATOR else ""
 
 
@@ -327,7 +327,7 @@ def _read_chunk(url: str, file: BinaryIO) -> bytes:
 
 
 def _open(seconds: float) -> httpx2.AsyncClient:
-    # Costs half a second and memory that an idle mcpd shall not pay.
+    # Importing it takes half a second and memory, which an idle mcpd does without.
     from http.cookiejar import CookieJar, DefaultCookiePolicy  # noqa: PLC0415
 
     import httpx2  # noqa: PLC0415
@@ -337,17 +337,18 @@ def _open(seconds: float) -> httpx2.AsyncClient:
         headers={"User-Agent": "mcpd", "Accept": "application/json", "Accept-Encoding": "gzip"},
         timeout=seconds,
         follow_redirects=False,
-        # No server shall know by a cookie what was fetched before, or set one for its neighbours.
+        # No cookies: no server learns what was fetched before.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        # What may go unencrypted because it stays here shall not go to the proxy of an environment.
+        # Unencrypted requests are allowed on this machine only, so they must not go to a proxy of the environment.
         mounts={f"all://{host}": None for host in ("localhost", "127.0.0.1", "[::1]")},
     )
 
 
 def _redirected(url: str, place: str, location: str) -> str:
-    """Where *place* sends us on the way from *url*: never to a file, from https to http, or back to this machine.
+    """Return the checked target of the redirect *location* from *place*.
 
-    Nor from one service of this machine to another over http.
+    Refuses redirects to files, from https to http, from the network to this machine, and over http from one service of
+    this machine to another.
     """
     try:
         there = urlsplit(urljoin(place, location))

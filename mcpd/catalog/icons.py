@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Icons of entries: fetched when they are first asked for, and kept."""
+"""Icons of entries, fetched when first requested and then cached."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _log = logging.getLogger(__name__)
 
 MAX_ICON: Final = 512 * 1024
 MAX_KEPT: Final = 64 * 1024 * 1024
-"""Bytes of all icons that are kept; those that were not asked for longest go."""
+"""Bytes of all cached icons; the least recently used are removed."""
 BLOCK: Final = 4096
-"""Bytes that a smaller icon takes, too."""
+"""Bytes counted for smaller icons."""
 _MAGIC: Final = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -45,31 +45,31 @@ _HEAD: Final = 4096
 _FAILED_FOR: Final = 60.0
 """Seconds for which a failure is remembered."""
 _MAX_FAILED: Final = 256
-"""Failures that are."""
+"""Number of failures remembered."""
 
 
 class Icons:
-    """The icons that are kept in one directory. All calls come from one event loop."""
+    """Cache of icons in one directory. All calls come from one event loop."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._running: dict[str, asyncio.Task[Icon]] = {}
-        """What is fetched just now, by URL."""
+        """Fetches in progress, by URL."""
         self._failed: dict[str, tuple[float, str]] = {}
-        """When and how fetching failed, the latest last."""
+        """Time and message of failed fetches, the latest last."""
 
     async def get(self, url: str, registry: str, seconds: float) -> Icon:
-        """The image at *url*, which an entry of *registry* (empty: of none) names, fetched within *seconds*.
+        """Return the image at *url*, named by an entry of *registry* (may be empty), fetched within *seconds*.
 
-        Who asks for what another has asked for waits with that one. Raises
-        :class:`~mcpd.errors.SourceUnavailable` that names *url*, also for what is no image, and for a minute again.
+        Concurrent calls for the same URL share one fetch. Raises :class:`~mcpd.errors.SourceUnavailable` that names
+        *url*, also if it is not an image; a failure is repeated for a minute without another fetch.
         """
         try:
             place = check_entry_url(url, registry)
         except InvalidArgument as error:
             raise SourceUnavailable(f"the icon cannot be fetched: {error.message}") from error
         if not registry and place.startswith("file:"):
-            raise SourceUnavailable(f"{printable(url)}: what is of no registry cannot name a file of this machine")
+            raise SourceUnavailable(f"{printable(url)}: only an entry of a registry can name a file of this machine")
         at, message = self._failed.get(place, (-_FAILED_FOR, ""))
         if time.monotonic() - at < _FAILED_FOR:
             raise SourceUnavailable(message)
@@ -77,7 +77,7 @@ class Icons:
         if task is None:
             task = self._running[place] = asyncio.create_task(_icon(self._directory, place, seconds))
             task.add_done_callback(partial(self._done, place))
-        # Another one may wait for it as well.
+        # Shielded, as other calls may wait for the same task.
         return await asyncio.shield(task)
 
     def _done(self, place: str, task: asyncio.Task[Icon]) -> None:
@@ -114,7 +114,7 @@ def _kept(path: Path) -> Icon | None:
     try:
         found = _recognized(read_file(path, MAX_ICON))
         if found is not None:
-            with suppress(OSError):  # a cache that cannot be written still has it
+            with suppress(OSError):  # the cache may be read-only
                 path.touch()
     except (OSError, InvalidManifest):
         return None
@@ -122,19 +122,19 @@ def _kept(path: Path) -> Icon | None:
 
 
 def _keep(directory: Path, path: Path, data: bytes) -> None:
-    """Keep *data*; what is asked for does not fail because that cannot be."""
+    """Cache *data*. Errors are only logged."""
     try:
         make_directory(directory)
         _make_room(directory, len(data))
         write_atomic(path, data)
     except (McpdError, OSError) as error:
-        _log.warning("keeping an icon: %s", error)
+        _log.warning("cannot cache an icon: %s", error)
 
 
 def _make_room(directory: Path, size: int) -> None:
     found: list[tuple[float, int, Path]] = []
     for path in directory.iterdir():
-        with suppress(FileNotFoundError):  # another thread has put its icon in place, or removed one, meanwhile
+        with suppress(FileNotFoundError):  # another thread may have replaced or removed it
             status = path.lstat()
             found.append((status.st_mtime, max(status.st_size, BLOCK), path))
     total = sum(each for _, each, _ in found) + max(size, BLOCK)

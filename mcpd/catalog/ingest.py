@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Putting the entries of a registry into the database, parsing only those that are new."""
+"""Writing the entries of a registry into the database, parsing only the new ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcpd.catalog.listing import describe
-from mcpd.catalog.results import ForWhom
+from mcpd.catalog.results import InstallableBy
 from mcpd.errors import InvalidManifest
 from mcpd.formats.registry import parse_item, shortcomings
 from mcpd.model import COMMIT, SourceType, printable
@@ -31,7 +31,7 @@ _EXACT: Final = {
 
 
 def pins_what_it_names(entry: Entry) -> bool:
-    """Whether nothing else than what *entry* means can be installed by it."""
+    """Return whether *entry* determines exactly what is installed: a hash, a commit or an exact version."""
     if entry.source is not None:
         return _is_exact(entry.source)
     if entry.manifest and not entry.transports:
@@ -41,7 +41,7 @@ def pins_what_it_names(entry: Entry) -> bool:
 
 
 def pinned_sha256(entry: Entry) -> str:
-    """The SHA-256 of the one file that *entry* installs; empty if it pins none."""
+    """Return the SHA-256 of the single file that *entry* installs; empty if it pins none."""
     source = entry.source
     return source.sha256 if source is not None and source.is_file else ""
 
@@ -57,14 +57,14 @@ def _is_exact(source: Source) -> bool:
 
 MAX_ENTRIES: Final = 200_000
 MAX_FAULTS: Final = 100
-"""Faults of one copy that are kept; all are counted."""
+"""Faults kept of one copy; all are counted."""
 _MAX_FAULT: Final = 2000
-"""Characters of one."""
+"""Characters of one fault."""
 _MAX_CATEGORIES: Final = 64
 _INDEXED: Final = 4096
-"""Characters of a description by which an entry is found."""
+"""Characters of a text that are indexed."""
 _AT_ONCE: Final = 128
-"""Rows that are kept to be written together."""
+"""Rows that are written together."""
 _ENTRY: Final = (
     "INSERT INTO entry (n, copy, id, digest, installable, pins, sha256, note) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (n) DO UPDATE SET id = excluded.id, digest = excluded.digest,"
@@ -77,24 +77,24 @@ _CATEGORY: Final = "INSERT OR IGNORE INTO category VALUES (?, ?)"
 
 @dataclass(slots=True)
 class Faults:
-    """What is wrong with the entries of one copy."""
+    """Faults of the entries of one copy."""
 
     kept: list[tuple[str, str]] = field(default_factory=list)
-    """Id, as far as it is known, and message of the first."""
+    """Id, if known, and message of the first faults."""
     count: int = 0
 
     def add(self, server_id: str, message: str) -> None:
-        """One more."""
+        """Add one fault."""
         self.count += 1
         if len(self.kept) < MAX_FAULTS:
             self.kept.append((printable(server_id), message[:_MAX_FAULT]))
 
 
 class Ingest:
-    """Changes the entries of one copy, within a transaction; :meth:`finish` ends it."""
+    """Change of the entries of one copy within a transaction; :meth:`finish` ends it."""
 
     def __init__(self, connection: sqlite3.Connection, copy: int, origin: str) -> None:
-        """*origin* is named in faults."""
+        """*origin* is the URL named in faults."""
         self._run = connection.execute
         self._copy = copy
         self._origin = origin
@@ -108,7 +108,7 @@ class Ingest:
         self.faults: Final = Faults()
 
     def replace(self, items: Iterable[Item]) -> None:
-        """Make *items* all there is. Raises :class:`~mcpd.errors.InvalidManifest` for more than is bearable."""
+        """Replace all entries by *items*. Raises :class:`~mcpd.errors.InvalidManifest` if there are too many."""
         rows = self._run("SELECT digest, n, note FROM entry WHERE copy = ?", (self._copy,))
         known: dict[bytes, tuple[int, str]] = {digest: (n, note) for digest, n, note in rows}
         left = {n for n, _ in known.values()}
@@ -132,7 +132,7 @@ class Ingest:
             self._remove(n)
 
     def put(self, entry: Entry) -> None:
-        """Add *entry*, or put it where one of its id was."""
+        """Add *entry*, or replace the one with its id."""
         data = msgspec.json.encode(entry.to_json())
         digest = _digest("", data)
         row = self._row(entry.id)
@@ -140,7 +140,7 @@ class Ingest:
             self._write(row[0] if row else 0, entry, digest, ("", "", data))
 
     def name_of(self, server_id: str) -> str:
-        """What the registry calls the entry *server_id*; empty if there is none."""
+        """Return the registry's name of the entry *server_id*; empty if there is none."""
         row = self._row(server_id)
         if row is None:
             return ""
@@ -155,30 +155,30 @@ class Ingest:
             self._remove(row[0])
 
     def clear(self) -> None:
-        """Remove all entries there were."""
+        """Remove all entries."""
         for (n,) in self._run("SELECT n FROM entry WHERE copy = ?", (self._copy,)).fetchall():
             self._remove(n)
 
     def size(self) -> int:
-        """Bytes of all entries there are now."""
+        """Return the number of bytes of all entries."""
         self._flush()
         query = "SELECT total(length(data)) FROM body WHERE n IN (SELECT n FROM entry WHERE copy = ?)"
         return int(self._run(query, (self._copy,)).fetchone()[0])
 
-    def keep_faults(self, said: set[str]) -> None:
-        """Keep what was wrong before, but with what was *said* again."""
+    def keep_faults(self, seen: set[str]) -> None:
+        """Keep earlier faults, except those of the ids and names *seen* again."""
         earlier = self._run("SELECT id, message FROM fault WHERE copy = ? ORDER BY number", (self._copy,)).fetchall()
         (count,) = self._run("SELECT faults FROM copy WHERE n = ?", (self._copy,)).fetchone()
         for server_id, message in earlier:
-            if server_id not in said and (server_id, message) not in self.faults.kept:
+            if server_id not in seen and (server_id, message) not in self.faults.kept:
                 self.faults.add(server_id, message)
         self.faults.count += count - len(earlier)
 
     def finish(self) -> None:
-        """Note what is wrong, and count."""
+        """Write the faults and the counts."""
         self._flush()
         if self._run("SELECT 1 FROM entry LIMIT 1").fetchone() is None:
-            # Taking the words out one by one leaves behind that they were there.
+            # Removing words one by one would leave traces of them in the index.
             self._run("INSERT INTO words (words) VALUES ('delete-all')")
         self._run("DELETE FROM fault WHERE copy = ?", (self._copy,))
         for number, (server_id, message) in enumerate(self.faults.kept):
@@ -189,7 +189,7 @@ class Ingest:
         )
 
     def _parsed(self, item: Item, digest: bytes, taken: set[int]) -> int:
-        """Parse and write *item*; returns its row, 0 if it cannot be used."""
+        """Parse and write *item*; return its row, 0 if it is invalid."""
         try:
             entry = parse_item(item.label, item.data, self._origin, item.key)
         except InvalidManifest as error:
@@ -213,7 +213,7 @@ class Ingest:
         return row
 
     def _write(self, n: int, entry: Entry, digest: bytes, raw: tuple[str, str, bytes]) -> int:
-        """Write *entry* into the row *n*, a new one if that is 0."""
+        """Write *entry* into the row *n*, or a new one if that is 0."""
         if n:
             self._unindex(n)
         else:
@@ -225,7 +225,9 @@ class Ingest:
         pins, sha256 = pins_what_it_names(entry), pinned_sha256(entry)
         label, key, data = raw
         installable = (
-            (ForWhom.SYSTEM if entry.is_for_system else ForWhom.ALL) if fields["installable"] else ForWhom.NOBODY
+            (InstallableBy.SYSTEM if entry.is_for_system else InstallableBy.ALL)
+            if fields["installable"]
+            else InstallableBy.NOBODY
         )
         self._waiting[_ENTRY].append((n, self._copy, entry.id, digest, installable, pins, sha256, note))
         self._waiting[_BODY].append((n, label, key, _encoded(fields), data))
@@ -269,7 +271,7 @@ def _digest(key: str, data: memoryview | bytes) -> bytes:
 
 
 def _words(fields: dict[str, Any]) -> tuple[str, ...]:
-    """What an entry is found by, column for column; a longer text is cut, as an index takes several times its size."""
+    """Return the indexed texts of an entry by column, truncated, as an index takes several times their size."""
     found = (fields[name][:_INDEXED] for name in ("id", "name", "summary", "description"))
     return (*found, "\n".join(fields["categories"])[:_INDEXED])
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a listing says of a server: plain values under the keys that the D-Bus interface has for them."""
+"""Listing of an entry: plain values under the keys of the D-Bus interface."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.catalog.registries import out_of_reach
+from mcpd.catalog.registries import address_fault
 from mcpd.formats.registry import shortcomings
 
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ _ALWAYS: Final = frozenset({"id", "name", "summary", "description", "version", "
 
 
 def describe(entry: Entry, registry: str = "") -> dict[str, Any]:
-    """What *entry* says, as JSON values; *registry* is the URL of the one that offers it, empty if none does.
+    """Return the listing of *entry* as JSON values; *registry* is the URL that offers it, may be empty.
 
-    Its texts are those of a document that was checked (:func:`mcpd.model.check_json`), which D-Bus can carry.
+    Texts come from a checked document (:func:`mcpd.model.check_json`), so D-Bus can carry them.
     """
     origin = (entry.model_extra or {}).get("origin")
     why_not = obstacle(entry, registry)
@@ -51,19 +51,19 @@ def describe(entry: Entry, registry: str = "") -> dict[str, Any]:
 
 
 def obstacle(entry: Entry, registry: str) -> str:
-    """Why no instance can install *entry*, for people; empty if nothing in it speaks against that.
+    """Return why no instance can install *entry*; empty if it can be installed.
 
-    *registry* is the URL of the registry that offers it, empty for what a caller brought: that may name a program of
-    this machine, and need not be fit for a listing.
+    *registry* is the URL of the registry that offers it, empty for a user-supplied entry: that may name a program of
+    this machine, and needs no texts for a listing.
     """
-    if found := entry.unsupported or out_of_reach(entry, registry):
+    if found := entry.unsupported or address_fault(entry, registry):
         return found
     lacks = " and ".join(shortcomings(entry)) if registry else ""
     return f"it {lacks}" if lacks else ""
 
 
 def text(value: object) -> str:
-    """*value*, which a registry may give in any shape, as one string that D-Bus can carry."""
+    """Return *value*, which may have any shape, as one string that D-Bus can carry."""
     if isinstance(value, str):
         return _carried(value)
     if value is None:
@@ -76,7 +76,7 @@ def text(value: object) -> str:
 
 
 def texts(value: JsonValue | list[str]) -> list[str]:
-    """*value* as strings, one for a value that is no list."""
+    """Return *value* as a list of strings; a single value becomes a list of one."""
     items = value if isinstance(value, list) else [value]
     return [found for item in items if (found := item if isinstance(item, str) else text(item))]
 

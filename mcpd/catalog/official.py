@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reading the API of the official registry: page by page, and later only what changed since."""
+"""Client of the official registry's API: reads all pages at first, later only changes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ if TYPE_CHECKING:
 
 MAX_PAGES: Final = 2000
 MAX_SECONDS: Final = 30 * 60
-"""For all pages of one source."""
+"""Limit for all pages of one registry."""
 _PER_PAGE: Final = 100
-_SLACK: Final = timedelta(minutes=5)
-"""What changes this long before pages are read, or meanwhile, is asked for again: clocks differ, and pages follow each
-other slowly."""
+_OVERLAP: Final = timedelta(minutes=5)
+"""Time before the last read for which changes are requested again: clocks differ, and reading takes a while."""
 MAX_BYTES: Final = 128 << 20
-"""Bytes of all pages, and of the entries that are kept of all there ever were."""
+"""Bytes of all pages, and of all stored entries of one registry."""
 
 
 class Pages:
-    """The pages of one answer, in a file without a name, so that a large one fills the disk for a while, not memory."""
+    """The pages of one answer, in an unnamed temporary file, so that large answers take disk space and not memory."""
 
     def __init__(self, spool: Path, since: str) -> None:
-        """They hold what changed *since*, or if that is empty all there is."""
+        """*since* is the time from which on changes were requested, empty for all entries."""
         self.since = since
-        self.until: Final = _sortable(datetime.now(UTC) - _SLACK)
-        """All that changed before that is in them."""
+        self.until: Final = _sortable(datetime.now(UTC) - _OVERLAP)
+        """All changes before this time are in the pages."""
         try:
             make_directory(spool)
             self._file: BinaryIO = tempfile.TemporaryFile(dir=spool)  # noqa: SIM115 - closed by close
@@ -58,11 +57,11 @@ class Pages:
         self.close()
 
     def close(self) -> None:
-        """The pages are gone then."""
+        """Delete the pages."""
         self._file.close()
 
     def add(self, url: str, data: bytes) -> str:
-        """Keep the page *data* of *url*; returns the cursor of the next."""
+        """Store the page *data* of *url*; return the cursor of the next page."""
         cursor = next_cursor(data, url)
         self._total += len(data)
         if self._total > MAX_BYTES:
@@ -75,14 +74,14 @@ class Pages:
         return cursor
 
     def __iter__(self) -> Iterator[list[OfficialItem]]:
-        """The items of each page, parsed one page at a time."""
+        """Yield the items of each page, parsed one page at a time."""
         self._file.seek(0)
         for url, size in self._sizes:
             yield parse_page(self._file.read(size), url)
 
 
 async def fetch_pages(fetcher: Fetcher, url: str, since: str, spool: Path) -> Pages:
-    """All pages of the API at *url*, or those of what changed *since*.
+    """Return all pages of the API at *url*, or those with changes *since* that time.
 
     Raises :class:`~mcpd.errors.SourceUnavailable` if one fails, or all take longer than :data:`MAX_SECONDS`.
     """
@@ -107,7 +106,7 @@ async def _fill(pages: Pages, fetcher: Fetcher, url: str, since: str) -> None:
     latest = loop.time() + MAX_SECONDS
     while True:
         if loop.time() > latest:
-            raise TimeoutError  # a cancellation may be lost in a library
+            raise TimeoutError  # in case a library swallows the cancellation
         place = _with_query(url, wanted | ({"cursor": cursor} if cursor else {}))
         data = (await fetcher.fetch(place)).data
         if data is None:
@@ -116,7 +115,7 @@ async def _fill(pages: Pages, fetcher: Fetcher, url: str, since: str) -> None:
         if not cursor:
             return
         if cursor in seen:
-            raise SourceUnavailable(f"{place}: its pages go round in a circle")
+            raise SourceUnavailable(f"{place}: its page cursors repeat")
         seen.add(cursor)
         if len(seen) >= MAX_PAGES:
             raise SourceUnavailable(f"{url}: more than {MAX_PAGES} pages")
@@ -130,23 +129,23 @@ def _added(pages: Pages, place: str, data: bytes) -> str:
 
 
 def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None:
-    """Put what *pages* say of the API at *url* in place, within a transaction."""
+    """Apply *pages* to the copy of the API at *url*, within a transaction."""
     kept = copy_of(connection, url, "")
     n = make_copy(connection, url, "")
     since = kept.since if kept is not None else ""
     if since != pages.since:
-        return  # another process has put newer ones in place meanwhile
+        return  # another process has applied newer pages meanwhile
     ingest = Ingest(connection, n, url)
     rows = connection.execute("SELECT id FROM entry WHERE copy = ?", (n,))
     before = set() if since else {server_id for (server_id,) in rows}
     named: dict[str, str] = {}
-    said: set[str] = set()
+    seen: set[str] = set()
     for items in pages:
         for item in items:
             since = max(since, min(_changed_at(item.updated_at), pages.until))
             server_id = _applied(ingest, item, named)
             before.discard(server_id)
-            said |= {item.name, server_id}
+            seen |= {item.name, server_id}
         if len(named) > MAX_ENTRIES:
             raise SourceUnavailable(f"{url}: more than {MAX_ENTRIES} entries")
     for server_id in before:
@@ -154,9 +153,9 @@ def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None
     if ingest.size() > MAX_BYTES:
         raise SourceUnavailable(f"{url}: its entries are larger than {MAX_BYTES} bytes together")
     if pages.since:
-        ingest.keep_faults(said - {""})
+        ingest.keep_faults(seen - {""})
     ingest.finish()
-    # Nothing of a signed file that may have been here before vouches for this.
+    # Clear the signature of a file that may have been at this URL before.
     connection.execute(
         "UPDATE copy SET since = ?, etag = '', modified = '', digest = x'', baseline = '', attested = '', signer = '',"
         " unsigned = '', tried = x'' WHERE n = ?",
@@ -167,7 +166,7 @@ def ingest_pages(connection: sqlite3.Connection, url: str, pages: Pages) -> None
 
 
 def _applied(ingest: Ingest, item: OfficialItem, named: dict[str, str]) -> str:
-    """Do what *item* says; returns the id of the entry that was put in place or removed, if any."""
+    """Apply *item*; return the id of the entry added or removed, if any."""
     if item.problem:
         ingest.faults.add(item.name, item.problem)
     if not item.is_latest:
@@ -190,7 +189,7 @@ def _dropped(ingest: Ingest, item: OfficialItem, named: dict[str, str]) -> str:
     except InvalidManifest as error:
         ingest.faults.add(item.name, error.message)
         return ""
-    # Another name may come to the same id; what has that stays.
+    # Another name may map to the same id; keep its entry.
     if ingest.name_of(server_id) != item.name:
         return ""
     ingest.drop(server_id)
@@ -205,7 +204,7 @@ def _with_query(url: str, values: dict[str, str]) -> str:
 
 
 def _changed_at(text: str) -> str:
-    """*text* in a form that sorts as time goes; empty for what is no time, or is yet to come."""
+    """Return the time *text* in sortable form; empty if it is invalid or in the future."""
     found = moment(text)
     return _sortable(found) if found is not None and found <= datetime.now(UTC) else ""
 

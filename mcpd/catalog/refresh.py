@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Bringing the copy of one source up to date: fetch, judge the signature and the age, put the entries in place."""
+"""Refresh of one registry: fetch it, verify signature and age, and store the entries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from mcpd.catalog.database import Copy, confirm, copies, copy_of, make_copy, no_key, show, standing
+from mcpd.catalog.database import Copy, confirm, copies, copy_of, make_copy, no_key, show, status_of
 from mcpd.catalog.ingest import Ingest
 from mcpd.catalog.official import fetch_pages, ingest_pages
-from mcpd.catalog.registries import check_source_url, file_path, is_directory, signature_url
+from mcpd.catalog.registries import check_url, file_path, is_directory, signature_url
 from mcpd.catalog.results import Failure
 from mcpd.errors import InvalidManifest, McpdError, SignatureInvalid, SourceUnavailable
 from mcpd.formats.registry import Body, Item, moment, parse_item, split
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
     from mcpd.catalog.database import Database
     from mcpd.catalog.fetch import Fetched, Fetcher
-    from mcpd.catalog.registries import SourceLine, State
+    from mcpd.catalog.registries import RegistryLine, State
     from mcpd.trust.keys import Keys
 
 MAX_FILES: Final = 1000
-"""Files of a directory that are read."""
+"""Files read of a directory."""
 _TOLERANCE: Final = timedelta(days=1)
-"""How far the clock of whoever made a registry may be ahead of this one."""
+"""How far ahead the clock of a registry's publisher may be."""
 
 
 class _Outdated(Exception):
-    """A file is older than what was seen before, as far as can be told."""
+    """A file is older than one seen before, as far as can be determined."""
 
     def __init__(self, fault: str) -> None:
         self.error: Final = SourceUnavailable(fault)
@@ -48,18 +48,18 @@ class _Outdated(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """What a signature says of a file."""
+class _SignatureResult:
+    """Result of checking a signature."""
 
     signer: str = ""
-    """The fingerprint of the trusted key that made it."""
+    """Fingerprint of the trusted key that made it."""
     unsigned: str = ""
-    """Why there is none."""
+    """Reason why there is no signer."""
     tried: bytes = b""
 
 
 class Refresher:
-    """Refreshes the sources of one catalog."""
+    """Refreshes the registries of one catalog."""
 
     def __init__(self, database: Database, keys: Keys, fetcher: Fetcher, spool: Path) -> None:
         """*spool* is a directory for temporary files."""
@@ -68,17 +68,17 @@ class Refresher:
         self._fetcher = fetcher
         self._spool = spool
 
-    async def refresh(self, line: SourceLine) -> Failure | None:
-        """Bring the copies of *line* up to date, or say why not: what was there stays then.
+    async def refresh(self, line: RegistryLine) -> Failure | None:
+        """Update the copies of *line*; return the failure, if any, in which case the old copies stay.
 
         Errors are :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.SignatureInvalid` and others.
         """
-        url = check_source_url(line.url)
+        url = check_url(line.url)
         if line.type == "directory":
             return await self._directory(line, url)
         return await _failure(self._official(url) if line.type == "official" else self._single(line, url))
 
-    async def _single(self, line: SourceLine, url: str) -> None:
+    async def _single(self, line: RegistryLine, url: str) -> None:
         if url.startswith("file:") and await asyncio.to_thread(is_directory, url):
             way = f"end its URL with a slash, or: mcpctl source add {url} --name NAME --type directory"
             raise SourceUnavailable(f"{url}: a directory, but listed as a file; {way}")
@@ -89,7 +89,7 @@ class Refresher:
         with await fetch_pages(self._fetcher, url, kept.since if kept is not None else "", self._spool) as pages:
             await asyncio.to_thread(self._database.change, partial(ingest_pages, url=url, pages=pages))
 
-    async def _directory(self, line: SourceLine, url: str) -> Failure | None:
+    async def _directory(self, line: RegistryLine, url: str) -> Failure | None:
         try:
             names = await asyncio.to_thread(_json_files, file_path(url), url)
             found = [await _failure(self._part(line, url, name)) for name in names]
@@ -105,15 +105,15 @@ class Refresher:
         state: State = "partly" if len(failures) < len(names) or len(states) > 1 else first.state
         return Failure(type(first.error)(f"{first.error.message}{more}"), state)
 
-    async def _part(self, line: SourceLine, url: str, name: str) -> None:
+    async def _part(self, line: RegistryLine, url: str, name: str) -> None:
         _check_file_name(name, url)
         await self._file(line, f"{url.rstrip('/')}/{quote(name)}", url, name)
 
-    async def _file(self, line: SourceLine, url: str, source: str, part: str) -> None:
+    async def _file(self, line: RegistryLine, url: str, source: str, part: str) -> None:
         kept, was_verified = await asyncio.to_thread(self._known, line, source, part)
         fetched = await self._fetcher.fetch(url, kept.etag, kept.modified) if kept else await self._fetcher.fetch(url)
         if fetched.data is None and kept is not None:
-            # Where it has to be signed, and is not, the file is judged again, and refused with the reason.
+            # If a required signature is missing, the file is checked again to refuse it with the reason.
             is_fine = line.signature == "off" or was_verified
             if is_fine or (line.signature == "warn" and not await self._may_be_signed_now(line, url, kept)):
                 await asyncio.to_thread(self._database.change, partial(confirm, copy=kept.n))
@@ -125,97 +125,98 @@ class Refresher:
         if kept is not None and kept.digest == digest and (was_verified or line.signature == "off"):
             await asyncio.to_thread(self._database.change, partial(_confirm_as, copy=kept.n, fetched=fetched))
             return
-        judged = await self._judge(line, url, fetched.data, was_verified=was_verified)
-        arrival = _Arrival(line, self._keys, source, part, url, fetched, digest, judged)
-        await asyncio.to_thread(self._database.change, arrival.settle)
+        result = await self._verify_signature(line, url, fetched.data, was_verified=was_verified)
+        file = _FetchedFile(line, self._keys, source, part, url, fetched, digest, result)
+        await asyncio.to_thread(self._database.change, file.store)
 
     def _kept(self, source: str, part: str) -> Copy | None:
         return self._database.ask(partial(copy_of, source=source, part=part), None)
 
-    def _known(self, line: SourceLine, source: str, part: str) -> tuple[Copy | None, bool]:
-        """The copy there is, and whether it is verified. Reads the keys, so it is for threads."""
+    def _known(self, line: RegistryLine, source: str, part: str) -> tuple[Copy | None, bool]:
+        """Return the stored copy, and whether it is verified. Reads the keys, so call it in a thread."""
         kept = self._kept(source, part)
         return kept, _is_verified(kept, line, self._keys)
 
     async def _signature(self, url: str) -> Fetched:
         return await self._fetcher.fetch(signature_url(url), max_bytes=MAX_SIGNATURE + 1, optional=True)
 
-    async def _may_be_signed_now(self, line: SourceLine, url: str, kept: Copy) -> bool:
-        """Whether there is a signature, and it or the keys are others than those that were tried."""
+    async def _may_be_signed_now(self, line: RegistryLine, url: str, kept: Copy) -> bool:
+        """Return whether there is a signature that was not yet checked with the current keys."""
         try:
             signature = (await self._signature(url)).data
         except SourceUnavailable:
             return False
         if signature is None:
             return False
-        return await asyncio.to_thread(self._trial, line, signature) != kept.tried
+        return await asyncio.to_thread(self._attempt_digest, line, signature) != kept.tried
 
-    def _trial(self, line: SourceLine, signature: bytes) -> bytes:
+    def _attempt_digest(self, line: RegistryLine, signature: bytes) -> bytes:
         prints = [key.fingerprint for key in self._keys.list() if line.key in ("", key.name)]
         return hashlib.blake2b(repr((signature, sorted(prints))).encode(), digest_size=16).digest()
 
-    async def _judge(self, line: SourceLine, url: str, data: bytes, *, was_verified: bool) -> _Judged:
-        """Who signed *data*. Raises :class:`~mcpd.errors.SignatureInvalid` if it has to be signed, and is not."""
+    async def _verify_signature(
+        self, line: RegistryLine, url: str, data: bytes, *, was_verified: bool
+    ) -> _SignatureResult:
+        """Return who signed *data*. Raises :class:`~mcpd.errors.SignatureInvalid` if a required one is missing."""
         if line.signature == "off":
-            return _Judged()
+            return _SignatureResult()
         try:
-            judged = await self._judged(line, url, data)
+            result = await self._verified(line, url, data)
         except SourceUnavailable as error:
             if line.signature == "required" or was_verified:
                 raise
-            judged = _Judged(unsigned=error.message)
-        if judged.signer:
-            return judged
+            result = _SignatureResult(unsigned=error.message)
+        if result.signer:
+            return result
         if line.signature == "required":
-            fault = f"{judged.unsigned}; ask whoever publishes it, or add its key ('mcpctl key add')"
+            fault = f"{result.unsigned}; ask whoever publishes it, or add its key ('mcpctl key add')"
             if line.key and not await asyncio.to_thread(self._keys.has, line.key):
                 fault = no_key(line.key)
-            raise SignatureInvalid(f'{url}: refused, for signature = "required" is asked of the source: {fault}')
+            raise SignatureInvalid(f'{url}: refused, as its list has signature = "required": {fault}')
         if was_verified:
-            raise _no_longer_signed(url, judged)
-        return judged
+            raise _no_longer_signed(url, result)
+        return result
 
-    async def _judged(self, line: SourceLine, url: str, data: bytes) -> _Judged:
+    async def _verified(self, line: RegistryLine, url: str, data: bytes) -> _SignatureResult:
         asked = f"the key {line.key!r}" if line.key else "a trusted key"
         signature = (await self._signature(url)).data
         if signature is None:
-            return _Judged(unsigned=f"not signed by {asked}: there is no signature")
-        tried = await asyncio.to_thread(self._trial, line, signature)
+            return _SignatureResult(unsigned=f"not signed by {asked}: there is no signature")
+        tried = await asyncio.to_thread(self._attempt_digest, line, signature)
         try:
             key = await asyncio.to_thread(self._keys.signer, data, signature, line.key)
         except SignatureInvalid as error:
-            return _Judged(unsigned=f"not signed by {asked}: {error.message}", tried=tried)
+            return _SignatureResult(unsigned=f"not signed by {asked}: {error.message}", tried=tried)
         if key is None:
             other = "another key" if line.key else "a key that is not trusted"
             fault = f"it was changed after it was signed, or was signed by {other}"
-            return _Judged(unsigned=f"not signed by {asked}: {fault}", tried=tried)
-        return _Judged(signer=key.fingerprint)
+            return _SignatureResult(unsigned=f"not signed by {asked}: {fault}", tried=tried)
+        return _SignatureResult(signer=key.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
-    """A file that was fetched, and judged."""
+class _FetchedFile:
+    """A fetched file with the result of checking its signature."""
 
-    line: SourceLine
+    line: RegistryLine
     keys: Keys
     source: str
     part: str
     url: str
     fetched: Fetched
     digest: bytes
-    judged: _Judged
+    signed: _SignatureResult
 
-    def settle(self, connection: sqlite3.Connection) -> None:
-        """Put it in place of the copy there is, within a transaction.
+    def store(self, connection: sqlite3.Connection) -> None:
+        """Replace the stored copy by this file, within a transaction.
 
-        Raises :class:`_Outdated` for one that is older,
-        :class:`~mcpd.errors.SignatureInvalid` if another process has put a verified one there meanwhile, and
-        :class:`~mcpd.errors.InvalidManifest` if it is no registry.
+        Raises :class:`_Outdated` if this file is older, :class:`~mcpd.errors.SignatureInvalid` if another process has
+        stored a verified copy meanwhile, and :class:`~mcpd.errors.InvalidManifest` if it is not a registry.
         """
         kept = copy_of(connection, self.source, self.part)
         was_verified = _is_verified(kept, self.line, self.keys)
-        if was_verified and not self.judged.signer:
-            raise _no_longer_signed(self.url, self.judged)
+        if was_verified and not self.signed.signer:
+            raise _no_longer_signed(self.url, self.signed)
         n = make_copy(connection, self.source, self.part)
         is_other = kept is None or kept.digest != self.digest
         if is_other or not was_verified:
@@ -229,7 +230,7 @@ class _Arrival:
             )
         connection.execute(
             "UPDATE copy SET signer = ?, unsigned = ?, tried = ?, since = '' WHERE n = ?",
-            (self.judged.signer, self.judged.unsigned, self.judged.tried, n),
+            (self.signed.signer, self.signed.unsigned, self.signed.tried, n),
         )
         _confirm_as(connection, n, self.fetched)
 
@@ -244,26 +245,26 @@ class _Arrival:
         show(connection)
 
     def _checked_age(self, updated: str, kept: Copy | None, *, was_verified: bool) -> tuple[str, str]:
-        """The new :attr:`Copy.baseline` and :attr:`Copy.attested`, where *updated* is what the file says.
+        """Return the new :attr:`Copy.baseline` and :attr:`Copy.attested` for a file with the date *updated*.
 
-        Refuses what is older than what there was, with which somebody might hide fixes.
+        Raises :class:`_Outdated` for a file older than the stored copy, as it might hide fixes.
         """
-        is_signed = bool(self.judged.signer)
+        is_signed = bool(self.signed.signer)
         baseline, attested = (kept.baseline, kept.attested) if kept is not None else ("", "")
         before = attested if is_signed else baseline
         known, found = moment(before), moment(updated)
         shown = f"{self.url}: refused: updated is {printable(updated)}"
-        way_out = "if that is meant, remove the source and add it again"
+        way_out = "if this is intended, remove the registry and add it again"
         if found is None:
             if known is not None and (is_signed or was_verified):
                 raise _Outdated(
-                    f"{self.url}: refused: updated is {printable(updated)!r}, which is no date, but that of the copy in"
-                    f" use is {before}; {way_out}"
+                    f"{self.url}: refused: updated is {printable(updated)!r}, which is not a date, but that of the copy"
+                    f" in use is {before}; {way_out}"
                 )
             return baseline, attested
         now = datetime.fromtimestamp(time.time(), UTC)
         if found > now + _TOLERANCE:
-            raise _Outdated(f"{shown}, which is yet to come; compare the clocks, and mend it there or here")
+            raise _Outdated(f"{shown}, which is in the future; compare the clocks of publisher and this machine")
         if known is not None and found < known:
             raise _Outdated(f"{shown}, older than the copy that is in use, which counts as of {before}; {way_out}")
         if known is not None and found == known and is_signed and was_verified:
@@ -271,12 +272,12 @@ class _Arrival:
                 f"{shown}, as in the copy that is in use, but it says something else; sign it with a newer one, or"
                 f" {way_out}"
             )
-        # What nobody signed, dated ahead, would else bar the honest file of now until that date has passed.
+        # Otherwise an unsigned file with a future date would block correct files until that date.
         return updated if found <= now else now.isoformat(timespec="seconds"), updated if is_signed else attested
 
 
 async def _failure(work: Awaitable[None]) -> Failure | None:
-    """How *work* failed, if it did."""
+    """Await *work* and return its failure, if any."""
     try:
         await work
     except _Outdated as outdated:
@@ -288,8 +289,8 @@ async def _failure(work: Awaitable[None]) -> Failure | None:
     return None
 
 
-def _is_verified(copy: Copy | None, line: SourceLine, keys: Keys) -> bool:
-    return copy is not None and bool(standing(copy, line, keys.trusted).signer)
+def _is_verified(copy: Copy | None, line: RegistryLine, keys: Keys) -> bool:
+    return copy is not None and bool(status_of(copy, line, keys.trusted).signer)
 
 
 def _body(data: bytes, url: str, part: str) -> Body:
@@ -298,15 +299,15 @@ def _body(data: bytes, url: str, part: str) -> Body:
     except InvalidManifest:
         if not part or b'"servers"' in data or not data.lstrip().startswith(b"{"):
             raise
-        # A file of a directory may hold a single entry, too.
+        # A file in a directory may also be a single entry.
         parse_item("the entry", data, url)
         return Body("", iter([Item("the entry", data)]))
 
 
-def _no_longer_signed(url: str, judged: _Judged) -> SignatureInvalid:
+def _no_longer_signed(url: str, result: _SignatureResult) -> SignatureInvalid:
     return SignatureInvalid(
-        f"{url}: refused: {judged.unsigned}, but it was before; the copy of then stays in use. If that is meant, add"
-        " its new key ('mcpctl key add'), remove and add the source, or set signature = \"off\" for it"
+        f"{url}: refused: {result.unsigned}, but it was before; the copy of then stays in use. If this is intended, add"
+        " its new key ('mcpctl key add'), remove and add the registry, or set signature = \"off\" for it"
     )
 
 
@@ -331,7 +332,7 @@ def _json_files(path: Path, url: str) -> list[str]:
 
 
 def _check_file_name(name: str, url: str) -> None:
-    """Raises :class:`~mcpd.errors.SourceUnavailable` for the *name* of a file in *url* that no URL can have."""
+    """Raise :class:`~mcpd.errors.SourceUnavailable` if no URL can hold the file *name*."""
     if not name.isprintable():
         raise SourceUnavailable(f"{url}: {printable(name)!r}: the name of a file holds what is not UTF-8 or text")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Registries: ``sources.list`` and ``sources.list.d/`` of both scopes, and the addresses that may be used."""
+"""Registries: ``sources.list`` and ``sources.list.d/`` of both scopes, and the addresses that entries may use."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _STOPS: Final = re.compile("[\u3002\uff0e\uff61]")
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20\x7f\"#%/<>?@\\^`{|}\[\]]")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _NEVER_PUBLIC: Final = (ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("::/96"))
-"""Addresses of a network's own translators (RFC 8215), which lead to private ones as well; an old way to write IPv4."""
+"""Addresses of local translators (RFC 8215), which also reach private ones; an old notation of IPv4."""
 _NAMES: Final = re.compile(r"(?:.+\.)?localhost|localhost\.localdomain|ip6-(?:localhost|loopback)")
 
 
 def normal_host(host: str) -> str:
-    """*host*, of a URL, in one spelling: letters, digits and full stops of other scripts count as those of ASCII.
+    """Return the *host* of a URL in normal form: letters, digits and dots of other scripts become ASCII.
 
-    Raises ValueError for what no host can be called.
+    Raises ValueError for an invalid host.
     """
     if ":" in host:
         return host  # an IPv6 address, which was in brackets
@@ -53,24 +53,24 @@ def normal_host(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether whoever is told the normal *host* stays on this machine, and needs no proxy or name server for that."""
+    """Return whether requests to the normalized *host* stay on this machine, without a proxy or name server."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
 
 
-def is_here(host: str) -> bool:
-    """Whether *host* may lead to this machine."""
-    name = _asked(host)
+def may_be_this_machine(host: str) -> bool:
+    """Return whether *host* may lead to this machine."""
+    name = _resolver_form(host)
     if _NAMES.fullmatch(name):
         return True
     address = _address(name)
     return address is not None and (address.is_loopback or address.is_unspecified)
 
 
-def is_beside(host: str) -> bool:
-    """Whether *host* is a link-local address: of machines beside this one, and of what a cloud tells it alone."""
-    address = _address(_asked(host))
+def is_link_local_host(host: str) -> bool:
+    """Return whether *host* is a link-local address, such as that of a cloud's metadata service."""
+    address = _address(_resolver_form(host))
     return address is not None and address.is_link_local
 
 
@@ -84,8 +84,8 @@ def is_public(address: str) -> bool:
     return found is not None and found.is_global and not found.is_multicast
 
 
-def _asked(host: str) -> str:
-    """*host* as a name server would be asked for it, without what that leaves out."""
+def _resolver_form(host: str) -> str:
+    """Return *host* as it is sent to a name server."""
     with suppress(UnicodeError):
         host = host.encode("idna").decode("ascii")
     return host.lower().rstrip(".")
@@ -106,28 +106,28 @@ _OFFICIAL: Final = ("/v0.1/servers", "/v0/servers")
 """Ends of the path of an API like the official one."""
 
 
-def check_source_url(url: str) -> str:
-    """*url* in the form by which sources are compared: https, file, or http on this machine only.
+def check_url(url: str) -> str:
+    """Return *url* in the normal form for comparisons: https, file, or http on this machine only.
 
     Raises :class:`~mcpd.errors.InvalidArgument`.
     """
     shown = printable(url)
     text = url.strip()
     if not text or not text.isprintable() or " " in text:
-        raise InvalidArgument(f"source {shown!r}: empty, or holds spaces or control characters")
+        raise InvalidArgument(f"{shown!r}: empty, or holds spaces or control characters")
     try:
         parts = urlsplit(text)
         host, port = normal_host(parts.hostname or ""), parts.port
     except ValueError as error:
-        raise InvalidArgument(f"source {shown!r}: {error}") from error
+        raise InvalidArgument(f"{shown!r}: {error}") from error
     if parts.scheme == "file":
         return _normal_file(parts, shown)
     if parts.scheme not in ("https", "http") or not host:
-        raise InvalidArgument(f"source {shown!r}: use an https:// or file:// URL")
+        raise InvalidArgument(f"{shown!r}: use an https:// or file:// URL")
     if parts.scheme == "http" and not is_loopback(host):
-        raise InvalidArgument(f"source {shown!r}: plain http can be changed on the way; use https")
+        raise InvalidArgument(f"{shown!r}: plain http can be changed on the way; use https")
     if parts.username is not None or parts.password is not None:
-        raise InvalidArgument(f"source {parts.scheme}://…@{host}: lists are public and cannot hold a password")
+        raise InvalidArgument(f"{parts.scheme}://…@{host}: lists are public and cannot hold a password")
     default = 443 if parts.scheme == "https" else 80
     where = f"[{host}]" if ":" in host else host
     return urlunsplit(
@@ -136,15 +136,15 @@ def check_source_url(url: str) -> str:
 
 
 def key_of(url: str) -> str:
-    """What *url* is compared by: its normal form, or for one that cannot be a source itself."""
+    """Return the normal form of *url* for comparisons; an invalid URL stands for itself."""
     try:
-        return check_source_url(url)
+        return check_url(url)
     except InvalidArgument:
         return url.strip()
 
 
 def type_of(url: str) -> RegistryType:
-    """What is at *url*, a checked one as it is written, unless something else is said."""
+    """Return the default type of the registry at the checked *url*."""
     parts = urlsplit(url.strip())
     if parts.scheme == "file":
         return "directory" if parts.path.endswith("/") else "registry"
@@ -152,7 +152,7 @@ def type_of(url: str) -> RegistryType:
 
 
 def as_listed(url: str) -> str:
-    """*url*, a checked one, as a list is to have it: that of a directory which is there ends with a slash."""
+    """Return the checked *url* as it is written to a list: with a final slash if it is an existing directory."""
     parts = urlsplit(url.strip())
     if parts.scheme == "file" and not parts.path.endswith("/") and is_directory(url.strip()):
         return urlunsplit(parts._replace(path=f"{parts.path}/"))
@@ -160,25 +160,25 @@ def as_listed(url: str) -> str:
 
 
 def is_directory(url: str) -> bool:
-    """Whether the file URL *url* names a directory that is there."""
-    return os.path.isdir(file_path(url))  # noqa: PTH112 - of what cannot be looked at, Path's raises
+    """Return whether the file URL *url* names an existing directory."""
+    return os.path.isdir(file_path(url))  # noqa: PTH112 - Path.is_dir raises if it is not accessible
 
 
 def signature_url(url: str) -> str:
-    """Where the signature of the file at *url* is."""
+    """Return the URL of the signature of the file at *url*."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=f"{parts.path}.sig"))
 
 
 def file_path(url: str) -> Path:
-    """What the file URL *url* names on this machine."""
+    """Return the path that the file URL *url* names."""
     return Path(unquote(urlsplit(url).path))
 
 
 def _normal_file(parts: SplitResult, shown: str) -> str:
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
-        raise InvalidArgument(f"source {shown!r}: a file URL needs an absolute path on this machine, file:///…")
+        raise InvalidArgument(f"{shown!r}: a file URL needs an absolute path on this machine, file:///…")
     return f"file://{quote(posixpath.normpath(path).replace('//', '/'))}"
 
 
@@ -186,29 +186,29 @@ _FILE: Final = "file:"
 
 
 def check_entry_url(url: str, registry: str) -> str:
-    """*url*, which an entry of *registry* names, in its normal form; *registry* is empty for what a caller brought.
+    """Return *url*, named by an entry of *registry* (empty if user-supplied), in its normal form.
 
-    A registry elsewhere can neither have files of this machine read nor the services of this machine, or of those
-    beside it, asked. Raises :class:`~mcpd.errors.InvalidArgument`.
+    A registry on the network cannot name files or services of this machine, nor link-local addresses. Raises
+    :class:`~mcpd.errors.InvalidArgument`.
     """
-    checked = check_source_url(url)
+    checked = check_url(url)
     if not registry or registry.startswith(_FILE):
         return checked
     if checked.startswith(_FILE):
         raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name files of this machine")
     host, asking = urlsplit(checked).hostname or "", urlsplit(registry).hostname or ""
-    if is_here(host) and not is_here(asking):
+    if may_be_this_machine(host) and not may_be_this_machine(asking):
         raise InvalidArgument(f"{printable(url)}: a registry on the network cannot name a service of this machine")
-    if is_beside(host) and not is_beside(asking):
+    if is_link_local_host(host) and not is_link_local_host(asking):
         raise InvalidArgument(f"{printable(url)}: a registry elsewhere cannot name a link-local address")
     return checked
 
 
-def out_of_reach(entry: Entry, registry: str) -> str:
-    """Why *entry* of *registry* cannot be installed from where it says, for people; empty if it may be.
+def address_fault(entry: Entry, registry: str) -> str:
+    """Return why *entry* of *registry* cannot be installed from its address; empty if it can.
 
-    *registry* is as of :func:`check_entry_url`. One elsewhere would have files of this machine copied into its server's
-    sight.
+    *registry* is as in :func:`check_entry_url`. A registry on the network must not have files of this machine copied to
+    where its server can read them.
     """
     is_elsewhere = bool(registry) and not registry.startswith(_FILE)
     source, field, url = entry.source, "source.url", ""
@@ -231,9 +231,9 @@ def out_of_reach(entry: Entry, registry: str) -> str:
 MAX_LIST: Final = 1024 * 1024
 """Bytes of one list."""
 MAX_DESCRIPTION: Final = 64 * 1024
-"""Bytes of a file that describes one."""
+"""Bytes of a file that describes one registry."""
 MANAGED_NAME: Final = "50-mcpd.list"
-"""The one file of the system's lists that mcpd writes."""
+"""The only file in the system's directory of lists that mcpd writes."""
 
 _DESCRIBED: Final = ".toml"
 
@@ -242,41 +242,45 @@ Policy: TypeAlias = Literal["required", "warn", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class SourceLine:
-    """One line of one list."""
+class RegistryLine:
+    """One registry as it is listed."""
 
     url: str
-    """As it is written; empty where that cannot be told."""
+    """As written; empty if unknown."""
     origin: Path
-    """The file it is in."""
+    """The file that lists it."""
     scope: Scope
     read_only: bool
-    """Whether the line is somebody else's to remove."""
+    """True if this instance must not remove the line."""
     state: State = "new"
-    """``ready``: fetched; ``offline``: an earlier copy is used; ``refused``: so it is, if there is one, as what is
-    there now was changed or is older; ``partly``: so it is of some files of a directory; ``failed``: there is no copy;
-    ``untrusted``: there is one, but not signed as it has to be; ``invalid``: refused."""
+    """State of the registry and its copy.
+
+    ``new``: not fetched yet; ``ready``: fetched; ``offline``: an earlier copy is used; ``refused``: an earlier copy is
+    used, as the current file was changed or is older; ``partly``: an earlier copy is used for some files of a
+    directory; ``failed``: there is no copy; ``untrusted``: the copy is not signed as required; ``invalid``: the line
+    cannot be used.
+    """
     updated: float = 0.0
     """Unix time of the copy in use, 0 if there is none."""
     problem: str = ""
     name: str = ""
-    """Of the file ``NAME.toml`` that describes it, empty for a line of a list."""
+    """Name of the file ``NAME.toml`` that describes it, empty for a line of a list."""
     type: RegistryType = "registry"
     """``registry``: one file; ``official``: the API of the official registry; ``directory``: a directory of files."""
     signature: Policy = "warn"
-    """What is to become of it if it is not signed by a trusted key."""
+    """Policy for copies that no trusted key signed."""
     key: str = ""
     """Name of the only key that may sign it, empty for any."""
     entries: int = 0
-    """How many entries of it can be used."""
+    """Number of usable entries."""
     faults: tuple[str, ...] = ()
-    """What is wrong with its entries, the first hundred."""
+    """Faults of its entries, the first hundred."""
     signed_by: str = ""
     """Name of the trusted key that signed the copy in use, empty if none did."""
 
 
 class _Description(BaseModel):
-    """What ``NAME.toml`` holds."""
+    """Content of ``NAME.toml``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -286,8 +290,8 @@ class _Description(BaseModel):
     key: Annotated[str, Field(pattern=rf"^{NAME.pattern}$")] = ""
 
 
-class Sources:
-    """The lists one instance reads, and what of them it writes."""
+class RegistryLists:
+    """The lists that one instance reads, and those of them that it writes."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
         self._paths = paths
@@ -298,14 +302,14 @@ class Sources:
         self._directory = layout.sources_dir
         self._lock = WriteLock(layout.cache / ".sources.lock")
 
-    def lines(self) -> list[SourceLine]:
-        """Every source once, the user's before the system's.
+    def lines(self) -> list[RegistryLine]:
+        """Return every registry once, the user's before the system's.
 
-        Of one that is listed twice in a scope, a file that describes it counts more than a line that only names it, and
-        most if it is not mcpd's. A user's line that only names it leaves what the system asks of it in force. So what
-        an administrator asks of a source is not undone by adding it.
+        If one is listed twice in a scope, a file that describes it overrides a plain line, and a file that mcpd does
+        not own overrides one that it does. A plain line of a user leaves the system's description in force. So adding a
+        registry again cannot undo what an administrator requires of it.
         """
-        found: dict[str, SourceLine] = {}
+        found: dict[str, RegistryLine] = {}
         for scope in self._scopes:
             for key, line in self._of(scope).items():
                 first = found.setdefault(key, line)
@@ -317,7 +321,7 @@ class Sources:
         return list(found.values())
 
     def signature(self) -> list[tuple[str, int, int]]:
-        """Path, size and time of change of every list and description: a change of it tells that one was edited."""
+        """Return path, size and modification time of every list and description, to detect changes."""
         found: list[tuple[str, int, int]] = []
         for scope in self._scopes:
             layout = self._paths.layout(scope)
@@ -329,40 +333,40 @@ class Sources:
         return found
 
     def add(self, url: str, *, name: str = "", type: str = "", signature: str = "", key: str = "") -> None:  # noqa: A002 - what the file calls it
-        """List *url*: in the list that this instance writes, or described in ``sources.list.d/NAME.toml``.
+        """Add *url* to the list that this instance writes, or describe it in ``sources.list.d/NAME.toml``.
 
-        It is described if anything is said of it; *name* is needed then, unless it is described already. What is empty
-        stays as it was. The values are those of :class:`SourceLine`. A directory that is there is listed as one.
+        It is described if any option is given; this needs a *name*, unless it is described already. Empty options stay
+        as they were. The values are those of :class:`RegistryLine`. An existing directory is listed as one.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for what cannot be a source, and for a *name* that is taken;
-        :class:`~mcpd.errors.ReadOnly` for one that somebody else listed otherwise.
+        Raises :class:`~mcpd.errors.InvalidArgument` for an invalid registry and for a *name* that is taken;
+        :class:`~mcpd.errors.ReadOnly` for one that somebody else's file lists with other options.
         """
-        normal, written = check_source_url(url), url.strip() if type else as_listed(url)
-        said = {field: value for field, value in (("type", type), ("signature", signature), ("key", key)) if value}
+        normal, written = check_url(url), url.strip() if type else as_listed(url)
+        fields = {field: value for field, value in (("type", type), ("signature", signature), ("key", key)) if value}
         with self._lock.hold():
             own = [line for line in self._all(self._scope) if key_of(line.url) == normal]
-            foreign = next((line for line in own if line.read_only), None)
+            other = next((line for line in own if line.read_only), None)
             described = next((line for line in own if line.name), None)
-            if not (name or said):
+            if not (name or fields):
                 if any(line.state == "invalid" for line in own):
                     raise InvalidArgument("; ".join(line.problem for line in own if line.problem))
                 if not own:
                     text = _read(self.writable)
                     self._write(f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{written}\n")
-            elif foreign is not None:
-                raise _foreign(foreign)
+            elif other is not None:
+                raise _not_ours(other)
             elif described is not None and name in ("", described.name):
-                self._describe(described.origin, described.url, said)
+                self._describe(described.origin, described.url, fields)
             elif described is not None:
                 raise InvalidArgument(
                     f"{printable(url)} is described in {described.origin}: call it {described.name!r}, or remove that"
                 )
             else:
-                self._describe(self._new_file(url, name), written, said)
+                self._describe(self._new_file(url, name), written, fields)
                 self._unlist(normal)
 
     def remove(self, url: str) -> None:
-        """Remove *url* from the files this instance writes; every other line stays as it is.
+        """Remove *url* from the files this instance writes; all other lines stay as they are.
 
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.ReadOnly` if only other files list it.
         """
@@ -370,70 +374,70 @@ class Sources:
         with self._lock.hold():
             lines = [line for scope in self._scopes for line in self._all(scope) if key_of(line.url) == key]
             if not key or not lines:
-                raise NotFound(f"{printable(url)} is not among the sources")
+                raise NotFound(f"{printable(url)} is not in the lists of registries")
             if all(line.read_only for line in lines):
-                raise _foreign(lines[0])
+                raise _not_ours(lines[0])
             for line in lines:
                 if line.name and not line.read_only:
                     _delete(line.origin)
             self._unlist(key)
 
     def _new_file(self, url: str, name: str) -> Path:
-        """The file for the description of *url*, not there yet."""
+        """Return the path of the new description of *url*."""
         if not name:
             raise InvalidArgument(
-                f"{printable(url)}: a type, a signature or a key are kept in a file of its own; give it a name"
+                f"{printable(url)}: a type, a signature or a key need a file of their own; give it a name"
             )
         if not NAME.fullmatch(name):
             raise InvalidArgument(
-                f"{printable(name)!r} is no name for a source: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a "
-                "letter or digit"
+                f"{printable(name)!r} is not a valid name: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter"
+                " or digit"
             )
         file = self._directory / f"{name}{_DESCRIBED}"
         if os.path.lexists(file):
-            raise InvalidArgument(f"{file} describes another source; choose another name than {name!r}, or remove it")
+            raise InvalidArgument(f"{file} describes another registry; choose another name than {name!r}, or remove it")
         return file
 
-    def _describe(self, file: Path, url: str, said: dict[str, str]) -> None:
-        """Write to *file* what is *said* of *url*, beside what it says already."""
+    def _describe(self, file: Path, url: str, fields: dict[str, str]) -> None:
+        """Write *fields* of *url* to *file*, keeping its other content."""
         import tomlkit  # noqa: PLC0415 - needed for changes only
 
         try:
             kept = _read(file)
-            parse_toml(kept)  # which fails where the other takes its time
+            parse_toml(kept)  # it rejects hostile input on which tomlkit would take long
             document = tomlkit.parse(kept)
-            document.update({"url": url} | said)
+            document.update({"url": url} | fields)
             data = document.as_string().encode()
-            _settled(_parse(parse_toml(data)))
+            _checked_type(_parse(parse_toml(data)))
         except ValueError as error:
-            raise InvalidArgument(f"source {printable(url)}: {error}") from error
+            raise InvalidArgument(f"registry {printable(url)}: {error}") from error
         path = file.resolve()
         make_directory(path.parent)
         write_atomic(path, data)
 
     def _unlist(self, key: str) -> None:
-        """Remove the lines with the source *key* from the list that this instance writes."""
+        """Remove the lines with the registry *key* from the list that this instance writes."""
         text = _read(self.writable)
         kept = "".join(line for line in text.splitlines(keepends=True) if key_of(line.strip()) != key)
         if kept != text:
             self._write(kept)
 
     def _write(self, text: str) -> None:
-        # Many people keep their dot files elsewhere and link to them.
+        # The list may be a symlink to a file in a repository of dot files.
         path = self.writable.resolve()
         make_directory(path.parent)
         write_atomic(path, text.encode("utf-8", "surrogateescape"))
 
-    def _of(self, scope: Scope) -> dict[str, SourceLine]:
-        """The sources of *scope*, each once, by what they are compared by."""
-        found: dict[str, SourceLine] = {}
+    def _of(self, scope: Scope) -> dict[str, RegistryLine]:
+        """Return the registries of *scope*, each once, by normal form."""
+        found: dict[str, RegistryLine] = {}
         for line in self._all(scope):
             key = key_of(line.url) or str(line.origin)
             if _weight(line) > _weight(found.setdefault(key, line)):
                 found[key] = line
         return found
 
-    def _all(self, scope: Scope) -> Iterator[SourceLine]:
+    def _all(self, scope: Scope) -> Iterator[RegistryLine]:
         layout = self._paths.layout(scope)
         yield from self._listed(layout.sources_list, scope)
         try:
@@ -447,8 +451,8 @@ class Sources:
             else:
                 yield from self._listed(path, scope)
 
-    def _listed(self, path: Path, scope: Scope) -> Iterator[SourceLine]:
-        """The sources in the list *path*."""
+    def _listed(self, path: Path, scope: Scope) -> Iterator[RegistryLine]:
+        """Yield the registries in the list *path*."""
         try:
             text = _read(path)
         except McpdError as error:
@@ -458,35 +462,35 @@ class Sources:
             yield _line(url, path, scope, read_only=path != self.writable)
 
 
-def _weight(line: SourceLine) -> int:
+def _weight(line: RegistryLine) -> int:
     return 0 if not line.name else 2 if line.read_only else 1
 
 
-def _foreign(line: SourceLine) -> ReadOnly:
+def _not_ours(line: RegistryLine) -> ReadOnly:
     return ReadOnly(f"{printable(line.url)} is listed in {line.origin}, which is not mcpd's to change; edit that file")
 
 
-def _line(url: str, path: Path, scope: Scope, *, read_only: bool) -> SourceLine:
+def _line(url: str, path: Path, scope: Scope, *, read_only: bool) -> RegistryLine:
     try:
-        check_source_url(url)
+        check_url(url)
     except InvalidArgument as error:
-        return SourceLine(printable(url), path, scope, read_only, "invalid", problem=f"{path}: {error.message}")
-    return SourceLine(url, path, scope, read_only, type=type_of(url))
+        return RegistryLine(printable(url), path, scope, read_only, "invalid", problem=f"{path}: {error.message}")
+    return RegistryLine(url, path, scope, read_only, type=type_of(url))
 
 
-def _unreadable(path: Path, scope: Scope, problem: str) -> SourceLine:
-    """What stands for the sources of a list or directory that nobody can tell."""
-    return SourceLine("", path, scope, read_only=True, state="invalid", problem=printable(problem))
+def _unreadable(path: Path, scope: Scope, problem: str) -> RegistryLine:
+    """Return a line that stands for an unreadable list or directory."""
+    return RegistryLine("", path, scope, read_only=True, state="invalid", problem=printable(problem))
 
 
-def _described(path: Path, scope: Scope, *, read_only: bool) -> SourceLine:
-    """The source that *path* describes; ``invalid`` if it does not do so rightly."""
+def _described(path: Path, scope: Scope, *, read_only: bool) -> RegistryLine:
+    """Return the registry that *path* describes; ``invalid`` if the description is."""
     name, url = printable(path.stem), ""
     try:
         content = parse_toml(read_file(path, MAX_DESCRIPTION))
         url = str(content.get("url", ""))
         description = _parse(content)
-        kind = _settled(description)
+        kind = _checked_type(description)
     except (InvalidArgument, InvalidManifest) as error:
         problem = error.message.removeprefix(f"{path}: ")
     except OSError as error:
@@ -494,25 +498,25 @@ def _described(path: Path, scope: Scope, *, read_only: bool) -> SourceLine:
     except ValueError as error:
         problem = str(error)
     else:
-        return SourceLine(
+        return RegistryLine(
             description.url, path, scope, read_only,
             name=name, type=kind, signature=description.signature, key=description.key,
         )  # fmt: skip
     problem = f"{path}: {problem}"
     shown = problem if problem.isprintable() else printable(problem)
-    return SourceLine(printable(url), path, scope, read_only, "invalid", problem=shown, name=name)
+    return RegistryLine(printable(url), path, scope, read_only, "invalid", problem=shown, name=name)
 
 
 def _parse(content: dict[str, Any]) -> _Description:
-    """Raises ValueError, whose text names the key."""
+    """Raise ValueError that names the key of a fault."""
     try:
         return _Description.model_validate(content)
     except ValidationError as error:
-        raise ValueError(_plain(error)) from error
+        raise ValueError(_fault_text(error)) from error
 
 
-def _plain(error: ValidationError) -> str:
-    """The first fault of a description, in words for whoever wrote it."""
+def _fault_text(error: ValidationError) -> str:
+    """Return the first fault of a description as a message."""
     fault = error.errors(include_url=False)[0]
     key, given = str(fault["loc"][0]), printable(str(fault["input"]))[:40]
     match fault["type"]:
@@ -525,14 +529,14 @@ def _plain(error: ValidationError) -> str:
         case "string_type":
             return f"{key}: not a text"
         case "string_pattern_mismatch":
-            return f"{key}: {given!r} is no name of a key: 1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit"
+            return f"{key}: {given!r} is not a key name: use 1 to 64 of A-Z a-z 0-9 . _ -, first a letter or digit"
     return first_fault(error)
 
 
-def _settled(description: _Description) -> RegistryType:
-    """The type of the source. Raises ValueError, whose text names the key, for what does not go together."""
+def _checked_type(description: _Description) -> RegistryType:
+    """Return the type of the registry. Raises ValueError that names a contradictory key."""
     try:
-        normal = check_source_url(description.url)
+        normal = check_url(description.url)
     except InvalidArgument as error:
         raise ValueError(f"url: {error.message}") from error
     kind = description.type or type_of(description.url)
@@ -581,7 +585,7 @@ def _fragments(directory: Path) -> list[Path]:
 
 
 def _read(path: Path) -> str:
-    """The text of *path*, empty if there is none; whatever is not UTF-8 comes back as it was when written."""
+    """Return the text of *path*, empty if it is missing; bytes that are not UTF-8 survive a round trip."""
     try:
         return read_file(path, MAX_LIST).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the catalog is asked, and what it answers."""
+"""Queries to the catalog, and their results."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """An entry and the URL of the registry it is from."""
+    """An entry and the URL of its registry."""
 
     entry: Entry
     origin: str
     verified: bool = False
-    """Whether a trusted key vouches for exactly what would be installed."""
+    """True if a trusted key signed exactly what would be installed."""
     signer: str = ""
-    """The name of the trusted key that signed the registry; empty if none did."""
+    """Name of the trusted key that signed the registry; empty if none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class Listing:
 
     id: str
     origin: str
-    """The URL of the registry."""
+    """URL of the registry."""
     verified: bool
-    """Whether a trusted key vouches for exactly what would be installed."""
+    """True if a trusted key signed exactly what would be installed."""
     fields: dict[str, Any]
-    """What :func:`mcpd.catalog.listing.describe` says of it."""
+    """Result of :func:`mcpd.catalog.listing.describe`."""
     stamp: bytes
-    """Another one whenever :attr:`fields` may be."""
+    """Changes whenever :attr:`fields` may change."""
 
 
-class ForWhom(IntEnum):
-    """Which instances of mcpd can install an entry."""
+class InstallableBy(IntEnum):
+    """Instances of mcpd that can install an entry."""
 
     NOBODY = 0
     ALL = 1
@@ -50,30 +50,30 @@ class ForWhom(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which entries are wanted: those that fit all that is said."""
+    """Conditions that all have to match."""
 
     text: str = ""
-    """Words, of which each has to begin one of the entry's id, name, summary, description or categories."""
+    """Words, each of which has to begin a word of the id, name, summary, description or categories."""
     category: str = ""
     source: str = ""
-    """The URL of a registry; without it of each id the entry of the first registry is given."""
+    """URL of a registry; if empty, the first registry that has an id provides its entry."""
     installable: bool | None = None
-    """By the instance that asks."""
+    """Filter by whether the asking instance can install the entry."""
     only: frozenset[str] | None = None
-    """Ids."""
+    """Ids to include."""
     without: frozenset[str] = frozenset()
-    """Ids."""
+    """Ids to exclude."""
     offers: frozenset[tuple[str, str]] | None = None
-    """Ids, each with the URL of the registry whose entry is wanted, be it the first that has one or not."""
+    """Ids with the URL of the registry whose entry is wanted, even if it is not the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no news of a source."""
+    """Failed refresh of a registry."""
 
     error: McpdError
     state: State
-    """How the source is, if there is a copy of before."""
+    """State of the registry if it has an earlier copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Looking for entries in the database."""
+"""Searching the database for entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcpd.catalog.ingest import pins_what_it_names
-from mcpd.catalog.results import CatalogEntry, ForWhom, Listing, Query
+from mcpd.catalog.results import CatalogEntry, InstallableBy, Listing, Query
 from mcpd.errors import InvalidArgument, InvalidManifest
 from mcpd.formats.registry import parse_item
 from mcpd.paths import Scope
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterable, Iterator
 
-    from mcpd.catalog.database import Standing
+    from mcpd.catalog.database import CopyStatus
 
 _log = logging.getLogger(__name__)
 
 
 def offers(
-    connection: sqlite3.Connection, order: list[Standing], ids: Collection[str]
+    connection: sqlite3.Connection, order: list[CopyStatus], ids: Collection[str]
 ) -> dict[str, list[CatalogEntry]]:
-    """By id, the entries of *ids* in the copies of *order*: of each source one, in that order."""
+    """Return the entries of each of *ids* in the copies of *order*, one per registry, in that order."""
     usable = {each.copy.n: each for each in order if each.usable}
     rows = connection.execute(
         "SELECT e.copy, e.id, b.label, b.key, b.data FROM entry e JOIN copy c ON c.n = e.copy"
@@ -45,15 +45,15 @@ def offers(
         try:
             entry = parse_item(label, data, each.copy.source, key)
         except InvalidManifest as error:
-            _log.warning("%s; fetching the registry again may help", error.message)
+            _log.warning("%s; try 'mcpctl refresh'", error.message)
             continue
         verified = bool(each.signer) and pins_what_it_names(entry)
         others.append(CatalogEntry(entry, each.copy.source, verified, each.signer))
     return {server_id: entries for server_id, entries in found.items() if entries}
 
 
-def signer_of(connection: sqlite3.Connection, order: list[Standing], sha256: str) -> str:
-    """The name of the trusted key that signed a copy with an entry which pins *sha256*; empty if there is none."""
+def signer_of(connection: sqlite3.Connection, order: list[CopyStatus], sha256: str) -> str:
+    """Return the name of the trusted key that signed a copy with an entry that pins *sha256*; empty if none did."""
     if not sha256:
         return ""
     rows = connection.execute("SELECT DISTINCT copy FROM entry WHERE sha256 = ? AND pins", (sha256.lower(),))
@@ -62,7 +62,7 @@ def signer_of(connection: sqlite3.Connection, order: list[Standing], sha256: str
 
 
 def faults_of(connection: sqlite3.Connection) -> dict[str, list[tuple[str, str]]]:
-    """By source, id and message of what is wrong with its entries, the first hundred."""
+    """Return id and message of the faults of each registry's entries, the first hundred."""
     found: dict[str, list[tuple[str, str]]] = {}
     for source, server_id, message in connection.execute(
         "SELECT c.source, f.id, f.message FROM fault f JOIN copy c ON c.n = f.copy ORDER BY c.source, c.part, f.number"
@@ -77,18 +77,18 @@ MAX_LIMIT: Final = 1000
 MAX_WORDS: Final = 32
 MAX_TEXT: Final = 1000
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of what a page says, which ends before the first entry that is too much, as a registry may say a lot."""
+"""Bytes of the listings of a page, which ends before the first entry that exceeds them."""
 _RANKED: Final = 300
-"""Matches that are weighed against each other; of words that nearly everything holds, weight says little."""
+"""Number of matches up to which they are ranked; for words in nearly all entries ranking means little."""
 _CHUNKS: Final = (256, 4096)
 _RANK: Final = "bm25(words, 10.0, 8.0, 4.0, 1.0, 3.0)"
 _decoded: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def search(
-    connection: sqlite3.Connection, order: list[Standing], query: Query, cursor: str, limit: int, scope: Scope
+    connection: sqlite3.Connection, order: list[CopyStatus], query: Query, cursor: str, limit: int, scope: Scope
 ) -> tuple[list[Listing], str]:
-    """As :meth:`mcpd.catalog.Catalog.query` of the instance of *scope*; *order* are the copies there are."""
+    """Run :meth:`mcpd.catalog.Catalog.query` for the instance of *scope*; *order* has the status of all copies."""
     limit = min(max(limit, 1), MAX_LIMIT)
     where, values = _conditions(query, order, scope)
     text = _cleaned(query.text)
@@ -100,12 +100,12 @@ def search(
             f"SELECT n, id FROM entry WHERE {where} AND id > ? ORDER BY id LIMIT ?",  # noqa: S608 - of our own
             (*values, cursor, limit + 1),
         ).fetchall()
-    page = _bearable(connection, rows[:limit])
+    page = _within_size(connection, rows[:limit])
     return _listings(connection, order, [n for n, _ in page]), page[-1][1] if len(page) < len(rows) else ""
 
 
-def _conditions(query: Query, order: list[Standing], scope: Scope) -> tuple[str, list[object]]:
-    """What of the table entry *query* wants, beside its text."""
+def _conditions(query: Query, order: list[CopyStatus], scope: Scope) -> tuple[str, list[object]]:
+    """Return SQL conditions on the table ``entry`` for *query*, without its text, and their values."""
     parts, values = ["shown"], list[object]()
     if query.source or query.offers is not None:
         # Files of one directory may hold the same id.
@@ -125,9 +125,9 @@ def _conditions(query: Query, order: list[Standing], scope: Scope) -> tuple[str,
         )
         values.append(json.dumps([[server_id, _copies(order, source)] for server_id, source in sorted(query.offers)]))
     if query.installable is not None:
-        able = {ForWhom.ALL, ForWhom.SYSTEM} if scope is Scope.SYSTEM else {ForWhom.ALL}
+        able = {InstallableBy.ALL, InstallableBy.SYSTEM} if scope is Scope.SYSTEM else {InstallableBy.ALL}
         parts.append("installable IN (SELECT value FROM json_each(?))")
-        values.append(json.dumps(sorted(able if query.installable else set(ForWhom) - able)))
+        values.append(json.dumps(sorted(able if query.installable else set(InstallableBy) - able)))
     if query.category:
         parts.append("n IN (SELECT entry FROM category WHERE name = ?)")
         values.append(_cleaned(query.category).casefold())
@@ -140,8 +140,8 @@ def _conditions(query: Query, order: list[Standing], scope: Scope) -> tuple[str,
     return " AND ".join(parts), values
 
 
-def _copies(order: list[Standing], source: str) -> list[int]:
-    """The copies of *source* that may be used."""
+def _copies(order: list[CopyStatus], source: str) -> list[int]:
+    """Return the usable copies of the registry *source*."""
     return [each.copy.n for each in order if each.usable and each.copy.source == source]
 
 
@@ -150,11 +150,11 @@ def _cleaned(text: str) -> str:
 
 
 def _expression(text: str) -> str:
-    """*text* as FTS5 is asked for it: each word begins one of the entry, and nothing of it is syntax."""
+    """Return *text* as an FTS5 expression: each word is a prefix, and nothing in it is syntax."""
     words = text.split()
     if len(text) > MAX_TEXT or len(words) > MAX_WORDS:
         raise InvalidArgument(f"text: more than {MAX_WORDS} words or {MAX_TEXT} characters")
-    # The tokenizer finds nothing in what has neither letters nor digits, and nothing matches nothing.
+    # Skip words without letters or digits: the tokenizer drops them, and an empty term matches nothing.
     return " AND ".join(f'"{word.replace(chr(34), " ")}" *' for word in words if any(map(str.isalnum, word)))
 
 
@@ -167,7 +167,7 @@ def _by_match(
     *,
     is_narrow: bool,
 ) -> list[tuple[int, str]]:
-    """Rows that match *text* and *conditions*, which few do if *is_narrow*; each with the cursor that follows it."""
+    """Return rows that match *text* and *conditions*, each with the cursor after it; *is_narrow* if few match."""
     expression = _expression(text)
     if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
         raise InvalidArgument(f"cursor {cursor[:40]!r}: not one that was given for this text; begin with ''")
@@ -200,9 +200,9 @@ def _by_match(
 
 
 def _matches(connection: sqlite3.Connection, text: str, expression: str) -> Iterator[int]:
-    """Rows that match, each once: the one with that very id, then the best.
+    """Yield matching rows once each: the one with that id first, then the best.
 
-    Of more than can be weighed at once those whose id or name matches come first.
+    If there are too many to rank, those whose id or name matches come first.
     """
     seen: set[int] = set()
     for n in _candidates(connection, text, expression):
@@ -214,11 +214,11 @@ def _matches(connection: sqlite3.Connection, text: str, expression: str) -> Iter
 def _candidates(connection: sqlite3.Connection, text: str, expression: str) -> Iterator[int]:
     yield from _numbers(connection.execute("SELECT n FROM entry WHERE id = ?", (text,)))
     if _are_few(connection, expression):
-        yield from _weighed(connection, expression)
+        yield from _ranked(connection, expression)
         return
     named = f"{{id name}} : ({expression})"
-    yield from (_weighed if _are_few(connection, named) else _found)(connection, named)
-    yield from _found(connection, expression)
+    yield from (_ranked if _are_few(connection, named) else _unranked)(connection, named)
+    yield from _unranked(connection, expression)
 
 
 def _are_few(connection: sqlite3.Connection, expression: str) -> bool:
@@ -226,12 +226,12 @@ def _are_few(connection: sqlite3.Connection, expression: str) -> bool:
     return one_more.fetchone() is None
 
 
-def _weighed(connection: sqlite3.Connection, expression: str) -> Iterator[int]:
+def _ranked(connection: sqlite3.Connection, expression: str) -> Iterator[int]:
     query = f"SELECT rowid FROM words WHERE words MATCH ? ORDER BY {_RANK}, rowid"  # noqa: S608 - of our own
     return _numbers(connection.execute(query, (expression,)))
 
 
-def _found(connection: sqlite3.Connection, expression: str) -> Iterator[int]:
+def _unranked(connection: sqlite3.Connection, expression: str) -> Iterator[int]:
     return _numbers(connection.execute("SELECT rowid FROM words WHERE words MATCH ?", (expression,)))
 
 
@@ -239,8 +239,8 @@ def _numbers(rows: Iterable[tuple[int]]) -> Iterator[int]:
     return (n for (n,) in rows)
 
 
-def _bearable(connection: sqlite3.Connection, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """As many of *rows* as :data:`MAX_BYTES` hold, and one in any case."""
+def _within_size(connection: sqlite3.Connection, rows: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the first of *rows* that fit into :data:`MAX_BYTES`, at least one."""
     sizes = dict(
         connection.execute(
             "SELECT n, length(fields) FROM body WHERE n IN (SELECT value FROM json_each(?))",
@@ -255,7 +255,7 @@ def _bearable(connection: sqlite3.Connection, rows: list[tuple[int, str]]) -> li
     return rows
 
 
-def _listings(connection: sqlite3.Connection, order: list[Standing], rows: list[int]) -> list[Listing]:
+def _listings(connection: sqlite3.Connection, order: list[CopyStatus], rows: list[int]) -> list[Listing]:
     found = connection.execute(
         "SELECT e.n, e.copy, e.digest, e.pins, b.fields FROM entry e JOIN body b ON b.n = e.n"
         " WHERE e.n IN (SELECT value FROM json_each(?))",

@@ -31,7 +31,7 @@ async def test_an_older_registry_is_refused(signed: Signed) -> None:
     assert ids(signed.catalog) == ["new"]
     assert signed.catalog.sources()[0].state == "refused"
     signed.write(updated("whenever", "dateless"))
-    with pytest.raises(SourceUnavailable, match="no date"):
+    with pytest.raises(SourceUnavailable, match="not a date"):
         await signed.catalog.refresh()
     signed.write(updated("2026-03-02", "newer"))
     assert await signed.catalog.refresh() == []
@@ -44,7 +44,7 @@ async def test_a_date_to_come_is_refused_and_one_a_few_hours_ahead_is_not(signed
         signed.keys.remove("example")
     signed.catalog.add_source(signed.url)
     signed.write(updated("2999-01-01T00:00:00Z", "future"))
-    with pytest.raises(SourceUnavailable, match=r"refused.*2999.*yet to come"):
+    with pytest.raises(SourceUnavailable, match=r"refused.*2999.*in the future"):
         await signed.catalog.refresh()
     assert ids(signed.catalog) == []
     (line,) = signed.catalog.sources()

@@ -11,7 +11,7 @@ import pytest
 from mcpd.catalog import fetch
 from mcpd.catalog.fetch import Fetcher
 from mcpd.catalog.listing import describe
-from mcpd.catalog.registries import check_entry_url, check_source_url
+from mcpd.catalog.registries import check_entry_url, check_url
 from mcpd.catalog.results import Query
 from mcpd.errors import InvalidArgument, SourceUnavailable
 from mcpd.model import Entry
@@ -126,7 +126,7 @@ def test_what_may_be_named() -> None:
     ids=range(4),
 )
 def test_a_host_is_the_same_in_digits_and_letters_of_any_script(url: str, normal: str) -> None:
-    assert check_source_url(url) == normal
+    assert check_url(url) == normal
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_host_is_the_same_in_digits_and_letters_of_any_script(url: str, normal
 )
 def test_hosts_that_programs_read_differently_are_none(url: str) -> None:
     with pytest.raises(InvalidArgument):
-        check_source_url(url)
+        check_url(url)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from catalog_paths import paths_below
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.catalog.registries import Sources, check_source_url
+from mcpd.catalog.registries import RegistryLists, check_url
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Paths, Scope
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def user(paths: Paths) -> Sources:
-    return Sources(paths, Scope.USER)
+def user(paths: Paths) -> RegistryLists:
+    return RegistryLists(paths, Scope.USER)
 
 
 @pytest.fixture
-def system(paths: Paths) -> Sources:
-    return Sources(paths, Scope.SYSTEM)
+def system(paths: Paths) -> RegistryLists:
+    return RegistryLists(paths, Scope.SYSTEM)
 
 
 def write(path: Path, text: str) -> None:
@@ -32,11 +32,11 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def urls(sources: Sources) -> list[str]:
+def urls(sources: RegistryLists) -> list[str]:
     return [line.url for line in sources.lines()]
 
 
-def test_S3_S4_S5_user_sources_come_first_and_win(paths: Paths, user: Sources) -> None:
+def test_S3_S4_S5_user_sources_come_first_and_win(paths: Paths, user: RegistryLists) -> None:
     write(paths.user.sources_list, "https://a.example/r.json\nhttps://B.example:443/r.json\n")
     write(paths.system.sources_list, "https://b.example/r.json#x\nhttps://c.example/r.json\nhttps://A.EXAMPLE/r.json\n")
     lines = user.lines()
@@ -50,18 +50,21 @@ def test_S3_S4_S5_user_sources_come_first_and_win(paths: Paths, user: Sources) -
     assert [line.state for line in lines] == ["new"] * 3
 
 
-def test_S10_comments_and_empty_lines_are_ignored(paths: Paths, user: Sources) -> None:
-    write(paths.user.sources_list, "\ufeff# MCP Registry Sources\r\n\r\n  https://a.example/r.json  \r\n\t# no\n   \n")
+def test_S10_comments_and_empty_lines_are_ignored(paths: Paths, user: RegistryLists) -> None:
+    write(
+        paths.user.sources_list,
+        "\ufeff# MCP Registry RegistryLists\r\n\r\n  https://a.example/r.json  \r\n\t# no\n   \n",
+    )
     assert urls(user) == ["https://a.example/r.json"]
 
 
-def test_fragments_are_read_in_order_of_their_names(paths: Paths, user: Sources) -> None:
+def test_fragments_are_read_in_order_of_their_names(paths: Paths, user: RegistryLists) -> None:
     for name, url in (("20-b.list", "b"), ("10-a.list", "a"), (".hidden.list", "no"), ("y", "no")):
         write(paths.user.sources_dir / name, f"https://{url}.example/\n")
     assert urls(user) == ["https://a.example/", "https://b.example/"]
 
 
-def test_the_system_instance_reads_and_writes_the_systems_lists_only(paths: Paths, system: Sources) -> None:
+def test_the_system_instance_reads_and_writes_the_systems_lists_only(paths: Paths, system: RegistryLists) -> None:
     write(paths.user.sources_list, "https://user.example/\n")
     write(paths.system.sources_list, "# admin\nhttps://admin.example/\n")
     system.add("https://new.example/r.json")
@@ -74,7 +77,7 @@ def test_the_system_instance_reads_and_writes_the_systems_lists_only(paths: Path
     assert urls(system) == ["https://admin.example/"]
 
 
-def test_editing_preserves_every_other_line(paths: Paths, user: Sources) -> None:
+def test_editing_preserves_every_other_line(paths: Paths, user: RegistryLists) -> None:
     before = "# mine\r\nhttps://a.example/\n\n#https://b.example/\n  https://b.example/ \n\x8f bad"
     paths.user.sources_list.parent.mkdir(parents=True)
     paths.user.sources_list.write_bytes(before.encode("latin-1"))
@@ -87,7 +90,7 @@ def test_editing_preserves_every_other_line(paths: Paths, user: Sources) -> None
     assert paths.user.sources_list.read_bytes() == after.encode("latin-1")
 
 
-def test_a_list_that_is_a_link_stays_one(paths: Paths, user: Sources, tmp_path: Path) -> None:
+def test_a_list_that_is_a_link_stays_one(paths: Paths, user: RegistryLists, tmp_path: Path) -> None:
     write(tmp_path / "dotfiles/sources.list", "https://a.example/\n")
     paths.user.sources_list.parent.mkdir(parents=True)
     paths.user.sources_list.symlink_to(tmp_path / "dotfiles/sources.list")
@@ -96,7 +99,7 @@ def test_a_list_that_is_a_link_stays_one(paths: Paths, user: Sources, tmp_path: 
     assert (tmp_path / "dotfiles/sources.list").read_text() == "https://a.example/\nhttps://b.example/\n"
 
 
-def test_removing_what_is_not_listed(paths: Paths, user: Sources) -> None:
+def test_removing_what_is_not_listed(paths: Paths, user: RegistryLists) -> None:
     with pytest.raises(NotFound, match="nothing"):
         user.remove("https://nothing.example/")
     write(paths.system.sources_list, "https://system.example/\n")
@@ -108,7 +111,7 @@ def test_removing_what_is_not_listed(paths: Paths, user: Sources) -> None:
     assert [line.scope for line in user.lines()] == [Scope.SYSTEM]
 
 
-def test_lines_that_cannot_be_sources_are_listed_with_their_problem(paths: Paths, user: Sources) -> None:
+def test_lines_that_cannot_be_sources_are_listed_with_their_problem(paths: Paths, user: RegistryLists) -> None:
     write(paths.user.sources_list, "http://a.example/\nfoo\nhttps://ok.example/\n")
     assert [(line.state, bool(line.problem)) for line in user.lines()] == [
         ("invalid", True),
@@ -139,7 +142,7 @@ def test_lines_that_cannot_be_sources_are_listed_with_their_problem(paths: Paths
         "https://[::1/",
     ],
 )
-def test_urls_that_are_refused(user: Sources, paths: Paths, url: str) -> None:
+def test_urls_that_are_refused(user: RegistryLists, paths: Paths, url: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         user.add(url)
     assert "pw" not in caught.value.message
@@ -159,18 +162,19 @@ def test_urls_that_are_refused(user: Sources, paths: Paths, url: str) -> None:
     ],
 )
 def test_urls_are_compared_in_their_normal_form(url: str, normal: str) -> None:
-    assert check_source_url(url) == normal
-    assert check_source_url(normal) == normal
+    assert check_url(url) == normal
+    assert check_url(normal) == normal
 
 
 @given(st.text())
 def test_any_text_is_a_source_or_an_invalid_argument(text: str) -> None:
+    normal = "file:///"
     try:
-        shown = check_source_url(text)
+        normal = shown = check_url(text)
     except InvalidArgument as error:
         shown = error.message
     assert shown.isprintable()
-    assert shown.startswith(("https://", "file:///", "http://", "source "))
+    assert normal.startswith(("https://", "file:///", "http://"))
 
 
 @given(st.lists(st.text(max_size=30)))
@@ -179,10 +183,10 @@ def test_any_list_can_be_read(tmp_path_factory: pytest.TempPathFactory, lines: l
     paths = paths_below(root)
     paths.user.sources_list.parent.mkdir(parents=True)
     paths.user.sources_list.write_bytes("\n".join(lines).encode("utf-8", "surrogatepass"))
-    assert all(line.url.isprintable() for line in Sources(paths, Scope.USER).lines())
+    assert all(line.url.isprintable() for line in RegistryLists(paths, Scope.USER).lines())
 
 
-def test_sources_added_at_once_are_all_there(user: Sources) -> None:
+def test_sources_added_at_once_are_all_there(user: RegistryLists) -> None:
     wanted = [f"https://{number}.example/" for number in range(40)]
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(user.add, wanted))

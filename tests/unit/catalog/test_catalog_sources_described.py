@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sources that a file ``NAME.toml`` describes."""
+"""RegistryLists that a file ``NAME.toml`` describes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcpd.catalog.registries import SourceLine, Sources
+from mcpd.catalog.registries import RegistryLine, RegistryLists
 from mcpd.errors import InvalidArgument, NotFound, ReadOnly
 from mcpd.paths import Paths, Scope
 from tests.unit.catalog.catalog_paths import paths_below
@@ -25,13 +25,13 @@ API = "https://example.com/v0.1/servers"
 
 
 @pytest.fixture
-def user_sources(paths: Paths) -> Sources:
-    return Sources(paths, Scope.USER)
+def user_sources(paths: Paths) -> RegistryLists:
+    return RegistryLists(paths, Scope.USER)
 
 
 @pytest.fixture
-def system_sources(paths: Paths) -> Sources:
-    return Sources(paths, Scope.SYSTEM)
+def system_sources(paths: Paths) -> RegistryLists:
+    return RegistryLists(paths, Scope.SYSTEM)
 
 
 def write(path: Path, text: str) -> None:
@@ -39,11 +39,11 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def said(line: SourceLine) -> tuple[str, str, str, str, str]:
+def said(line: RegistryLine) -> tuple[str, str, str, str, str]:
     return line.url, line.name, line.type, line.signature, line.key
 
 
-def test_a_file_describes_a_source(paths: Paths, user_sources: Sources) -> None:
+def test_a_file_describes_a_source(paths: Paths, user_sources: RegistryLists) -> None:
     write(
         paths.user.sources_dir / "full.toml", f'url = "{URL}"\ntype = "registry"\nsignature = "required"\nkey = "ex"\n'
     )
@@ -72,7 +72,7 @@ def test_a_file_describes_a_source(paths: Paths, user_sources: Sources) -> None:
         (URL, "registry"),
     ],
 )
-def test_what_a_url_stands_for_by_itself(paths: Paths, user_sources: Sources, url: str, kind: str) -> None:
+def test_what_a_url_stands_for_by_itself(paths: Paths, user_sources: RegistryLists, url: str, kind: str) -> None:
     write(paths.user.sources_list, f"{url}\n")
     assert [line.type for line in user_sources.lines()] == [kind]
     write(paths.user.sources_dir / "a.toml", f'url = "{url}"\n')
@@ -84,12 +84,12 @@ def test_what_a_url_stands_for_by_itself(paths: Paths, user_sources: Sources, ur
     [
         ("", "'url' is missing"),
         ("url = 5", "url: not a text"),
-        ('url = "foo"', "url: source 'foo'"),
+        ('url = "foo"', "url: 'foo'"),
         ('url = "http://example.com/r"', "url: "),
         (f'url = "{URL}"\ntype = "rss"', "type: "),
         (f'url = "{URL}"\nsignature = "maybe"', "signature: use 'required', 'warn' or 'off', not 'maybe'"),
         (f'url = "{URL}"\nsignature = true', "signature: use "),
-        (f'url = "{URL}"\nkey = "../x"', "key: '../x' is no name of a key"),
+        (f'url = "{URL}"\nkey = "../x"', "key: '../x' is not a key name"),
         (f'url = "{URL}"\nkey = "x\\n"', "key: "),
         (f'url = "{URL}"\nkey = ""', "key: "),
         (f'url = "{URL}"\nkeys = "x"', "there is no key 'keys'; there are url, type, signature, key"),
@@ -106,7 +106,7 @@ def test_what_a_url_stands_for_by_itself(paths: Paths, user_sources: Sources, ur
     ids=range(20),
 )
 def test_a_wrong_description_is_listed_with_its_fault(
-    paths: Paths, user_sources: Sources, text: str, fault: str
+    paths: Paths, user_sources: RegistryLists, text: str, fault: str
 ) -> None:
     file = paths.user.sources_dir / "bad.toml"
     write(file, text)
@@ -119,7 +119,7 @@ def test_a_wrong_description_is_listed_with_its_fault(
     assert good.state == "new"
 
 
-def test_files_that_cannot_be_read_are_listed(paths: Paths, user_sources: Sources) -> None:
+def test_files_that_cannot_be_read_are_listed(paths: Paths, user_sources: RegistryLists) -> None:
     directory = paths.user.sources_dir
     directory.mkdir(parents=True)
     os.mkfifo(directory / "a.toml")
@@ -130,7 +130,7 @@ def test_files_that_cannot_be_read_are_listed(paths: Paths, user_sources: Source
     assert [(line.name, line.state) for line in user_sources.lines()] == [(name, "invalid") for name in "abcd"]
 
 
-def test_a_description_counts_more_than_a_line(paths: Paths, user_sources: Sources) -> None:
+def test_a_description_counts_more_than_a_line(paths: Paths, user_sources: RegistryLists) -> None:
     write(paths.user.sources_list, f"https://first.example/\n{URL}\n")
     write(paths.user.sources_dir / "a.toml", f'url = "{URL}#x"\nsignature = "required"\n')
     assert [(line.name, line.signature) for line in user_sources.lines()] == [("", "warn"), ("a", "required")]
@@ -138,7 +138,7 @@ def test_a_description_counts_more_than_a_line(paths: Paths, user_sources: Sourc
     assert [line.state for line in user_sources.lines()] == ["new", "invalid"]
 
 
-def test_S5_the_users_own_word_on_a_source_counts(paths: Paths, user_sources: Sources) -> None:
+def test_S5_the_users_own_word_on_a_source_counts(paths: Paths, user_sources: RegistryLists) -> None:
     write(paths.system.sources_dir / "sys.toml", f'url = "{URL}"\nsignature = "required"\nkey = "ex"\n')
     user_sources.add(URL)
     (line,) = user_sources.lines()
@@ -150,7 +150,7 @@ def test_S5_the_users_own_word_on_a_source_counts(paths: Paths, user_sources: So
     assert [said(line) for line in user_sources.lines()] == [(URL, "sys", "registry", "required", "ex")]
 
 
-def test_a_fault_of_the_administrators_is_no_way_around(paths: Paths, user_sources: Sources) -> None:
+def test_a_fault_of_the_administrators_is_no_way_around(paths: Paths, user_sources: RegistryLists) -> None:
     write(paths.system.sources_dir / "sys.toml", f'url = "{URL}"\nsignature = "require"\n')
     user_sources.add(URL)
     (line,) = user_sources.lines()
@@ -158,14 +158,14 @@ def test_a_fault_of_the_administrators_is_no_way_around(paths: Paths, user_sourc
     assert "sys.toml: signature" in line.problem
 
 
-def test_no_url_removes_nothing(paths: Paths, user_sources: Sources) -> None:
+def test_no_url_removes_nothing(paths: Paths, user_sources: RegistryLists) -> None:
     write(paths.user.sources_dir / "a.toml", "")
     with pytest.raises(NotFound):
         user_sources.remove("")
     assert (paths.user.sources_dir / "a.toml").exists()
 
 
-def test_lists_that_cannot_be_read_are_listed(paths: Paths, user_sources: Sources) -> None:
+def test_lists_that_cannot_be_read_are_listed(paths: Paths, user_sources: RegistryLists) -> None:
     write(paths.user.sources_dir / "b.list", f"{URL}\n")
     os.mkfifo(paths.user.sources_dir / "a.list")
     write(paths.system.sources_dir, "no directory")
@@ -180,7 +180,7 @@ def test_lists_that_cannot_be_read_are_listed(paths: Paths, user_sources: Source
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away, which takes root")
-def test_what_an_administrator_asks_is_not_undone(paths: Paths, system_sources: Sources) -> None:
+def test_what_an_administrator_asks_is_not_undone(paths: Paths, system_sources: RegistryLists) -> None:
     system_sources.add(URL, name="a", signature="off")
     theirs = paths.system.sources_dir / "z.toml"
     write(theirs, f'url = "{URL}"\nsignature = "required"\n')
@@ -197,7 +197,7 @@ def test_what_an_administrator_asks_is_not_undone(paths: Paths, system_sources: 
 
 @pytest.mark.parametrize("scope", list(Scope), ids=str)
 def test_adding_and_removing(paths: Paths, scope: Scope) -> None:
-    sources = Sources(paths, scope)
+    sources = RegistryLists(paths, scope)
     sources.add(URL, name="example", type="registry", signature="required", key="ex")
     file = paths.layout(scope).sources_dir / "example.toml"
     assert tomllib.loads(file.read_text()) == {"url": URL, "type": "registry", "signature": "required", "key": "ex"}
@@ -212,7 +212,7 @@ def test_adding_and_removing(paths: Paths, scope: Scope) -> None:
         sources.remove(URL)
 
 
-def test_a_listed_source_is_changed_to_what_is_said(paths: Paths, user_sources: Sources) -> None:
+def test_a_listed_source_is_changed_to_what_is_said(paths: Paths, user_sources: RegistryLists) -> None:
     write(paths.user.sources_list, f"# mine\n{URL}\nhttps://other.example/\n")
     with pytest.raises(InvalidArgument, match="name"):
         user_sources.add(URL, signature="required")
@@ -228,11 +228,11 @@ def test_a_listed_source_is_changed_to_what_is_said(paths: Paths, user_sources: 
     assert [line.name for line in user_sources.lines()] == ["", "ex"]
     with pytest.raises(InvalidArgument, match="'ex'"):
         user_sources.add(URL, name="another", signature="off")
-    with pytest.raises(InvalidArgument, match="another source"):
+    with pytest.raises(InvalidArgument, match="another registry"):
         user_sources.add("https://third.example/", name="ex")
 
 
-def test_a_description_that_is_a_link_stays_one(paths: Paths, user_sources: Sources, tmp_path: Path) -> None:
+def test_a_description_that_is_a_link_stays_one(paths: Paths, user_sources: RegistryLists, tmp_path: Path) -> None:
     there = tmp_path / "dotfiles/ex.toml"
     write(there, f'url = "{URL}"\n')
     paths.user.sources_dir.mkdir(parents=True)
@@ -264,7 +264,7 @@ def test_a_description_that_is_a_link_stays_one(paths: Paths, user_sources: Sour
     ],
     ids=range(12),
 )
-def test_what_is_refused_leaves_nothing(paths: Paths, user_sources: Sources, options: dict[str, str]) -> None:
+def test_what_is_refused_leaves_nothing(paths: Paths, user_sources: RegistryLists, options: dict[str, str]) -> None:
     with pytest.raises(InvalidArgument) as caught:
         user_sources.add(URL, **options)
     assert caught.value.message.isprintable()
@@ -272,7 +272,7 @@ def test_what_is_refused_leaves_nothing(paths: Paths, user_sources: Sources, opt
     assert not paths.user.sources_list.exists()
 
 
-def test_a_change_that_does_not_fit_leaves_the_file(paths: Paths, user_sources: Sources) -> None:
+def test_a_change_that_does_not_fit_leaves_the_file(paths: Paths, user_sources: RegistryLists) -> None:
     user_sources.add(URL, name="a", signature="required")
     before = (paths.user.sources_dir / "a.toml").read_bytes()
     with pytest.raises(InvalidArgument, match="signature: "):
@@ -280,7 +280,7 @@ def test_a_change_that_does_not_fit_leaves_the_file(paths: Paths, user_sources: 
     assert (paths.user.sources_dir / "a.toml").read_bytes() == before
 
 
-def test_adding_what_is_described_wrongly_tells_so(paths: Paths, user_sources: Sources) -> None:
+def test_adding_what_is_described_wrongly_tells_so(paths: Paths, user_sources: RegistryLists) -> None:
     write(paths.user.sources_dir / "a.toml", f'url = "{URL}"\nsignature = "no"\n')
     with pytest.raises(InvalidArgument, match=r"a\.toml: signature"):
         user_sources.add(URL)
@@ -290,7 +290,7 @@ def test_adding_what_is_described_wrongly_tells_so(paths: Paths, user_sources: S
     assert user_sources.lines() == []
 
 
-def test_descriptions_added_at_once(user_sources: Sources) -> None:
+def test_descriptions_added_at_once(user_sources: RegistryLists) -> None:
     def add(number: int) -> bool:
         try:
             user_sources.add(f"https://{number}.example/", name=f"n{number % 10}", signature="off")
@@ -308,7 +308,7 @@ def test_any_description_can_be_read(tmp_path_factory: pytest.TempPathFactory, d
     paths = paths_below(tmp_path_factory.mktemp("any"))
     paths.user.sources_dir.mkdir(parents=True)
     (paths.user.sources_dir / "a.toml").write_bytes(data)
-    (line,) = Sources(paths, Scope.USER).lines()
+    (line,) = RegistryLists(paths, Scope.USER).lines()
     assert line.url.isprintable()
     assert line.problem.isprintable()
 
@@ -323,7 +323,7 @@ def test_any_description_can_be_read(tmp_path_factory: pytest.TempPathFactory, d
 def test_what_is_added_is_listed_so(
     tmp_path_factory: pytest.TempPathFactory, url: str, name: str, kind: str, signature: str, key: str
 ) -> None:
-    sources = Sources(paths_below(tmp_path_factory.mktemp("any")), Scope.USER)
+    sources = RegistryLists(paths_below(tmp_path_factory.mktemp("any")), Scope.USER)
     try:
         sources.add(url, name=name, type=kind, signature=signature, key=key)
     except InvalidArgument:
