@@ -667,7 +667,7 @@ def refresh(manager: Manager, call: Call, _options: Mapping[str, Any]) -> str:
 
 async def get_entry(manager: Manager, _call: Call, server_id: str) -> str:
     """``GetEntry``."""
-    from mcpd.formats.seed import registrys  # noqa: PLC0415 -- not needed to start
+    from mcpd.formats.seed import published_fields  # noqa: PLC0415 -- not needed to start
     from mcpd.install.lockfile import read_lock  # noqa: PLC0415 -- nor this
 
     await manager.servers.looked()
@@ -679,7 +679,7 @@ async def get_entry(manager: Manager, _call: Call, server_id: str) -> str:
     if not isinstance(entry, dict):
         # What another tool installed, or the system's packages brought, is described by its manifest.
         entry = {key: value for key, value in server.manifest.to_json().items() if key != "scope"}
-    entry = registrys(entry)
+    entry = published_fields(entry)
     if server.manifest.version:
         entry["version"] = server.manifest.version
     if isinstance(source := entry.get("source"), dict) and isinstance(resolved, dict):

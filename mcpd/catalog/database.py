@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcpd.catalog.registries import check_url
 from mcpd.errors import Busy, McpdError, NoSpace, ReadOnly
-from mcpd.formats.registry import moment
+from mcpd.formats.registry import parse_time
 from mcpd.store.files import make_directory
 
 if TYPE_CHECKING:
@@ -415,7 +415,7 @@ def statuses(found: Iterable[Copy], lines: Iterable[RegistryLine], keys: Keys) -
 
 def _rank(each: CopyStatus) -> tuple[bool, float]:
     """Return a sort key: verified copies first, the newest of them first, so that an old signed file never wins."""
-    signed = moment(each.copy.attested) if each.signer else None
+    signed = parse_time(each.copy.attested) if each.signer else None
     return not each.signer, -signed.timestamp() if signed is not None else 0.0
 
 

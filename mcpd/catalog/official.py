@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit, urlunsplit
 from mcpd.catalog.database import confirm, copy_of, make_copy, show
 from mcpd.catalog.ingest import MAX_ENTRIES, Ingest
 from mcpd.errors import InvalidManifest, SourceUnavailable, from_oserror
-from mcpd.formats.registry import moment, next_cursor, parse_page
+from mcpd.formats.registry import next_cursor, parse_page, parse_time
 from mcpd.model import id_from_name
 from mcpd.store.files import make_directory
 
@@ -205,7 +205,7 @@ def _with_query(url: str, values: dict[str, str]) -> str:
 
 def _changed_at(text: str) -> str:
     """Return the time *text* in sortable form; empty if it is invalid or in the future."""
-    found = moment(text)
+    found = parse_time(text)
     return _sortable(found) if found is not None and found <= datetime.now(UTC) else ""
 
 

@@ -19,7 +19,7 @@ from mcpd.catalog.official import fetch_pages, ingest_pages
 from mcpd.catalog.registries import check_url, file_path, is_directory, signature_url
 from mcpd.catalog.results import Failure
 from mcpd.errors import InvalidManifest, McpdError, SignatureInvalid, SourceUnavailable
-from mcpd.formats.registry import Body, Item, moment, parse_item, split
+from mcpd.formats.registry import Body, Item, parse_item, parse_time, split
 from mcpd.model import printable
 from mcpd.trust.keys import MAX_SIGNATURE
 
@@ -252,7 +252,7 @@ class _FetchedFile:
         is_signed = bool(self.signed.signer)
         baseline, attested = (kept.baseline, kept.attested) if kept is not None else ("", "")
         before = attested if is_signed else baseline
-        known, found = moment(before), moment(updated)
+        known, found = parse_time(before), parse_time(updated)
         shown = f"{self.url}: refused: updated is {printable(updated)}"
         way_out = "if this is intended, remove the registry and add it again"
         if found is None:

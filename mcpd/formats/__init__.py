@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The formats in which servers are described elsewhere, and the way from and to an entry. Nothing here does IO."""
+"""Formats of other tools that describe servers, and their conversion from and to entries. Nothing here does IO."""

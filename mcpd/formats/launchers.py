@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Commands that start a server through a package manager, and the packages they come to."""
+"""Commands that start a server through a package manager, and the package sources they stand for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FETCHERS: Final = {
     **dict.fromkeys(("uvx", "pipx"), "install the package itself (pypi:NAME)"),
     **dict.fromkeys(("docker", "podman"), "mcpd runs no containers; look for a package of the server"),
 }
-"""Programs that fetch what they run, and what to do instead."""
+"""Programs that fetch what they run, with advice on what to do instead."""
 
 _NPM_RUNNERS: Final[tuple[tuple[str, ...], ...]] = (
     ("npx",), ("bunx",), ("pnpx",), ("npm", "exec"), ("npm", "x"), ("pnpm", "dlx"), ("yarn", "dlx"), ("bun", "x"),
@@ -33,7 +33,7 @@ _UV_FLAGS: Final = frozenset(
     | {"--offline", "--no-progress", "--active", "--no-cache", "-n", "--no-config", "--no-editable", "--exact"}
     | {"--refresh", "--reinstall", "--system-certs"}
 )
-"""Options of ``uv`` that say nothing about what is started."""
+"""Options of ``uv`` that do not affect what is started."""
 _UV_VALUES: Final = frozenset({"-p", "--python", "--python-preference", "--color", "--cache-dir"})
 _DIRECTORY: Final = frozenset({"--directory", "--project"})
 _MODULE: Final = frozenset({"-m", "--module"})
@@ -53,28 +53,28 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The program without its directory, and without what Windows adds."""
+        """The program without its directory and without the suffixes of Windows."""
         return re.sub(r"\.(?:exe|cmd|bat|ps1)$", "", re.split(r"[/\\]", self.program)[-1], flags=re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """What a runner of packages fetches and starts."""
+    """The package source of a command, and the command that remains."""
 
     source: dict[str, Any]
     command: Command | None
-    """None where the package has to say what is started."""
+    """None if the package defines its command."""
 
 
 def without_uv(command: Command, where: str) -> tuple[Command, str]:
-    """What ``uv run`` starts in an environment with the packages of its project, and the project's directory.
+    """Return the command that ``uv run`` starts in the environment of a project, and the project's directory.
 
-    The directory is empty where the command names none. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with
-    *where*, for a command that needs more than those packages.
+    The directory is empty if the command names none. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with
+    *where*, for a command that needs more than the project's packages.
     """
     words, first = _without_options(command.arguments, where)
     if words[:1] != ["run"]:
-        raise InvalidManifest(f"{where}: of uv, mcpd knows 'uv run' only; install the package itself")
+        raise InvalidManifest(f"{where}: only 'uv run' is supported; install the package itself")
     words, second = _without_options(words[1:], where)
     if not words:
         raise InvalidManifest(f"{where}: uv run does not say what to start")
@@ -89,9 +89,9 @@ def without_uv(command: Command, where: str) -> tuple[Command, str]:
 
 
 def package_of(command: Command, where: str) -> Packaged | None:
-    """The package that *command* runs; None if it is no runner of packages.
+    """Return the package that *command* runs; None if it is not a package runner.
 
-    Raises :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, for one that mcpd cannot install.
+    Raises :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, for a package that mcpd cannot install.
     """
     command = replace(command, program=command.name)
     words = (command.program, *command.arguments)
@@ -107,7 +107,7 @@ def package_of(command: Command, where: str) -> Packaged | None:
 
 
 def _without_options(words: Sequence[str], where: str) -> tuple[list[str], str]:
-    """*words* from the first on that is no option of ``uv``, or names a module; and the directory that they name."""
+    """Return *words* after the options of ``uv``, and the directory that the options name."""
     rest, directory = list(words), ""
     while rest and rest[0].startswith("-") and rest[0] not in _MODULE:
         option, equals, value = rest.pop(0).partition("=")
@@ -116,10 +116,7 @@ def _without_options(words: Sequence[str], where: str) -> tuple[list[str], str]:
         if option in _UV_FLAGS:
             continue
         if option not in _UV_VALUES | _DIRECTORY:
-            raise InvalidManifest(
-                f"{where}: mcpd installs what the project names, and cannot do as the option {printable(option)!r} of"
-                " uv says"
-            )
+            raise InvalidManifest(f"{where}: the option {printable(option)!r} of uv is not supported")
         if not equals:
             value = rest.pop(0) if rest else ""
         directory = value if option in _DIRECTORY else directory
@@ -138,7 +135,7 @@ def _npm_source(spec: str, where: str) -> dict[str, Any]:
     found = _NPM.fullmatch(spec)
     if not found:
         raise InvalidManifest(
-            f"{where}: {_shown(spec)} is no package of the npm registry; for a repository or a directory use"
+            f"{where}: {_shown(spec)} is not a package of the npm registry; for a repository or a directory use"
             " mcpctl install git+URL or mcpctl install PATH"
         )
     return {"type": "npm", "package": found[1]} | _version(found[2])
@@ -176,19 +173,19 @@ def _pypi_source(spec: str, where: str) -> dict[str, Any]:
 
 
 def _shown(spec: str) -> str:
-    """*spec* for a message; the address of a package may hold credentials."""
+    """Return *spec* for a message; an address is left out, as it may hold credentials."""
     return "an address" if "://" in spec or "@" in spec[1:] else repr(printable(spec))
 
 
 def _version(text: str | None) -> dict[str, str]:
-    """The version, if *text* is one: a tag such as ``latest`` pins nothing."""
+    """Return the version if *text* is one; a tag such as ``latest`` pins nothing."""
     return {"version": text.removeprefix("v")} if text and _EXACT.fullmatch(text) else {}
 
 
 def _options(
     words: Sequence[str], flags: frozenset[str], package: set[str], values: frozenset[str], where: str
 ) -> tuple[list[str], str]:
-    """*words* from the first on that is no option of the runner, and the package that an option names."""
+    """Return *words* after the options of the runner, and the package that an option names."""
     rest, spec = list(words), ""
     while rest and rest[0].startswith("-"):
         option, equals, value = rest.pop(0).partition("=")
@@ -197,37 +194,37 @@ def _options(
         if option in flags:
             continue
         if option not in package | values or (option in package and spec):
-            raise InvalidManifest(f"{where}: the option {printable(option)!r} of the command is not understood")
+            raise InvalidManifest(f"{where}: the option {printable(option)!r} of the command is not supported")
         if not equals:
             value = rest.pop(0) if rest else ""
         spec = value if option in package else spec
     return rest, spec
 
 
-_SHOWN: Final = tuple(map(PurePosixPath, ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/dev")))
-"""What every sandbox has, so that it needs no permission."""
+_IN_SANDBOX: Final = tuple(map(PurePosixPath, ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/dev")))
+"""Directories that every sandbox shows, so that they need no permission."""
 NIX_STORE: Final = "/nix/store/"
-"""Where a program needs the files of others, and they theirs."""
-_PACKAGED: Final = tuple(map(PurePosixPath, ("/opt", "/nix", "/snap", "/etc")))
-"""Where files are the system's as well, which nobody changes by way of a server."""
+"""Directory whose programs need each other's files."""
+_SYSTEM_OWNED: Final = tuple(map(PurePosixPath, ("/opt", "/nix", "/snap", "/etc")))
+"""Directories with system files, which servers only read."""
 _INTERPRETER: Final = re.compile(r"python(?:3(?:\.\d+)?)?|py|node|nodejs|deno|bun")
 _PYTHON: Final = re.compile(r"python(?:3(?:\.\d+)?)?|py")
 _RUN: Final = frozenset({"run"})
 """Words between an interpreter and its script."""
 _OUTPUTS: Final = frozenset({"dist", "build", "src", "lib", "out", "server"})
-"""Directories within a project in which its scripts lie."""
+"""Directories of scripts within a project."""
 _ENVIRONMENTS: Final = frozenset({".venv", "venv", "env", ".env"})
 _HOMES: Final = frozenset({"home", "Users"})
 _SHARED: Final = frozenset(
     {"Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos", "bin", "lib", "share"}
 )
-"""Directories that hold things of all kinds, of whomever."""
-_ELSEWHERE: Final = "install it by its directory (mcpctl install DIRECTORY --command PROGRAM) or its package"
+"""Directories that hold unrelated files."""
+_ADVICE: Final = "install it by its directory (mcpctl install DIRECTORY --command PROGRAM) or its package"
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What is started, and from where."""
+    """The command of a local server, and its package source."""
 
     source: dict[str, Any] | None
     """None for a program of the system."""
@@ -235,20 +232,20 @@ class Local:
 
 
 def local_command(command: Command, cwd: str, where: str) -> Local:
-    """The directory to install for *command*, started in *cwd* (empty if the file does not say), paths made relative.
+    """Return the directory to install for *command*, and the command with paths relative to it.
 
-    Raises :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, if there is no such directory; it says what
-    to do instead.
+    *cwd* is its working directory, empty if unknown. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with
+    *where*, with advice if there is no such directory.
     """
     if command.name == "uv":
         command, directory = without_uv(command, where)
         cwd = directory or cwd
     if cwd and not cwd.startswith("/"):
-        raise InvalidManifest(f"{where}: its working directory {printable(cwd)!r} is no absolute path; {_ELSEWHERE}")
+        raise InvalidManifest(f"{where}: its working directory {printable(cwd)!r} is not an absolute path; {_ADVICE}")
     program, roots = _program(command, where)
     script = _script(command)
-    if not roots and _lies_in(PurePosixPath(script or program), (*_SHOWN, PurePosixPath(NIX_STORE))):
-        # What interprets it may bring the modules that it needs.
+    if not roots and _lies_in(PurePosixPath(script or program), (*_IN_SANDBOX, PurePosixPath(NIX_STORE))):
+        # Keep the path of the interpreter, which may have the modules that the script needs.
         program = command.program if command.program.startswith("/") else program
         return Local(None, Command(program, command.arguments))
     if cwd:
@@ -256,12 +253,10 @@ def local_command(command: Command, cwd: str, where: str) -> Local:
     if script.startswith("/"):
         roots.append(_project(PurePosixPath(script).parent))
     elif not roots and (script or program.startswith(".") or _INTERPRETER.fullmatch(program)):
-        raise InvalidManifest(f"{where}: the command does not say in which directory its program lies; {_ELSEWHERE}")
+        raise InvalidManifest(f"{where}: the command does not say in which directory its program lies; {_ADVICE}")
     if not roots:
         if not program.startswith("/"):
-            raise InvalidManifest(
-                f"{where}: where {printable(program)!r} lies depends on the client's PATH; {_ELSEWHERE}"
-            )
+            raise InvalidManifest(f"{where}: where {printable(program)!r} lies depends on the client's PATH; {_ADVICE}")
         return Local(None, Command(program, command.arguments))
     root = _common(roots, where)
     arguments = tuple(_relative(argument, root) for argument in command.arguments)
@@ -269,12 +264,12 @@ def local_command(command: Command, cwd: str, where: str) -> Local:
 
 
 def permissions_of(texts: Iterable[str]) -> Iterator[str]:
-    """The permissions for the absolute paths that *texts* name, also after ``=``: to read what is the system's."""
+    """Yield permissions for the absolute paths in *texts*, also after ``=``; system files read-only."""
     for path in _paths_of(texts):
         if path.is_relative_to(NIX_STORE):
             yield f"filesystem:ro:{NIX_STORE.rstrip('/')}"
-        elif not _lies_in(path, _SHOWN):
-            yield f"filesystem:{'ro' if _lies_in(path, _PACKAGED) else 'rw'}:{path}"
+        elif not _lies_in(path, _IN_SANDBOX):
+            yield f"filesystem:{'ro' if _lies_in(path, _SYSTEM_OWNED) else 'rw'}:{path}"
 
 
 def _paths_of(texts: Iterable[str]) -> Iterator[PurePosixPath]:
@@ -288,7 +283,7 @@ def _paths_of(texts: Iterable[str]) -> Iterator[PurePosixPath]:
 
 
 def _program(command: Command, where: str) -> tuple[str, list[PurePosixPath]]:
-    """The program as it is called once it is installed, and the directory it comes from, if it has one of its own."""
+    """Return the program's name after installation, and the directory it belongs to, if any."""
     path, name = PurePosixPath(command.program), command.name
     name = "python3" if _PYTHON.fullmatch(name) else name
     if not path.is_absolute():
@@ -297,15 +292,15 @@ def _program(command: Command, where: str) -> tuple[str, list[PurePosixPath]]:
         return name, [path.parent.parent.parent]
     if _INTERPRETER.fullmatch(name):
         return name, []
-    if _lies_in(path, (*_SHOWN, *_PACKAGED)):
+    if _lies_in(path, (*_IN_SANDBOX, *_SYSTEM_OWNED)):
         return command.program, []
     if path.parent.name in {"bin", "sbin"}:
-        raise InvalidManifest(f"{where}: {printable(str(path.parent))!r} holds programs of all kinds; {_ELSEWHERE}")
+        raise InvalidManifest(f"{where}: {printable(str(path.parent))!r} holds programs of all kinds; {_ADVICE}")
     return command.program, [path.parent]
 
 
 def _script(command: Command) -> str:
-    """The file that an interpreter is given, or empty."""
+    """Return the script given to an interpreter, or an empty string."""
     if not _INTERPRETER.fullmatch(command.name):
         return ""
     for argument in command.arguments:
@@ -325,9 +320,9 @@ def _project(directory: PurePosixPath) -> PurePosixPath:
 def _common(roots: Sequence[PurePosixPath], where: str) -> PurePosixPath:
     top = min(roots, key=lambda path: len(path.parts))
     if ".." in top.parts or not all(path.is_relative_to(top) for path in roots):
-        raise InvalidManifest(f"{where}: its files do not lie in one directory; {_ELSEWHERE}")
-    if _holds_more(top):
-        raise InvalidManifest(f"{where}: {printable(str(top))!r} holds more than the server; {_ELSEWHERE}")
+        raise InvalidManifest(f"{where}: its files do not lie in one directory; {_ADVICE}")
+    if _is_too_broad(top):
+        raise InvalidManifest(f"{where}: {printable(str(top))!r} holds more than the server; {_ADVICE}")
     return top
 
 
@@ -335,10 +330,10 @@ def _lies_in(path: PurePosixPath, directories: Iterable[PurePosixPath]) -> bool:
     return ".." not in path.parts and any(path.is_relative_to(directory) for directory in directories)
 
 
-def _holds_more(directory: PurePosixPath) -> bool:
-    """Whether the server can only be one of many things in *directory*, of which none is to be copied and shown to it.
+def _is_too_broad(directory: PurePosixPath) -> bool:
+    """Return whether *directory* also holds unrelated files, which must not be copied and shown to the server.
 
-    Directories of a home that begin with a dot hold settings and keys.
+    Hidden directories of a home hold settings and keys.
     """
     parts = directory.parts[1:]
     within = parts[2:] if parts[:1] and parts[0] in _HOMES else parts[1:]
@@ -349,7 +344,7 @@ def _holds_more(directory: PurePosixPath) -> bool:
 
 
 def _relative(text: str, root: PurePosixPath) -> str:
-    """*text* with a path in *root* made relative to it."""
+    """Return *text* with a path below *root* made relative to it."""
     option, equals, value = text.partition("=")
     if equals and option.startswith("-"):
         return f"{option}={_relative(value, root)}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The servers in the configuration file of an MCP client (``mcpServers`` and its relatives), as entries to install.
+"""Import of the servers in a client's configuration file (``mcpServers`` and similar) as entries.
 
-What a file says of a server that mcpd cannot keep to is a problem, and the server is left out. Credentials are taken
-out of the entries, and paths that arguments and variables name become permissions.
+Settings that mcpd cannot honor are reported as problems, and the server is left out. Credentials are separated from the
+entries, and paths in arguments and variables become permissions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mcpd.errors import InvalidManifest
-from mcpd.formats.keys import ENVIRONMENT_NAME, HEADER_NAME, Keys, scalar_text
+from mcpd.formats.keys import ENVIRONMENT_NAME, HEADER_NAME, UniqueKeys, scalar_text
 from mcpd.formats.launchers import NIX_STORE, Command, local_command, package_of, permissions_of
 from mcpd.model import JsonValue
 from mcpd.model.base import ID_PATTERN, RESERVED_IDS, Problem, check_json, id_from_name, printable
@@ -29,11 +29,11 @@ _KINDS: Final = {
     "sse": "sse",
     **dict.fromkeys(("ws", "websocket"), "websocket"),
 }
-_NOT_KEPT: Final = (
+_IGNORED: Final = (
     *("enabled_tools", "disabled_tools", "enabledTools", "disabledTools", "includeTools", "excludeTools"),
     *("auth", "authProviderType", "headersHelper", "oauth"),
 )
-"""What some clients do with tools and for a sign-in, and mcpd otherwise."""
+"""Fields for tools and sign-in that mcpd handles differently."""
 _MOST: Final = 1_024
 """Arguments, variables or headers of one server."""
 
@@ -45,25 +45,25 @@ class ClientEntry:
     command: Command | None
     env: dict[str, str] = field(repr=False)
     passed: tuple[str, ...]
-    """Variables of the client's environment that the server gets under their own names."""
+    """Variables of the client's environment that the server gets under the same names."""
     cwd: str
     url: str = field(repr=False)
     kind: str
-    """The type of its transport, empty where the file does not say."""
+    """Type of its transport, empty if unknown."""
     headers: dict[str, str] = field(repr=False)
     bearer: str
-    """The variable that holds a bearer token."""
+    """Name of the variable that holds a bearer token."""
     header_variables: dict[str, str]
     """Headers, and the variables that hold their values."""
     disabled: bool
     env_file: str
-    not_kept: tuple[str, ...]
-    """Fields that say something which does not count here."""
+    ignored: tuple[str, ...]
+    """Fields that have no effect in mcpd."""
     description: str
 
     @classmethod
     def parse(cls, raw: object, where: str) -> ClientEntry:
-        """Read *raw*. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, that names the field."""
+        """Parse *raw*. Raises :class:`~mcpd.errors.InvalidManifest`, beginning with *where*, that names the field."""
         if not isinstance(raw, dict):
             raise InvalidManifest(f"{where}: not an object")
         reader = _Reader(raw, where)
@@ -86,12 +86,12 @@ class ClientEntry:
             header_variables=reader.texts("env_http_headers"),
             disabled=raw.get("disabled") is True or raw.get("enabled") is False or raw.get("active") is False,
             env_file=reader.text("envFile"),
-            not_kept=tuple(name for name in _NOT_KEPT if raw.get(name)),
+            ignored=tuple(name for name in _IGNORED if raw.get(name)),
             description=reader.text("description"),
         )
 
-    def elsewhere(self, url: str, kind: str, headers: dict[str, str]) -> ClientEntry:
-        """The server at *url*, which this one only leads to."""
+    def redirected_to(self, url: str, kind: str, headers: dict[str, str]) -> ClientEntry:
+        """Return this server as one at *url*."""
         return replace(
             self,
             command=None,
@@ -107,7 +107,7 @@ class ClientEntry:
 
 
 class _Reader:
-    """Reads fields that have one name or another."""
+    """Reader of fields that have several alternative names."""
 
     def __init__(self, raw: dict[str, Any], where: str) -> None:
         self._raw = raw
@@ -187,7 +187,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _without_windows(words: list[str]) -> list[str]:
-    """*words* without the shell by which Windows starts scripts."""
+    """Return *words* without the shell that starts scripts on Windows."""
     if len(words) > 2 and words[0].lower() in {"cmd", "cmd.exe"} and words[1].lower() == "/c":
         return words[2:]
     return words
@@ -208,28 +208,28 @@ _DIRECTORIES: Final = {
     "userHome": "Home directory",
     "HOME": "Home directory",
 }
-"""What depends on where a client runs, and whose it is."""
+"""Variables that depend on the client's project or user."""
 
 
 @dataclass(slots=True)
-class Found:
-    """What became of the values of one entry."""
+class FilledEntry:
+    """The filled-in values of one entry."""
 
     command: Command | None = None
     url: str = ""
     env: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     paths: list[str] = field(default_factory=list)
-    """Permissions for paths that the user names."""
+    """Permissions for paths that the user sets."""
     properties: list[dict[str, Any]] = field(default_factory=list)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 class Values:
-    """Fills in one entry; made for it."""
+    """Conversion of the variables of one entry to configurable properties."""
 
     def __init__(self, find_secrets: FindSecrets, inputs: object, where: str) -> None:
-        """*inputs* are those that a file of VS Code declares."""
+        """*inputs* are those declared in a VS Code file."""
         self.where = where
         self._find_secrets = find_secrets
         self._inputs = {
@@ -237,21 +237,21 @@ class Values:
             for declared in (inputs if isinstance(inputs, list) else [])
             if isinstance(declared, dict) and isinstance(declared.get("id"), str)
         }
-        self._taken = Keys()
+        self._taken = UniqueKeys()
         self._keys: dict[str, str] = {}
-        """The key for each variable."""
-        self._found = Found()
+        """Keys by variable."""
+        self._found = FilledEntry()
 
-    def fill(self, entry: ClientEntry, command: Command | None) -> Found:
-        """The values of *entry*, whose program is *command*; None where its package has to say that.
+    def fill(self, entry: ClientEntry, command: Command | None) -> FilledEntry:
+        """Return the values of *entry* with *command*, None if its package defines the command.
 
-        Raises :class:`~mcpd.errors.InvalidManifest` for credentials where they cannot be kept from others.
+        Raises :class:`~mcpd.errors.InvalidManifest` for credentials that other users could read.
         """
         found = self._found
         here = entry.command
         canonical: dict[str, JsonValue] = {"env": dict(entry.env), "headers": dict(entry.headers)}
         if here is not None:
-            # Also what the runner of a package is given, such as the address of a repository.
+            # The original command, as arguments of a package runner may hold secrets, too.
             canonical |= {"command": here.program, "args": list(here.arguments)}
         else:
             canonical["url"] = entry.url
@@ -261,7 +261,7 @@ class Values:
                 self._environment(name, f"${{env:{name}}}", secret=False)
             for name, text in entry.env.items():
                 self._environment(name, text, secret=f"env.{name}" in secrets)
-            self._refuse(secrets)
+            self._refuse_exposed_secrets(secrets)
             if command is not None:
                 arguments = tuple(self._argument(text, index) for index, text in enumerate(command.arguments))
                 found.command = replace(command, arguments=arguments)
@@ -275,13 +275,13 @@ class Values:
             self._header("Authorization", f"Bearer ${{env:{entry.bearer}}}", secret=False)
         return found
 
-    def _refuse(self, secrets: Mapping[str, str]) -> None:
+    def _refuse_exposed_secrets(self, secrets: Mapping[str, str]) -> None:
         for place, why in secrets.items():
             if place == "command" or place.startswith("args["):
                 shown = "an argument" if place.startswith("args[") else "its command"
                 raise InvalidManifest(
                     f"{self.where}: {shown} holds a secret ({why}), which every user of the machine could read; put it"
-                    " into a variable under env, if the server takes it there"
+                    " into a variable under env, if the server supports that"
                 )
 
     def _environment(self, name: str, text: str, *, secret: bool) -> None:
@@ -291,7 +291,7 @@ class Values:
         variable = _name(whole) if whole else ""
         if secret:
             key = self._taken.take(name)
-            # A property for the environment is called what the variable is.
+            # The key of a property with the target "env" is the name of the variable.
             target = "env" if key == name else "manifest"
             self._add(key, label=name, target=target, sensitive=True, value=text)
             if key != name:
@@ -329,12 +329,12 @@ class Values:
             if self._is_secret(found):
                 raise InvalidManifest(
                     f"{self.where}: args[{index}]: {printable(name)!r} is a secret, and every user of the machine could"
-                    " read an argument; put it into a variable under env, if the server takes it there"
+                    " read an argument; put it into a variable under env, if the server supports that"
                 )
         return self._filled(text, f"args[{index}]", sensitive=False)
 
     def _is_secret(self, found: re.Match[str]) -> bool:
-        """Whether the variable *found* in an argument holds a secret, by what is declared of it or by its name."""
+        """Return whether the variable *found* in an argument is secret, by its declaration or else by its name."""
         name = _name(found)
         declared = self._inputs.get(name)
         if found["kind"] == "input" and declared is not None:
@@ -342,11 +342,13 @@ class Values:
         return any(True for _ in self._find_secrets({"env": {name: "unknown value"}}))
 
     def _filled(self, text: str, place: str, *, sensitive: bool = True) -> str:
-        """*text* with ``{config.KEY}`` for each variable."""
+        """Return *text* with ``{config.KEY}`` for each variable."""
         if _FILE.search(text):
-            raise InvalidManifest(f"{self.where}: {place}: the content of a file cannot be filled in; give the value")
+            raise InvalidManifest(f"{self.where}: {place}: {{file:…}} is not supported; give the value")
         if placeholders(text):
-            raise InvalidManifest(f"{self.where}: {place}: {{config.…}} stands for a value of the user in mcpd")
+            raise InvalidManifest(
+                f"{self.where}: {place}: {{config.…}} is a placeholder of mcpd and cannot be imported"
+            )
 
         def key(found: re.Match[str]) -> str:
             name = _name(found)
@@ -397,12 +399,12 @@ def _name(found: re.Match[str]) -> str:
 
 _KEYS: Final = (("mcpServers",), ("servers",), ("mcp", "servers"), ("mcp",), ("context_servers",), ("mcp_servers",),
                 ("extensions",))  # fmt: skip
-"""Where clients keep their servers."""
-_THEIRS: Final = frozenset({("mcpServers",), ("context_servers",), ("mcp_servers",)})
-"""Those keys that mean nothing else anywhere."""
+"""Keys under which clients keep their servers."""
+_UNAMBIGUOUS: Final = frozenset({("mcpServers",), ("context_servers",), ("mcp_servers",)})
+"""Those keys that are used for nothing else."""
 _MOST_SERVERS: Final = 1_000
 """Servers of one file."""
-_OWN: Final = frozenset({"mcpctl", "mcpd", "mcpd-bridge", "mcpd-remote"})
+_MCPD_PROGRAMS: Final = frozenset({"mcpctl", "mcpd", "mcpd-bridge", "mcpd-remote"})
 _MCP_REMOTE_VALUES: Final = frozenset(
     {"--header", "--transport", "--host", "--resource", "--auth-timeout", "--ignore-tool", "--static-oauth-client-info"}
     | {"--static-oauth-client-metadata"}
@@ -411,39 +413,39 @@ _MCP_REMOTE_VALUES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """One server."""
+    """One imported server."""
 
     entry: dict[str, Any]
-    """Without credentials."""
+    """The entry without credentials."""
     secrets: dict[str, str] = field(repr=False)
-    """The credentials, by the key of the property they are for."""
+    """The credentials by property key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """The servers of a file that can be installed, and what is to be said of the others and of these."""
+    """The importable servers of a file, and messages about these and the others."""
 
     servers: list[Imported]
     problems: list[Problem]
 
 
 def is_client_file(document: object) -> bool:
-    """Whether *document* looks like a client's file, rather than a registry, whose servers say more of themselves."""
+    """Return whether *document* looks like a client's file and not like a registry."""
     return any(True for _ in _maps(document))
 
 
 def servers_of(document: object, origin: str, find_secrets: FindSecrets) -> ImportResult:
-    """The servers in *document*, a client's parsed file from *origin* (for messages).
+    """Return the servers in *document*, a client's parsed file from *origin* (for messages).
 
-    *find_secrets* gives the fields of a plain entry (``command``, ``args``, ``env``, ``url``, ``headers``, ``cwd``)
+    *find_secrets* yields the fields of a plain entry (``command``, ``args``, ``env``, ``url``, ``headers``, ``cwd``)
     that hold a secret, as ``env.NAME`` or ``args[2]``, each with a reason.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a document that holds no servers.
+    Raises :class:`~mcpd.errors.InvalidManifest` for a document without servers.
     """
     found = [item for servers in _maps(document) for item in _items(servers)]
     if not found:
         raise InvalidManifest(
-            f"{origin}: not the file of a client: no servers under {', '.join('.'.join(key) for key in _KEYS)}"
+            f"{origin}: not a client's file: no servers under {', '.join('.'.join(key) for key in _KEYS)}"
         )
     if len(found) > _MOST_SERVERS:
         raise InvalidManifest(f"{origin}: {len(found)} servers, at most {_MOST_SERVERS} are read")
@@ -456,7 +458,7 @@ def servers_of(document: object, origin: str, find_secrets: FindSecrets) -> Impo
         try:
             entry = _read(name, raw, where)
             if entry.disabled:
-                notes.append("is switched off in the file, and so was left out")
+                notes.append("is disabled in the file and was skipped")
                 continue
             server_id = _id(name, taken)
             result.servers.append(_imported(server_id, name, entry, Values(find_secrets, inputs, where), notes.append))
@@ -471,21 +473,19 @@ def servers_of(document: object, origin: str, find_secrets: FindSecrets) -> Impo
 
 
 def _read(name: str, raw: object, where: str) -> ClientEntry:
-    """The entry *raw*; the rest of the file, such as what was said to a client, is nobody's business."""
+    """Parse the entry *raw*. Nothing else of the file is checked."""
     try:
         check_json({name: raw})
     except ValueError:
-        # Which text it is, its message quotes: that may be a credential.
-        raise InvalidManifest(
-            f"{where}: holds what cannot be written (NUL, half a surrogate pair), or is nested too deeply"
-        ) from None
+        # The original message quotes the text, which may be a credential.
+        raise InvalidManifest(f"{where}: holds NUL or half a surrogate pair, or is nested too deeply") from None
     return ClientEntry.parse(raw, where)
 
 
 def _maps(document: object) -> Iterator[dict[str, Any] | list[Any]]:
     for path in _KEYS:
         found = _at(document, path)
-        if isinstance(found, (dict, list)) and (path in _THEIRS or _holds_entries(found)):
+        if isinstance(found, (dict, list)) and (path in _UNAMBIGUOUS or _holds_entries(found)):
             yield found
 
 
@@ -529,14 +529,14 @@ def _imported(server_id: str, name: str, entry: ClientEntry, values: Values, not
     document: dict[str, Any] = {"id": server_id, "name": name, "summary": entry.description, "version": ""}
     if entry.env_file:
         note("its envFile is not read; give its variables with mcpctl secret set and mcpctl config set")
-    for field_name in entry.not_kept:
-        note(f"what it says of {field_name} is not kept")
+    for field_name in entry.ignored:
+        note(f"its {field_name} is ignored")
     command = entry.command
     packaged = package_of(command, values.where) if command is not None else None
-    if command is not None and command.name in _OWN:
-        raise InvalidManifest(f"{values.where}: is a way to mcpd itself")
+    if command is not None and command.name in _MCPD_PROGRAMS:
+        raise InvalidManifest(f"{values.where}: starts mcpd itself, so there is nothing to import")
     if packaged is not None and packaged.source.get("package") == "mcp-remote" and packaged.command is not None:
-        entry = _behind(packaged.command.arguments[1:], entry, values.where, note)
+        entry = _behind_mcp_remote(packaged.command.arguments[1:], entry, values.where, note)
         command = packaged = None
     found = values.fill(entry, packaged.command if packaged else command)
     if command is None:
@@ -554,7 +554,7 @@ def _imported(server_id: str, name: str, entry: ClientEntry, values: Values, not
     return Imported(parsed.to_json(), found.secrets)
 
 
-def _remote(entry: ClientEntry, found: Found) -> dict[str, Any]:
+def _remote(entry: ClientEntry, found: FilledEntry) -> dict[str, Any]:
     kind = entry.kind or ("sse" if entry.url.split("?")[0].rstrip("/").endswith("/sse") else "streamable-http")
     if entry.url.lower().startswith(("ws://", "wss://")):
         kind = "websocket"
@@ -563,9 +563,9 @@ def _remote(entry: ClientEntry, found: Found) -> dict[str, Any]:
 
 
 def _program(
-    entry: ClientEntry, found: Found, source: dict[str, Any] | None, where: str, note: Callable[[str], None]
+    entry: ClientEntry, found: FilledEntry, source: dict[str, Any] | None, where: str, note: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The source, transport, variables and permissions of a server that runs here."""
+    """Return package source, transport, variables and permissions of a server that runs on this machine."""
     command = found.command
     if source is None and command is not None:
         local = local_command(command, entry.cwd, where)
@@ -590,8 +590,10 @@ def _program(
     return document
 
 
-def _behind(arguments: Sequence[str], entry: ClientEntry, where: str, note: Callable[[str], None]) -> ClientEntry:
-    """The server that the program ``mcp-remote`` with *arguments* reaches, which mcpd does itself."""
+def _behind_mcp_remote(
+    arguments: Sequence[str], entry: ClientEntry, where: str, note: Callable[[str], None]
+) -> ClientEntry:
+    """Return the server that ``mcp-remote`` with *arguments* connects to, which mcpd does itself."""
     words, url, kind = list(arguments), "", ""
     headers: dict[str, str] = {}
     while words:
@@ -603,12 +605,12 @@ def _behind(arguments: Sequence[str], entry: ClientEntry, where: str, note: Call
         elif word == "--transport":
             kind = {"sse-only": "sse", "http-only": "streamable-http"}.get(value, "")
         elif word in _MCP_REMOTE_VALUES:
-            note(f"what the option {word} of mcp-remote says is not kept")
+            note(f"the option {word} of mcp-remote is ignored")
         elif not word.startswith("-") and not url:
             url = word
     if not url:
-        raise InvalidManifest(f"{where}: mcp-remote is given no URL")
-    return entry.elsewhere(url, kind, headers)
+        raise InvalidManifest(f"{where}: mcp-remote has no URL")
+    return entry.redirected_to(url, kind, headers)
 
 
 def _from_env(text: str, env: Mapping[str, JsonValue]) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The manifest of an MCPB bundle (formerly DXT), versions 0.1 to 0.4, as an entry.
+"""Conversion of MCPB bundle manifests (formerly DXT), versions 0.1 to 0.4, to entries.
 
-A bundle's files lie in the install directory, which is the server's working directory: ``${__dirname}`` becomes ``.``.
-What a bundle declares of the values its user gives becomes configurable properties. Permissions are not declared in
-this format, so an entry has ``network`` and whatever directories and files the user names for it.
+The bundle's files are in the install directory, which is the server's working directory, so ``${__dirname}`` becomes
+``.``. The bundle's ``user_config`` becomes configurable properties. The format has no permissions, so an entry gets
+``network`` and the directories and files that the user sets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 
 from mcpd.errors import InvalidManifest
-from mcpd.formats.keys import Keys
+from mcpd.formats.keys import UniqueKeys
 from mcpd.formats.launchers import FETCHERS, Command, package_of, without_uv
 from mcpd.model.base import Strings, Text, as_list, as_map, check_json, first_fault, id_from_name, printable
 from mcpd.model.entry import NETWORK, Entry
@@ -36,7 +36,7 @@ _DIRECTORIES: Final = {
     "DOCUMENTS": "Documents directory",
     "DOWNLOADS": "Downloads directory",
 }
-"""Directories of the user. Which they are is not known where a bundle is read, so the user names them."""
+"""Directories of the user, set by the user, as they are not known when a bundle is read."""
 _ROOT: Final = frozenset({"", ".", "./", "${__dirname}", "${__dirname}/"})
 _OPTION: Final = re.compile(r"--?[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 _TYPES: Final = {"directory": "path", "file": "path"}
@@ -44,7 +44,7 @@ _MAPPED: Final = frozenset(
     {"name", "display_name", "version", "description", "long_description", "author", "license", "support", "keywords"}
     | {"tools", "server", "user_config"}
 )
-"""Fields that an entry has a place for, whole; the others stay under ``mcpb``."""
+"""Fields that map completely to fields of an entry; the others are kept under ``mcpb``."""
 
 
 class _Part(BaseModel):
@@ -113,17 +113,17 @@ class _Bundle(_Part):
 
 
 def entry_of_bundle(manifest: object, origin: str, *, id: str = "") -> Entry:  # noqa: A002 - what it is everywhere
-    """The entry for the bundle whose parsed ``manifest.json`` is *manifest*, from *origin* (for messages).
+    """Return the entry for a bundle with the parsed ``manifest.json`` *manifest*, from *origin* (for messages).
 
-    It has no source, and a stdio transport whose paths are relative to the unpacked bundle. *id* replaces the one that
-    is made of the bundle's name.
+    It has no package source, and one stdio transport with paths relative to the unpacked bundle. *id* replaces the id
+    made from the bundle's name.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* and the field: for what is no such manifest, and
-    for bundles that fetch their program anew at every start, or give a secret as an argument.
+    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* and the field, for an invalid manifest, and for
+    bundles that fetch their program at every start or pass a secret as an argument.
     """
     bundle = _parse(manifest, origin)
     values = _Values(bundle.user_config, origin)
-    command, env = _started(bundle.server, origin)
+    command, env = _command_and_environment(bundle.server, origin)
     args = list(values.arguments(command.arguments))
     transport = {"type": "stdio", "command": values.program(command.program), "args": args}
     env = {name: values.text(text, f"env.{name}") for name, text in env.items()}
@@ -155,7 +155,7 @@ def entry_of_bundle(manifest: object, origin: str, *, id: str = "") -> Entry:  #
 
 
 def file_wanted(source: Source | None) -> str:
-    """What to do about a server from *source* if that is a bundle that was installed from a file; else empty."""
+    """Return advice for a server installed from a bundle file; empty for any other package source."""
     if source is None or source.type is not SourceType.MCPB or source.url or not source.sha256:
         return ""
     return source.unsupported
@@ -182,8 +182,8 @@ def _parse(manifest: object, origin: str) -> _Bundle:
         raise InvalidManifest(f"{origin}: {error}") from error
 
 
-def _started(server: _Server, origin: str) -> tuple[Command, dict[str, str]]:
-    """What is started on Linux, variables not yet replaced, and its environment."""
+def _command_and_environment(server: _Server, origin: str) -> tuple[Command, dict[str, str]]:
+    """Return the command for Linux, variables not yet replaced, and its environment."""
     where = f"{origin}: server.mcp_config"
     config = server.mcp_config
     if config is None or not config.command:
@@ -198,15 +198,15 @@ def _started(server: _Server, origin: str) -> tuple[Command, dict[str, str]]:
             raise InvalidManifest(f"{where}: {printable(directory)!r} is not the directory of the bundle")
     if command.name in FETCHERS or package_of(command, where) is not None:
         raise InvalidManifest(
-            f"{where}: {printable(command.name)} fetches the program anew at every start, so that nothing of it is"
-            f" pinned by the bundle; {FETCHERS.get(command.name, 'install the package itself')}"
+            f"{where}: {printable(command.name)} fetches the program at every start, so the bundle does not pin it;"
+            f" {FETCHERS.get(command.name, 'install the package itself')}"
         )
     program = command.program
     if re.fullmatch(r"(?:python|py)(?:\.exe)?", program):
-        # Debian has no other name for it.
+        # Debian's name for it.
         program = "python3"
     elif server.type == "binary" and "/" not in program and program == server.entry_point:
-        # A bare name is looked for among the system's programs.
+        # A bare name would be searched in PATH.
         program = f"./{program}"
     return Command(program, command.arguments), env
 
@@ -225,24 +225,24 @@ def _by_entry_point(server: _Server, origin: str) -> tuple[Command, dict[str, st
 
 
 class _Values:
-    """The values that the user gives, and their places in arguments and variables."""
+    """The values that the user sets, and their places in arguments and variables."""
 
     def __init__(self, user_config: dict[str, _Value], origin: str) -> None:
         self._origin = origin
-        self._taken = Keys()
+        self._taken = UniqueKeys()
         self._keys: dict[str, str] = {}
-        """The key for each variable."""
+        """Keys by variable."""
         self._bare: set[str] = set()
-        """The keys of values that may be left out, and are no truth values."""
+        """Keys of optional values that are not booleans."""
         self._sensitive: set[str] = set()
-        """Variables."""
+        """Sensitive variables."""
         self.properties: list[dict[str, Any]] = []
         self.permissions: list[str] = []
         for name, value in user_config.items():
             self._add(name, value)
 
     def text(self, text: str, field: str) -> str:
-        """*text*, of the *field* of ``mcp_config``, with our placeholders in the place of the bundle's variables."""
+        """Return *text*, from *field* of ``mcp_config``, with the bundle's variables replaced by placeholders."""
 
         used: set[str] = set()
 
@@ -254,27 +254,27 @@ class _Values:
         made = _VARIABLE.sub(filled, text)
         if placeholders(text) or not used.issuperset(placeholders(made)):
             raise InvalidManifest(
-                f"{self._origin}: server.mcp_config.{field}: {{config.…}} stands for a value of the user's in mcpd, and"
-                " a bundle writes ${user_config.…}"
+                f"{self._origin}: server.mcp_config.{field}: {{config.…}} is a placeholder of mcpd; a bundle"
+                " uses ${user_config.…}"
             )
         return made
 
     def program(self, text: str) -> str:
-        """The same of the command, which is the bundle's or the system's whatever the user says."""
+        """Return the command with variables replaced; it must not depend on values of the user."""
         made = self.text(text, "command")
         if placeholders(made):
             raise InvalidManifest(
-                f"{self._origin}: server.mcp_config.command: {printable(text)!r} depends on what the user says; mcpd"
-                " starts programs of the bundle or of the system"
+                f"{self._origin}: server.mcp_config.command: {printable(text)!r} depends on a value of the user; mcpd"
+                " only starts programs of the bundle or the system"
             )
         if ".." in PurePosixPath(made).parts:
             raise InvalidManifest(
-                f"{self._origin}: server.mcp_config.command: {printable(text)!r} climbs out of the bundle"
+                f"{self._origin}: server.mcp_config.command: {printable(text)!r} is outside of the bundle"
             )
         return made
 
     def arguments(self, arguments: tuple[str, ...]) -> Iterator[str]:
-        """The same of *arguments*; an option whose value may be left out goes with it."""
+        """Yield *arguments* with variables replaced; an option is omitted together with its optional value."""
         for index, argument in enumerate(arguments):
             following = _VARIABLE.fullmatch(arguments[index + 1]) if index + 1 < len(arguments) else None
             name = following[1] if following else ""
@@ -288,16 +288,16 @@ class _Values:
         for found in _VARIABLE.finditer(argument):
             if found[1] in self._sensitive:
                 raise InvalidManifest(
-                    f"{self._origin}: server.mcp_config.args.{index}: {printable(found[1])!r} is sensitive and would be"
-                    " an argument, which every user of the machine can read; its author has to put it into 'env'"
+                    f"{self._origin}: server.mcp_config.args.{index}: {printable(found[1])!r} is sensitive, but an"
+                    " argument is visible to every user of the machine; the bundle has to use 'env' for it"
                 )
 
     def _filled(self, variable: str, field: str, before: str) -> str:
         if variable == "__dirname":
             if before.endswith("://"):
                 raise InvalidManifest(
-                    f"{self._origin}: server.mcp_config.{field}: a URL with ${{__dirname}} cannot be made, as mcpd"
-                    " gives a bundle paths that are relative to its directory"
+                    f"{self._origin}: server.mcp_config.{field}: ${{__dirname}} cannot be part of a URL, as it is"
+                    " replaced by a relative path"
                 )
             return "."
         if variable in ("/", "pathSeparator"):
@@ -312,7 +312,7 @@ class _Values:
         return f"{{config.{key}}}"
 
     def _directory(self, variable: str) -> str:
-        """The key of a property that names a *variable* of :data:`_DIRECTORIES`."""
+        """Return the key of the property for a *variable* of :data:`_DIRECTORIES`."""
         if variable not in self._keys:
             key = self._keys[variable] = self._taken.take(variable)
             self.properties.append(
@@ -330,7 +330,7 @@ class _Values:
         if not value.required and default in (None, "", []) and value.type != "boolean":
             self._bare.add(key)
         found: dict[str, Any] = {
-            # What a bundle does not know cannot say where a value goes.
+            # The format has no "target", so an unknown field of that name must not take effect.
             **{field: held for field, held in (value.model_extra or {}).items() if field != "target"},
             "key": key,
             "label": value.title or name,
@@ -351,10 +351,10 @@ class _Values:
 
 
 def _default(value: _Value) -> tuple[JsonValue, JsonValue]:
-    """The default of *value*, or what it suggests if that is a path, or names a directory of the user or the bundle.
+    """Return the default of *value*; or, for paths and values with variables, None and a suggestion.
 
-    A server would be given such a directory as it is written, and it knows another home. And the user names what a
-    permission is for: nobody sees a default when they are asked for their consent.
+    The server would get such a path literally, and it has another home. And the user has to enter what a permission is
+    for, because consent does not show defaults.
     """
     given = value.default if isinstance(value.default, list) else [value.default]
     texts = [text for text in given if isinstance(text, str) and text]
@@ -370,7 +370,7 @@ def _url(repository: JsonValue) -> str:
 
 
 def _icon(bundle: _Bundle) -> str:
-    """The icon, if it is not one of the bundle's files."""
+    """Return the icon's URL; empty if it is one of the bundle's files."""
     icons = bundle.icons if isinstance(bundle.icons, list) else []
     sources = [bundle.icon, *(icon.get("src") for icon in icons if isinstance(icon, dict))]
     return next((src for src in sources if isinstance(src, str) and src.startswith("https://")), "")

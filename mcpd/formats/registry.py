@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from mcpd.model import Entry
 
 
-def moment(text: str) -> datetime | None:
-    """The time that *text* names in ISO 8601, in UTC, which is meant where no zone is; None if it is none."""
+def parse_time(text: str) -> datetime | None:
+    """Return the ISO 8601 time *text* in UTC, which is assumed if it has no time zone; None if it is invalid."""
     try:
         found = datetime.fromisoformat(text)
         return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
@@ -36,16 +36,16 @@ def moment(text: str) -> datetime | None:
 _TEXT: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _STRING: Final = re.compile(_TEXT, re.DOTALL)
 _BRACKET: Final = re.compile(rb'[^"\[\]{}]*+(?:' + _TEXT + rb'[^"\[\]{}]*+)*+[\[\]{}]', re.DOTALL)
-"""All up to the next bracket that is not in a text, and that."""
+"""Everything up to and including the next bracket outside of a string."""
 _SCALAR: Final = re.compile(rb"[^\s,\]}]++")
 _SPACE: Final = re.compile(rb"\s*+")
 _COLON: Final = re.compile(rb"\s*+:\s*+")
 
 
 def elements(data: memoryview) -> Iterator[tuple[str, memoryview]]:
-    """The key (empty in a list) and the JSON of each element of *data*: a list or a map, known to be whole.
+    """Yield the key (empty in a list) and the JSON of each element of *data*, a complete list or map.
 
-    Whoever stops early pays for no more: a few bytes of gzip are millions of elements.
+    Lazy, because a few bytes of gzip can be millions of elements.
     """
     position = 1
     while True:
@@ -66,7 +66,7 @@ def elements(data: memoryview) -> Iterator[tuple[str, memoryview]]:
 
 
 def _end(data: memoryview, start: int) -> int:
-    """Where the value that begins at *start* ends."""
+    """Return the end of the value that begins at *start*."""
     if data[start] not in b"{[":
         return _after(_STRING if data[start] in b'"' else _SCALAR, data, start)
     position, depth = start + 1, 1
@@ -87,7 +87,7 @@ def _key(data: memoryview) -> str:
     try:
         return msgspec.json.decode(data, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # It becomes no id, and is named like that.
+        # An invalid id, returned as text for the message.
         return bytes(data[1:-1]).decode("utf-8", "backslashreplace")
 
 
@@ -97,26 +97,26 @@ _log = logging.getLogger(__name__)
 MAX_ENTRY: Final = 256 * 1024
 """Bytes of one entry."""
 MAX_KEY: Final = 1000
-"""Characters of the key of one, in a map."""
+"""Characters of an entry's key in a map."""
 MAX_BRACKETS: Final = 4_000_000
-"""Lists and objects of one registry, ten times what 20,000 entries have; looking for their ends takes a while."""
+"""Lists and objects of one registry, ten times what 20,000 entries have; finding their ends takes time."""
 _MAX_STRAY: Final = 1000
-"""Entries of one registry that may be no objects."""
+"""Entries of one registry that may be something else than objects."""
 _SHOWN: Final = 40
-"""Bytes of a wrong value that are shown."""
+"""Bytes of a wrong value that a message shows."""
 _REQUIRED: Final = ("name", "summary", "version")
 _OFFICIAL: Final = "io.modelcontextprotocol.registry/official"
 
 
 class Item(NamedTuple):
-    """One entry of a registry, not parsed yet: what :func:`parse_item` takes."""
+    """One unparsed entry of a registry, for :func:`parse_item`."""
 
     label: str
-    """For messages: ``entry 3``, ``entry 'com.example.x'``."""
+    """Name for messages: ``entry 3``, ``entry 'com.example.x'``."""
     data: memoryview | bytes
-    """The entry's JSON; a view into the registry where that was bytes."""
+    """JSON of the entry; a view into the registry if that was bytes."""
     key: str = ""
-    """The id, where the registry is a map of ids."""
+    """Id, if the registry is a map of ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +124,25 @@ class Body:
     """A registry split into its entries."""
 
     updated: str
-    """As it is written; empty if there is none."""
+    """As written; empty if missing."""
     items: Iterator[Item]
-    """To be gone through once, which may raise :class:`~mcpd.errors.InvalidManifest`."""
+    """Can be iterated once, which may raise :class:`~mcpd.errors.InvalidManifest`."""
     fault: str = ""
-    """What is wrong with :attr:`updated`."""
+    """Fault of :attr:`updated`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """The usable entries of a registry, and what is wrong with it."""
+    """The usable entries of a registry, and its faults."""
 
     updated: str
     servers: list[Entry] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    """Entries left out, and faults of entries that are used all the same (a missing ``summary``)."""
+    """Entries left out, and faults of entries that are used nevertheless (a missing ``summary``)."""
 
 
 class _File(msgspec.Struct):
-    """The outermost object; what it holds is looked at piece by piece."""
+    """The outermost object; its members are parsed piece by piece."""
 
     servers: msgspec.Raw
     updated: msgspec.Raw = msgspec.Raw(b"null")
@@ -154,8 +154,8 @@ _FILE: Final = msgspec.json.Decoder(_File)
 def split(data: bytes, origin: str) -> Body:
     """Split the registry *data*, read from *origin* (a URL or path, for messages), without parsing its entries.
 
-    Of a page of the official registry, what is deleted or not the latest version is left out. Raises
-    :class:`~mcpd.errors.InvalidManifest` if *data* is no registry at all.
+    In a page of the official registry, deleted and older versions are left out. Raises
+    :class:`~mcpd.errors.InvalidManifest` if *data* is not a registry.
     """
     try:
         file = _FILE.decode(data)
@@ -175,21 +175,21 @@ def split(data: bytes, origin: str) -> Body:
 
 
 def parse_item(label: str, data: memoryview | bytes, origin: str, key: str = "") -> Entry:
-    """The entry whose JSON is *data*, of any shape that is known.
+    """Return the entry whose JSON is *data*, in any known format.
 
-    *label*, *data* and *key* are an :class:`Item`'s. Raises :class:`~mcpd.errors.InvalidManifest` that names
+    *label*, *data* and *key* are those of an :class:`Item`. Raises :class:`~mcpd.errors.InvalidManifest` that names
     *origin*, *label*, the field and the fault.
     """
     where = f"{origin}: {label}"
     if len(key) > MAX_KEY:
-        raise InvalidManifest(f"{where}: its key has {len(key)} characters; it may have {MAX_KEY}")
+        raise InvalidManifest(f"{where}: its key has {len(key)} characters; at most {MAX_KEY} are allowed")
     return _parse_entry(decoded(data, where), where, key, is_plain=is_plain_json(bytes(data)))
 
 
 def decoded(data: memoryview | bytes, where: str) -> Any:
-    """The JSON of one entry. Raises :class:`~mcpd.errors.InvalidManifest`, which begins with *where*."""
+    """Return the JSON of one entry. Raises :class:`~mcpd.errors.InvalidManifest`, which begins with *where*."""
     if len(data) > MAX_ENTRY:
-        raise InvalidManifest(f"{where}: {len(data)} bytes long; an entry may have {MAX_ENTRY}")
+        raise InvalidManifest(f"{where}: {len(data)} bytes long; at most {MAX_ENTRY} are allowed")
     try:
         return msgspec.json.decode(data)
     except RecursionError:
@@ -199,9 +199,9 @@ def decoded(data: memoryview | bytes, where: str) -> Any:
 
 
 def shortcomings(entry: Entry) -> list[str]:
-    """Return what *entry* lacks of what the format requires of an entry of a registry, as predicates.
+    """Return what the format requires of a registry entry and *entry* lacks, as predicates.
 
-    The fields of a listing may be left to the manifest that a summary names, and to that of a bundle.
+    A summary's manifest and a bundle's manifest may provide the fields of a listing.
     """
     found: list[str] = []
     missing = [name for name in _REQUIRED if name not in entry.model_fields_set or not getattr(entry, name)]
@@ -214,10 +214,10 @@ def shortcomings(entry: Entry) -> list[str]:
 
 
 def parse_registry(document: object, origin: str) -> Registry:
-    """Read the registry *document*, decoded already, which came from *origin* (a URL or path, for messages).
+    """Parse the decoded registry *document* from *origin* (a URL or path, for messages).
 
-    A faulty entry becomes a problem and the others stay. Raises :class:`~mcpd.errors.InvalidManifest` if
-    *document* is no registry at all.
+    A faulty entry becomes a problem, the others are kept. Raises :class:`~mcpd.errors.InvalidManifest` if *document* is
+    not a registry.
     """
     if not isinstance(document, dict) or not isinstance(document.get("servers"), (list, dict)):
         raise _no_registry(origin)
@@ -259,12 +259,12 @@ def _line(value: object) -> str:
 
 
 def _fault_of(updated: str, raw: msgspec.Raw, origin: str) -> str:
-    """What is wrong with *updated*, written as *raw*."""
+    """Return the fault of *updated*, written as *raw*; empty if there is none."""
     written = bytes(memoryview(raw)[:_SHOWN])
-    if written == b"null" or moment(updated) is not None:
+    if written == b"null" or parse_time(updated) is not None:
         return ""
     shown = printable(written.decode("utf-8", "replace"))
-    return f"{origin}: updated: {shown} is no time (2026-01-31T12:00:00Z), so an older file could not be told"
+    return f"{origin}: updated: {shown} is not a time (2026-01-31T12:00:00Z), so older files cannot be detected"
 
 
 def _labelled(servers: list[_T] | dict[str, _T]) -> Iterator[tuple[str, _T, str]]:
@@ -276,18 +276,18 @@ def _label(place: int | str) -> str:
     return f"entry {place}" if isinstance(place, int) else f"entry {printable(place)!r}"
 
 
-class _Marked(msgspec.Struct):
-    """What the official registry says of a version beside, or in former times in, its document."""
+class _VersionMetadata(msgspec.Struct):
+    """Metadata of the official registry beside a version's document, or in it in an older form."""
 
     meta: msgspec.Raw = msgspec.field(name="_meta", default=msgspec.Raw(b"{}"))
     status: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Marks(_Marked):
-    server: _Marked | None = None
+class _ItemMetadata(_VersionMetadata):
+    server: _VersionMetadata | None = None
 
 
-_MARKS: Final = msgspec.json.Decoder(_Marks)
+_ITEM_METADATA: Final = msgspec.json.Decoder(_ItemMetadata)
 
 
 def _items(servers: memoryview, origin: str) -> Iterator[Item]:
@@ -297,26 +297,28 @@ def _items(servers: memoryview, origin: str) -> Iterator[Item]:
             stray += 1
             if stray > _MAX_STRAY:
                 raise InvalidManifest(f"{origin}: not a registry: more than {_MAX_STRAY} of its entries are no objects")
-        elif not key and len(data) <= MAX_ENTRY and _superseded(_marks(data)):
+        elif not key and len(data) <= MAX_ENTRY and _superseded(_item_metadata(data)):
             continue
         yield Item(_label(key if is_map else number), data, key)
 
 
-def _marks(data: memoryview) -> object:
+def _item_metadata(data: memoryview) -> object:
     try:
-        marks = _MARKS.decode(data)
-        return _decoded_marks(marks) | ({"server": _decoded_marks(marks.server)} if marks.server is not None else {})
+        metadata = _ITEM_METADATA.decode(data)
+        return _decoded_metadata(metadata) | (
+            {"server": _decoded_metadata(metadata.server)} if metadata.server is not None else {}
+        )
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
 
 
-def _decoded_marks(marks: _Marked) -> dict[str, Any]:
-    return {"_meta": msgspec.json.decode(marks.meta), "status": msgspec.json.decode(marks.status)}
+def _decoded_metadata(metadata: _VersionMetadata) -> dict[str, Any]:
+    return {"_meta": msgspec.json.decode(metadata.meta), "status": msgspec.json.decode(metadata.status)}
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the official registry says of one version of a server."""
+class VersionStatus:
+    """Status of one version of a server in the official registry."""
 
     deleted: bool = False
     is_latest: bool = True
@@ -324,8 +326,8 @@ class Standing:
     """ISO 8601, as the registry has it."""
 
 
-def standing_of(item: dict[str, Any]) -> Standing | None:
-    """What the official registry says of *item*, today's or the older form; None if it says nothing."""
+def version_status(item: dict[str, Any]) -> VersionStatus | None:
+    """Return the status of *item* in the official registry, current or older form; None if there is none."""
     document = item.get("server", item)
     for held in (item, document):
         meta = held.get("_meta") if isinstance(held, dict) else None
@@ -337,13 +339,13 @@ def standing_of(item: dict[str, Any]) -> Standing | None:
     status = official.get("status", document.get("status") if isinstance(document, dict) else None)
     is_latest = official.get("isLatest", official.get("is_latest"))
     updated_at = official.get("updatedAt", official.get("updated_at"))
-    return Standing(status == "deleted", is_latest is not False, updated_at if isinstance(updated_at, str) else "")
+    return VersionStatus(status == "deleted", is_latest is not False, updated_at if isinstance(updated_at, str) else "")
 
 
 def _superseded(raw: object) -> bool:
-    """Whether *raw* is an item of the official registry that is deleted or not the latest of its versions."""
-    standing = standing_of(raw) if isinstance(raw, dict) else None
-    return standing is not None and (standing.deleted or not standing.is_latest)
+    """Return whether *raw* is an item of the official registry that is deleted or not the latest version."""
+    status = version_status(raw) if isinstance(raw, dict) else None
+    return status is not None and (status.deleted or not status.is_latest)
 
 
 def _name(raw: object) -> str:
@@ -378,15 +380,15 @@ class OfficialItem:
     """One version of one server."""
 
     name: str
-    """As the registry has it; empty if it cannot be told."""
+    """As the registry has it; empty if unknown."""
     deleted: bool
     is_latest: bool
     updated_at: str
     """ISO 8601, as the registry has it."""
     entry: Entry | None
-    """None for what is deleted, not the latest version, or faulty."""
+    """None for versions that are deleted, not the latest, or faulty."""
     problem: str
-    """The fault, with the source, the item and the field; empty if there is none."""
+    """The fault, with origin, item and field; empty if there is none."""
 
 
 class _Metadata(msgspec.Struct):
@@ -403,9 +405,9 @@ _PAGE: Final = msgspec.json.Decoder(_Page)
 
 
 def parse_page(data: bytes, origin: str) -> list[OfficialItem]:
-    """The items of the page *data*, fetched from *origin*; a faulty one has a problem, and the others stay.
+    """Return the items of the page *data*, fetched from *origin*; a faulty one has a problem.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` if it is no page at all, or one of more than :data:`MAX_ITEMS`.
+    Raises :class:`~mcpd.errors.InvalidManifest` if *data* is not a page, or has more than :data:`MAX_ITEMS` items.
     """
     servers = memoryview(_page(data, origin).servers)
     if servers[0] in b"n":  # null
@@ -417,9 +419,9 @@ def parse_page(data: bytes, origin: str) -> list[OfficialItem]:
 
 
 def next_cursor(data: bytes, origin: str) -> str:
-    """The cursor that the page *data*, fetched from *origin*, names; empty on the last one. Its items are not parsed.
+    """Return the cursor in the page *data*, fetched from *origin*; empty on the last page. Parses no items.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` if it is no page at all, and for a cursor without end.
+    Raises :class:`~mcpd.errors.InvalidManifest` if *data* is not a page, or the cursor is too long.
     """
     metadata = _page(data, origin).metadata or _Metadata()
     cursor = metadata.camel or metadata.snake or ""
@@ -444,16 +446,16 @@ def _item(raw: memoryview, where: str) -> OfficialItem:
     if not isinstance(item, dict) or not isinstance(document, dict):
         fault = f"{where}: not an object with 'server'"
         return OfficialItem("", deleted=False, is_latest=True, updated_at="", entry=None, problem=fault)
-    standing = standing_of(item) or Standing(deleted=document.get("status") == "deleted")
+    status = version_status(item) or VersionStatus(deleted=document.get("status") == "deleted")
     name = _text(document.get("name"))
     named = f"{where}: {printable(name)!r}" if name else where
     entry, problem = None, ""
-    if standing.is_latest and not standing.deleted:
+    if status.is_latest and not status.deleted:
         try:
             entry = server_json.entry_of(document, named, published=True)
         except InvalidManifest as error:
             problem = error.message
-    return OfficialItem(name, standing.deleted, standing.is_latest, standing.updated_at, entry, problem)
+    return OfficialItem(name, status.deleted, status.is_latest, status.updated_at, entry, problem)
 
 
 def _text(value: object) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""An entry of a registry file, and ids made of the names in other registries."""
+"""Entries of registry files, and ids made from names in other registries."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from mcpd.errors import InvalidManifest
 from mcpd.model import ID_PATTERN, Entry, SourceType, check_git_url, id_from_name
 
 _NAME_PATTERN: Final = re.compile(r"@?[A-Za-z0-9][A-Za-z0-9@._/+~: -]*", re.ASCII)
-_NOT_A_REGISTRYS: Final = frozenset({"config", "installDir"})
-"""Fields of an installed server: a registry cannot set a user's configuration, and none is given away."""
-_NOT_ITS_ORIGIN: Final = frozenset({"registry", "pinned", "verified", "content"})
-"""What mcpd notes of an installation: no registry says who vouches for a server, or where it came from before."""
+_INSTALLED_FIELDS: Final = frozenset({"config", "installDir"})
+"""Fields of an installed server only: a registry cannot set a user's configuration, nor is one published."""
+_INSTALLED_ORIGIN: Final = frozenset({"registry", "pinned", "verified", "content"})
+"""Fields of ``origin`` that mcpd sets at installation: a registry cannot claim who signed a server."""
 
-_TELLS_HOW: Final = frozenset({SourceType.MCPB, SourceType.NPM, SourceType.PYPI})
-"""Sources that tell themselves how their server is started: bundles, and packages by their one obvious program."""
+_SELF_DESCRIBING: Final = frozenset({SourceType.MCPB, SourceType.NPM, SourceType.PYPI})
+"""Package sources that define how their server is started: bundles, and packages with one obvious program."""
 
 
-def registrys(document: dict[str, Any]) -> dict[str, Any]:
-    """What a registry may say of the server in *document*, without what belongs to an installed one."""
-    found = {name: value for name, value in document.items() if name not in _NOT_A_REGISTRYS}
-    if isinstance(origin := found.get("origin"), dict) and not origin.keys().isdisjoint(_NOT_ITS_ORIGIN):
-        found["origin"] = {name: value for name, value in origin.items() if name not in _NOT_ITS_ORIGIN}
+def published_fields(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of *document* that a registry may set, without those of an installed server."""
+    found = {name: value for name, value in document.items() if name not in _INSTALLED_FIELDS}
+    if isinstance(origin := found.get("origin"), dict) and not origin.keys().isdisjoint(_INSTALLED_ORIGIN):
+        found["origin"] = {name: value for name, value in origin.items() if name not in _INSTALLED_ORIGIN}
         if not found["origin"]:
             del found["origin"]
     return found
 
 
 def id_of(name: str, where: str) -> str:
-    """The id for *name* as a registry has it.
+    """Return the id for *name* in a registry.
 
     Raises :class:`~mcpd.errors.InvalidManifest`, which begins with *where*, for a name that cannot become one.
     """
@@ -43,19 +43,19 @@ def id_of(name: str, where: str) -> str:
 
 
 def seed_entry(raw: dict[str, Any], where: str, key: str = "", *, is_plain: bool = False) -> Entry:
-    """The entry *raw*, whose id is *key* if it has none of its own; *where* begins every message.
+    """Return the entry *raw*, whose id is *key* if it has none of its own; *where* begins every message.
 
-    *is_plain* as of :meth:`~mcpd.model.base.Document.parse`. Raises :class:`~mcpd.errors.InvalidManifest` that names
+    *is_plain* is as in :meth:`~mcpd.model.base.Document.parse`. Raises :class:`~mcpd.errors.InvalidManifest` that names
     the field and the fault.
     """
     known: dict[str, Any] = {"id": key} if key else {}
-    known.update(registrys(raw))
+    known.update(published_fields(raw))
     name = known.get("id")
     if isinstance(name, str) and name and not ID_PATTERN.fullmatch(name):
         known["id"] = id_of(name, where)
         known["origin"] = {**(o if isinstance(o := known.get("origin"), dict) else {}), "name": name}
     entry = Entry.parse(known, where, is_plain=is_plain and not key)
-    if not entry.transports and not _does_without_transports(entry):
+    if not entry.transports and not _needs_no_transports(entry):
         raise InvalidManifest(f"{where}: {entry.id}: has no transports")
     if entry.source is not None and entry.source.type is SourceType.GIT:
         try:
@@ -65,9 +65,9 @@ def seed_entry(raw: dict[str, Any], where: str, key: str = "", *, is_plain: bool
     return entry
 
 
-def _does_without_transports(entry: Entry) -> bool:
-    """Whether they come with something else, or nobody is to start it."""
+def _needs_no_transports(entry: Entry) -> bool:
+    """Return whether the transports come from elsewhere, or the server is not to be started."""
     if entry.manifest or entry.unsupported_reason:
         return True
     kind = entry.source.type if entry.source is not None else SourceType.LOCAL
-    return kind in _TELLS_HOW or not isinstance(kind, SourceType)
+    return kind in _SELF_DESCRIBING or not isinstance(kind, SourceType)

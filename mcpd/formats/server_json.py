@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""server.json of the official registry (schemas 2025-07-09 to 2025-12-11) as an entry."""
+"""Conversion of the official registry's server.json (schemas 2025-07-09 to 2025-12-11) to entries."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mcpd.errors import InvalidManifest
-from mcpd.formats.keys import ENVIRONMENT_NAME, HEADER_NAME, Keys, scalar_text
+from mcpd.formats.keys import ENVIRONMENT_NAME, HEADER_NAME, UniqueKeys, scalar_text
 from mcpd.formats.seed import id_of, seed_entry
-from mcpd.formats.server_json_build import PUBLISHER, SEED, built, seed_of
+from mcpd.formats.server_json_build import PUBLISHER, SEED, build, seed_of
 from mcpd.model import Entry, Source, SourceType, Target, ValueType, printable
 from mcpd.model.entry import NETWORK
 from mcpd.model.placeholders import placeholders
@@ -28,7 +28,7 @@ Scalar = str | int | float | bool | None
 
 
 class Input(msgspec.Struct, rename="camel"):
-    """A value that the author or the user gives."""
+    """A value that the author or the user sets."""
 
     description: str | None = None
     is_required: bool | None = None
@@ -39,7 +39,7 @@ class Input(msgspec.Struct, rename="camel"):
     choices: list[Any] | None = None
     format: str | None = None
     variables: dict[str, Input] | None = None
-    """What ``{name}`` in :attr:`value` stands for."""
+    """Variables by the ``{name}`` used in :attr:`value`."""
 
 
 class KeyValue(Input, rename="camel", kw_only=True):
@@ -58,7 +58,7 @@ class Argument(Input, rename="camel", kw_only=True):
 
 
 class Transport(msgspec.Struct, rename="camel"):
-    """Of a package, or a server that runs elsewhere."""
+    """Transport of a package, or of a remote server."""
 
     type: str = "stdio"
     url: str | None = None
@@ -67,7 +67,7 @@ class Transport(msgspec.Struct, rename="camel"):
 
 
 class Package(msgspec.Struct, rename="camel", kw_only=True):
-    """What a registry of packages has, or a file."""
+    """A package in a package registry, or a file."""
 
     registry_type: str
     identifier: str
@@ -82,7 +82,7 @@ class Package(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class Icon(msgspec.Struct):
-    """One of the icons."""
+    """An icon."""
 
     src: str | None = None
 
@@ -117,11 +117,11 @@ _RENAMED: Final = {
     "website_url": "websiteUrl",
     "transport_type": "type",
 }
-"""Names of fields before 2025-09-16."""
+"""Field names before 2025-09-16, with the current ones."""
 
 
 def read(document: dict[str, Any], origin: str) -> Server:
-    """The server.json *document*, read from *origin*, whatever its schema.
+    """Parse the server.json *document*, read from *origin*, of any known schema.
 
     Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*, the field and the fault.
     """
@@ -146,7 +146,7 @@ def _modern(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_older(value: Any) -> bool:
-    """Whether *value* has an earlier name of a field anywhere: a secret shall not pass for none by one."""
+    """Return whether *value* has an old field name anywhere, so that an old ``is_secret`` is not overlooked."""
     if isinstance(value, list):
         return any(_is_older(item) for item in value)
     if not isinstance(value, dict):
@@ -162,7 +162,7 @@ def _is_older(value: Any) -> bool:
 
 
 def _renamed(value: Any) -> Any:
-    """*value* with today's names of fields; the names of variables are their author's."""
+    """Return *value* with current field names; names of variables are left alone."""
     if isinstance(value, list):
         return [_renamed(item) for item in value]
     if not isinstance(value, dict):
@@ -188,19 +188,19 @@ _TYPES: Final = {
 
 
 class Inputs:
-    """Collects the properties of one entry; each has a key of its own."""
+    """Configurable properties of one entry, with unique keys."""
 
     def __init__(self) -> None:
         self.properties: list[dict[str, Any]] = []
         self.permissions: list[str] = [NETWORK]
-        """What a package needs: server.json declares nothing, and nearly all of them use the network."""
+        """Permissions of a package. server.json declares none, and nearly all packages use the network."""
         self.faults: list[str] = []
-        """What keeps the server from being started as its author means it."""
-        self._keys = Keys()
+        """Faults that keep the server from being started as its author intends."""
+        self._keys = UniqueKeys()
         self._headers: dict[str, list[tuple[KeyValue, str]]] = {}
 
     def environment(self, variables: Sequence[KeyValue]) -> dict[str, str]:
-        """The variables that are set whatever the user says; those that the user sets become properties."""
+        """Return the variables with fixed values; those that the user sets become properties."""
         fixed: dict[str, str] = {}
         names: set[str] = set()
         for variable in variables:
@@ -214,23 +214,23 @@ class Inputs:
                 elif self._keys.is_free(name):
                     self._property(name, variable, Target.ENV, granting=True)
                 else:
-                    # The key of such a property is what the variable is called.
+                    # The name is not free as a key, so the property cannot have the target "env".
                     fixed[name] = f"{{config.{self._property(name, variable, Target.MANIFEST, granting=True)}}}"
         return fixed
 
     def arguments(self, arguments: Sequence[Argument]) -> list[str]:
-        """The arguments, with ``{config.KEY}`` where the user gives the value."""
+        """Return the arguments, with ``{config.KEY}`` where the user sets the value."""
         found: list[str] = []
         for argument in arguments:
             found += self._named(argument) if argument.type == "named" and argument.name else self._positional(argument)
         return found
 
     def address(self, url: str, variables: Mapping[str, Input], *, required: bool) -> str:
-        """The *url* of a server that runs elsewhere, with ``{config.KEY}`` for its *variables*."""
+        """Return the *url* of a remote server, with ``{config.KEY}`` for its *variables*."""
         return self._template(url, variables, Target.MANIFEST, required=required)
 
     def headers(self, headers: Sequence[KeyValue], *, required: bool) -> dict[str, str]:
-        """The headers by name; *required* is False where the server can be used without them."""
+        """Return the headers by name; *required* is False if the server can be used without them."""
         found: dict[str, str] = {}
         for header in headers:
             if not HEADER_NAME.fullmatch(header.name):
@@ -244,7 +244,7 @@ class Inputs:
         return found
 
     def _header(self, header: KeyValue, *, required: bool) -> str:
-        """The key for *header*, which several ways to the same server have in common."""
+        """Return the key for *header*, which several transports of the same server share."""
         same = self._headers.setdefault(header.name, [])
         for known, key in same:
             if known == header:
@@ -271,9 +271,9 @@ class Inputs:
         return _flagged(flag, f"{{config.{key}}}", argument) if key else []
 
     def _argument(self, name: str, argument: Argument) -> str:
-        """The key of the property for *argument*; empty for a secret that the server can do without."""
+        """Return the key of the property for *argument*; empty for an optional secret."""
         if argument.is_secret:
-            # Every user of the machine can read arguments, and no server is started with a secret in them.
+            # Every user of the machine can read arguments, so they must not hold secrets.
             if argument.is_required:
                 self.faults.append(
                     f"its argument {name[:100]!a} is a secret, which every user of the machine could read"
@@ -293,7 +293,7 @@ class Inputs:
         in_argument: bool = False,
         required: bool = True,
     ) -> str:
-        """*text* with its *variables* as placeholders; what is in braces and no variable stays as it is."""
+        """Return *text* with its *variables* as placeholders; other text in braces stays."""
         keys: dict[str, str] = {}
 
         def fill(found: re.Match[str]) -> str:
@@ -318,9 +318,9 @@ class Inputs:
         return filled
 
     def _refuse_placeholders(self, text: str, own: Collection[str] = ()) -> None:
-        """Note a fault for a *text* with placeholders for other keys than *own*: its author means them literally."""
+        """Record a fault if *text* has placeholders for keys not in *own*, which the author means literally."""
         if keys := [key for key in placeholders(text) if key not in own]:
-            self.faults.append(f"it holds {{config.{keys[0][:100]}}}, for which mcpd would put a value of the user")
+            self.faults.append(f"it holds {{config.{keys[0][:100]}}}, which mcpd would replace by a value of the user")
 
     def _property(
         self,
@@ -339,7 +339,7 @@ class Inputs:
         kind = _TYPES.get(given.format or "")
         default = _typed(given.default, kind)
         grants = granting and kind is ValueType.PATH and not given.is_secret
-        # What a permission is for, the user names: nobody sees a default when they are asked for their consent.
+        # The user has to enter what a permission is for, because consent does not show defaults.
         suggested = scalar_text(default) if grants and default is not None else ""
         default = None if suggested else default
         parts: dict[str, Any] = {
@@ -361,7 +361,7 @@ class Inputs:
 
 
 def _asks(argument: Argument) -> bool:
-    """Whether the user is to give a value: a flag of which nothing is said but its name is just passed on."""
+    """Return whether the user has to set a value: a flag with nothing but a name is passed as it is."""
     return any(
         (
             argument.description,
@@ -377,7 +377,7 @@ def _asks(argument: Argument) -> bool:
 
 
 def _flagged(flag: str, text: str, argument: Argument) -> list[str]:
-    """*flag* with *text*: apart where both are there or missing together, else joined by ``=``."""
+    """Return *flag* and *text* as two arguments if they are present or missing together, else joined by ``=``."""
     keys = placeholders(text)
     if not keys:
         return [flag, text]
@@ -390,7 +390,7 @@ def _flagged(flag: str, text: str, argument: Argument) -> list[str]:
 
 
 def _typed(default: Scalar, kind: ValueType | None) -> Scalar:
-    """*default*, which the schema has as text, as a value of *kind* if it is one."""
+    """Return *default*, text in the schema, as a value of *kind* if possible."""
     if not isinstance(default, str):
         return default
     if kind is ValueType.BOOLEAN and default.lower() in ("true", "false"):
@@ -409,7 +409,7 @@ _PUBLIC: Final = {
 }
 RUNNERS: Final = {SourceType.NPM: "npx", SourceType.PYPI: "uvx"}
 _FROM: Final = {SourceType.NPM: ("--package", "-p"), SourceType.PYPI: ("--from",)}
-"""Options of the runners that name the package, where the command has another name."""
+"""Options of the runners that name the package if the command has another name."""
 _HARMLESS: Final = frozenset({"-y", "--yes", "-q", "--quiet", "--"})
 _NPM: Final = re.compile(
     r"((?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*)(?:@([A-Za-z0-9][A-Za-z0-9.+-]*))?", re.ASCII
@@ -421,20 +421,20 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(slots=True)
-class Plan:
-    """What becomes of one package."""
+class PackagePlan:
+    """Installation of one package."""
 
     source: dict[str, Any]
     transport: dict[str, Any] | None = None
-    """Of type stdio; None for a bundle, which brings its own."""
+    """A stdio transport; None for a bundle, which has its own."""
     environment: dict[str, str] = field(default_factory=dict)
     obstacle: str = ""
-    """Why mcpd cannot install it."""
+    """Reason why mcpd cannot install the package."""
     inputs: Inputs = field(default_factory=Inputs)
 
 
-def plan_of(package: Package) -> Plan:
-    """What becomes of *package*; it always has a source, so that a listing can say what it is."""
+def plan_of(package: Package) -> PackagePlan:
+    """Return the installation of *package*; it always has a package source for the listing."""
     kind = package.registry_type
     transport = package.transport.type if package.transport is not None else "stdio"
     if kind in RUNNERS:
@@ -442,12 +442,14 @@ def plan_of(package: Package) -> Plan:
     elif kind == SourceType.MCPB:
         plan = _bundle(package)
     else:
-        plan = Plan(_known({"type": kind or "unknown", "package": package.identifier, "version": package.version}))
+        plan = PackagePlan(
+            _known({"type": kind or "unknown", "package": package.identifier, "version": package.version})
+        )
         plan.obstacle = Source.parse(plan.source, "package").unsupported if kind else "its package has no registryType"
     if transport != "stdio" and not plan.obstacle:
         plan.obstacle = (
-            f"its package serves {printable(transport)} on a port of its own, and mcpd starts servers that talk over"
-            " standard input and output"
+            f"its package serves {printable(transport)} on a port, but mcpd only starts servers that use standard"
+            " input and output"
         )
     return plan
 
@@ -456,20 +458,20 @@ def _known(fields: dict[str, str | None]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _bundle(package: Package) -> Plan:
+def _bundle(package: Package) -> PackagePlan:
     digest = (package.file_sha256 or "").lower()
     source = {"type": "mcpb", "url": package.identifier, "sha256": digest, "version": package.version}
     if not _SHA256.fullmatch(digest):
-        return Plan(_known(source | {"sha256": ""}), obstacle="its bundle has no fileSha256 to check it by")
-    plan = Plan(_known(source))
+        return PackagePlan(_known(source | {"sha256": ""}), obstacle="its bundle has no fileSha256 to check it by")
+    plan = PackagePlan(_known(source))
     if not package.identifier.lower().startswith(("https://", "http://", "file:///")):
         plan.obstacle = f"its bundle is not at a URL: {printable(package.identifier)!r}"
     return plan
 
 
-def _from_registry(package: Package, kind: SourceType) -> Plan:
+def _from_registry(package: Package, kind: SourceType) -> PackagePlan:
     form = _NPM if kind is SourceType.NPM else _PYPI
-    plan = Plan(_known({"type": kind, "package": package.identifier, "version": package.version}))
+    plan = PackagePlan(_known({"type": kind, "package": package.identifier, "version": package.version}))
     base = (package.registry_base_url or "").rstrip("/").lower()
     digest = (package.file_sha256 or "").lower()
     named = form.fullmatch(package.identifier)
@@ -492,7 +494,7 @@ def _from_registry(package: Package, kind: SourceType) -> Plan:
     plan.source = _known({"type": kind, "package": wanted[1], "version": version, "sha256": digest})
     plan.environment = plan.inputs.environment(package.environment_variables or [])
     arguments = plan.inputs.arguments(package.package_arguments or [])
-    # With another package, the identifier is the command, which the runtime finds among what the package brings.
+    # If the arguments name another package, the identifier is a command of that package.
     plan.transport = (
         {"type": "stdio", "command": named[1], "args": arguments}
         if chosen
@@ -503,12 +505,12 @@ def _from_registry(package: Package, kind: SourceType) -> Plan:
 
 
 def _base(name: str) -> str:
-    """A package's *name* without its extras."""
+    """Return a package's *name* without its extras."""
     return name.partition("[")[0]
 
 
 def _runtime(package: Package, kind: SourceType, name: str) -> tuple[str, str]:
-    """The other package that the arguments of the runner name, and why they cannot be followed; both may be empty."""
+    """Return the other package that the runner's arguments name, and why they are unsupported; both may be empty."""
     words = list(_words(package.runtime_arguments or []))
     chosen = ""
     while words:
@@ -517,7 +519,7 @@ def _runtime(package: Package, kind: SourceType, name: str) -> tuple[str, str]:
         if option in _FROM[kind] and (joined or words):
             chosen = value if joined else words.pop(0)
         elif word not in _HARMLESS and not _is_package(word, name):
-            return "", f"its package wants to be run with {printable(word)!r}, which mcpd cannot do"
+            return "", f"its package needs the runtime argument {printable(word)!r}, which mcpd does not support"
     return chosen, ""
 
 
@@ -536,16 +538,16 @@ def _is_package(word: str, name: str) -> bool:
 
 
 ORIGINAL: Final = "serverJson"
-"""The field of an entry that holds the document it was made from."""
+"""Field of an entry with the document it was made from."""
 _SCHEMA: Final = "server.schema.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+", re.ASCII)
-_WAYS: Final = ("id", "source", "transports", "env", "manifest", "unsupportedReason")
-"""The fields of an entry that decide what is installed, and what is started of it."""
+_INSTALL_FIELDS: Final = ("id", "source", "transports", "env", "manifest", "unsupportedReason")
+"""Fields of an entry that decide what is installed and started."""
 _SEED_FIELDS: Final = frozenset({"id", "transports", "transport", "source", "manifest"})
 
 
 def is_server_json(document: object) -> bool:
-    """Whether *document* is a server.json, of whatever schema, or an item of the official registry's API with one."""
+    """Return whether *document* is a server.json of any schema, or an item of the official API with one."""
     if not isinstance(document, dict):
         return False
     found: dict[str, Any] = document["server"] if _is_item(document) else document
@@ -557,12 +559,11 @@ def is_server_json(document: object) -> bool:
 
 
 def entry_of(document: dict[str, Any], origin: str, *, published: bool = False) -> Entry:
-    """The entry for the server.json *document*, or for that in the item *document*, read from *origin* (for messages).
+    """Return the entry for the server.json *document*, or the one in the item *document*, from *origin* (for messages).
 
-    A document made by :func:`~mcpd.formats.server_json.server_json_of` and not changed since gives the entry that
-    it was made of. With *published*, one that anybody may have written, it does so only if that has the id, the
-    source and the ways to the server that the fields tell which every registry checks and every reader sees. What is in
-    an item is published.
+    An unchanged document of :func:`server_json_of` gives back the entry that it was made from. If *published*, anybody
+    may have written it, so this requires that the visible fields give the same id, package source and transports. An
+    item always counts as published.
 
     Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*, the field and the fault.
     """
@@ -572,17 +573,17 @@ def entry_of(document: dict[str, Any], origin: str, *, published: bool = False) 
     if embedded is not None and not published:
         return embedded
     converted = _converted(document, origin)
-    return embedded if embedded is not None and _is_the_same(embedded, converted) else converted
+    return embedded if embedded is not None and _installs_the_same(embedded, converted) else converted
 
 
 def _is_item(document: dict[str, Any]) -> bool:
-    """Whether *document* is one of a page of the official registry's API."""
+    """Return whether *document* is an item of a page of the official registry's API."""
     found = document.get("server")
     return isinstance(found, dict) and not {"name", *_SEED_FIELDS} & document.keys()
 
 
 def original(entry: Entry) -> dict[str, Any] | None:
-    """The server.json that *entry* was made from; None if there is none, or *entry* was changed since."""
+    """Return the server.json that *entry* was made from; None if there is none, or *entry* was changed since."""
     document = (entry.model_extra or {}).get(ORIGINAL)
     if not isinstance(document, dict):
         return None
@@ -602,14 +603,14 @@ def _embedded(document: dict[str, Any], origin: str) -> Entry | None:
     try:
         entry = seed_entry(found, origin)
     except InvalidManifest:
-        return None  # whoever wrote it: the visible fields say what the server is
-    return entry if built(entry) == document and original(entry) is None else None
+        return None  # invalid, so only the visible fields count
+    return entry if build(entry) == document and original(entry) is None else None
 
 
-def _is_the_same(embedded: Entry, converted: Entry) -> bool:
-    """Whether *embedded* and *converted* are one program, started alike; words and permissions may differ."""
+def _installs_the_same(embedded: Entry, converted: Entry) -> bool:
+    """Return whether both entries start the same program the same way; texts and permissions may differ."""
     said, seen = embedded.to_json(), converted.to_json()
-    return all(said.get(name) == seen.get(name) for name in _WAYS)
+    return all(said.get(name) == seen.get(name) for name in _INSTALL_FIELDS)
 
 
 def _converted(document: dict[str, Any], origin: str) -> Entry:
@@ -626,18 +627,18 @@ def _converted(document: dict[str, Any], origin: str) -> Entry:
     if server.repository:
         made["repository"] = server.repository
     try:
-        made |= _ways(server)
+        made |= _installation(server)
     except InvalidManifest as error:
         raise InvalidManifest(f"{origin}: {error.message}") from error
     return Entry.parse(made | {ORIGINAL: document}, origin)
 
 
-def _ways(server: Server) -> dict[str, Any]:
-    """How the server is installed or reached."""
+def _installation(server: Server) -> dict[str, Any]:
+    """Return the fields for installing and reaching the server."""
     packages, remotes = server.packages or [], server.remotes or []
     chosen = _chosen(packages)
     if chosen is not None and not chosen.obstacle:
-        # The transports of a bundle are known when it is here; any other would stand for all.
+        # A bundle's transport is known only when it is fetched; other transports here would replace it.
         transports = [] if chosen.transport is None else [chosen.transport]
         if transports:
             transports += _transports(remotes, chosen.inputs, required=False)
@@ -655,9 +656,9 @@ def _ways(server: Server) -> dict[str, Any]:
     return made
 
 
-def _chosen(packages: Iterable[Package]) -> Plan | None:
-    """The first package that can be installed, else the first one."""
-    first: Plan | None = None
+def _chosen(packages: Iterable[Package]) -> PackagePlan | None:
+    """Return the first installable package, otherwise the first one."""
+    first: PackagePlan | None = None
     for package in packages:
         plan = plan_of(package)
         if not plan.obstacle:
@@ -666,7 +667,7 @@ def _chosen(packages: Iterable[Package]) -> Plan | None:
     return first
 
 
-def _made(plan: Plan | None, transports: list[Any], inputs: Inputs) -> dict[str, Any]:
+def _made(plan: PackagePlan | None, transports: list[Any], inputs: Inputs) -> dict[str, Any]:
     parts: dict[str, Any] = {
         "source": plan.source if plan is not None else None,
         "transports": transports,
@@ -691,13 +692,13 @@ def _transports(remotes: Iterable[Transport], inputs: Inputs, *, required: bool)
 
 
 def server_json_of(entry: Entry) -> dict[str, JsonValue]:
-    """The server.json (2025-12-11) for *entry*, from which :func:`~mcpd.formats.server_json.entry_of` makes it again.
+    """Return the server.json (2025-12-11) for *entry*, which :func:`entry_of` converts back.
 
-    An entry that came from a server.json and is what that says gives that document, whatever its schema.
+    For an unchanged entry from a server.json, that document is returned, whatever its schema.
     """
-    return original(entry) or built(entry)
+    return original(entry) or build(entry)
 
 
 def registry_of(entries: Iterable[Entry], updated: str) -> dict[str, JsonValue]:
-    """A registry of *entries*, last changed at *updated* (ISO 8601)."""
+    """Return a registry of *entries*, last changed at *updated* (ISO 8601)."""
     return {"version": "1.0", "updated": updated, "servers": [seed_of(entry) for entry in entries]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A server.json for an entry of another origin: what the format can say, and beside it the whole entry."""
+"""Generation of a server.json for an entry of another origin, with the whole entry as metadata."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.errors import InvalidManifest
-from mcpd.formats.seed import id_of, registrys
+from mcpd.formats.seed import id_of, published_fields
 from mcpd.model import SourceType, Target, TransportType, ValueType
 from mcpd.model.placeholders import as_text, placeholders
 
@@ -20,7 +20,7 @@ SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/serve
 PUBLISHER: Final = "io.modelcontextprotocol.registry/publisher-provided"
 SEED: Final = "org.mcpd/entry"
 _MAX_TEXT: Final = 100
-"""Characters of a title and a description."""
+"""Characters of a title or description."""
 _NAME: Final = re.compile(r"(?=.{3,200}$)[A-Za-z0-9.-]+/[A-Za-z0-9._-]+", re.ASCII)
 _REPOSITORY_URL: Final = re.compile(r"https://([A-Za-z0-9.-]+)(?::\d+)?/[^\s@]+", re.ASCII)
 _URL: Final = re.compile(r"https?://[^\s]+", re.ASCII)
@@ -38,12 +38,12 @@ _FORMATS: Final = {
 
 
 def seed_of(entry: Entry) -> dict[str, Any]:
-    """*entry* as a registry holds it: without what belongs to an installed server."""
-    return registrys(entry.to_json())
+    """Return *entry* as a registry publishes it, without the fields of an installed server."""
+    return published_fields(entry.to_json())
 
 
-def built(entry: Entry) -> dict[str, Any]:
-    """The server.json for *entry*."""
+def build(entry: Entry) -> dict[str, Any]:
+    """Return the server.json for *entry*."""
     document: dict[str, Any] = {"$schema": SCHEMA, "name": _name(entry)}
     if entry.name not in (entry.id, document["name"]):
         document["title"] = _short(entry.name)
@@ -66,17 +66,17 @@ def built(entry: Entry) -> dict[str, Any]:
 
 
 def _name(entry: Entry) -> str:
-    """A name that tells the id: whoever may publish under it shall not take the id of another server."""
+    """Return a name that maps to the entry's id, so that its publisher cannot take the id of another server."""
     origin = (entry.model_extra or {}).get("origin")
     known = origin.get("name") if isinstance(origin, dict) else None
     left, _, right = entry.id.rpartition(".")
     for name in (known, f"{left}/{right}"):
-        if isinstance(name, str) and _NAME.fullmatch(name) and _tells(name, entry.id):
+        if isinstance(name, str) and _NAME.fullmatch(name) and _maps_to(name, entry.id):
             return name
     return f"local/{entry.id}"
 
 
-def _tells(name: str, server_id: str) -> bool:
+def _maps_to(name: str, server_id: str) -> bool:
     try:
         return id_of(name, "") == server_id
     except InvalidManifest:
@@ -211,7 +211,7 @@ def _header(entry: Entry, name: str, text: str) -> dict[str, Any]:
 
 
 def _valued(entry: Entry, text: str) -> dict[str, Any]:
-    """*text* as a value, with ``{KEY}`` and variables for its placeholders."""
+    """Return *text* as a value with ``{KEY}`` for its placeholders, and their variables."""
     variables = {}
     for key in placeholders(text):
         item = entry.property(key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file formats of registries and installed servers: models that keep unknown fields, and read older shapes."""
+"""File formats of registries and installed servers: models that keep unknown fields and read older forms."""
 
 from pydantic import JsonValue
 

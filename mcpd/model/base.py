@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What all models share: camelCase names on disk, unknown fields kept, text and ids checked."""
+"""Base of all models: camelCase names on disk, unknown fields kept, text and ids checked."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 ID_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 RESERVED_IDS: Final = frozenset({"meta", "sse", "bridge.token", "index.json"})
-"""Taken by routes of the bridge, and by files of mcpd's own in directories that hold one of each server's."""
+"""Used by routes of the bridge, and by mcpd's own files in directories with one file per server."""
 MAX_DEPTH: Final = 64
-"""Levels of nesting in one entry, far above any real one and far below what a parser survives."""
+"""Levels of nesting in one entry, far more than any real one has and far less than a parser handles."""
 MAX_LISTED: Final = 128
 """Members of one list or object of an entry."""
 MAX_STRINGS: Final = 1024
-"""Members of a list of strings, as the arguments of a command are."""
+"""Members of a list of strings, such as the arguments of a command."""
 _FROM_OUTSIDE: Final[dict[str, Any]] = {"from": "outside"}
-"""The context of a validation that knows a field by its name on disk only."""
+"""Context of a validation that accepts only the names on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Problem:
     origin: str
     """The file or URL."""
     server_id: str
-    """The id as far as it is known, printable; empty when the entry has none."""
+    """Printable id, if known; empty if the entry has none."""
     message: str
 
 
 class Document(BaseModel):
-    """A JSON object from a file or the network; fields it does not know survive a read-modify-write."""
+    """A JSON object from a file or the network; unknown fields survive reading and writing."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -65,7 +65,7 @@ class Document(BaseModel):
 
     @classmethod
     def parse(cls, data: object, origin: str, *, is_plain: bool = False) -> Self:
-        """Validate *data*, read from *origin*; *is_plain*: :func:`is_plain_json` said so of what it was decoded from.
+        """Validate *data*, read from *origin*; *is_plain* is the result of :func:`is_plain_json` for its JSON.
 
         Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*, the field and the fault.
         """
@@ -81,7 +81,7 @@ class Document(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _by_alias(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        """A field somebody else calls ``bug_url`` is not ours and stays as it is; our code uses the Python names."""
+        """Keep a foreign field such as ``bug_url`` as unknown; only our code uses the Python names."""
         foreign: dict[str, Any] = {}
         if info.context is _FROM_OUTSIDE and isinstance(data, dict) and not cls._python_names().isdisjoint(data):
             foreign = {name: data[name] for name in cls._python_names() & data.keys()}
@@ -94,46 +94,45 @@ class Document(BaseModel):
     @classmethod
     @cache
     def _python_names(cls) -> frozenset[str]:
-        """The fields that have another name on disk."""
+        """Return the fields that have another name on disk."""
         return frozenset(name for name, field in cls.model_fields.items() if field.alias != name)
 
     def to_json(self) -> dict[str, Any]:
-        """The object as it is written: names as on disk, fields that were never set left out."""
+        """Return the object as it is written: names as on disk, without fields that were never set."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def _text(value: Any) -> Any:
-    """Other tools write ``null`` for a text they do not have."""
+    """Convert ``null``, as other tools write it, to an empty text."""
     return "" if value is None else value
 
 
 def _listed(value: Any) -> Any:
-    """Registries write one string where the format has a list (``categories``), or ``null``."""
+    """Convert a single string or ``null``, as registries write them, to a list."""
     return [value] if isinstance(value, str) and value else (value or [])
 
 
 def at_most(most: int) -> Callable[[Any], Any]:
-    """What refuses lists and objects with more than *most* members, before anything is made of them.
+    """Return a validator that rejects lists and objects with more than *most* members.
 
-    A few bytes of a compressed registry are thousands of members, each of which takes far more when it is made, and
-    one of a thousand faults is enough.
+    It runs before the members are parsed, as a few bytes of compressed JSON can be thousands of members.
     """
 
     def check(value: Any) -> Any:
         if isinstance(value, (list, dict)) and len(value) > most:
-            raise ValueError(f"has {len(value)} members; it may have {most}")
+            raise ValueError(f"has {len(value)} members; at most {most} are allowed")
         return value
 
     return check
 
 
 def as_map(value: Any) -> Any:
-    """Other tools write ``null`` for an object that they do not have."""
+    """Convert ``null``, as other tools write it, to an empty object."""
     return {} if value is None else value
 
 
 def as_list(value: Any) -> Any:
-    """The same of a list."""
+    """Convert ``null``, as other tools write it, to an empty list."""
     return [] if value is None else value
 
 
@@ -152,20 +151,20 @@ _OBJECT: Final = re.compile(r"a valid dictionary( or (an )?instance of \w+)?")
 
 
 def first_fault(error: ValidationError) -> str:
-    """One line for the first fault pydantic found, without the value (it may be a secret)."""
+    """Return one line for the first fault pydantic found, without the value (it may be a secret)."""
     fault = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in fault["loc"])
-    # Whoever wrote the file knows the words of JSON only.
+    # Use the terms of JSON instead of Python's.
     message = fault["msg"].removeprefix("Value error, ").replace("a valid tuple", "a valid list")
     message = _OBJECT.sub("a valid object", message)
     return f"{where}: {message}" if where else message
 
 
 def load_json(data: bytes | str, origin: str) -> Any:
-    """Parse *data*, read from *origin*.
+    """Parse the JSON *data*, read from *origin*.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for everything that is not JSON, nested beyond reason, or holds
-    numbers of thousands of digits.
+    Raises :class:`~mcpd.errors.InvalidManifest` if it is not JSON, is nested too deeply, or holds numbers with
+    thousands of digits.
     """
     try:
         return json.loads(data, parse_constant=_no_constant)
@@ -178,7 +177,7 @@ def load_json(data: bytes | str, origin: str) -> Any:
 
 
 def dump_json(value: object) -> bytes:
-    """The bytes in which files are written: UTF-8, indented, with a final newline."""
+    """Return *value* as file content: JSON in UTF-8, indented, with a final newline."""
     return (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -187,23 +186,23 @@ def _no_constant(name: str) -> None:
 
 
 def is_plain_json(data: bytes) -> bool:
-    """Whether :func:`check_json` finds no fault in what a strict parser makes of *data*, told at a glance.
+    """Return whether a quick test shows that :func:`check_json` would accept the parsed *data*.
 
-    Without escapes JSON holds neither NUL nor half of a pair, and with few brackets it is not deep.
+    JSON without escapes holds neither NUL nor half a surrogate pair, and with few brackets it is not deep.
     """
     return data.isascii() and b"\\u" not in data and data.count(b"{") + data.count(b"[") <= MAX_DEPTH
 
 
 def check_json(value: object) -> None:
-    """Raise ValueError if *value* holds text or numbers that no D-Bus message, file name or JSON file can carry.
+    """Raise ValueError if *value* holds text or numbers that D-Bus messages, file names or JSON files cannot carry.
 
-    Nothing here recurses, so that *value* may be hostile.
+    Not recursive, so *value* may be hostile.
     """
     level = [value]
     for _ in range(MAX_DEPTH):
         below: list[object] = []
         for item in level:
-            # Entries are texts for the most part.
+            # Most items are strings.
             if isinstance(item, str):
                 if "\0" in item or not item.isascii():
                     _check_text(item)
@@ -226,10 +225,10 @@ def _check_text(text: str) -> None:
 
 
 def check_id(value: str) -> str:
-    """Return *value* if it is a server id.
+    """Return *value* if it is a valid server id.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for anything else: an id becomes a file name, an object path
-    and part of a URL, so it can hold nothing that climbs, hides or separates.
+    Raises :class:`~mcpd.errors.InvalidManifest` for anything else: an id is used in file names, object paths and URLs,
+    so it cannot hold separators, ``..`` or a leading dot.
     """
     if not ID_PATTERN.fullmatch(value):
         raise InvalidManifest(
@@ -241,10 +240,10 @@ def check_id(value: str) -> str:
 
 
 def id_from_name(name: str) -> str:
-    """The id for a registry's *name*: characters an id cannot hold become ``.``."""
+    """Return the id for a registry's *name*: characters an id cannot hold become ``.``."""
     return check_id(re.sub(r"[^A-Za-z0-9._-]", ".", name, flags=re.ASCII).lstrip("._-")[:128])
 
 
 def printable(text: str) -> str:
-    """*text* for a message or a listing: at most 140 characters, whatever cannot be shown escaped."""
+    """Return *text* for a message or a listing: at most 140 characters, unprintable ones escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:140])

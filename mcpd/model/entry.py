@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A server as a registry describes it, in today's form and in the older ones."""
+"""Entries: servers as registries describe them, in the current form and older ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Few = Annotated[JsonValue, BeforeValidator(at_most(MAX_LISTED))]
 FewStrings = Annotated[Strings, BeforeValidator(at_most(MAX_LISTED))]
 
 
-def _unreachable(transport: Transport) -> str:
+def _remote_fault(transport: Transport) -> str:
     try:
         transport.check_remote()
     except InvalidManifest as error:
@@ -40,7 +40,7 @@ def _unreachable(transport: Transport) -> str:
 
 
 class Entry(Document):
-    """Identity, origin and needs of a server."""
+    """Identity, origin and requirements of a server."""
 
     id: Annotated[str, AfterValidator(_checked_id)]
     name: Text = ""
@@ -65,18 +65,18 @@ class Entry(Document):
     capabilities: JsonValue = None
     tools: JsonValue = None
     scope: Text = ""
-    """The scope the registry proposes; in a manifest, the one the server is installed in."""
+    """Scope proposed by the registry; in a manifest, the scope that the server is installed in."""
     platforms: Few = None
     permissions: FewStrings = Field(default_factory=list)
     configurable_properties: Annotated[
         list[ConfigProperty], FailFast(), BeforeValidator(at_most(MAX_PROPERTIES)), BeforeValidator(as_list)
     ] = Field(default_factory=list)
     manifest: Text = ""
-    """URL of the whole manifest, where the registry holds a summary only."""
+    """URL of the whole manifest, if the registry only has a summary."""
     integrity: JsonValue = None
-    """Hashes of what ``manifest`` names."""
+    """Hashes of the file that ``manifest`` names."""
     unsupported_reason: Text = ""
-    """Why whoever read the entry from another format says that it cannot be installed."""
+    """Reason why the entry cannot be installed, set by the conversion from another format."""
 
     @model_validator(mode="before")
     @classmethod
@@ -86,72 +86,72 @@ class Entry(Document):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if not self.name:
-            # It is shown by its id; that it has no name stays known by its set fields.
+            # Show the id instead, but do not count the name as set.
             self.__dict__["name"] = self.id
             self.__pydantic_fields_set__.discard("name")
         seen: set[str] = set()
         for item in self.configurable_properties:
             if item.key in seen:
-                raise ValueError(f"configurableProperties: {item.key!r} is there twice")
+                raise ValueError(f"configurableProperties: {item.key!r} occurs twice")
             seen.add(item.key)
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """The object as it is written; it always has a name."""
+        """Return the object as it is written; it always has a name."""
         return {**super().to_json(), "name": self.name}
 
     @cached_property
     def stdio(self) -> Transport | None:
-        """The primary transport: the first of type ``stdio`` that is meant for Linux."""
+        """The primary transport: the first of type ``stdio`` for Linux."""
         return next((t for t in self.transports if t.type is TransportType.STDIO and t.runs_here), None)
 
     @cached_property
     def remote(self) -> Transport | None:
-        """How a server that runs elsewhere is reached; None for one that has a :attr:`stdio` transport."""
+        """The transport of a remote server; None for a server with a :attr:`stdio` transport."""
         if self.stdio is not None:
             return None
         return next((t for t in self.transports if t.is_remote and t.runs_here), None)
 
     @property
     def all_permissions(self) -> list[str]:
-        """What is to be consented to: :attr:`permissions`, and what the way to a server elsewhere takes by itself."""
+        """Permissions that require consent: :attr:`permissions`, and ``network`` for a remote server."""
         implied = [NETWORK] if self.remote is not None and NETWORK not in self.permissions else []
         return [*implied, *self.permissions]
 
     @property
     def is_summary(self) -> bool:
-        """Whether it cannot be installed without the manifest whose URL it names."""
+        """True if the entry cannot be installed without the manifest whose URL it names."""
         return bool(self.manifest) and not self.transports and self.source is None
 
     @property
     def is_for_system(self) -> bool:
-        """Whether only the system's instance installs it."""
+        """True if only the system's instance installs the server."""
         runtime = (self.model_extra or {}).get("runtime")
         return self.scope == "system" or (isinstance(runtime, dict) and runtime.get("runAs") == "system")
 
     @property
     def runs_here(self) -> bool:
-        """Whether the server is meant for Linux."""
+        """True if the server supports Linux."""
         return covers_linux(self.platforms)
 
     @property
     def unsupported(self) -> str:
-        """Why mcpd cannot install it, for people; empty if nothing in the entry speaks against it."""
+        """Reason why mcpd cannot install the entry; empty if the entry has none."""
         if not self.runs_here:
             return f"it does not run on Linux (platforms: {printable(str(self.platforms))})"
         if self.unsupported_reason:
             return printable(self.unsupported_reason)
-        return "" if self.is_summary else self._without_way()
+        return "" if self.is_summary else self._transport_fault()
 
-    def _without_way(self) -> str:
+    def _transport_fault(self) -> str:
         if self.remote is not None:
-            return _unreachable(self.remote)
+            return _remote_fault(self.remote)
         if self.transports and self.stdio is None:
-            return "none of its transports is of a kind that mcpd knows and meant for Linux"
+            return "none of its transports is of a known type and for Linux"
         if self.source is None:
             return "" if self.transports else "it has neither a source nor a transport"
         return self.source.unsupported
 
     def property(self, key: str) -> ConfigProperty | None:
-        """The configurable property *key*, if there is one."""
+        """Return the configurable property *key*, if there is one."""
         return next((p for p in self.configurable_properties if p.key == key), None)

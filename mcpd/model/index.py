@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``index.json``: pointers to manifests, also in its older form."""
+"""``index.json``: pointers to manifests, including its older form."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from mcpd.model.base import Problem, check_id, check_json, printable
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where the manifest of one server is."""
+    """Location of one server's manifest."""
 
     location: str
     """Absolute path of ``manifest.json``; empty in the older form, which holds the manifest itself."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Fields other tools keep here; written back as they are."""
+    """Fields of other tools, written back unchanged."""
     embedded: dict[str, Any] | None = None
     """The whole manifest, from the older form."""
 
 
 @dataclass(slots=True)
 class Index:
-    """The pointers of one scope."""
+    """Pointers of one scope."""
 
     servers: dict[str, Pointer] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     """Top-level fields other than ``servers``."""
     broken: dict[str, Any] = field(default_factory=dict)
-    """Entries that cannot be used, by their key, as they are in the file."""
+    """Invalid entries as they are in the file, by key."""
     problems: list[Problem] = field(default_factory=list)
-    """One for each broken entry."""
+    """One problem for each broken entry."""
     legacy: bool = False
-    """Whether the file has the older form, a list of full objects."""
+    """True if the file has the older form, a list of full objects."""
 
     def to_json(self) -> dict[str, Any]:
-        """Today's form; broken entries are kept, embedded manifests are not."""
+        """Return the current form; broken entries are kept, embedded manifests are not."""
         servers = {
             server_id: {**pointer.extra, "location": pointer.location}
             for server_id, pointer in self.servers.items()
@@ -47,10 +47,10 @@ class Index:
 
 
 def parse_index(data: object, origin: str) -> Index:
-    """Read the index *data*, which came from *origin* (a path, for messages).
+    """Parse the index *data* from *origin* (a path, for messages).
 
-    A faulty entry becomes a problem and the others stay. Raises :class:`~mcpd.errors.InvalidManifest` if *data* is
-    no index at all.
+    A faulty entry becomes a problem, the others are kept. Raises :class:`~mcpd.errors.InvalidManifest` if *data* is not
+    an index.
     """
     if not isinstance(data, dict) or not isinstance(data.get("servers"), (list, dict)):
         raise InvalidManifest(f"{origin}: not an index: needs an object with 'servers'")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Older shapes of entries and manifests, brought to today's form.
+"""Conversion of older forms of entries and manifests to the current form.
 
-The fields of the older form stay where they are, as unknown ones, so that the tools that wrote them can still read
-the file. Where both forms are there, today's counts.
+The older fields are kept as unknown ones, so that the tools that wrote them can still read the file. If both forms are
+present, the current one counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VALUE_TYPES: Final = {
 
 
 def modernise(data: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the entry or manifest *data* with today's fields added where only older ones are there."""
+    """Return a copy of the entry or manifest *data* with current fields added where only older ones are present."""
     new = dict(data)
     if not new.get("transports") and (transport := _transport(new)) is not None:
         new["transports"] = [transport]
@@ -43,22 +43,22 @@ def modernise(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def modern_source_type(name: object) -> object:
-    """``pip`` is what ``pypi`` was called."""
+    """Return the current name of a package source type: ``pip`` is now ``pypi``."""
     return "pypi" if name == "pip" else name
 
 
 def modern_transport_type(name: object) -> object:
-    """Today's name of a kind of transport."""
+    """Return the current name of a transport type."""
     return _TRANSPORT_TYPES.get(name, name) if isinstance(name, str) else name
 
 
 def modern_value_type(name: object) -> object:
-    """Today's name of a type of value; an empty one is none."""
+    """Return the current name of a value type; None for an empty one."""
     return _VALUE_TYPES.get(name, name) or None if isinstance(name, str) else name
 
 
 def _transport(data: dict[str, Any]) -> dict[str, Any] | None:
-    """The single ``transport`` object whose kind is the entry's ``type``."""
+    """Return the single ``transport`` object; its type may be in the entry's ``type``."""
     old = data.get("transport")
     if not isinstance(old, dict):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""An installed server."""
+"""Manifest of an installed server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Runtime(Document):
-    """How a server wants to be run."""
+    """How a server is run."""
 
     sharing: Literal["session", "caller", "all"] = "session"
     idle_timeout: Annotated[float, Field(gt=0, le=86400)] | None = None
@@ -25,11 +25,11 @@ class Runtime(Document):
 
 
 class Manifest(Entry):
-    """``manifest.json``."""
+    """Content of ``manifest.json``."""
 
     config: Annotated[dict[str, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
     install_dir: Text = ""
     env: Annotated[dict[EnvironmentName, str], BeforeValidator(as_map)] = Field(default_factory=dict)
     runtime: Runtime = Field(default_factory=Runtime)
     stateful: bool | None = None
-    """Set by other tools for servers that keep state between calls, which ``runtime.sharing`` covers."""
+    """Set by other tools for servers that keep state between calls; mcpd uses ``runtime.sharing``."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The mcps map (``docs/mcps.md``): from server ids to what is said about them.
+"""The mcps map (``docs/mcps.md``): from server ids to their entries.
 
-Its own fields are in snake_case, those of MCP (``inputSchema``, ``mimeType``) as MCP has them.
+Its own fields are in snake_case; those of MCP (``inputSchema``, ``mimeType``) are spelled as in MCP.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CALL_TIMEOUT: Final = 30.0
-"""Seconds for a call of a script, where nothing else is said."""
+"""Default seconds for a call of a script."""
 MOST_NAMES: Final = 10_000
 """Names of tools in one entry."""
 
 Name = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=256)]
 Names = Annotated[list[Name], Field(max_length=MOST_NAMES)]
 _Switch = Annotated[bool, Field(strict=True)]
-"""``"false"`` in quotes is a slip of the pen, and no word for true."""
+"""Strict boolean: ``"false"`` in quotes would otherwise be a surprise."""
 
 
 class _Part(Document):
@@ -34,30 +34,30 @@ class _Part(Document):
 
 
 class ArgumentEntry(_Part):
-    """What is said about one argument of a tool."""
+    """An argument of a tool."""
 
     default: JsonValue = None
-    """Given to the tool if the client gives nothing; always, if it is hidden."""
+    """Used if the client gives no value; always used if the argument is hidden."""
     hide: _Switch = False
-    """Not offered to clients, who cannot give it."""
+    """True if clients neither see nor set the argument."""
     description: str | None = None
 
 
 class ToolEntry(_Part):
-    """A tool: of a script server the whole, of an installed one what is different."""
+    """A tool: the whole description for a script server, the changes for an installed one."""
 
     enabled: _Switch = True
     name: Name | None = None
-    """What clients call it."""
+    """Name that clients see."""
     title: str | None = None
     description: str | None = None
     input_schema: dict[str, JsonValue] | None = Field(default=None, alias="inputSchema")
     output_schema: dict[str, JsonValue] | None = Field(default=None, alias="outputSchema")
-    """Of a script server's."""
+    """Script servers only."""
     annotations: dict[str, JsonValue] | None = None
-    """The same."""
+    """Script servers only."""
     function: Name | None = None
-    """The same: the function or command that is called, if it has another name."""
+    """Script servers only: the function or command that is called, if its name differs."""
     arguments: dict[Name, ArgumentEntry] = Field(default_factory=dict)
 
 
@@ -69,10 +69,10 @@ class ResourceEntry(_Part):
     title: Text = ""
     description: Text = ""
     size: Annotated[int, Field(ge=0)] | None = None
-    """Bytes, as far as that is known."""
+    """Bytes, if known."""
     mime_type: Text = Field(default="", alias="mimeType")
     source: Text = ""
-    """Where its content comes from, if that is not what :attr:`uri` says."""
+    """Where its content comes from, if not :attr:`uri`."""
 
 
 class PromptEntry(_Part):
@@ -82,74 +82,76 @@ class PromptEntry(_Part):
     description: Text = ""
     arguments: list[dict[str, JsonValue]] = Field(default_factory=list)
     template: Text = ""
-    """The text of its only message."""
+    """Text of its only message."""
     messages: list[dict[str, JsonValue]] = Field(default_factory=list)
 
 
 class ScriptRuntime(Runtime):
-    """How a script server is run, with the limits of each call."""
+    """How a script server is run, with limits for each call."""
 
     workers: Annotated[int, Field(ge=0, le=64)] = 0
-    """Processes that have the script imported before they are called."""
+    """Processes that import the script before they are called."""
     memory: Annotated[int, Field(ge=16 << 20, le=1 << 40)] = 1 << 30
     """Bytes of memory."""
     processes: Annotated[int, Field(ge=1, le=32768)] = 256
     output: Annotated[int, Field(ge=1 << 10, le=1 << 30)] = 10 << 20
     """Bytes of a result."""
     error_mapping: Literal["tool-result", "json-rpc"] = "tool-result"
-    """Whether a call that fails is a result with ``isError`` or an error of JSON-RPC."""
+    """A failed call is reported as a result with ``isError`` or as a JSON-RPC error."""
 
     @property
     def seconds(self) -> float:
-        """What a call may take."""
+        """Seconds that a call may take."""
         return self.call_timeout or CALL_TIMEOUT
 
 
 class McpsEntry(_Part):
-    """What the map says about one server."""
+    """Entry of the map for one server."""
 
     enabled: _Switch = True
     mcp_enabled: _Switch = True
-    """Whether it is offered over MCP, which for an installed server is the same as :attr:`enabled`."""
+    """True if the server is offered over MCP; for an installed server the same as :attr:`enabled`."""
     summary: Text = ""
     description: Text = ""
     tools: Annotated[dict[Name, ToolEntry], BeforeValidator(as_map), Field(max_length=MOST_NAMES)] = Field(
         default_factory=dict
     )
     allowed_tools: Names | None = None
-    """Patterns of the names of the only tools that are left."""
+    """Patterns of tool names; only matching tools are kept."""
     disallowed_tools: Names = Field(default_factory=list)
-    """Patterns of the names of tools that are not."""
+    """Patterns of tool names; matching tools are removed."""
     resources: _Switch | dict[str, ResourceEntry] = Field(default_factory=dict)
-    """Those of a script server; false takes an installed server's away."""
+    """Resources of a script server; false removes those of an installed server."""
     prompts: _Switch | dict[str, PromptEntry] = Field(default_factory=dict)
-    """The same of prompts."""
+    """Prompts of a script server; false removes those of an installed server."""
     auto_discover: bool | None = None
-    """Whether tools are found by looking at a script; where it is not said, they are unless ``tools`` describes some
-    whole, with an ``inputSchema`` or a ``function``."""
+    """True if tools are found by inspecting the script.
+
+    Default: true unless ``tools`` defines a tool with ``inputSchema`` or ``function``.
+    """
     tools_transform_cid: Text = ""
     resources_transform_cid: Text = ""
     prompts_transform_cid: Text = ""
     definition_cid: Text = ""
-    """The script itself, if no file of the server's name is there."""
+    """The script itself, if there is no file with the server's name."""
     permissions: Strings = Field(default_factory=list)
-    """What a script server may, as in manifests."""
+    """Permissions of a script server, as in manifests."""
     env: Annotated[dict[EnvironmentName, str], BeforeValidator(as_map)] = Field(default_factory=dict)
     configurable_properties: Annotated[list[ConfigProperty], BeforeValidator(as_list)] = Field(
         default_factory=list, alias="configurableProperties"
     )
     runtime: ScriptRuntime = Field(default_factory=ScriptRuntime)
     variables: Annotated[dict[Name, JsonValue], BeforeValidator(as_map)] = Field(default_factory=dict)
-    """What resources ``variable://NAME`` hold."""
+    """Contents of the resources ``variable://NAME``."""
 
     @property
     def usable(self) -> bool:
-        """Whether clients may have the server at all."""
+        """True if clients may use the server."""
         return self.enabled and self.mcp_enabled
 
     @property
     def is_server(self) -> bool:
-        """Whether the entry makes a server where there is none; tools alone are what is changed of an installed one."""
+        """True if the entry defines a script server; tools alone are changes of an installed server."""
         offered = any(isinstance(each, dict) and each for each in (self.resources, self.prompts))
         return offered or any((
             self.definition_cid, self.tools_transform_cid, self.resources_transform_cid, self.prompts_transform_cid,
@@ -157,7 +159,7 @@ class McpsEntry(_Part):
 
 
 def unknown_fields(raw: object) -> list[str]:
-    """What is in the valid entry *raw*, and in its runtime, tools, resources and prompts, that nothing here reads."""
+    """Return the unknown fields of the valid entry *raw* and its runtime, tools, resources and prompts."""
     found = _unknown(McpsEntry, raw, "")
     if isinstance(raw, dict):
         found += _unknown(ScriptRuntime, raw.get("runtime"), "runtime.")
@@ -171,15 +173,15 @@ def unknown_fields(raw: object) -> list[str]:
     return found
 
 
-_OF_SCRIPTS: Final = (
+_SCRIPT_FIELDS: Final = (
     "auto_discover", "tools_transform_cid", "resources_transform_cid", "prompts_transform_cid", "definition_cid",
     "permissions", "env", "configurableProperties", "runtime", "variables",
 )  # fmt: skip
 
 
 def script_fields(raw: Mapping[str, Any]) -> list[str]:
-    """Return the fields of the valid entry *raw* that say what a script server is, and nothing of any other."""
-    found = [field for field in _OF_SCRIPTS if raw.get(field)]
+    """Return the fields of the valid entry *raw* that only apply to script servers."""
+    found = [field for field in _SCRIPT_FIELDS if raw.get(field)]
     found += [member for member in ("resources", "prompts") if isinstance(raw.get(member), dict) and raw[member]]
     for name, tool in _items(raw, "tools"):
         said = tool if isinstance(tool, dict) else {}
@@ -198,30 +200,30 @@ def _items(raw: object, member: str) -> list[tuple[str, object]]:
 
 
 def parse_entry(server_id: str, data: object, origin: str) -> McpsEntry:
-    """The entry *data* of *server_id* in the map *origin*.
+    """Parse the entry *data* of *server_id* in the map *origin*.
 
     Raises :class:`~mcpd.errors.InvalidManifest` that names both and the field.
     """
     if not isinstance(data, dict):
-        raise InvalidManifest(f"{origin}: entry {printable(server_id)!r}: an entry is an object")
+        raise InvalidManifest(f"{origin}: entry {printable(server_id)!r}: must be an object")
     entry = McpsEntry.parse(data, f"{origin}: entry {printable(server_id)!r}")
     _check_names(server_id, entry, origin)
     return entry
 
 
 def _check_names(server_id: str, entry: McpsEntry, origin: str) -> None:
-    """Two tools under one name could not be told apart."""
+    """Raise :class:`~mcpd.errors.InvalidManifest` if two tools have the same name for clients."""
     outward: dict[str, str] = {}
     for name, tool in entry.tools.items():
         if tool.enabled and tool.name is not None and outward.setdefault(tool.name, name) != name:
             raise InvalidManifest(
-                f"{origin}: entry {printable(server_id)!r}: tools.{name}.name: {tool.name!r} is the name of"
-                f" {outward[tool.name]!r} already"
+                f"{origin}: entry {printable(server_id)!r}: tools.{name}.name: {tool.name!r} is already the"
+                f" name of {outward[tool.name]!r}"
             )
 
 
 def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Two entries for one server as one: *upper* wins field by field, in maps (``tools`` …) name by name."""
+    """Merge two entries for one server: *upper* wins field by field, in maps (``tools`` …) name by name."""
     merged = {**lower, **upper}
     for key in ("tools", "resources", "prompts"):
         if isinstance(lower.get(key), dict) and isinstance(upper.get(key), dict):
@@ -230,10 +232,10 @@ def merge(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def policies(entries: Iterable[McpsEntry], definition: McpsEntry | None = None) -> list[dict[str, Any]]:
-    """What *entries* change of a server's tools, resources and prompts; empty if they change nothing.
+    """Return the changes of *entries* to a server's tools, resources and prompts; empty if there are none.
 
-    One object per entry that does, in the order given: each sees the server as those before it leave it. The one that
-    is the *definition* of a script server says what its tools are, and so changes nothing of how they look.
+    One object per changing entry, in the given order; each applies to the result of those before. The *definition* of a
+    script server defines its tools, so it changes nothing of how they look.
     """
     return [found for entry in entries if (found := _policy(entry, defining=entry is definition))]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``{config.KEY}`` and ``{config.KEY?TEXT}`` in arguments, variables, permissions, URLs and headers."""
+"""Placeholders ``{config.KEY}`` and ``{config.KEY?TEXT}`` in arguments, variables, permissions, URLs and headers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _CONFIG: Final = re.compile(r"\{config\.([A-Za-z0-9_.-]+)(?:\?([^{}]*))?\}")
 MAX_ELEMENTS: Final = 10_000
-"""What one text may stand for: several lists in it multiply."""
+"""Number of texts that one text may expand to: several lists in it multiply."""
 
 
 def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:
-    """*text* with its placeholders filled in; one per element if KEY is a list, none if it is not set.
+    """Return *text* with its placeholders filled in: one text per element of a list, none if KEY is not set.
 
-    ``{config.KEY?TEXT}`` stands for TEXT if KEY is set to anything but an empty value or ``false``; else there is
-    nothing of *text*. Raises :class:`~mcpd.errors.InvalidManifest` if it stands for more than :data:`MAX_ELEMENTS`.
+    ``{config.KEY?TEXT}`` becomes TEXT if KEY is set to anything but an empty value or ``false``; otherwise *text* is
+    dropped. Raises :class:`~mcpd.errors.InvalidManifest` for more than :data:`MAX_ELEMENTS` texts.
     """
     parts: list[list[str]] = []
     end, total = 0, 1
@@ -35,7 +35,7 @@ def expand(text: str, values: Mapping[str, JsonValue]) -> list[str]:
             given = [found[2]] if given and value is not False else []
         total *= len(given)
         if total > MAX_ELEMENTS:
-            raise InvalidManifest(f"{text[:200]!r} stands for more than {MAX_ELEMENTS} texts")
+            raise InvalidManifest(f"{text[:200]!r} expands to more than {MAX_ELEMENTS} texts")
         parts += ([text[end : found.start()]], given)
         end = found.end()
     return ["".join(filled) for filled in product(*parts, [text[end:]])]
@@ -46,10 +46,10 @@ def _elements(value: JsonValue) -> list[str]:
 
 
 def placeholders(text: str) -> list[str]:
-    """The keys that *text* names as ``{config.KEY}`` or ``{config.KEY?TEXT}``."""
+    """Return the keys of the placeholders in *text*."""
     return [found[1] for found in _CONFIG.finditer(text)]
 
 
 def as_text(value: JsonValue) -> str:
-    """*value* as an argument or environment variable holds it: text as it is, all else as JSON."""
+    """Return *value* as an argument or environment variable holds it: text unchanged, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A value that the user gives a server."""
+"""Configurable properties: values that the user sets for a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Target(StrEnum):
 
 
 class ValueType(StrEnum):
-    """What the value must be; absent means anything."""
+    """Type of the value; without one anything is valid."""
 
     STRING = "string"
     NUMBER = "number"
@@ -48,7 +48,7 @@ class ConfigProperty(Document):
     type: Annotated[
         Annotated[ValueType | str, Field(union_mode="left_to_right")] | None, BeforeValidator(modern_value_type)
     ] = None
-    """A type mcpd does not know is kept and its values are not checked."""
+    """An unknown type is kept, and its values are not checked."""
 
     @model_validator(mode="after")
     def _env_name(self) -> Self:

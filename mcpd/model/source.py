@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the files of a server come from."""
+"""Package sources: where the files of a server come from."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""The full id of a commit of git: what a ``rev`` is that never moves."""
+"""Full id of a git commit: a ``rev`` that never changes its meaning."""
 _GIT_SCHEMES: Final = frozenset({"https", "ssh", "git", "file"})
 _SCP_LIKE: Final = re.compile(r"(?:[A-Za-z0-9._][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:(?![/:])?[^:].*", re.ASCII)
 _CREDENTIALS: Final = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://)[^/@\s]{1,2048}@", re.IGNORECASE)
-"""Bounded, so that no text takes the square of its length."""
+"""Bounded repetitions, so that matching takes linear time."""
 _CONTAINERS: Final = frozenset({"oci", "docker"})
 
 
 class SourceType(StrEnum):
-    """Kinds of source."""
+    """Types of package source."""
 
     GIT = "git"
     NPM = "npm"
@@ -42,11 +42,11 @@ _PACKAGES: Final = frozenset({SourceType.NPM, SourceType.PYPI})
 
 
 class Source(Document):
-    """What to fetch, and the pin it must match.
+    """A package source, with the pin that its files must match.
 
     ``git``: ``url``, ``path``, ``rev`` (branch, tag or full commit id). ``npm`` and ``pypi``: ``package`` and
-    ``version``. ``local``: ``path``, an absolute directory. A type mcpd cannot install is kept: a server that
-    another tool installed from it still runs.
+    ``version``. ``local``: ``path``, an absolute directory. An unknown type is kept: a server that another tool
+    installed from it still runs.
     """
 
     type: Annotated[SourceType | str, Field(union_mode="left_to_right"), BeforeValidator(modern_source_type)]
@@ -59,12 +59,12 @@ class Source(Document):
 
     @property
     def is_file(self) -> bool:
-        """Whether it is one file, of which nothing but :attr:`sha256` says what it holds."""
+        """True if the package source is a single file, which only :attr:`sha256` can pin."""
         return self.type in (SourceType.MCPB, SourceType.ARCHIVE)
 
     @property
     def unsupported(self) -> str:
-        """Why mcpd cannot install from it, for people; empty if nothing in it speaks against that."""
+        """Reason why mcpd cannot install from it; empty if there is none."""
         if isinstance(self.type, SourceType):
             return next(self._faults(), "")
         if self.type in _CONTAINERS:
@@ -72,12 +72,12 @@ class Source(Document):
         return f"mcpd cannot install from a source of type {printable(self.type)!r}"
 
     def _faults(self) -> Iterator[str]:
-        """What it lacks, or says and cannot mean, of its type."""
+        """Yield missing and contradictory fields of its type."""
         if self.type in _PACKAGES and not self.package:
             yield f"its {self.type} source has no 'package'"
         if self.type is SourceType.GIT:
             if not self.url.lower().startswith(("https://", "file://")):
-                yield "source.url must be an https or file URL; nobody can be asked for keys during an installation"
+                yield "source.url must be an https or file URL, as an installation cannot ask for ssh keys"
             if self.sha256 or self.version:
                 yield "a git source is pinned by 'rev', not by sha256 or version"
         if self.is_file:
@@ -92,7 +92,7 @@ class Source(Document):
         if self.type is SourceType.MCPB and (self.path or self.rev):
             yield "a bundle is installed whole and pinned by 'sha256'; drop path and rev"
         if self.type is SourceType.ARCHIVE and not self.sha256:
-            yield "an archive needs source.sha256, for nothing else says what it should hold"
+            yield "an archive needs source.sha256, as nothing else pins its content"
         if self.type is SourceType.ARCHIVE and self.rev:
             yield "an archive is pinned by 'sha256', not by rev"
 
@@ -105,20 +105,20 @@ class Source(Document):
         elif self.path and (path.is_absolute() or self.path.startswith("-") or "\\" in self.path):
             raise ValueError(f"'path' {printable(self.path)!r} must be relative to the root of the source")
         if ".." in path.parts:
-            raise ValueError(f"'path' {printable(self.path)!r} climbs out of the source")
+            raise ValueError(f"'path' {printable(self.path)!r} is outside of the package source")
         return self
 
 
 def strip_credentials(text: str) -> str:
-    """*text* without the user and password parts of its URLs."""
+    """Return *text* without the user and password parts of its URLs."""
     return _CREDENTIALS.sub(r"\1", text)
 
 
 def check_git_url(url: str) -> str:
-    """Return *url* if git may be given it: https, ssh, git, file, or ``user@host:path``.
+    """Return *url* if it is safe for git: https, ssh, git, file, or ``user@host:path``.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for anything else. ``ext::`` and other remote helpers run
-    commands, a leading ``-`` is an option, plain http can be changed on the way.
+    Raises :class:`~mcpd.errors.InvalidManifest` for anything else: ``ext::`` and other remote helpers run commands, a
+    leading ``-`` is an option, and plain http can be modified in transit.
     """
     shown = printable(url)
     if not url or not url.isprintable() or " " in url:

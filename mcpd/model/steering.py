@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Variables that decide which code a program runs and what it finds, rather than what it does."""
+"""Environment variables that decide which code a program runs and what it finds."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ STEERING: Final = re.compile(
 """Variables of a caller that a server does not inherit: they steer loaders, interpreters, the session or mcpd."""
 
 _MORE: Final = re.compile(r"[A-Z]+_PROXY|MCPCTL_.*")
-"""What is passed on to servers, or means nothing to them, and yet steers ``mcpctl`` itself."""
+"""Variables that servers inherit or ignore, but that steer ``mcpctl`` itself."""
 
 
 def is_steering(name: str) -> bool:
-    """Whether the variable *name*, in upper or lower case, steers the program that gets it, or where it connects to."""
+    """Return whether the variable *name*, in any case, steers the program that gets it or where it connects to."""
     upper = name.upper()
     return any(pattern.fullmatch(each) for pattern in (STEERING, _MORE) for each in (name, upper))

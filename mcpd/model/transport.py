@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How a server is reached."""
+"""Transports: ways to reach a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mcpd.model.legacy import modern_transport_type
 
 
 class TransportType(StrEnum):
-    """Kinds of transport; only ``stdio`` is started as a process."""
+    """Types of transport; only ``stdio`` is started as a process."""
 
     STDIO = "stdio"
     SSE = "sse"
@@ -35,21 +35,21 @@ SCHEMES: Final = {
     TransportType.STREAMABLE_HTTP: ("http://", "https://"),
     TransportType.WEBSOCKET: ("ws://", "wss://"),
 }
-"""How the URL of a server that runs elsewhere begins."""
+"""Beginnings of a remote server's URL."""
 
 
 class Transport(Document):
     """One way to reach a server."""
 
     type: Annotated[TransportType | str, Field(union_mode="left_to_right"), BeforeValidator(modern_transport_type)]
-    """A kind mcpd does not know is kept and never used."""
+    """An unknown type is kept and never used."""
     command: Text = ""
     args: Strings = Field(default_factory=list)
     description: Text = ""
     url: Text = ""
     ws_url: Text = ""
     headers: JsonValue = None
-    """For a server that runs elsewhere: names and values, in which ``{config.KEY}`` is filled in."""
+    """For a remote server: names and values, which may hold ``{config.KEY}``."""
     platforms: JsonValue = None
 
     @model_validator(mode="after")
@@ -62,23 +62,23 @@ class Transport(Document):
 
     @property
     def address(self) -> str:
-        """The URL of a server that runs elsewhere."""
+        """URL of a remote server."""
         return self.ws_url if self.type is TransportType.WEBSOCKET else self.url
 
     @property
     def is_remote(self) -> bool:
-        """Whether the server runs elsewhere and ``mcpd-remote`` reaches it."""
+        """True for a remote server, which ``mcpd-remote`` connects to."""
         return isinstance(self.type, TransportType) and self.type is not TransportType.STDIO
 
     def check_remote(self) -> None:
-        """Raise :class:`~mcpd.errors.InvalidManifest` if the server cannot be reached like this."""
+        """Raise :class:`~mcpd.errors.InvalidManifest` if the URL or headers are invalid."""
         schemes = SCHEMES.get(self.type, ()) if isinstance(self.type, TransportType) else ()
         if not self.address.lower().startswith((*schemes, "{config.")):
             raise InvalidManifest(f"the URL of its {self.type} transport does not begin with {' or '.join(schemes)}")
         self.header_texts()
 
     def header_texts(self) -> dict[str, str]:
-        """:attr:`headers` by name. Raises :class:`~mcpd.errors.InvalidManifest` for anything but names and texts."""
+        """Return :attr:`headers` by name. Raises :class:`~mcpd.errors.InvalidManifest` if they are not all texts."""
         found = self.headers if self.headers is not None else {}
         if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
             raise InvalidManifest(f"the headers of its {self.type} transport are not an object of texts")
@@ -86,12 +86,12 @@ class Transport(Document):
 
     @property
     def runs_here(self) -> bool:
-        """Whether the transport is meant for Linux."""
+        """True if the transport supports Linux."""
         return covers_linux(self.platforms)
 
 
 def covers_linux(platforms: JsonValue) -> bool:
-    """Whether a ``platforms`` declaration covers Linux: absent and empty do, one that cannot be read does not."""
+    """Return whether *platforms* includes Linux: if absent or empty it does, if invalid it does not."""
     if platforms is None:
         return True
     if not isinstance(platforms, list) or not all(isinstance(name, str) for name in platforms):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The public keys whose signatures are trusted: the PEM files ``keys.d/NAME.pem`` of both scopes."""
+"""Trusted public keys: the PEM files ``keys.d/NAME.pem`` of both scopes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-"""The name of a key, and of a file that describes a source."""
+"""Name of a key, and of a file that describes a registry."""
 SUFFIX: Final = ".pem"
 MAX_PEM: Final = 16 * 1024
-"""Bytes of a file that holds one key."""
+"""Bytes of a key file."""
 MAX_FILES: Final = 256
-"""Files of one directory that are read."""
+"""Key files read of one directory."""
 MAX_SIGNATURE: Final = 1024
 """Bytes of a ``.sig`` file."""
 
@@ -42,40 +42,37 @@ _OTHERS_WRITE: Final = 0o002
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A key, and where it is kept."""
+    """A trusted key and its file."""
 
     name: str
     fingerprint: str
     """``SHA256:`` and the base64, without padding, of the SHA-256 of the key's 32 bytes."""
     public: bytes
-    """The 32 bytes."""
+    """The 32 bytes of the key."""
     file: Path
     scope: Scope
     read_only: bool
-    """Whether the file is somebody else's to remove."""
+    """True if this instance must not remove the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What was found when the directories were read."""
+    """Result of reading the directories."""
 
     stamp: tuple[object, ...] | None
-    """None if they are too new to be told from the next edit."""
+    """Signatures of directories and files; None if a file is too new to detect the next change."""
     keys: tuple[TrustedKey, ...] = ()
     problems: tuple[str, ...] = ()
     generation: str = ""
 
 
-_Listed: TypeAlias = list[TrustedKey]
+_KeyList: TypeAlias = list[TrustedKey]
 _Texts: TypeAlias = list[str]
-_Scans: TypeAlias = "list[_Found]"
+_Scans: TypeAlias = "list[_Scan]"
 
 
 class Keys:
-    """The keys that one instance trusts. Every question is answered by what the directories hold at that time.
-
-    Safe to use from several threads.
-    """
+    """The keys that one instance trusts, read again whenever their files changed. Thread-safe."""
 
     def __init__(self, paths: Paths, scope: Scope) -> None:
         scopes = (Scope.USER, Scope.SYSTEM) if scope is Scope.USER else (Scope.SYSTEM,)
@@ -85,38 +82,38 @@ class Keys:
         self._change = WriteLock(paths.layout(scope).cache / ".keys.lock")
         self._reading = Lock()
         self._state = _State(None)
-        self._told: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
 
-    def list(self) -> _Listed:
-        """The trusted keys by scope, the user's first, and name.
+    def list(self) -> _KeyList:
+        """Return the trusted keys by scope, the user's first, and name.
 
-        Of two with the same name the user's counts, even if its file holds no key: so a user can do without one of the
-        system's. Other files that hold no key are left out, see :meth:`problems`.
+        Of two with the same name the user's counts, even if its file holds no key, so that a user can disable one of
+        the system's. Other invalid files are left out, see :meth:`problems`.
         """
         return list(self._read().keys)
 
     def problems(self) -> _Texts:
-        """What is wrong with the files that hold no key; each text names its file."""
+        """Return the faults of invalid key files; each text names its file."""
         return list(self._read().problems)
 
     def generation(self) -> str:
-        """What is different whenever :meth:`list` is, also from one process to another."""
+        """Return a value that changes whenever :meth:`list` does, comparable between processes."""
         return self._read().generation
 
     def trusted(self, fingerprint: str, only: str = "") -> TrustedKey | None:
-        """The key of that *fingerprint* if it is trusted and, where *only* is given, has that name."""
+        """Return the trusted key with *fingerprint* and, if given, the name *only*."""
         candidates = (key for key in self._allowed(only) if key.fingerprint == fingerprint)
         return next(candidates, None)
 
     def has(self, name: str) -> bool:
-        """Whether there is a key of that *name*."""
+        """Return whether there is a key called *name*."""
         return bool(self._allowed(name))
 
     def signer(self, data: bytes | memoryview, signature: bytes, only: str = "") -> TrustedKey | None:
-        """Which trusted key (where *only* is given, of that name) made *signature* of *data*; None: none of them.
+        """Return the trusted key (with the name *only*, if given) that made *signature* of *data*, None if none did.
 
-        *signature* is what a ``.sig`` file holds. Takes a fifth of a second for 64 MiB and a key, so it is for threads
-        beside an event loop. Raises :class:`~mcpd.errors.SignatureInvalid` if *signature* is none at all.
+        *signature* is the content of a ``.sig`` file. Takes a fifth of a second for 64 MiB per key, so call it in a
+        thread. Raises :class:`~mcpd.errors.SignatureInvalid` if *signature* is malformed.
         """
         made = _decoded(signature)
         keys = self._allowed(only)
@@ -127,10 +124,10 @@ class Keys:
         return next((key for key in keys if is_signature(key.public, data, made)), None)
 
     def add(self, name: str, pem: str) -> TrustedKey:
-        """Trust the public key *pem*, called *name*; fine if it is trusted under that name already.
+        """Trust the public key *pem* under *name*; adding it twice is fine.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for what is no name or no public Ed25519 key, and for a name that
-        another key has; :class:`~mcpd.errors.ReadOnly` where this instance may not write.
+        Raises :class:`~mcpd.errors.InvalidArgument` for an invalid name, a text that is not a public Ed25519 key, and a
+        name that another key has; :class:`~mcpd.errors.ReadOnly` if this instance may not write.
         """
         from mcpd.trust.signing import load_public, public_pem  # noqa: PLC0415 - see there
 
@@ -157,7 +154,7 @@ class Keys:
         return added
 
     def remove(self, name: str) -> None:
-        """Trust the key *name* no longer, at once.
+        """Stop trusting the key *name*, at once.
 
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.ReadOnly` if its file is not this instance's.
         """
@@ -173,7 +170,7 @@ class Keys:
             except OSError as error:
                 raise from_oserror(error, f"removing {key.file}") from error
 
-    def _allowed(self, only: str) -> _Listed:
+    def _allowed(self, only: str) -> _KeyList:
         return [key for key in self._read().keys if only in ("", key.name)]
 
     def _read(self) -> _State:
@@ -183,9 +180,9 @@ class Keys:
             if stamp is None or stamp != self._state.stamp:
                 self._state = self._load(stamp, found)
                 for problem in self._state.problems:
-                    if problem not in self._told:
-                        _log.warning("%s; nothing is trusted for it", problem)
-                self._told = frozenset(self._state.problems)
+                    if problem not in self._logged:
+                        _log.warning("%s; ignoring it", problem)
+                self._logged = frozenset(self._state.problems)
             return self._state
 
     def _load(self, stamp: tuple[object, ...] | None, found: _Scans) -> _State:
@@ -205,11 +202,13 @@ class Keys:
         return _State(stamp, trusted, tuple(problems), hashlib.sha256(seen.encode()).hexdigest())
 
     def _key(self, file: Path, status: os.stat_result | None, scope: Scope) -> TrustedKey:
-        """Raises :class:`~mcpd.errors.InvalidManifest` that names *file*."""
+        """Read a key file. Raises :class:`~mcpd.errors.InvalidManifest` that names *file*."""
         from mcpd.trust.signing import load_public  # noqa: PLC0415 - see there
 
         if status is not None and status.st_mode & _OTHERS_WRITE:
-            raise InvalidManifest(f"{file}: everybody may write it, so it says nothing; chmod o-w makes it count")
+            raise InvalidManifest(
+                f"{file}: everybody may write it, so it is not trusted; remove that permission (chmod o-w)"
+            )
         try:
             name = _check_name(file.stem)
             public = load_public(read_file(file, MAX_PEM)).public_bytes_raw()
@@ -225,7 +224,7 @@ class Keys:
 
 
 def fingerprint_of(pem: str) -> str:
-    """The fingerprint of the public key *pem*; empty if it is none that :meth:`Keys.add` takes."""
+    """Return the fingerprint of the public key *pem*; empty if :meth:`Keys.add` would not accept it."""
     from mcpd.trust.signing import load_public  # noqa: PLC0415 - see there
 
     try:
@@ -235,14 +234,14 @@ def fingerprint_of(pem: str) -> str:
 
 
 def fingerprint(public: bytes) -> str:
-    """How a key of these 32 bytes is told from others."""
+    """Return the fingerprint of a key of 32 bytes."""
     digest = base64.b64encode(hashlib.sha256(public).digest()).decode("ascii")
     return f"SHA256:{digest.rstrip('=')}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The files of one directory, by name, each with its status (None if there is none)."""
+class _Scan:
+    """The files of one directory by name, each with its status (None if it is missing)."""
 
     directory: Signature | None
     files: tuple[tuple[Path, os.stat_result | None], ...] = ()
@@ -250,19 +249,19 @@ class _Found:
     is_settled: bool = True
 
 
-def _scan(directory: Path) -> _Found:
+def _scan(directory: Path) -> _Scan:
     try:
         status = directory.stat()
         if status.st_mode & _OTHERS_WRITE:
-            fault = "everybody may write it, so its keys say nothing; chmod o-w makes them count"
-            return _Found(signature(status), problem=f"{directory}: {fault}", is_settled=settled(status))
+            fault = "everybody may write it, so its keys are not trusted; remove that permission (chmod o-w)"
+            return _Scan(signature(status), problem=f"{directory}: {fault}", is_settled=settled(status))
         names = sorted(_names(directory))
     except OSError as error:
-        return _Found(None, problem="" if is_missing(error) else f"{directory}: {error.strerror or error}")
+        return _Scan(None, problem="" if is_missing(error) else f"{directory}: {error.strerror or error}")
     problem = f"{directory}: holds more than {MAX_FILES} keys; the rest is not read" if len(names) > MAX_FILES else ""
     files = tuple((directory / name, _status(directory / name)) for name in names[:MAX_FILES])
-    calm = settled(status) and all(each is None or settled(each) for _, each in files)
-    return _Found(signature(status), files, problem, calm)
+    is_settled = settled(status) and all(each is None or settled(each) for _, each in files)
+    return _Scan(signature(status), files, problem, is_settled)
 
 
 def _names(directory: Path) -> Iterator[str]:
@@ -279,7 +278,7 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _stamp(found: list[_Found]) -> tuple[object, ...] | None:
+def _stamp(found: list[_Scan]) -> tuple[object, ...] | None:
     if not all(directory.is_settled for directory in found):
         return None
     return tuple(
@@ -295,19 +294,18 @@ def _stamp(found: list[_Found]) -> tuple[object, ...] | None:
 def _check_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise InvalidArgument(
-            f"{printable(name)!r} is no name for a key: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or "
-            "digit"
+            f"{printable(name)!r} is not a key name: use 1 to 64 of A-Z a-z 0-9 . _ - and begin with a letter or digit"
         )
     return name
 
 
 def _decoded(text: bytes) -> bytes:
-    """The 64 bytes that a ``.sig`` file stands for; tools break its base64 into lines."""
+    """Return the 64 bytes in a ``.sig`` file, whose base64 may be broken into lines."""
     packed = b"".join(text[: MAX_SIGNATURE + 1].split())
     try:
         made = base64.b64decode(packed, validate=True)
     except ValueError:
         made = b""
     if len(text) > MAX_SIGNATURE or len(made) != _SIZE or base64.b64encode(made) != packed:
-        raise SignatureInvalid(f"the signature is not the base64 of the {_SIZE} bytes that one of Ed25519 has")
+        raise SignatureInvalid(f"the signature is not the base64 of an Ed25519 signature ({_SIZE} bytes)")
     return made

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ed25519 keys in PEM, and what ``FILE.sig`` holds: the base64 of the signature of the file's bytes.
+"""Ed25519 keys in PEM, and signatures in ``FILE.sig``: the base64 of the signature of the file's bytes.
 
-Importing this costs as much memory as an idle mcpd should not have, so whoever may do without imports it late.
+Importing this module takes much memory, so import it only when it is needed.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ _NEW_KEY: Final = "'mcpctl key new FILE' makes one"
 
 
 def new_key() -> tuple[bytes, bytes]:
-    """A new key: its private half in PEM (PKCS #8, without a password), and its public half in PEM."""
+    """Return a new key: its private half (PKCS #8, without a password) and its public half, both in PEM."""
     secret = Ed25519PrivateKey.generate()
     return secret_pem(secret), public_pem(secret.public_key())
 
 
 def sign(data: bytes, private_pem: bytes) -> bytes:
-    """What ``FILE.sig`` holds for a file that holds *data*: base64 and a newline.
+    """Return the content of ``FILE.sig`` for a file with *data*: base64 and a newline.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if *private_pem* is no private Ed25519 key; nothing of it is said.
+    Raises :class:`~mcpd.errors.InvalidArgument` if *private_pem* is not a private Ed25519 key; the message quotes
+    nothing of it.
     """
-    return base64.b64encode(_given(private_pem).sign(data)) + b"\n"
+    return base64.b64encode(_load_given(private_pem).sign(data)) + b"\n"
 
 
 def public_of(private_pem: bytes) -> bytes:
-    """The public half, in PEM, of the key *private_pem*.
+    """Return the public half, in PEM, of the key *private_pem*.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` as :func:`sign` does.
+    Raises as :func:`sign` does.
     """
-    return public_pem(_given(private_pem).public_key())
+    return public_pem(_load_given(private_pem).public_key())
 
 
 def load_public(data: bytes) -> Ed25519PublicKey:
-    """The one public Ed25519 key in *data*, which is PEM (SubjectPublicKeyInfo).
+    """Return the only public Ed25519 key in *data*, which is PEM (SubjectPublicKeyInfo).
 
-    Raises ValueError, whose text says what *data* is instead.
+    Raises ValueError that says what *data* is instead.
     """
     if b"PRIVATE KEY-----" in data:
-        raise ValueError("a private key, which nobody but its owner may have; its public half is needed")
+        raise ValueError("a private key; give its public half, and keep the private key secret")
     if data.count(b"-----BEGIN ") > 1:
         raise ValueError("more than one key; keep each in a file of its own")
     try:
@@ -69,14 +70,14 @@ def load_public(data: bytes) -> Ed25519PublicKey:
 
 
 def load_secret(data: bytes) -> Ed25519PrivateKey:
-    """The private Ed25519 key in *data*, which is PEM.
+    """Return the private Ed25519 key in *data*, which is PEM.
 
-    Raises ValueError, whose text says what *data* is instead and nothing of what it holds.
+    Raises ValueError that says what *data* is instead, without quoting it.
     """
     try:
         key = load_pem_private_key(data, password=None)
     except TypeError as error:
-        raise ValueError("protected with a password, which nobody is there to give") from error
+        raise ValueError("protected with a password, which is not supported") from error
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError("not a private key as PEM") from error
     if not isinstance(key, Ed25519PrivateKey):
@@ -85,17 +86,17 @@ def load_secret(data: bytes) -> Ed25519PrivateKey:
 
 
 def public_pem(public: Ed25519PublicKey) -> bytes:
-    """*public* as PEM (SubjectPublicKeyInfo)."""
+    """Return *public* as PEM (SubjectPublicKeyInfo)."""
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def secret_pem(secret: Ed25519PrivateKey) -> bytes:
-    """*secret* as PEM (PKCS #8)."""
+    """Return *secret* as PEM (PKCS #8)."""
     return secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def is_signature(public: bytes, data: bytes | memoryview, signature: bytes) -> bool:
-    """Whether the 64 bytes of *signature* are one of *data* by the key whose 32 bytes are *public*."""
+    """Return whether the 64 bytes *signature* sign *data* by the key with the 32 bytes *public*."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, data)
     except InvalidSignature:
@@ -103,7 +104,7 @@ def is_signature(public: bytes, data: bytes | memoryview, signature: bytes) -> b
     return True
 
 
-def _given(private_pem: bytes) -> Ed25519PrivateKey:
+def _load_given(private_pem: bytes) -> Ed25519PrivateKey:
     try:
         return load_secret(private_pem)
     except ValueError as error:

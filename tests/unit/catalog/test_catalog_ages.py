@@ -156,7 +156,7 @@ async def test_a_date_that_is_none_is_named(signed: Signed, text: object) -> Non
     (line,) = signed.catalog.sources()
     assert (line.state, line.entries) == ("ready", 1)
     (fault,) = line.faults
-    assert fault.startswith(f"{signed.url}: updated: {json.dumps(text)} is no time")
+    assert fault.startswith(f"{signed.url}: updated: {json.dumps(text)} is not a time")
 
 
 @pytest.mark.parametrize("policy", ["required", "warn"])

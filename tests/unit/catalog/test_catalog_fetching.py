@@ -365,7 +365,7 @@ async def test_an_entry_with_too_many_properties_is_a_fault(user: Catalog, tmp_p
     assert ids(user) == ["good"]
     (fault,) = user.sources()[0].faults
     assert "bad" in fault
-    assert "configurableProperties: has 513 members; it may have 512" in fault
+    assert "configurableProperties: has 513 members; at most 512 are allowed" in fault
 
 
 async def test_an_unwritable_cache_is_an_error_of_the_refresh_alone(

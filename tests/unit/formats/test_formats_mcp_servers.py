@@ -83,7 +83,7 @@ def test_all_kinds_of_files(document: dict[str, Any]) -> None:
 )
 def test_registries_and_others_are_no_files_of_clients(document: object) -> None:
     assert not is_client_file(document)
-    with pytest.raises(InvalidManifest, match="not the file of a client"):
+    with pytest.raises(InvalidManifest, match="not a client's file"):
         read(document)
 
 
@@ -180,7 +180,7 @@ def test_nothing_is_copied_for_a_program_of_the_system() -> None:
         ({"command": "npx", "args": ["x", "{config.KEY}"]}, "args[1]: {config.…}"),
         ({"command": "npx", "args": ["x"], "env": {"A": "{config.KEY}"}}, "env.A: {config.…}"),
         ({"command": "/home/u/.local/bin/x"}, "holds programs of all kinds"),
-        ({"command": "node", "args": ["i.js"], "cwd": "rel"}, "no absolute path"),
+        ({"command": "node", "args": ["i.js"], "cwd": "rel"}, "not an absolute path"),
         ({"command": "sh", "args": ["-c", "x | y"]}, "runs a command line"),
         ({"command": "npx", "args": ["-c", "x"]}, "'-c'"),
         ({"command": "npx", "args": ["github:x/y"]}, "mcpctl install git"),
@@ -204,7 +204,7 @@ def test_what_mcpd_cannot_keep_to_is_said(entry: Any, message: str) -> None:
 
 def test_what_is_switched_off_is_left_out() -> None:
     for off in ({"disabled": True}, {"enabled": False}, {"active": False}):
-        assert "switched off" in refused({"command": "uvx", "args": ["x"]} | off)
+        assert "disabled in the file" in refused({"command": "uvx", "args": ["x"]} | off)
 
 
 def test_one_that_cannot_be_read_does_not_keep_the_others() -> None:

@@ -178,8 +178,8 @@ def test_an_earlier_name_anywhere_keeps_its_meaning() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"transport": {"type": "streamable-http", "url": "http://localhost:{port}/mcp"}}, "port of its own"),
-        ({"transport": {"type": "sse", "url": "http://localhost/sse"}}, "port of its own"),
+        ({"transport": {"type": "streamable-http", "url": "http://localhost:{port}/mcp"}}, "on a port"),
+        ({"transport": {"type": "sse", "url": "http://localhost/sse"}}, "on a port"),
         ({"registryBaseUrl": "https://npm.example.com"}, "registry of its own, https://npm.example.com"),
         ({"kind": "oci", "identifier": "ghcr.io/x/y:1"}, "container image"),
         ({"kind": "cargo"}, "'cargo'"),

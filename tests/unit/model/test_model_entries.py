@@ -194,10 +194,10 @@ def test_null_stands_for_what_is_not_there() -> None:
         ({"configurableProperties": [{"key": "a"}, {"key": "a"}]}, "twice"),
         ({"configurableProperties": [{"key": "a", "target": "telegram"}]}, "target"),
         ({"source": {"type": "git", "url": "u", "path": "/etc"}}, "source"),
-        ({"source": {"type": "git", "url": "u", "path": "a/../../b"}}, "climbs"),
+        ({"source": {"type": "git", "url": "u", "path": "a/../../b"}}, "outside of the package source"),
         ({"source": {"type": "git", "url": "u", "path": "-x"}}, "relative"),
         ({"source": {"type": "local", "path": "here"}}, "absolute"),
-        ({"source": {"type": "local", "path": "/a/../b"}}, "climbs"),
+        ({"source": {"type": "local", "path": "/a/../b"}}, "outside of the package source"),
         ({"source": {"type": "npm", "package": "x", "sha256": "abc"}}, "sha256"),
         ({"env": {"A=B": "x"}}, "env"),
         ({"env": {"LANG": ["x"]}}, "env"),
@@ -207,7 +207,10 @@ def test_null_stands_for_what_is_not_there() -> None:
         ({"x": "\ud800"}, "surrogate"),
         ({"\0": 1}, "NUL"),
         *(
-            ({name: ["a"] * (MAX_LISTED + 1)}, f"{name}: has {MAX_LISTED + 1} members; it may have {MAX_LISTED}")
+            (
+                {name: ["a"] * (MAX_LISTED + 1)},
+                f"{name}: has {MAX_LISTED + 1} members; at most {MAX_LISTED} are allowed",
+            )
             for name in ("transports", "permissions", "categories", "license", "screenshots", "platforms", "author")
         ),
         ({"changelog": {str(n): "" for n in range(MAX_LISTED + 1)}}, "changelog: has"),

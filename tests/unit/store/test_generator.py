@@ -197,7 +197,7 @@ def test_a_rule_may_find_more(project: Path) -> None:
         ),
         ({"resources": {"r": {"uri": "r://r", "source": "file:"}}}, "resources.r.source: : not a regular file"),
         ({"enabled": "yes"}, "enabled: "),
-        ([], "an entry is an object"),
+        ([], "must be an object"),
     ],
 )
 def test_T10_1_what_is_wrong_is_named_and_nothing_is_stored(project: Path, entry: object, said: str) -> None:
