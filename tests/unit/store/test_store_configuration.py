@@ -18,6 +18,7 @@ from mcpd.store import Store, config
 from mcpd.store.files import read_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ONE = "com.example.one"
@@ -290,7 +291,7 @@ def test_secrets_that_cannot_be_read_are_not_taken_for_none(paths: Paths, user: 
     file.symlink_to(file)
     (shown,) = user.list()
     assert "secrets/com.example.one.json" in shown.problem
-    with pytest.raises(InvalidConfig, match=r"mend or remove"):
+    with pytest.raises(InvalidConfig, match=r"fix or remove"):
         user.set_secret(ONE, "api_key", "other")
     kept.replace(file)
     assert user.launch_manifest(ONE).values["api_key"] == "mine"
@@ -299,14 +300,19 @@ def test_secrets_that_cannot_be_read_are_not_taken_for_none(paths: Paths, user: 
 def test_only_the_values_of_another_scope_may_be_out_of_reach(
     paths: Paths, user: Store, system: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path) -> bytes:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+    def denied(*scopes: str) -> Callable[[Path], bytes]:
+        def read(path: Path) -> bytes:
+            if path.name != "manifest.json" and set(scopes) & set(path.parts):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return read_file(path)
+
+        return read
 
     install(user)
     install(system, "other")
-    monkeypatch.setattr(config, "read_file", refuse)
+    monkeypatch.setattr(config, "read_file", denied("user", "system"))
     assert [bool(user.get(server_id).problem) for server_id in ("other", ONE)] == [True, True]
-    monkeypatch.setattr(config, "read_file", lambda path: refuse(path) if "system" in path.parts else read_file(path))
+    monkeypatch.setattr(config, "read_file", denied("system"))
     again = Store(paths, Scope.USER)
     assert [again.get(server_id).problem for server_id in ("other", ONE)] == ["", ""]
 
