@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Authorization: polkit's decisions, and quotas that leave something for every user.
+"""Authorization by polkit, and quotas that keep every user able to call.
 
-The session instance asks nobody. The bus lets mcpd wait for 128 answers at once. All users share them, so nobody gets
-more than a few: checks that polkit can decide by itself wait for their turn, and few authentication prompts may be
-open.
+The session instance asks nobody. On the system bus, mcpd may wait for 128 replies at once, and all users share them. So
+each user gets a few: checks without a prompt queue for a :class:`FairSemaphore`, and open authentication prompts count
+against :class:`Quotas`.
 """
 
 from __future__ import annotations
@@ -33,112 +33,112 @@ if TYPE_CHECKING:
     from mcpd.bus.caller import Call
     from mcpd.bus.connection import Connection, Reply
 
-_SAID_EVERY: Final = 60.0
-"""Seconds between two warnings about the same."""
+_WARNING_INTERVAL: Final = 60.0
+"""Seconds between two equal warnings."""
 
 
-class Shares:
-    """Counts what users hold: so much each, and so much together. Who has a reserve is counted beside the others."""
+class Quotas:
+    """Counts what users hold, up to a limit for each user and one in total; users with a reserve count separately."""
 
-    def __init__(self, each: int, together: int, reserves: Mapping[int, int]) -> None:
-        """*reserves* has what certain uids may hold, whatever the others do."""
-        self._each = each
-        self._together = together
+    def __init__(self, per_user: int, total: int, reserves: Mapping[int, int]) -> None:
+        """*reserves* are the limits of single uids, which do not count towards *total*."""
+        self._per_user = per_user
+        self._total = total
         self._reserves = reserves
         self._held: Counter[int] = Counter()
-        self._common = 0
-        """What those without a reserve hold together."""
+        self._shared = 0
+        """The amount held by all users without a reserve."""
 
-    def take(self, uid: int, amount: int = 1) -> bool:
-        """Count *amount* for *uid*, if it may have that much more."""
+    def acquire(self, uid: int, amount: int = 1) -> bool:
+        """Count *amount* for *uid*; return False and count nothing if that exceeds a limit."""
         held = self._held[uid] + amount
         if uid in self._reserves:
             if held > self._reserves[uid]:
                 return False
-        elif held > self._each or self._common + amount > self._together:
+        elif held > self._per_user or self._shared + amount > self._total:
             return False
         else:
-            self._common += amount
+            self._shared += amount
         self._held[uid] = held
         return True
 
-    def give_back(self, uid: int, amount: int = 1) -> None:
-        """Count *amount* of what *uid* took no more."""
+    def release(self, uid: int, amount: int = 1) -> None:
+        """Return *amount* that *uid* acquired."""
         self._held[uid] -= amount
         if not self._held[uid]:
             del self._held[uid]
         if uid not in self._reserves:
-            self._common -= amount
+            self._shared -= amount
 
     def held(self, uid: int) -> int:
-        """What *uid* holds."""
+        """Return the amount that *uid* holds."""
         return self._held[uid]
 
 
-class Turns:
-    """Lets a number in at once, few of them of one user; the users that wait take turns."""
+class FairSemaphore:
+    """Semaphore with a limit in total and for each user; waiting users are served in turn."""
 
-    def __init__(self, together: int, each: int) -> None:
-        self._together = together
-        self._each = each
-        self._inside: Counter[int] = Counter()
+    def __init__(self, total: int, per_user: int) -> None:
+        self._total = total
+        self._per_user = per_user
+        self._active: Counter[int] = Counter()
         self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
-        """By user, who is next first."""
+        """Waiters by user; the user who is next comes first."""
 
-    async def enter(self, uid: int) -> None:
-        """Wait until *uid* may come in; :meth:`leave` has to follow."""
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(uid, deque()).append(turn)
+    async def acquire(self, uid: int) -> None:
+        """Wait until *uid* may proceed; :meth:`release` must follow."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(uid, deque()).append(waiter)
         self._admit()
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.leave(uid)
+            if waiter.done() and not waiter.cancelled():
+                self.release(uid)
             else:
-                self._forget(uid, turn)
+                self._discard(uid, waiter)
             raise
 
-    def leave(self, uid: int) -> None:
-        """Make room for the next."""
-        self._inside[uid] -= 1
-        if not self._inside[uid]:
-            del self._inside[uid]
+    def release(self, uid: int) -> None:
+        """Let the next waiter proceed."""
+        self._active[uid] -= 1
+        if not self._active[uid]:
+            del self._active[uid]
         self._admit()
 
     def _admit(self) -> None:
-        while self._inside.total() < self._together:
-            uid = next((uid for uid in self._waiting if self._inside[uid] < self._each), None)
+        while self._active.total() < self._total:
+            uid = next((uid for uid in self._waiting if self._active[uid] < self._per_user), None)
             if uid is None:
                 return
-            turns = self._waiting.pop(uid)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[uid] = turns  # behind everybody else
-            if not turn.done():
-                self._inside[uid] += 1
-                turn.set_result(None)
+            waiters = self._waiting.pop(uid)
+            waiter = waiters.popleft()
+            if waiters:
+                self._waiting[uid] = waiters  # behind the other users
+            if not waiter.done():
+                self._active[uid] += 1
+                waiter.set_result(None)
 
-    def _forget(self, uid: int, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting.get(uid)
-        if turns is not None and turn in turns:
-            turns.remove(turn)
-            if not turns:
+    def _discard(self, uid: int, waiter: asyncio.Future[None]) -> None:
+        waiters = self._waiting.get(uid)
+        if waiters is not None and waiter in waiters:
+            waiters.remove(waiter)
+            if not waiters:
                 del self._waiting[uid]
 
 
-class Seldom:
-    """Warns at most once a minute about the same, for those who can cause it as often as they like."""
+class RateLimitedLog:
+    """Logs a warning at most once a minute, where callers can cause it as often as they like."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._said: dict[str, float] = {}
+        self._last_logged: dict[str, float] = {}
 
     def warning(self, text: str, *args: object) -> None:
-        """Log *text* filled with *args*, unless it was logged less than a minute ago, perhaps with others."""
+        """Log *text* filled with *args*, unless *text* was logged less than a minute ago with any arguments."""
         now = time.monotonic()
-        if now - self._said.get(text, -_SAID_EVERY) >= _SAID_EVERY:
-            self._said[text] = now
+        if now - self._last_logged.get(text, -_WARNING_INTERVAL) >= _WARNING_INTERVAL:
+            self._last_logged[text] = now
             self._log.warning(text, *args)
 
 
@@ -150,17 +150,17 @@ _ALLOW_INTERACTION: Final = 1
 
 PROMPT_TIMEOUT: Final = 300.0
 """Seconds in which a prompt must be answered."""
-PROMPTS_EACH: Final = 4
-"""Prompts that one user may have open."""
+PROMPTS_PER_USER: Final = 4
+"""Open prompts of one user."""
 PROMPTS: Final = 32
-"""Prompts that may be open, besides those of root."""
+"""Open prompts in total, without those of root."""
 CHECK_TIMEOUT: Final = 25.0
-"""Seconds in which polkit must decide where nobody is asked."""
-_ROOTS_TIMEOUT: Final = 5.0
-"""The same for root, who does not depend on the answer."""
+"""Seconds in which polkit must decide without a prompt."""
+_ROOT_TIMEOUT: Final = 5.0
+"""The same for root, who is allowed even without an answer."""
 _CANCEL_TIMEOUT: Final = 25.0
-"""Seconds for polkit to confirm that it gave up; its answer counts on the bus until then."""
-_CHECKS, _CHECKS_EACH = 32, 4
+"""Seconds for polkit to confirm a cancellation; until then the call counts as unanswered on the bus."""
+_CHECKS, _CHECKS_PER_USER = 32, 4
 _CHECKS_OF_ROOT: Final = 8
 _CHECKS_OF_BRIDGE: Final = 16
 
@@ -179,10 +179,10 @@ class Authority(Protocol):
 
 
 class OwnUser:
-    """The session instance: its user may do everything, and is the only one served."""
+    """Authority of the session instance, which serves only its own user and allows everything."""
 
     async def check(self, call: Call, action: str, details: Mapping[str, str]) -> None:
-        """Every call that gets here is the user's own."""
+        """Allow the call."""
 
 
 class _Question(NamedTuple):
@@ -198,29 +198,30 @@ class _Decision(NamedTuple):
 
 
 class Polkit:
-    """polkitd on the system bus."""
+    """Authority of the system instance: polkitd on the system bus."""
 
     def __init__(
         self, connection: Connection, *, bridge_uid: int | None = None, prompt_timeout: float = PROMPT_TIMEOUT
     ) -> None:
-        """*bridge_uid* asks for many users; *prompt_timeout* is in seconds."""
+        """*bridge_uid* is the user that calls for many users; *prompt_timeout* is in seconds."""
         self._connection = connection
         self._bridge_uid = bridge_uid
         self._prompt_timeout = prompt_timeout
         self._numbers = itertools.count(1)
-        self._prompts = Shares(PROMPTS_EACH, PROMPTS, {0: PROMPTS_EACH})
-        self._checks = Turns(_CHECKS, _CHECKS_EACH)
-        self._roots_checks = Turns(_CHECKS_OF_ROOT, _CHECKS_OF_ROOT)
-        self._bridges_checks = Turns(_CHECKS_OF_BRIDGE, _CHECKS_EACH)
+        self._prompts = Quotas(PROMPTS_PER_USER, PROMPTS, {0: PROMPTS_PER_USER})
+        self._checks = FairSemaphore(_CHECKS, _CHECKS_PER_USER)
+        self._root_checks = FairSemaphore(_CHECKS_OF_ROOT, _CHECKS_OF_ROOT)
+        self._bridge_checks = FairSemaphore(_CHECKS_OF_BRIDGE, _CHECKS_PER_USER)
         self._asking: set[asyncio.Task[Reply]] = set()
-        """Until polkit answers, or its connection is lost."""
-        self._seldom = Seldom(log)
+        """Running polkit calls, until polkit answers or the connection is lost."""
+        self._rate_limited = RateLimitedLog(log)
 
     async def check(self, call: Call, action: str, details: Mapping[str, str]) -> None:
-        """See :class:`Authority`. A prompt that stays open holds up this call only, and ends with the caller.
+        """See :class:`Authority`. An open prompt delays only its own call, and is cancelled when the caller leaves.
 
         Raises also :class:`~mcpd.errors.LimitExceeded` and :class:`~mcpd.errors.TimedOut`, and
-        :class:`~mcpd.errors.ServiceUnavailable` if the caller has left. Root may do what polkit is not able to decide.
+        :class:`~mcpd.errors.ServiceUnavailable` if the caller has left the bus. Root is allowed if polkit cannot
+        decide.
         """
         question = _Question(call, ACTION_PREFIX + action, details)
         decision = await self._decide(question)
@@ -244,49 +245,51 @@ class Polkit:
             raise _refusal(question, decision, asked=asked)
 
     async def _decide(self, question: _Question) -> _Decision:
-        """What polkit says without asking anybody."""
+        """Return polkit's decision without a prompt."""
         call, action_id = question.call, question.action_id
-        turns, whose = self._turns(question)
-        limit = _ROOTS_TIMEOUT if call.uid == 0 else CHECK_TIMEOUT
+        semaphore, uid = self._semaphore_for(question)
+        limit = _ROOT_TIMEOUT if call.uid == 0 else CHECK_TIMEOUT
         try:
             try:
                 async with asyncio.timeout(limit):
-                    await turns.enter(whose)
+                    await semaphore.acquire(uid)
             except TimeoutError:
-                raise LimitExceeded("too many decisions are waited for") from None
-            return await self._ask(question, 0, limit, partial(turns.leave, whose))
+                raise LimitExceeded("too many checks are waiting") from None
+            return await self._ask(question, 0, limit, partial(semaphore.release, uid))
         except (ServiceUnavailable, LimitExceeded, TimedOut) as error:
             if call.caller.gone.is_set():
                 raise
-            self._seldom.warning("polkit does not decide (%s): only root may do what needs it", error.message)
+            self._rate_limited.warning("polkit cannot decide (%s): only root is authorized", error.message)
             if call.uid == 0:
                 return _Decision(authorized=True)
             if isinstance(error, ServiceUnavailable):
-                raise NotAuthorized(f"{action_id}: polkit is not there, and only root may do this without") from error
-            raise type(error)(f"{action_id}: polkit has too much to decide; try again in a moment") from error
+                raise NotAuthorized(
+                    f"{action_id}: polkit is not available; only root is authorized without it"
+                ) from error
+            raise type(error)(f"{action_id}: polkit is overloaded; try again in a moment") from error
 
-    def _turns(self, question: _Question) -> tuple[Turns, int]:
-        """Where the question waits, and whose it is."""
+    def _semaphore_for(self, question: _Question) -> tuple[FairSemaphore, int]:
+        """Return the semaphore that the question waits for, and the uid that it counts for."""
         uid = question.call.uid
         if uid == 0:
-            return self._roots_checks, uid
+            return self._root_checks, uid
         if uid == self._bridge_uid:
-            return self._bridges_checks, int(question.details.get("caller-uid", uid))
+            return self._bridge_checks, int(question.details.get("caller-uid", uid))
         return self._checks, uid
 
     async def _prompt(self, question: _Question) -> _Decision:
-        """What polkit says after it asked the caller, or whoever may authenticate."""
+        """Return polkit's decision after an authentication prompt."""
         call, action_id = question.call, question.action_id
-        if not self._prompts.take(call.uid):
+        if not self._prompts.acquire(call.uid):
             if self._prompts.held(call.uid):
                 raise LimitExceeded(
-                    f"{action_id} needs authentication, and a prompt is open already for uid {call.uid} "
-                    f"({PROMPTS_EACH} at most); answer or dismiss it first"
+                    f"{action_id} needs authentication, but a prompt is already open for uid {call.uid} "
+                    f"({PROMPTS_PER_USER} at most); answer or dismiss it first"
                 )
-            raise LimitExceeded(f"{action_id} needs authentication, and {PROMPTS} prompts are open; try again later")
-        give_back = partial(self._prompts.give_back, call.uid)
+            raise LimitExceeded(f"{action_id} needs authentication, but {PROMPTS} prompts are open; try again later")
+        release = partial(self._prompts.release, call.uid)
         try:
-            return await self._ask(question, _ALLOW_INTERACTION, self._prompt_timeout, give_back)
+            return await self._ask(question, _ALLOW_INTERACTION, self._prompt_timeout, release)
         except TimedOut as error:
             raise NotAuthorized(
                 f"{action_id}: nobody answered the authentication prompt in {self._prompt_timeout:.0f} s; try again"
@@ -294,14 +297,14 @@ class Polkit:
         except (ServiceUnavailable, LimitExceeded) as error:
             if call.caller.gone.is_set():
                 raise
-            raise NotAuthorized(f"{action_id}: polkit could not ask: {error.message}") from error
+            raise NotAuthorized(f"{action_id}: polkit could not prompt: {error.message}") from error
 
     async def _ask(self, question: _Question, flags: int, limit: float, done: Callable[[], None]) -> _Decision:
         """Ask polkit, for *limit* seconds or until the caller leaves. *done* is called once polkit has answered."""
         call, action_id, details = question
         if call.caller.gone.is_set():
             done()
-            raise _left(call)
+            raise _caller_gone(call)
         cancellation = f"mcpd-{os.getpid()}-{next(self._numbers)}"
         subject = ("system-bus-name", {"name": call.sender})
         request = self._connection.call(
@@ -317,7 +320,7 @@ class Polkit:
             if asking.done():
                 return self._read(asking, action_id)
             if call.caller.gone.is_set():
-                raise _left(call)
+                raise _caller_gone(call)
             raise TimedOut(f"no answer within {limit:.0f} s")
         finally:
             leaving.cancel()
@@ -339,27 +342,25 @@ class Polkit:
         except (ServiceUnavailable, LimitExceeded, TimedOut):
             raise
         except McpdError as error:
-            self._seldom.warning("polkit did not decide on %s: %s", action_id, error.message)
-            raise NotAuthorized(f"polkit did not decide on {action_id}: {error.message}") from error
+            self._rate_limited.warning("polkit failed to check %s: %s", action_id, error.message)
+            raise NotAuthorized(f"{action_id}: the polkit check failed: {error.message}") from error
 
 
-def _left(call: Call) -> ServiceUnavailable:
+def _caller_gone(call: Call) -> ServiceUnavailable:
     return ServiceUnavailable(f"{call.sender} has left the message bus")
 
 
 def _refusal(question: _Question, decision: _Decision, *, asked: bool) -> NotAuthorized:
     action_id, details = question.action_id, decision.details
     if details.get("polkit.dismissed"):
-        return NotAuthorized(f"{action_id}: the authentication was dismissed; try again to be asked again")
+        return NotAuthorized(f"{action_id}: the authentication was dismissed; try again")
     if decision.challenge and not question.call.interactive:
         return InteractionRequired(
-            f"{action_id} needs authentication, and the call does not allow to ask for it; "
+            f"{action_id} needs authentication, but the call does not allow a prompt; "
             "allow interactive authorization, or call as root"
         )
     if decision.challenge:
-        return NotAuthorized(
-            f"{action_id} needs authentication, and no polkit agent is there to ask; see pkttyagent(1)"
-        )
+        return NotAuthorized(f"{action_id} needs authentication, but no polkit agent is running; see pkttyagent(1)")
     if asked:
-        return NotAuthorized(f"{action_id}: the authentication failed; try again to be asked again")
-    return NotAuthorized(f"{action_id} is not allowed to this user; an administrator can grant it in polkit's rules")
+        return NotAuthorized(f"{action_id}: the authentication failed; try again")
+    return NotAuthorized(f"{action_id} is not allowed for this user; an administrator can allow it in a polkit rule")

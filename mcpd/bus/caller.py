@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who calls: the credentials of a sender, looked up once and kept until it leaves the bus."""
+"""Callers: the credentials of a sender, looked up once and kept until it leaves the bus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Credentials(NamedTuple):
-    """What the bus knows of a sender. The process id is for the log: decisions go by the uid."""
+    """The credentials of a sender. The process id is for logging only; decisions use the uid."""
 
     uid: int
     pid: int
@@ -36,17 +36,17 @@ Lookup: TypeAlias = Callable[[Connection, str], Awaitable[Credentials]]
 
 @dataclass(eq=False, slots=True)
 class Caller:
-    """One client of the bus, from its first call until it leaves."""
+    """A client of the bus, from its first call until it leaves."""
 
     name: str
-    """Its unique name, which nobody can forge."""
+    """Its unique name, which cannot be forged."""
     uid: int
     pid: int
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has left the bus."""
 
     def program(self) -> str:
-        """The name of its program, for messages; empty where that cannot be seen, as by the system's mcpd."""
+        """Return the name of its program for messages; empty if it cannot be read, as by the system instance."""
         try:
             return Path(f"/proc/{self.pid}/comm").read_text(encoding="utf-8", errors="replace").rstrip("\n")
         except OSError:
@@ -55,17 +55,17 @@ class Caller:
 
 @dataclass(slots=True)
 class Call:
-    """One method call under way."""
+    """A running method call."""
 
     caller: Caller
     interactive: bool
-    """Whether the caller may be asked for a password."""
+    """True if the caller may be asked to authenticate."""
     fds: Fds
-    """What came with the call; closed when it ends."""
-    ends: Fds
-    """What goes with the reply; closed once that is queued."""
+    """The descriptors that came with the call; closed when it ends."""
+    reply_fds: Fds
+    """The descriptors for the reply; closed once the reply is queued."""
     memo: dict[str, Any] = field(default_factory=dict)
-    """What was found out to decide about the call, so that exactly that is carried out."""
+    """Results of the authorization step that the handler must use, so that exactly what was authorized is done."""
 
     @property
     def uid(self) -> int:
@@ -78,10 +78,10 @@ class Call:
         return self.caller.name
 
 
-async def ask_bus(connection: Connection, sender: str) -> Credentials:
-    """The credentials of *sender*. Raises :class:`~mcpd.errors.NotAuthorized` if the bus knows no uid."""
+async def query_bus(connection: Connection, sender: str) -> Credentials:
+    """Return the credentials of *sender*. Raises :class:`~mcpd.errors.NotAuthorized` if the bus knows no uid."""
     reply = await connection.call(DBUS, DBUS_PATH, DBUS, "GetConnectionCredentials", "s", [sender])
-    # Newer buses send a pidfd along.
+    # Newer buses include a pidfd.
     reply.fds.close()
     known: dict[str, Any] = reply.values[0]
     uid = known.get("UnixUserID")
@@ -91,15 +91,15 @@ async def ask_bus(connection: Connection, sender: str) -> Credentials:
 
 
 class Callers:
-    """The senders that have called and are still there."""
+    """The senders that have called and have not left the bus."""
 
-    def __init__(self, connection: Connection, lookup: Lookup = ask_bus) -> None:
+    def __init__(self, connection: Connection, lookup: Lookup = query_bus) -> None:
         self._connection = connection
         self._lookup = lookup
         self._known: dict[str, Caller] = {}
         self._pending: dict[str, asyncio.Task[Caller]] = {}
         self._left: set[str] = set()
-        """Those of the pending that have left meanwhile."""
+        """Pending senders that have left the bus meanwhile."""
         self._listeners: list[Callable[[Caller], None]] = []
 
     def on_vanish(self, listener: Callable[[Caller], None]) -> None:
@@ -107,21 +107,21 @@ class Callers:
         self._listeners.append(listener)
 
     async def start(self) -> None:
-        """Watch who leaves, by one match rule for all: a bus grants a connection a few hundred."""
+        """Watch for senders that leave, with one match rule for all: a bus grants a connection a few hundred."""
         match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", arg2="")
         await self._connection.subscribe(match, self._on_left)
 
     async def get(self, sender: str) -> Caller:
-        """The caller *sender*, looked up at its first call.
+        """Return the caller *sender*, looked up at its first call.
 
-        Raises :class:`~mcpd.errors.ServiceUnavailable` if it has left meanwhile.
+        Raises :class:`~mcpd.errors.ServiceUnavailable` if it has left the bus meanwhile.
         """
         caller = self._known.get(sender)
         if caller is not None:
             return caller
         task = self._pending.get(sender)
         if task is None:
-            task = self._pending[sender] = asyncio.create_task(self._look_up(sender), name=f"caller {sender}")
+            task = self._pending[sender] = asyncio.create_task(self._query(sender), name=f"caller {sender}")
             task.add_done_callback(lambda _: self._pending.pop(sender, None))
         return await asyncio.shield(task)
 
@@ -130,17 +130,17 @@ class Callers:
         return [caller.name for caller in self._known.values() if caller.uid in (0, uid)]
 
     async def close(self) -> None:
-        """Forget everybody, without telling anybody."""
+        """Forget all callers, without calling the listeners."""
         pending = list(self._pending.values())
         for task in pending:
             task.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
         self._known.clear()
 
-    async def _look_up(self, sender: str) -> Caller:
+    async def _query(self, sender: str) -> Caller:
         try:
             uid, pid = await self._lookup(self._connection, sender)
-            # It may have left after the bus answered.
+            # The sender may have left after the bus answered.
             if sender in self._left:
                 raise ServiceUnavailable(f"{sender} has left the message bus")
         finally:
@@ -164,22 +164,22 @@ class Callers:
 
 
 class User(NamedTuple):
-    """Somebody the system knows."""
+    """A user of the system."""
 
     name: str
     groups: tuple[str, ...]
-    """Names of all groups, sorted; one with white space is left out, as it could not be told from two others."""
+    """Names of all groups, sorted; names with white space are left out, as they are later joined by spaces."""
 
 
-def look_up(uid: int) -> User:
-    """The user *uid*. It may take as long as the network behind the user database does.
+def find_user(uid: int) -> User:
+    """Return the user *uid*. Blocks as long as the network does that a user database may need.
 
-    Raises :class:`~mcpd.errors.NotAuthorized` if there is none.
+    Raises :class:`~mcpd.errors.NotAuthorized` if there is no such user.
     """
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        raise NotAuthorized(f"uid {uid} is no user of this system, so no server is started for it") from None
+        raise NotAuthorized(f"uid {uid} does not exist on this system; no server was started for it") from None
     groups = set()
     for gid in os.getgrouplist(entry.pw_name, entry.pw_gid):
         with suppress(KeyError):

@@ -30,9 +30,9 @@ class Method:
 
     interface: str
     name: str
-    takes: str
+    in_signature: str
     """Signature of the arguments."""
-    gives: str
+    out_signature: str
     """Signature of the results."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interface Manager: installed servers, registries and keys, and the jobs that change them."""
+"""The interface Manager: installed servers, registries, keys, and the jobs that change them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus import arguments
 from mcpd.bus.arguments import flag, install_options, option, read_all, save_all
-from mcpd.bus.authorization import Turns
-from mcpd.bus.caller import look_up
+from mcpd.bus.authorization import FairSemaphore
+from mcpd.bus.caller import find_user
 from mcpd.bus.codec import Variant
 from mcpd.bus.dispatcher import Row
 from mcpd.bus.names import MANAGER, job_path, server_path, session_path
-from mcpd.bus.server import Record, available_record, details, matcher, pending_version, plain, property_of
+from mcpd.bus.server import Record, available_record, details, matcher, pending_version, property_variants, to_variants
 from mcpd.bus.session import SessionObject
 from mcpd.catalog.listing import describe, text
 from mcpd.errors import (
@@ -49,31 +49,31 @@ if TYPE_CHECKING:
     from mcpd.install.job import Job
     from mcpd.store import InstalledServer
 
-_ICONS, _ICONS_EACH = 16, 8
-"""Icons that are fetched at once, and those of one user."""
+_MAX_ICONS, _ICONS_PER_USER = 16, 8
+"""Icons that are fetched at once, in total and for one user."""
 _STDIO: Final = frozenset({0, 1, 2})
-_ONE_CALL: Final = frozenset({"busctl", "dbus-send", "gdbus"})
-"""Programs that leave the bus as soon as one call is answered."""
-_NO_UID: Final = 2**32 - 1
-"""What stands for "no user" where a uid goes."""
+_ONE_SHOT_CLIENTS: Final = frozenset({"busctl", "dbus-send", "gdbus"})
+"""Programs that leave the bus as soon as their call is answered."""
+_INVALID_UID: Final = 2**32 - 1
+"""The uid that stands for "no user"."""
 
 
 @dataclass(slots=True)
 class Manager:
-    """The object at the root."""
+    """The object at the root path, with the interface Manager."""
 
     core: Core
     servers: Servers
     catalog_changed: Callable[[], None]
     sources_changed: Callable[[], None]
     bridge_uid: int | None
-    """The user of the system bridge, the only one that may name a caller of its own."""
+    """The user of the system bridge; only this user may start servers for other users (``caller-uid``)."""
     interface: str = MANAGER
-    icons: Turns = field(default_factory=lambda: Turns(_ICONS, _ICONS_EACH))
-    """Who fetches icons: anybody may, from servers that registries name and that may be slow."""
+    icons: FairSemaphore = field(default_factory=lambda: FairSemaphore(_MAX_ICONS, _ICONS_PER_USER))
+    """Limits icon fetches: every user may cause them, and the servers that registries name may be slow."""
 
     def properties(self) -> Mapping[str, Variant]:
-        """Every property of the interface."""
+        """Return all properties of the interface."""
         return {
             "Version": Variant("s", self.core.version),
             "Scope": Variant("s", str(self.core.scope)),
@@ -83,8 +83,8 @@ class Manager:
     # --- reading ---
 
     async def list_servers(self, _call: Call, wanted: Mapping[str, Any]) -> list[Raw]:
-        """``ListServers``."""
-        await self.servers.looked()
+        """Implement ``ListServers``."""
+        await self.servers.scan()
         records = self.servers.sync()
         if not wanted:
             return [record.raw for record in records]
@@ -92,8 +92,8 @@ class Manager:
         return [record.raw for record in records if matches(record.values)]
 
     async def get_server(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], str]:
-        """``GetServer``."""
-        await self.servers.looked()
+        """Implement ``GetServer``."""
+        await self.servers.scan()
         found = self.servers.get(server_id)
         known = found.record.variants() | details(found.server)
         with suppress(NotFound):  # removed since
@@ -102,27 +102,27 @@ class Manager:
         return known, server_path(server_id)
 
     async def get_manifest_path(self, _call: Call, server_id: str) -> str:
-        """``GetManifestPath``."""
+        """Implement ``GetManifestPath``."""
         return str(await asyncio.to_thread(self.core.store.manifest_path, server_id))
 
     async def get_tools(self, _call: Call, server_id: str) -> str:
-        """``GetTools``."""
+        """Implement ``GetTools``."""
         tools = await asyncio.to_thread(self.core.store.tools, server_id)
         if tools is None:
             raise NotFound(f"server {server_id} was never asked for its tools; 'mcpctl tools {server_id}' asks it")
         return json.dumps(tools)
 
     async def get_config(self, _call: Call, server_id: str) -> tuple[dict[str, Variant], list[str]]:
-        """``GetConfig``."""
+        """Implement ``GetConfig``."""
         found = await asyncio.to_thread(self.core.store.config, server_id)
-        return plain(found.values), [text(key) for key in found.secrets_set]
+        return to_variants(found.values), [text(key) for key in found.secrets_set]
 
     def installed_ids(self) -> frozenset[str]:
-        """Ids of the installed servers as of the last look, without those of scripts."""
+        """Return the ids of the installed servers as of the last scan, without script servers."""
         return frozenset(one.id for one in self.servers.installed().values() if one.script is None)
 
     def list_sessions(self, call: Call) -> list[dict[str, Variant]]:
-        """``ListSessions``; other users' only for root."""
+        """Implement ``ListSessions``; only root sees the sessions of other users."""
         sessions = self.core.sessions
         return [
             SessionObject(session, sessions).listed()
@@ -135,19 +135,19 @@ class Manager:
     async def set_config(
         self, _call: Call, server_id: str, changes: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
-        """``SetConfig``."""
+        """Implement ``SetConfig``."""
         unset = dict.fromkeys(option(options, "unset", list, []))
-        await asyncio.to_thread(self.core.store.set_config, server_id, {**arguments.values(changes), **unset})
-        self._configured(server_id)
+        await asyncio.to_thread(self.core.store.set_config, server_id, {**arguments.config_values(changes), **unset})
+        self._on_configured(server_id)
 
     async def set_secret(self, call: Call, server_id: str, key: str, value: int, _options: Mapping[str, Any]) -> None:
-        """``SetSecret``."""
-        secret = await arguments.secret(call, value, key)
+        """Implement ``SetSecret``."""
+        secret = await arguments.read_secret(call, value, key)
         await asyncio.to_thread(self.core.store.set_secret, server_id, key, secret)
-        self._configured(server_id)
+        self._on_configured(server_id)
 
-    def _configured(self, server_id: str) -> None:
-        """Crashes with other values say nothing about these."""
+    def _on_configured(self, server_id: str) -> None:
+        """Update the objects, and forget earlier crashes: they happened with another configuration."""
         self.core.sessions.forgive(server_id)
         self.servers.sync()
 
@@ -156,41 +156,42 @@ class Manager:
     async def spawn(
         self, call: Call, server_id: str, fds: Mapping[int, int], flags: int, options: Mapping[str, Any]
     ) -> tuple[str, dict[int, int]]:
-        """``Spawn``."""
+        """Implement ``Spawn``."""
         if flags:
-            raise InvalidArgument(f"Spawn: there are no flags yet, {flags:#x} was given")
+            raise InvalidArgument(f"Spawn: unknown flags {flags:#x}; pass 0")
         owner_uid = self._owner_uid(call, options)
         await self._check_direct(call, server_id, fds, options)
         environment = option(options, "environment", dict, {}) if self.core.scope is Scope.USER else {}
         if not all(isinstance(part, str) for pair in environment.items() for part in pair):
-            raise InvalidArgument("Spawn: environment is a dictionary of strings")
+            raise InvalidArgument("Spawn: environment must be a dictionary of strings")
         if option(options, "check", bool, default=False):
             return "/", {}
-        if (program := call.caller.program()) in _ONE_CALL:
+        if (program := call.caller.program()) in _ONE_SHOT_CLIENTS:
             raise SpawnFailed(
-                f"{server_id}: {program} leaves the message bus once Spawn is answered, and the server ends with its"
-                f" client; use a client that stays on the bus, or 'mcpctl run {server_id}'"
+                f"{server_id}: {program} leaves the message bus when Spawn returns, and the server would end with it;"
+                f" use a client that stays on the bus, or 'mcpctl run {server_id}'"
             )
-        given, ends = _stdio(call, fds)
-        session = await self.core.spawn(server_id, given, owner_uid, call.sender, environment)
+        stdio, reply_indices = _stdio(call, fds)
+        session = await self.core.spawn(server_id, stdio, owner_uid, call.sender, environment)
         if call.caller.gone.is_set():
-            # It left before its session was known to be its own.
+            # The caller left before its session was recorded, so nothing else stops the session.
             await self.core.sessions.stop(session.number)
             raise ServiceUnavailable(f"{call.sender} has left the message bus")
-        return session_path(session.number), ends
+        return session_path(session.number), reply_indices
 
     async def _check_direct(
         self, call: Call, server_id: str, fds: Mapping[int, int], options: Mapping[str, Any]
     ) -> None:
-        """Refuse with :class:`~mcpd.errors.NeedsBridge` a start in which nothing would stand where something has to.
+        """Raise :class:`~mcpd.errors.NeedsBridge` if the server must be used through the bridge.
 
-        What an administrator took away from a server of the system, nobody gets by talking to it without the bridge.
+        The bridge applies the mcps map and shares processes. A direct start must not get around what an administrator
+        restricted there.
         """
         is_direct = option(options, "direct", bool, default=False)
         is_system = self.core.scope is Scope.SYSTEM
         if not is_direct and (not is_system or call.uid in {0, self.bridge_uid}):
             return
-        await self.servers.looked()
+        await self.servers.scan()
         server = self.servers.get(server_id).server
         if server.manifest is None or (server.manifest.runtime.run_as == "system" and not is_system):
             return
@@ -205,67 +206,67 @@ class Manager:
         if call.uid != self.bridge_uid:
             raise NotAuthorized("Spawn: only the system bridge may start a server for another user (caller-uid)")
         uid = option(options, "caller-uid", int, call.uid)
-        if not 0 <= uid < _NO_UID:
-            raise InvalidArgument(f"option 'caller-uid': {uid} is no user")
+        if not 0 <= uid < _INVALID_UID:
+            raise InvalidArgument(f"option 'caller-uid': {uid} is not a user id")
         return uid
 
     def spawn_action(self, _call: Call, *_args: object) -> str | None:
-        """A user's own servers need no authorization."""
+        """Return the polkit action for ``Spawn``, ``None`` for a user's own servers."""
         return None if self.core.scope is Scope.USER else "spawn"
 
     async def spawn_details(
         self, call: Call, server_id: str, _fds: object, _flags: object, options: Mapping[str, Any]
     ) -> dict[str, str]:
-        """What is asked about a start. Of the bridge, it is whether the one it serves may have this server."""
+        """Return the polkit details of a start, with the user that the bridge starts the server for."""
         found = {"id": text(server_id)}
         if "caller-uid" not in options:
             return found
         uid = self._owner_uid(call, options)
-        await self.servers.looked()
+        await self.servers.scan()
         if self.servers.get(server_id).record.values.get("run-as") != "system":
-            raise NotSupported(f"server {server_id} runs as the user who calls it: the system's bridge cannot start it")
-        user = await asyncio.to_thread(look_up, uid)
+            raise NotSupported(f"server {server_id} runs as its caller; the system bridge cannot start it")
+        user = await asyncio.to_thread(find_user, uid)
         groups = f" {' '.join(map(text, user.groups))} "
         return {**found, "caller-uid": str(uid), "caller-user": text(user.name), "caller-groups": groups}
 
 
 def _stdio(call: Call, fds: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-    """The descriptors for the server, and the indices of those that go back to the caller."""
+    """Return the descriptors for the server, and the reply indices of the pipe ends that go back to the caller."""
     if fds:
         if not {0, 1} <= fds.keys() <= _STDIO:
-            raise InvalidArgument(f"Spawn: give file descriptors 0, 1 and perhaps 2, or none; not {sorted(fds)}")
+            raise InvalidArgument(f"Spawn: pass file descriptors 0, 1 and optionally 2, or none; got {sorted(fds)}")
         return {number: call.fds.get(index) for number, index in fds.items()}, {}
     server_in, client_in = os.pipe()
     client_out, server_out = os.pipe()
-    # The server's ends are in the container of what came in, which is closed when the call ends.
+    # call.fds closes the server's ends when the call ends.
     call.fds.add(server_in)
     call.fds.add(server_out)
-    return {0: server_in, 1: server_out}, {0: call.ends.add(client_in), 1: call.ends.add(client_out)}
+    return {0: server_in, 1: server_out}, {0: call.reply_fds.add(client_in), 1: call.reply_fds.add(client_out)}
 
 
-def _key_details(_target: Manager, _call: Call, server_id: str, key: Any, *_args: object) -> dict[str, str]:
+def _property_details(_target: Manager, _call: Call, server_id: str, key: Any, *_args: object) -> dict[str, str]:
     return {"id": text(server_id), "keys": text(key if isinstance(key, str) else list(key))}
 
 
 MAX_PAGE: Final = 500
 DEFAULT_PAGE: Final = 100
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of a page of entries, which then has fewer of them: a bus throws out who sends more than it carries."""
-_KEPT_RECORDS: Final = 2048
-_MAX_KEPT: Final = 8 * 1024
-"""Bytes of a record that is kept: few are longer, and they would be most of what is."""
-_records: Final[dict[tuple[bytes, bool, str], Record]] = {}
-"""Of what is not installed, for which they are the same whoever asks; the one used last is the last."""
+"""Bytes of one page of entries; a longer page is cut, as a bus disconnects clients that send too much."""
+_CACHED_RECORDS: Final = 2048
+_MAX_CACHED_RECORD: Final = 8 * 1024
+"""Bytes of a record that is cached; the few longer ones would fill most of the cache."""
+_record_cache: Final[dict[tuple[bytes, bool, str], Record]] = {}
+"""Records of entries that are not installed, which look the same to everybody; the last one used is last."""
 _SOURCE_KEYS: Final = ("type", "url", "path", "package", "version", "rev", "sha256")
 
 
 async def list_available(manager: Manager, call: Call, wanted: Mapping[str, Any], cursor: str) -> tuple[list[Raw], str]:
-    """``ListAvailable``."""
+    """Implement ``ListAvailable``."""
     limit = min(max(option(wanted, "limit", int, DEFAULT_PAGE), 1), MAX_PAGE)
     query = _query(manager, wanted)
-    await manager.core.stocked()
+    await manager.core.wait_until_read()
     while True:
-        found, following = await manager.core.in_turn(
+        found, following = await manager.core.run_read(
             call.uid, partial(manager.core.catalog.query, query, cursor, limit)
         )
         records: list[Raw] = []
@@ -282,12 +283,12 @@ async def list_available(manager: Manager, call: Call, wanted: Mapping[str, Any]
 
 
 def _query(manager: Manager, wanted: Mapping[str, Any]) -> Query:
-    from mcpd.catalog import Query  # noqa: PLC0415 -- with SQLite, which is not needed to start
+    from mcpd.catalog import Query  # noqa: PLC0415 -- imports SQLite, which is not needed to start
 
-    installed, newer = flag(wanted, "installed"), flag(wanted, "updatable")
+    installed, updatable = flag(wanted, "installed"), flag(wanted, "updatable")
     without = manager.installed_ids() if installed is False else frozenset()
-    if newer is False:
-        without |= manager.core.newer.keys()
+    if updatable is False:
+        without |= manager.core.updates.keys()
     return Query(
         text=option(wanted, "text", str, ""),
         category=option(wanted, "category", str, ""),
@@ -295,55 +296,59 @@ def _query(manager: Manager, wanted: Mapping[str, Any]) -> Query:
         installable=flag(wanted, "installable"),
         only=manager.installed_ids() if installed else None,
         without=without,
-        offers=frozenset((key, update.registry) for key, update in manager.core.newer.items()) if newer else None,
+        offers=frozenset((key, update.registry) for key, update in manager.core.updates.items()) if updatable else None,
     )
 
 
 def _record(manager: Manager, listing: Listing) -> Record:
     installed = _installed(manager, listing.id)
     if installed is not None:
-        return _offered(manager, listing.fields, listing.origin, installed, verified=listing.verified)
+        return _offer_record(manager, listing.fields, listing.origin, installed, verified=listing.verified)
     key = (listing.stamp, listing.verified, str(manager.core.scope))
-    record = _records.pop(key, None)
+    record = _record_cache.pop(key, None)
     if record is None:
-        record = _offered(manager, listing.fields, listing.origin, None, verified=listing.verified)
-    if len(record.raw) <= _MAX_KEPT:
-        if len(_records) >= _KEPT_RECORDS:
-            del _records[next(iter(_records))]
-        _records[key] = record
+        record = _offer_record(manager, listing.fields, listing.origin, None, verified=listing.verified)
+    if len(record.raw) <= _MAX_CACHED_RECORD:
+        if len(_record_cache) >= _CACHED_RECORDS:
+            del _record_cache[next(iter(_record_cache))]
+        _record_cache[key] = record
     return record
 
 
 def _installed(manager: Manager, server_id: str) -> InstalledServer | None:
-    # A script is no installation of what a registry offers under its id: that can be installed still, and wins.
+    # A registry's entry with the id of a script server can still be installed, and then takes precedence.
     server = manager.servers.installed().get(server_id)
     return server if server is not None and server.script is None else None
 
 
-def _offered(
+def _offer_record(
     manager: Manager, fields: Mapping[str, Any], origin: str, installed: InstalledServer | None, *, verified: bool
 ) -> Record:
-    """The record of what the registry *origin* offers; *installed* is updated from the one it came from alone."""
-    update = manager.core.newer.get(installed.id) if installed is not None else None
-    newer = update is not None and update.registry == origin
+    """Return the record of an offer of the registry *origin*.
+
+    *installed* is updated only from the registry that it came from.
+    """
+    update = manager.core.updates.get(installed.id) if installed is not None else None
+    updatable = update is not None and update.registry == origin
     if installed is not None and installed.manifest is not None:
         from mcpd.install.updates import recorded_registry  # noqa: PLC0415 -- not needed to start
 
         if recorded_registry(installed.manifest) not in (None, origin):
             fields = {key: value for key, value in fields.items() if key != "version"}
-    return available_record(fields, verified=verified, scope=str(manager.core.scope), installed=installed, newer=newer)
+    scope = str(manager.core.scope)
+    return available_record(fields, verified=verified, scope=scope, installed=installed, updatable=updatable)
 
 
 async def get_available(
     manager: Manager, _call: Call, server_id: str, options: Mapping[str, Any]
 ) -> dict[str, Variant]:
-    """``GetAvailable``."""
-    await manager.core.stocked()
+    """Implement ``GetAvailable``."""
+    await manager.core.wait_until_read()
     catalog, source = manager.core.catalog, option(options, "source", str, "")
     found = await asyncio.to_thread(catalog.find, server_id, source)
     others = await asyncio.to_thread(catalog.offers, [server_id])
     fields = describe(found.entry, found.origin) | {"origin": found.origin}
-    record = _offered(manager, fields, found.origin, _installed(manager, server_id), verified=found.verified)
+    record = _offer_record(manager, fields, found.origin, _installed(manager, server_id), verified=found.verified)
     entry = found.entry
     shown = record.variants()
     also = [other.origin for other in others.get(server_id, ()) if other.origin != found.origin]
@@ -355,30 +360,32 @@ async def get_available(
     if also:
         shown["also-from"] = Variant("as", [text(origin) for origin in also])
     if entry.configurable_properties:
-        shown["configurable-properties"] = Variant("aa{sv}", [property_of(p) for p in entry.configurable_properties])
+        shown["configurable-properties"] = Variant(
+            "aa{sv}", [property_variants(p) for p in entry.configurable_properties]
+        )
     return shown
 
 
 async def get_icon(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> tuple[int, str]:
-    """``GetIcon``."""
-    url, registry = await asyncio.to_thread(_icon_of, manager, server_id)
+    """Implement ``GetIcon``."""
+    url, registry = await asyncio.to_thread(_icon_url, manager, server_id)
     if "://" not in url:
         named = f"; {text(url)!r} is a name of the icon theme" if url else ""
         raise NotFound(f"server {text(server_id)!r} has no icon of its own{named}")
-    await manager.icons.enter(call.uid)
+    await manager.icons.acquire(call.uid)
     try:
         icon = await manager.core.catalog.icon(url, registry)
     finally:
-        manager.icons.leave(call.uid)
+        manager.icons.release(call.uid)
     image = os.memfd_create("icon", os.MFD_CLOEXEC)
-    index = call.ends.add(image)
+    index = call.reply_fds.add(image)
     os.write(image, icon.data)
     os.lseek(image, 0, os.SEEK_SET)
     return index, icon.media_type
 
 
-def _icon_of(manager: Manager, server_id: str) -> tuple[str, str]:
-    """The icon of a server, and the registry that names it."""
+def _icon_url(manager: Manager, server_id: str) -> tuple[str, str]:
+    """Return the icon of a server, and the registry that names it."""
     from mcpd.install.updates import recorded_registry  # noqa: PLC0415 -- not needed to start
 
     server: InstalledServer | None = manager.servers.installed().get(server_id)
@@ -389,7 +396,7 @@ def _icon_of(manager: Manager, server_id: str) -> tuple[str, str]:
 
 
 async def list_sources(manager: Manager, _call: Call) -> list[dict[str, Variant]]:
-    """``ListSources``."""
+    """Implement ``ListSources``."""
     return [
         {
             "url": Variant("s", text(source.url)),
@@ -411,20 +418,20 @@ async def list_sources(manager: Manager, _call: Call) -> list[dict[str, Variant]
 
 
 async def add_source(manager: Manager, _call: Call, url: str, options: Mapping[str, Any]) -> None:
-    """``AddSource``."""
-    said = {key: option(options, key, str, "") for key in ("name", "type", "signature", "key")}
-    await asyncio.to_thread(lambda: manager.core.catalog.add_source(url, **said))
+    """Implement ``AddSource``."""
+    fields = {key: option(options, key, str, "") for key in ("name", "type", "signature", "key")}
+    await asyncio.to_thread(lambda: manager.core.catalog.add_source(url, **fields))
     manager.sources_changed()
 
 
 async def remove_source(manager: Manager, _call: Call, url: str, _options: Mapping[str, Any]) -> None:
-    """``RemoveSource``."""
+    """Implement ``RemoveSource``."""
     await asyncio.to_thread(manager.core.catalog.remove_source, url)
     manager.sources_changed()
 
 
 async def list_keys(manager: Manager, _call: Call) -> list[dict[str, Variant]]:
-    """``ListKeys``."""
+    """Implement ``ListKeys``."""
     return [
         {
             "name": Variant("s", key.name),
@@ -438,24 +445,24 @@ async def list_keys(manager: Manager, _call: Call) -> list[dict[str, Variant]]:
 
 
 async def add_key(manager: Manager, _call: Call, name: str, pem: str, _options: Mapping[str, Any]) -> None:
-    """``AddKey``."""
+    """Implement ``AddKey``."""
     await asyncio.to_thread(manager.core.keys.add, name, pem)
     manager.catalog_changed()
 
 
 async def remove_key(manager: Manager, _call: Call, name: str, _options: Mapping[str, Any]) -> None:
-    """``RemoveKey``."""
+    """Implement ``RemoveKey``."""
     await asyncio.to_thread(manager.core.keys.remove, name)
     manager.catalog_changed()
 
 
 def _url_details(_target: Manager, _call: Call, url: str, *args: Any) -> dict[str, str]:
-    said = args[-1] if args and isinstance(args[-1], dict) else {}
-    known = {key: text(said[key]) for key in ("type", "signature", "key") if isinstance(said.get(key), str)}
+    options = args[-1] if args and isinstance(args[-1], dict) else {}
+    known = {key: text(options[key]) for key in ("type", "signature", "key") if isinstance(options.get(key), str)}
     return {"source": text(url), **known}
 
 
-def _trust_details(_target: Manager, _call: Call, name: str, *_args: object) -> dict[str, str]:
+def _key_name_details(_target: Manager, _call: Call, name: str, *_args: object) -> dict[str, str]:
     return {"key": text(name)}
 
 
@@ -466,39 +473,40 @@ async def _new_key_details(_target: Manager, _call: Call, name: str, pem: str, *
 
 BUNDLE_TIMEOUT: Final = 300.0
 """Seconds in which a bundle must have arrived."""
-_PINS: Final = {"npm": "version", "pypi": "version", "git": "rev"}
-"""What names one version of a source, in an entry and in what the lock file says that it came out as."""
+_PIN_FIELDS: Final = {"npm": "version", "pypi": "version", "git": "rev"}
+"""The field that pins a version of a package source, both in an entry and in the lock file's ``resolved``."""
 _TRUSTED: Final = "install-trusted"
 _UNTRUSTED: Final = "install-untrusted"
 
 
 async def install_action(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
-    """What ``Install`` asks for: less where a trusted key vouches for the very thing."""
-    await manager.core.stocked()
+    """Return the polkit action for ``Install``: the weaker one if a trusted key signed the offer."""
+    await manager.core.wait_until_read()
     offer = call.memo["offer"] = await manager.core.installer.find(server_id, install_options(options))
-    return _TRUSTED if _is_vouched_for(offer) else _UNTRUSTED
+    return _TRUSTED if _is_signed(offer) else _UNTRUSTED
 
 
-def _is_vouched_for(offer: CatalogEntry) -> bool:
-    """Whether it is known already that a trusted key vouches for *offer*: of a summary the rest is fetched later."""
+def _is_signed(offer: CatalogEntry) -> bool:
+    """Return whether a trusted key is known to have signed all of *offer*; a summary is completed only later."""
     return offer.verified and not offer.entry.is_summary
 
 
 def install_details(_manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """What a prompt says about an installation from the registries: the version is that which would be installed."""
+    """Return the polkit details of an installation, with the version that would be installed."""
     offer = call.memo["offer"]
-    said = {"id": server_id, "source": offer.origin, "version": install_options(options).version or offer.entry.version}
-    said["signed-by"] = offer.signer if _is_vouched_for(offer) else ""
-    return {key: text(value) for key, value in said.items() if value}
+    version = install_options(options).version or offer.entry.version
+    signer = offer.signer if _is_signed(offer) else ""
+    details = {"id": server_id, "source": offer.origin, "version": version, "signed-by": signer}
+    return {key: text(value) for key, value in details.items() if value}
 
 
 def install(manager: Manager, call: Call, _server_id: str, options: Mapping[str, Any]) -> str:
-    """``Install``."""
+    """Implement ``Install``."""
     return _path(manager.core.installer.install_offer(call.memo["offer"], install_options(options), call.uid))
 
 
 async def manifest_action(manager: Manager, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
-    """What ``InstallManifest`` asks for: less where a trusted key signed it, and it pins what is wanted."""
+    """Return the polkit action for ``InstallManifest``: the weaker one if it is signed and pins its version."""
     from mcpd.catalog.ingest import pins_what_it_names  # noqa: PLC0415 -- not needed to start
     from mcpd.install.entries import brought_entry  # noqa: PLC0415 -- nor this
 
@@ -509,8 +517,8 @@ async def manifest_action(manager: Manager, call: Call, manifest: int, options: 
     key = await asyncio.to_thread(manager.core.keys.signer, data, signature.encode())
     if key is None:
         raise SignatureInvalid(
-            "the manifest is signed, but by none of the keys that are trusted ('mcpctl key list'); add the key, or"
-            " install it without its signature"
+            "the manifest is not signed by a trusted key ('mcpctl key list'); add the key, or install without the"
+            " signature"
         )
     call.memo["signer"] = key.name
     pins = pins_what_it_names(await asyncio.to_thread(brought_entry, data))
@@ -518,7 +526,7 @@ async def manifest_action(manager: Manager, call: Call, manifest: int, options: 
 
 
 async def install_manifest(manager: Manager, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
-    """``InstallManifest``."""
+    """Implement ``InstallManifest``."""
     found, signer = install_options(options), call.memo.get("signer", "")
     data = call.memo["manifest"] if signer else await _manifest(call, manifest)
     return _path(manager.core.installer.install_manifest(data, found, call.uid, signer))
@@ -531,14 +539,14 @@ async def _manifest(call: Call, index: int) -> bytes:
 
 
 async def bundle_action(manager: Manager, call: Call, _bundle: int, options: Mapping[str, Any]) -> str:
-    """What ``InstallBundle`` asks for: less where a signed registry pins it."""
+    """Return the polkit action for ``InstallBundle``: the weaker one if a signed registry pins the bundle."""
     pinned = "" if option(options, "unverified", bool, default=False) else option(options, "sha256", str, "").lower()
     call.memo["pinned"] = bool(pinned and await asyncio.to_thread(manager.core.catalog.pins_sha256, pinned))
     return _TRUSTED if call.memo["pinned"] else _UNTRUSTED
 
 
 async def install_bundle(manager: Manager, call: Call, bundle: int, options: Mapping[str, Any]) -> str:
-    """``InstallBundle``."""
+    """Implement ``InstallBundle``."""
     from mcpd.install.sources.archive import MAX_ARCHIVE  # noqa: PLC0415 -- not needed to start
     from mcpd.install.sources.mcpb import describe  # noqa: PLC0415 -- nor this
 
@@ -549,29 +557,29 @@ async def install_bundle(manager: Manager, call: Call, bundle: int, options: Map
     await asyncio.to_thread(make_directory, directory, 0o700)
     path = directory / f"{secrets.token_hex(16)}.mcpb"
     sha256 = await save_all(call.fds.get(bundle), path, MAX_ARCHIVE, "the bundle", BUNDLE_TIMEOUT)
-    with ExitStack() as unless_begun:
-        unless_begun.callback(path.unlink, missing_ok=True)
+    with ExitStack() as cleanup:
+        cleanup.callback(path.unlink, missing_ok=True)
         wanted = option(options, "sha256", str, "").lower()
         if wanted and wanted != sha256:
             raise IntegrityMismatch(f"the bundle has sha256 {sha256}, not {text(wanted)}; nothing was installed")
         described = await asyncio.to_thread(describe, path, sha256)
-        # It may have taken minutes to arrive.
+        # The bundle may have taken minutes to arrive, and registries and keys may have changed meanwhile.
         signer = await asyncio.to_thread(manager.core.installer.bundle_signer, described)
         if call.memo["pinned"] and not signer:
-            said = f"no trusted key vouches for this bundle as {described.entry.id}"
+            fault = f"this bundle is not signed by a trusted key as {described.entry.id}"
             if await asyncio.to_thread(manager.core.catalog.pins_sha256, sha256):
                 raise SignatureInvalid(
-                    f"{said}, for the registry that has this file has it under another id; the option 'unverified' has"
-                    " it installed like any other file"
+                    f"{fault}: the registry lists this file under another id; use the option 'unverified' to install it"
+                    " like any other file"
                 )
-            raise NotAuthorized(f"{said} any more; try again to be asked for more")
+            raise NotAuthorized(f"{fault} any more; try again to authorize an unsigned one")
         job = manager.core.installer.install_bundle(described, found, call.uid, signer)
-        unless_begun.pop_all()
+        cleanup.pop_all()
     return _path(job)
 
 
 def uninstall(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
-    """``Uninstall``."""
+    """Implement ``Uninstall``."""
     installer = manager.core.installer
     keep = option(options, "keep-config", bool, default=False)
     if option(options, "forget", bool, default=False):
@@ -582,55 +590,59 @@ def uninstall(manager: Manager, call: Call, server_id: str, options: Mapping[str
 
 
 async def update_action(manager: Manager, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
-    """What ``Update`` asks for: less where a key vouches for each new version, least if nothing is agreed to."""
+    """Return the polkit action for ``Update``.
+
+    The action is weaker if a trusted key signed every new version, and weakest if the caller gives no consent in
+    advance.
+    """
     found = install_options(options)
     if found.config:
         raise InvalidArgument("Update: an update takes no config; use SetConfig")
-    newer = call.memo["newer"] = await manager.core.installer.newer(list(dict.fromkeys(ids)), found)
-    # What is installed again may be what an administrator went back from.
-    if found.reinstall or not all(map(_is_vouched_for, newer)):
+    offers = call.memo["offers"] = await manager.core.installer.newer(list(dict.fromkeys(ids)), found)
+    # A reinstallation may bring back what an administrator rolled back.
+    if found.reinstall or not all(map(_is_signed, offers)):
         return _UNTRUSTED
-    return _TRUSTED if found.consent and newer else "update"
+    return _TRUSTED if found.consent and offers else "update"
 
 
 def update_details(_manager: Manager, call: Call, ids: Sequence[str], *_args: object) -> dict[str, str]:
-    """What a prompt says about updates: of one its id, of several their ids."""
-    named = list(dict.fromkeys(ids)) or [offer.entry.id for offer in call.memo["newer"]]
+    """Return the polkit details of updates: one id as ``id``, several as ``ids``."""
+    named = list(dict.fromkeys(ids)) or [offer.entry.id for offer in call.memo["offers"]]
     return {"id" if len(named) == 1 else "ids": text(named)} if named else {}
 
 
 def update(manager: Manager, call: Call, ids: Sequence[str], options: Mapping[str, Any]) -> str:
-    """``Update``."""
+    """Implement ``Update``."""
     wanted = list(dict.fromkeys(ids))
-    return _path(manager.core.installer.update_to(wanted, call.memo["newer"], install_options(options), call.uid))
+    return _path(manager.core.installer.update_to(wanted, call.memo["offers"], install_options(options), call.uid))
 
 
 async def rollback_details(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """What a prompt says about going back: to which generation, and to no other."""
+    """Return the polkit details of a rollback, and fix the generation that it goes back to."""
     from mcpd.install.history import way_back  # noqa: PLC0415 -- not needed to start
 
     wanted = _generation(options)
-    with suppress(NotFound):  # which the installer tells in its own words
+    with suppress(NotFound):  # the installer reports it
         wanted = await asyncio.to_thread(way_back, manager.core.store, server_id, wanted)
     call.memo["generation"] = wanted
     return _generation_details(server_id, wanted)
 
 
 async def rollback(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> str:
-    """``Rollback``."""
+    """Implement ``Rollback``."""
     generation = await manager.core.installer.way_back(server_id, call.memo["generation"])
     return _path(manager.core.installer.rollback(server_id, call.uid, generation=generation))
 
 
 async def approve_details(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """What a prompt says about an approval: which update it is about, and no other."""
+    """Return the polkit details of an approval, and fix the pending update that it applies to."""
     held = _generation(options) or await asyncio.to_thread(manager.core.store.held, server_id)
     call.memo["generation"] = held
     return _generation_details(server_id, held)
 
 
 def approve(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> str:
-    """``Approve``."""
+    """Implement ``Approve``."""
     held = call.memo["generation"]
     if held is None:
         raise NotFound(f"no update of {text(server_id)} waits for approval")
@@ -639,16 +651,16 @@ def approve(manager: Manager, call: Call, server_id: str, options: Mapping[str, 
 
 
 def verify(manager: Manager, call: Call, ids: Sequence[str], _options: Mapping[str, Any]) -> str:
-    """``Verify``; one at a time for a user, as it keeps a disk busy."""
+    """Implement ``Verify``; one job at a time for each user, as it keeps the disk busy."""
     for job in manager.core.installer.jobs.list():
         if job.kind == "verify" and job.owner_uid == call.uid and not job.state.finished:
-            raise Busy(f"job {job.number} verifies already; wait for it or cancel it")
+            raise Busy(f"job {job.number} is already verifying; wait for it or cancel it")
     return _path(manager.core.installer.verify(ids, call.uid))
 
 
 async def set_pinned(manager: Manager, _call: Call, server_id: str, pinned: bool, _options: Mapping[str, Any]) -> None:
-    """``SetPinned``."""
-    # What a job has on trial may be taken back, with what was said of it.
+    """Implement ``SetPinned``."""
+    # A job may roll back a generation on trial, and the pin would be lost with it.
     manager.core.installer.jobs.check_free([server_id])
     await asyncio.to_thread(manager.core.store.set_pinned, server_id, pinned)
     await manager.core.look_for_updates()
@@ -656,42 +668,42 @@ async def set_pinned(manager: Manager, _call: Call, server_id: str, pinned: bool
 
 
 def check_updates(manager: Manager, call: Call, _options: Mapping[str, Any]) -> str:
-    """``CheckUpdates``."""
+    """Implement ``CheckUpdates``."""
     return _path(manager.core.installer.check_updates(call.uid))
 
 
 def refresh(manager: Manager, call: Call, _options: Mapping[str, Any]) -> str:
-    """``Refresh``."""
+    """Implement ``Refresh``."""
     return _path(manager.core.installer.refresh(call.uid))
 
 
 async def get_entry(manager: Manager, _call: Call, server_id: str) -> str:
-    """``GetEntry``."""
+    """Implement ``GetEntry``."""
     from mcpd.formats.seed import published_fields  # noqa: PLC0415 -- not needed to start
     from mcpd.install.lockfile import read_lock  # noqa: PLC0415 -- nor this
 
-    await manager.servers.looked()
+    await manager.servers.scan()
     server = manager.servers.get(server_id).server
     if server.script is not None or server.manifest is None:
         raise NotSupported(f"{server_id} was not installed from an entry")
     lock = await asyncio.to_thread(read_lock, server.generation)
     entry, resolved = lock.get("entry"), lock.get("resolved")
     if not isinstance(entry, dict):
-        # What another tool installed, or the system's packages brought, is described by its manifest.
+        # Servers from other tools or distribution packages have no lock file; their manifest describes them.
         entry = {key: value for key, value in server.manifest.to_json().items() if key != "scope"}
     entry = published_fields(entry)
     if server.manifest.version:
         entry["version"] = server.manifest.version
     if isinstance(source := entry.get("source"), dict) and isinstance(resolved, dict):
-        # What leaves open which version it is, would be another one for whoever installs it next.
-        pin = _PINS.get(str(source.get("type")), "")
+        # Without a pin, the next installation of this entry could install another version.
+        pin = _PIN_FIELDS.get(str(source.get("type")), "")
         if resolved.get(pin) and not source.get(pin):
             entry["source"] = {**source, pin: resolved[pin]}
     return json.dumps(entry)
 
 
 async def get_history(manager: Manager, _call: Call, server_id: str) -> list[dict[str, Variant]]:
-    """``GetHistory``."""
+    """Implement ``GetHistory``."""
     from mcpd.install.history import history  # noqa: PLC0415 -- not needed to start
 
     found = await asyncio.to_thread(history, manager.core.store, server_id)
@@ -712,12 +724,12 @@ async def get_history(manager: Manager, _call: Call, server_id: str) -> list[dic
 async def get_pending(
     manager: Manager, call: Call, server_id: str
 ) -> tuple[dict[str, Variant], list[dict[str, Variant]]]:
-    """``GetPending``."""
+    """Implement ``GetPending``."""
     from mcpd.install.definitions import compare  # noqa: PLC0415 -- not needed to start
 
     store = manager.core.store
 
-    def look() -> tuple[dict[str, Variant], list[dict[str, Variant]]]:
+    def read() -> tuple[dict[str, Variant], list[dict[str, Variant]]]:
         server, held = store.get(server_id), store.held(server_id)
         if held is None:
             raise NotFound(f"no update of {server_id} waits for approval")
@@ -740,7 +752,7 @@ async def get_pending(
             for change in changes
         ]
 
-    return await manager.core.in_turn(call.uid, look)
+    return await manager.core.run_read(call.uid, read)
 
 
 def _path(job: Job) -> str:
@@ -775,8 +787,8 @@ METHODS: Final = {
     (MANAGER, "GetTools"): Row(Manager.get_tools, changes=False),
     (MANAGER, "GetConfig"): Row(Manager.get_config, changes=False),
     (MANAGER, "ListSessions"): Row(Manager.list_sessions, changes=False),
-    (MANAGER, "SetConfig"): Row(Manager.set_config, "configure", _key_details, changes=True),
-    (MANAGER, "SetSecret"): Row(Manager.set_secret, "set-secret", _key_details, changes=True),
+    (MANAGER, "SetConfig"): Row(Manager.set_config, "configure", _property_details, changes=True),
+    (MANAGER, "SetSecret"): Row(Manager.set_secret, "set-secret", _property_details, changes=True),
     (MANAGER, "Spawn"): Row(Manager.spawn, Manager.spawn_action, Manager.spawn_details, changes=False),
     (MANAGER, "GetEntry"): Row(get_entry, changes=False),
     (MANAGER, "GetHistory"): Row(get_history, changes=False),
@@ -789,7 +801,7 @@ METHODS: Final = {
     (MANAGER, "Rollback"): Row(rollback, "rollback", rollback_details, changes=True),
     (MANAGER, "Approve"): Row(approve, "approve", approve_details, changes=True),
     (MANAGER, "SetPinned"): Row(set_pinned, "configure", _id_details, changes=True),
-    # What only reads the disk or the network changes nothing.
+    # These only read the disk or the network.
     (MANAGER, "Verify"): Row(verify, "refresh", changes=False),
     (MANAGER, "CheckUpdates"): Row(check_updates, "refresh", changes=False),
     (MANAGER, "Refresh"): Row(refresh, "refresh", changes=False),
@@ -801,5 +813,5 @@ METHODS: Final = {
     (MANAGER, "RemoveSource"): Row(remove_source, "manage-sources", _url_details, changes=True),
     (MANAGER, "ListKeys"): Row(list_keys, changes=False),
     (MANAGER, "AddKey"): Row(add_key, "manage-sources", _new_key_details, changes=True),
-    (MANAGER, "RemoveKey"): Row(remove_key, "manage-sources", _trust_details, changes=True),
+    (MANAGER, "RemoveKey"): Row(remove_key, "manage-sources", _key_name_details, changes=True),
 }

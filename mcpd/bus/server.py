@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interface Server, and the listing of all installed servers, kept in step with the store."""
+"""The interface Server, and the objects of all installed servers, which are kept in step with the store."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ KEYS: Final[Mapping[str, str]] = {
     "configured": "b", "pinned": "b", "installable": "b", "verified": "b", "pending-version": "s", "sharing": "s",
     "run-as": "s",
 }  # fmt: skip
-"""Every key that describes a server, with its type."""
+"""The keys that describe a server, and their D-Bus types."""
 ALWAYS: Final = frozenset({"id", "name", "summary", "version", "scope", "state"})
 _EMPTY: Final[Mapping[str, object]] = {"s": "", "as": [], "t": 0, "aa{sv}": [], "b": False}
 
 
 def property_name(key: str) -> str:
-    """The property of the interface Server that *key* is: ``bug-url`` is ``BugUrl``."""
+    """Return the property of the interface Server for *key*: ``BugUrl`` for ``bug-url``."""
     return "".join(part.capitalize() for part in key.split("-"))
 
 
@@ -50,16 +50,16 @@ PROPERTIES: Final = {key: property_name(key) for key in KEYS}
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One server, ready for the bus."""
+    """The description of one server, ready for the bus."""
 
     values: Mapping[str, Any]
-    """By key; without what is empty, unless it is always there."""
+    """The values by key; empty ones are left out unless their key is in :data:`ALWAYS`."""
     raw: Raw
     """:attr:`values` as the elements of an ``a{sv}``."""
 
     @classmethod
     def make(cls, found: Mapping[str, object]) -> Record:
-        """The record that says *found*."""
+        """Make a record of the values *found*."""
         values = {
             key: value
             for key in KEYS
@@ -68,11 +68,11 @@ class Record:
         return cls(values, codec.entries({key: (KEYS[key], value) for key, value in values.items()}))
 
     def variants(self) -> dict[str, Variant]:
-        """:attr:`values` with their types."""
+        """Return :attr:`values` with their types."""
         return {key: Variant(KEYS[key], value) for key, value in self.values.items()}
 
     def properties(self) -> dict[str, Variant]:
-        """All properties of the interface Server."""
+        """Return all properties of the interface Server."""
         return {
             PROPERTIES[key]: Variant(signature, self.values.get(key, _EMPTY[signature]))
             for key, signature in KEYS.items()
@@ -80,7 +80,7 @@ class Record:
 
 
 def installed_record(server: InstalledServer, *, update: Update | None, sandboxed: bool) -> Record:
-    """The record of an installed *server*; *update* is what a registry has newer."""
+    """Return the record of an installed *server*; *update* is the update that a registry offers for it."""
     found: dict[str, object] = {"id": text(server.id), "name": text(server.id), "summary": "", "version": ""}
     if server.manifest is not None:
         fields = describe(server.manifest)
@@ -89,8 +89,8 @@ def installed_record(server: InstalledServer, *, update: Update | None, sandboxe
         found |= {"verified": bool(origin.get("verified")), "pinned": origin.get("pinned") is True}
         found["sharing"] = server.manifest.runtime.sharing
         found["run-as"] = server.manifest.runtime.run_as
-    said = {"summary": text(server.entry.summary), "description": text(server.entry.description)}
-    found |= {key: value for key, value in said.items() if value}
+    overrides = {"summary": text(server.entry.summary), "description": text(server.entry.description)}
+    found |= {key: value for key, value in overrides.items() if value}
     found |= {
         "id": text(server.id),
         "scope": str(server.scope),
@@ -106,7 +106,7 @@ def installed_record(server: InstalledServer, *, update: Update | None, sandboxe
 
 
 def details(server: InstalledServer) -> dict[str, Variant]:
-    """What GetServer says of *server* beside the keys of a listing: how it is run, and what can be configured."""
+    """Return what ``GetServer`` reports beyond a listing: how *server* is run, and what can be configured."""
     manifest = server.manifest
     if manifest is None:
         return {}
@@ -121,21 +121,23 @@ def details(server: InstalledServer) -> dict[str, Variant]:
     if protocols is not None:
         found["protocols"] = Variant("as", protocols)
     if manifest.configurable_properties:
-        found["configurable-properties"] = Variant("aa{sv}", [property_of(p) for p in manifest.configurable_properties])
+        found["configurable-properties"] = Variant(
+            "aa{sv}", [property_variants(p) for p in manifest.configurable_properties]
+        )
     return found
 
 
 def _digest(server: InstalledServer, manifest: Manifest) -> str:
-    """What is another one whenever a fresh process of *server* may differ from one that runs."""
+    """Return a digest of everything that a process of *server* is started from; a change means: restart it."""
     entry = server.entry
-    # The last part of a signature is the time of the look as long as the file is too new to be told from the next.
+    # The last part of a file's signature is the time of the scan while the file is too new to detect another change.
     values = [found and found[:3] for found in server.values]
-    said = (str(server.generation), values, entry.disabled, entry.policy, manifest.model_dump_json())
-    return hashlib.blake2b(repr(said).encode("utf-8", "replace"), digest_size=16).hexdigest()
+    parts = (str(server.generation), values, entry.disabled, entry.policy, manifest.model_dump_json())
+    return hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _protocols(server: InstalledServer) -> list[str] | None:
-    """The eras of MCP that *server* was found to speak when it was installed; ``None`` if nobody has tried."""
+    """Return the eras of MCP that *server* spoke when it was installed; ``None`` if that was not checked."""
     if server.script is not None:
         return ["handshake", "modern"]
     from mcpd.install.lockfile import read_lock  # noqa: PLC0415 -- installing is not needed to list
@@ -146,23 +148,23 @@ def _protocols(server: InstalledServer) -> list[str] | None:
     return [era for era in ("handshake", "modern") if found.get(era)]
 
 
-def property_of(prop: ConfigProperty) -> dict[str, Variant]:
-    """A configurable property as GetServer and GetAvailable give it."""
+def property_variants(prop: ConfigProperty) -> dict[str, Variant]:
+    """Return a configurable property as ``GetServer`` and ``GetAvailable`` report it."""
     texts_of = {"label": prop.label, "description": prop.description, "type": prop.type}
     known: dict[str, JsonValue] = {key: text(value) for key, value in texts_of.items() if value}
     if not prop.sensitive:
         known["default"] = prop.default
-    return plain({"key": prop.key, "sensitive": prop.sensitive, "required": prop.required, **known})
+    return to_variants({"key": prop.key, "sensitive": prop.sensitive, "required": prop.required, **known})
 
 
 def available_record(
-    fields: Mapping[str, Any], *, verified: bool, scope: str, installed: InstalledServer | None, newer: bool
+    fields: Mapping[str, Any], *, verified: bool, scope: str, installed: InstalledServer | None, updatable: bool
 ) -> Record:
-    """The record of what a registry offers: *fields* as :func:`mcpd.catalog.listing.describe` gives them.
+    """Return the record of a registry's offer; *fields* are those of :func:`mcpd.catalog.listing.describe`.
 
-    Of what is *installed* its version and trust are shown, as the state is about that.
+    If it is *installed*, the record has the version and trust of the installed server, as the state is about that one.
     """
-    state = "available" if installed is None else "updatable" if newer else "installed"
+    state = "available" if installed is None else "updatable" if updatable else "installed"
     found: dict[str, object] = {**fields, "state": state, "verified": verified}
     if not found.get("scope"):
         found["scope"] = scope
@@ -189,9 +191,9 @@ def _transports(fields: Mapping[str, Any]) -> list[Raw]:
 
 
 def pending_version(server: InstalledServer) -> str:
-    """The version of the update of *server* that waits for approval, in words where it has none; empty if none waits.
+    """Return the version of the pending update of *server*, empty if there is none.
 
-    Whoever shows it tells by it that there is one.
+    An update without a version is called by its generation, so that the result is never empty while one is pending.
     """
     return text(server.pending) or (f"generation {server.pending_generation}" if server.pending_generation else "")
 
@@ -204,14 +206,14 @@ def _state(server: InstalledServer, update: Update | None) -> str:
     return "updatable" if update is not None else "installed"
 
 
-def plain(values: Mapping[str, JsonValue]) -> dict[str, Variant]:
-    """JSON *values* as an ``a{sv}``; those that are null are left out, D-Bus has no word for them."""
+def to_variants(values: Mapping[str, JsonValue]) -> dict[str, Variant]:
+    """Return JSON *values* as an ``a{sv}``; D-Bus has no null, so those values are left out."""
     return {text(key): found for key, value in values.items() if (found := _variant(value)) is not None}
 
 
 def _variant(value: Any) -> Variant | None:
     if isinstance(value, Mapping):
-        return Variant("a{sv}", plain(value))
+        return Variant("a{sv}", to_variants(value))
     if isinstance(value, list) and not all(isinstance(item, str) for item in value):
         return Variant("av", [found for item in value if (found := _variant(item)) is not None])
     if isinstance(value, list):
@@ -222,7 +224,10 @@ def _variant(value: Any) -> Variant | None:
 
 
 def matcher(wanted: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bool]:
-    """Whether a record's values fit the filter *wanted* of ListServers; unknown keys are ignored."""
+    """Return a function that tests the values of a record against the filter *wanted* of ``ListServers``.
+
+    Unknown keys of *wanted* are ignored.
+    """
     words = text(wanted.get("text", "")).lower().split()
     category = wanted.get("category")
     equal = {
@@ -255,63 +260,63 @@ class ServerObject:
     interface: str = SERVER
 
     def properties(self) -> Mapping[str, Variant]:
-        """Every property of the interface."""
+        """Return all properties of the interface."""
         return self.record.properties()
 
 
 class Servers:
-    """The installed servers as last seen. Whoever lists them brings the objects up to date first."""
+    """The installed servers as of the last scan. Call :meth:`sync` before listing them."""
 
     def __init__(self, core: Core, objects: Objects) -> None:
         self._core = core
         self._objects = objects
         self._known: dict[str, ServerObject] = {}
-        self._looked = False
+        self._synced = False
 
     def __len__(self) -> int:
         return len(self._known)
 
-    async def looked(self) -> tuple[int, int]:
-        """Have the store look at what anybody may edit, in a thread, as new scripts are read; see its ``edits``.
+    async def scan(self) -> tuple[int, int]:
+        """Have the store scan the mcps map and the script servers, in a thread; see :meth:`mcpd.store.Store.edits`.
 
         Raises :class:`~mcpd.errors.McpdError`.
         """
         return await asyncio.to_thread(self._core.store.edits)
 
     def sync(self) -> list[Record]:
-        """Read the store, signal what is different, and return all records sorted by id.
+        """Read the store, signal the differences, and return all records sorted by id.
 
-        Of what anybody may edit it is what :meth:`looked` saw last.
+        The mcps map and the script servers are those of the last :meth:`scan`.
         """
-        newer = self._core.newer
+        updates = self._core.updates
         found = {server.id: server for server in self._core.store.list(edits=False)}
         gone = [known for known in self._known if known not in found]
         for server_id in gone:
             del self._known[server_id]
             self._objects.remove(server_path(server_id))
-        changed = [self._update(server, newer.get(server_id)) for server_id, server in found.items()]
-        # What is there when the first look is taken is no change.
-        if self._looked and (gone or any(changed)):
+        changed = [self._update(server, updates.get(server_id)) for server_id, server in found.items()]
+        # The first call only takes stock, so it signals no change.
+        if self._synced and (gone or any(changed)):
             self._objects.emit(ROOT, "CatalogChanged")
-        self._looked = True
+        self._synced = True
         return [self._known[server_id].record for server_id in found]
 
     def get(self, server_id: str) -> ServerObject:
-        """The server *server_id*, up to date. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the server *server_id*, up to date. Raises :class:`~mcpd.errors.NotFound`."""
         self.sync()
         if server_id not in self._known:
             raise NotFound(f"no server {server_id!r} is installed; 'mcpctl list' names those that are")
         return self._known[server_id]
 
     def installed(self) -> Mapping[str, InstalledServer]:
-        """The servers as the store has them, by id, as of the last look."""
+        """Return the servers as the store has them, by id, as of the last :meth:`sync`."""
         return {server_id: known.server for server_id, known in self._known.items()}
 
     def _update(self, server: InstalledServer, update: Update | None) -> bool:
-        """Whether anything about it is otherwise than before, or a process of it may be another one."""
+        """Update the object of *server*; return whether it changed, or its processes need a restart."""
         known = self._known.get(server.id)
         sandboxed = self._core.settings.runtime.sandbox == "on"
-        # The store gives the same object as long as nothing about a server has changed.
+        # The store returns the same object as long as nothing about a server has changed.
         if (
             known is not None
             and known.server is server
@@ -325,9 +330,9 @@ class Servers:
             return True
         before, known.record = known.record.values, record
         known.server, known.update = server, update
-        self._objects.changed(server_path(server.id), _different(before, record.values), urgent=True)
+        self._objects.changed(server_path(server.id), _changed_properties(before, record.values), urgent=True)
         return True
 
 
-def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _changed_properties(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [name for key, name in PROPERTIES.items() if before.get(key) != after.get(key)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""mcpd on the bus: the objects, what they are made of, and the events that become signals."""
+"""The service: builds the D-Bus objects, keeps them up to date, and turns events of mcpd into signals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from mcpd.bus.caller import Caller, Callers, Lookup, ask_bus
+from mcpd.bus.caller import Caller, Callers, Lookup, query_bus
 from mcpd.bus.dispatcher import Dispatcher, Table
 from mcpd.bus.job import CHANGES, URGENT, JobObject
 from mcpd.bus.job import METHODS as JOB_METHODS
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from mcpd.runtime.sessions import SessionEvent
 
 TABLE: Final[Table] = {**MANAGER_METHODS, **JOB_METHODS, **SESSION_METHODS}
-"""Every method of ours; the standard ones are in :mod:`mcpd.bus.object_manager`."""
-EDITS_LOOK: Final = 2.0
-"""Seconds between two looks at the mcps map and at scripts: where they lie may not exist yet, so nothing would tell."""
-FIRST_LOOK: Final = 3.0
-"""Seconds that clients wait for the first one; if new scripts take longer to read, they are servers from then on."""
+"""All methods of mcpd's own interfaces; the standard ones are in :mod:`mcpd.bus.object_manager`."""
+SCAN_INTERVAL: Final = 2.0
+"""Seconds between two scans of the mcps map and of scripts, which may not exist yet and so are not watched."""
+FIRST_SCAN_TIMEOUT: Final = 3.0
+"""Seconds that calls wait for the first scan; scripts that take longer to read are listed later."""
 _CATALOG_JOBS: Final = frozenset({"refresh", "check-updates"})
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Service:
         *,
         only_uid: int | None = None,
         bridge_uid: int | None = None,
-        lookup: Lookup = ask_bus,
+        lookup: Lookup = query_bus,
         log_control: LogControl | None = None,
     ) -> None:
         self._connection = connection
@@ -78,41 +78,41 @@ class Service:
             read_only=lambda: core.settings.daemon.read_only,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._watching: asyncio.Task[None] | None = None
-        self._seen: tuple[int, int] | None = None
-        """What the store said of edits when the objects were last brought up to date with them."""
-        self._listed: object = None
-        """What the catalog said of the lists of sources when they were last looked at."""
+        self._scanning: asyncio.Task[None] | None = None
+        self._scanned: tuple[int, int] | None = None
+        """The scan result of the store that the objects were last updated from."""
+        self._source_lists: object = None
+        """State of the catalog's source lists when they were last checked."""
         self._fault = ""
-        """Why that was not possible, empty if it was."""
+        """Why the last update of the objects failed; empty if it succeeded."""
         self._unsubscribe: list[Callable[[], None]] = []
 
     @property
     def activity(self) -> Activity:
-        """The calls under way."""
+        """The running calls."""
         return self._dispatcher.activity
 
     def installed(self) -> int:
-        """How many servers were installed when somebody last looked."""
+        """Return the number of servers that were installed as of the last update of the objects."""
         return len(self._servers)
 
     async def start(self, adopt: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Answer calls, and signal what happens.
+        """Answer calls, and emit signals.
 
-        *adopt* takes over the running servers of an earlier mcpd, so that their objects are there from the first call
-        and their owners hear of their end.
+        *adopt* takes over the running servers of an earlier mcpd, so that their objects exist from the first call on
+        and their owners get the signals of their end.
         """
         await self._callers.start()
         self._unsubscribe = [
             self._core.installer.jobs.subscribe(self._on_job),
             self._core.sessions.subscribe(self._on_session),
         ]
-        self._listed = await asyncio.to_thread(self._core.catalog.listed)
-        look = asyncio.create_task(self._look())
-        self._watching = asyncio.create_task(self._watch_edits(look))
-        await asyncio.wait([look], timeout=FIRST_LOOK)
-        if not look.done():
-            log.info("There are new scripts that take long to read; they are listed later")
+        self._source_lists = await asyncio.to_thread(self._core.catalog.listed)
+        first = asyncio.create_task(self._scan())
+        self._scanning = asyncio.create_task(self._watch_edits(first))
+        await asyncio.wait([first], timeout=FIRST_SCAN_TIMEOUT)
+        if not first.done():
+            log.info("New scripts take long to read; they are listed later")
             self._sync()
         self._objects.announce()
         if adopt is not None:
@@ -123,9 +123,9 @@ class Service:
         self._spawn(self._look_for_updates())
 
     async def close(self) -> None:
-        """Stop answering, and send what is still to be sent."""
-        if self._watching is not None:
-            self._watching.cancel()
+        """Stop answering, and send what is still queued."""
+        if self._scanning is not None:
+            self._scanning.cancel()
         await self._dispatcher.close()
         await self._callers.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -135,11 +135,11 @@ class Service:
         await self._connection.drain()
 
     async def _watch_owner(self, name: str) -> None:
-        """Have *name*, which owns a session from before our time, known, so that its leaving is noticed."""
+        """Look up *name*, the owner of a session from before this start, to notice when it leaves."""
         try:
             await self._callers.get(name)
         except McpdError as error:
-            log.info("The owner %s of running servers is gone: %s", name, error.message)
+            log.info("The owner %s of running servers has left the bus: %s", name, error.message)
             await self._core.sessions.stop_owner(name)
 
     async def _look_for_updates(self) -> None:
@@ -149,37 +149,37 @@ class Service:
         self._sync()
 
     async def _watch_edits(self, first: asyncio.Task[None]) -> None:
-        """Signal what somebody edits: who uses a server asks nothing any more by which it would be noticed.
+        """Scan for edited files again and again, as nobody who uses a server asks mcpd about them.
 
-        What the *first* look finds after clients are answered is signalled, too.
+        Results of the *first* scan that arrive after :meth:`start` has returned are signalled, too.
         """
         await first
         while True:
-            await asyncio.sleep(EDITS_LOOK)
-            await self._look()
-            await self._look_at_sources()
+            await asyncio.sleep(SCAN_INTERVAL)
+            await self._scan()
+            await self._check_sources()
 
-    async def _look(self) -> None:
-        """Signal what was edited since the last look. A boundary: the next look comes whatever this one meets."""
+    async def _scan(self) -> None:
+        """Signal what was edited since the last scan. Errors end here: the next scan may succeed."""
         try:
-            now = await self._servers.looked()
+            now = await self._servers.scan()
         except Exception as error:  # noqa: BLE001 -- logged there
-            self._tell(error)
+            self._log_fault(error)
             return
-        if now == self._seen and not self._fault:
+        if now == self._scanned and not self._fault:
             return
         if self._sync():
-            self._seen, self._fault = now, ""
+            self._scanned, self._fault = now, ""
 
-    async def _look_at_sources(self) -> None:
-        """Read the registries that somebody listed by hand since the last look."""
+    async def _check_sources(self) -> None:
+        """Read registries that were added to the source lists by hand."""
         listed = await asyncio.to_thread(self._core.catalog.listed)
-        if listed != self._listed:
-            self._listed = listed
+        if listed != self._source_lists:
+            self._source_lists = listed
             self._sources_changed()
 
     def _sources_changed(self) -> None:
-        """Signal that other registries are listed, and read those that are new."""
+        """Signal that the listed registries changed, and read the new ones."""
         self._catalog_changed()
         self._spawn(self._look_for_updates())
 
@@ -187,16 +187,16 @@ class Service:
         self._objects.emit(ROOT, "CatalogChanged")
 
     def _sync(self) -> bool:
-        """Bring the objects up to date, and say whether that was possible. A boundary: whoever asks goes on without."""
+        """Update the objects; return whether that succeeded. Errors end here: callers go on without."""
         try:
             self._servers.sync()
         except Exception as error:  # noqa: BLE001 -- logged there
-            self._tell(error)
+            self._log_fault(error)
             return False
         return True
 
-    def _tell(self, error: Exception) -> None:
-        """Log why the servers cannot be looked at; of one fault that stays once, as the looks are many."""
+    def _log_fault(self, error: Exception) -> None:
+        """Log why the servers cannot be listed; a fault that persists is logged once."""
         fault = f"{type(error).__name__}: {error}"
         if fault == self._fault:
             return
@@ -204,12 +204,12 @@ class Service:
         if isinstance(error, McpdError):
             log.warning("The installed servers cannot be listed: %s", error.message)
         else:
-            log.error("The installed servers cannot be listed, by a fault of mcpd's own", exc_info=error)
+            log.error("The installed servers cannot be listed: internal error", exc_info=error)
 
     def _on_job(self, event: JobEvent) -> None:
         path = job_path(event.job.number)
         if event.kind == "added":
-            self._objects.add(path, JobObject(event.job), self._hidden_by(Owner(event.job.owner_uid, "")))
+            self._objects.add(path, JobObject(event.job), self._restricted_to(Owner(event.job.owner_uid, "")))
         elif event.kind == "changed":
             names = [name for attribute in event.changed for name in CHANGES.get(attribute, ())]
             self._objects.changed(path, names, urgent=not URGENT.isdisjoint(event.changed))
@@ -219,7 +219,7 @@ class Service:
             self._objects.remove(path)
 
     async def _finish(self, job: Job, path: str) -> None:
-        """Signal what the job changed before its end, so that who waits for the end has seen it."""
+        """Signal what the job changed before its end, so that a client that waits for the end has seen it."""
         await self._core.look_for_updates()
         self._sync()
         if job.kind in _CATALOG_JOBS:
@@ -232,15 +232,15 @@ class Service:
         session = event.session
         path = session_path(session.number)
         if event.kind == "started":
-            self._objects.add(path, SessionObject(session, self._core.sessions), self._hidden_by(session.owner))
+            self._objects.add(path, SessionObject(session, self._core.sessions), self._restricted_to(session.owner))
         elif session.exit is not None:
             result = "success" if session.exit.code == 0 else "failed"
             if session.owner.name.startswith(":"):
                 self._objects.emit(path, "Exited", result, session.exit.code, destination=session.owner.name)
             self._objects.remove(path)
 
-    def _hidden_by(self, owner: Owner) -> Owner | None:
-        """Whose an object is, where there are others to hide it from."""
+    def _restricted_to(self, owner: Owner) -> Owner | None:
+        """Return the *owner* that an object is hidden for, ``None`` if there is only one user."""
         return None if self._has_one_user else owner
 
     def _on_vanish(self, caller: Caller) -> None:
@@ -254,4 +254,4 @@ class Service:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("Something on the bus failed", exc_info=task.exception())
+            log.error("A background task of the D-Bus service failed", exc_info=task.exception())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interface Session over the running servers of :mod:`mcpd.runtime`."""
+"""The interface Session, for the running servers of :mod:`mcpd.runtime`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SessionObject:
     interface: str = SESSION
 
     def properties(self) -> Mapping[str, Variant]:
-        """Every property of the interface."""
+        """Return all properties of the interface."""
         session = self.session
         return {
             "ServerId": Variant("s", session.server_id),
@@ -37,7 +37,7 @@ class SessionObject:
         }
 
     def listed(self) -> dict[str, Variant]:
-        """The session as an element of ListSessions."""
+        """Return the session as an element of ``ListSessions``."""
         session = self.session
         return {
             "path": Variant("o", session_path(session.number)),
@@ -50,11 +50,11 @@ class SessionObject:
         }
 
     async def stop(self, _call: Call, _options: Mapping[str, Any]) -> None:
-        """``Stop``."""
+        """Implement ``Stop``."""
         await self.sessions.stop(self.session.number)
 
 
-def _foreign(target: SessionObject, call: Call, *_args: object) -> str | None:
+def _foreign_action(target: SessionObject, call: Call, *_args: object) -> str | None:
     owner = target.session.owner
     return None if call.uid == owner.uid or call.sender == owner.name else "cancel-foreign"
 
@@ -64,4 +64,4 @@ def _details(target: SessionObject, _call: Call, *_args: object) -> dict[str, st
     return {"id": session.server_id, "session": str(session.number), "owner-uid": str(session.owner.uid)}
 
 
-METHODS: Final = {(SESSION, "Stop"): Row(SessionObject.stop, _foreign, _details, changes=False)}
+METHODS: Final = {(SESSION, "Stop"): Row(SessionObject.stop, _foreign_action, _details, changes=False)}

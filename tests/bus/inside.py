@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mcpd.bus.authorization import OwnUser, Polkit
-from mcpd.bus.caller import Credentials, ask_bus
+from mcpd.bus.caller import Credentials, query_bus
 from mcpd.bus.connection import Connection
 from mcpd.bus.core import Core
 from mcpd.bus.names import BUS_NAME
@@ -65,7 +65,7 @@ async def serving(
     settings = load([], {"MCPD_RUNTIME_SANDBOX": "off"})
 
     async def lookup(connection: Connection, sender: str) -> Credentials:
-        known = await ask_bus(connection, sender)
+        known = await query_bus(connection, sender)
         return known._replace(uid=uids.get(sender, known.uid))
 
     async with await Connection.open(machine.bus.address) as connection:

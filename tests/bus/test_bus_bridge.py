@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mcpd.bus.caller import look_up
+from mcpd.bus.caller import find_user
 from mcpd.bus.client import Client, variant
 from mcpd.errors import InvalidArgument, NotAuthorized, NotFound, NotSupported
 from mcpd.paths import Scope
@@ -83,9 +83,9 @@ async def test_the_bridge_starts_nothing_for_unknown_users_or_of_users(shared: M
         polkitd(shared, third, TEMPLATE) as mock,
     ):
         await mock.answer(SPAWN, "yes")
-        with pytest.raises(NotAuthorized, match=f"uid {NOBODYS_UID} is no user"):
+        with pytest.raises(NotAuthorized, match=f"uid {NOBODYS_UID} does not exist"):
             await bridge.spawn("s", options={"caller-uid": variant(NOBODYS_UID, "u")})
-        with pytest.raises(NotSupported, match="runs as the user who calls it"):
+        with pytest.raises(NotSupported, match="runs as its caller"):
             await bridge.spawn("x", options={"caller-uid": variant(0, "u")})
         with pytest.raises(NotFound):
             await bridge.spawn("nothing", options={"caller-uid": variant(0, "u")})
@@ -107,4 +107,4 @@ async def test_the_bridge_is_asked_about_like_anybody_when_it_names_nobody(share
 def test_a_group_with_white_space_cannot_pass_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name="x mcp y" if gid else "root"))
     monkeypatch.setattr(os, "getgrouplist", lambda _name, gid: [gid, 5])
-    assert look_up(0) == ("root", ("root",))
+    assert find_user(0) == ("root", ("root",))

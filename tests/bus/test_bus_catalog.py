@@ -97,7 +97,7 @@ async def test_entries_are_found_by_what_a_frontend_filters_by(stocked: Core, cl
     assert await available(client, source="https://other.example/r.json") == []
     with pytest.raises(InvalidArgument, match="'installed'"):
         await available(client, installed="yes")
-    assert stocked.newer == {}
+    assert stocked.updates == {}
 
 
 def lacking(name: str, *fields: str) -> dict[str, Any]:
@@ -147,7 +147,7 @@ async def test_the_systems_instance_offers_what_is_for_the_whole_system(machine:
 
 
 async def test_a_registry_that_is_added_is_read_at_once(core: Core, client: Client, tmp_path: Path) -> None:
-    await core.began.wait()
+    await core.all_read.wait()
     write(tmp_path / "r.json", entry("clock"))
     await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
     assert await available(client) == ["clock"]
@@ -158,7 +158,7 @@ async def test_a_registry_that_is_added_is_read_at_once(core: Core, client: Clie
 async def test_a_registry_that_is_listed_by_hand_is_read(
     core: Core, client: Client, machine: Machine, tmp_path: Path
 ) -> None:
-    await core.began.wait()
+    await core.all_read.wait()
     write(tmp_path / "r.json", entry("clock"))
     listed = machine.paths.user.sources_list
     listed.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ async def test_a_registry_that_is_listed_by_hand_is_read(
 
 
 async def test_a_registry_is_new_while_it_is_read(core: Core, client: Client) -> None:
-    await core.began.wait()
+    await core.all_read.wait()
     async with slow_registry() as (url, asked, go_on), client.signals(path=ROOT, member="CatalogChanged") as signals:
         await client.manager.call("AddSource", "sa{sv}", [url, {}])
         await asked.wait()
@@ -231,7 +231,7 @@ async def test_what_no_bus_carries_is_not_sent(core: Core, client: Client, monke
     tools = [{"name": "t", "description": "x" * MAX_REPLY}]
     monkeypatch.setattr(type(core.store), "held", lambda _store, _server_id: 2)
     monkeypatch.setattr(type(core.store), "generation_tools", lambda _store, _server_id, _number: tools)
-    with pytest.raises(LimitExceeded, match=f"GetPending .* {MAX_REPLY} can be sent; ask for less"):
+    with pytest.raises(LimitExceeded, match=f"GetPending .* {MAX_REPLY}; ask for less"):
         await client.manager.call("GetPending", "s", ["x"])
     assert [server["id"] for server in await client.manager.call("ListServers", "a{sv}", [{"id": "x"}])] == ["x"]
 
@@ -276,7 +276,7 @@ async def test_only_the_registry_a_server_came_from_updates_it(
         shown = await client.manager.call("GetAvailable", "sa{sv}", ["org.test.y", source])
         for record in (listed, shown):
             assert (record["state"], record["version"], record.get("available-version", "")) == said
-    assert ("org.test.y" in core.newer) is (registry == "a.json")
+    assert ("org.test.y" in core.updates) is (registry == "a.json")
 
 
 async def test_what_can_be_updated_is_shown_as_the_registry_has_it_that_updates_it(
@@ -289,7 +289,7 @@ async def test_what_can_be_updated_is_shown_as_the_registry_has_it_that_updates_
     for url in (first, second):
         await client.manager.call("AddSource", "sa{sv}", [url, {}])
     await refreshed(client)
-    assert core.newer == {"org.test.y": ("2.0", second)}
+    assert core.updates == {"org.test.y": ("2.0", second)}
     for more in ({}, {"installed": True}, {"text": "the y"}, {"source": second}):
         found, _ = await client.manager.call("ListAvailable", "a{sv}s", [{"updatable": True, **more}, ""])
         shown = [(record["origin"], record["state"], record["available-version"]) for record in found]
@@ -308,7 +308,7 @@ async def test_an_update_that_names_no_version_is_one_everywhere(
     machine.install("org.test.y", where=machine.paths.user.installed, version="", origin=origin)
     await client.manager.call("AddSource", "sa{sv}", [registry, {}])
     await refreshed(client)
-    assert core.newer == {"org.test.y": ("", registry)}
+    assert core.updates == {"org.test.y": ("", registry)}
     (server,) = await client.manager.call("ListServers", "a{sv}", [{"id": "org.test.y"}])
     assert (server["state"], server.get("available-version", "")) == ("updatable", "")
     assert await available(client, updatable=True) == ["y"]
@@ -325,7 +325,7 @@ async def test_whoever_shows_the_catalog_is_told_of_an_installation(
 
     for server_id in ("x", "b.broken"):
         let_be(server_id)
-    await core.began.wait()
+    await core.all_read.wait()
     for _ in range(2):
         await client.manager.call("ListServers", "a{sv}", [{}])
     async with client.signals(path=ROOT, member="CatalogChanged") as signals:
@@ -355,7 +355,7 @@ async def test_of_two_looks_for_updates_the_later_has_the_last_word(core: Core) 
     await asyncio.wait([second], timeout=0.1)
     go_on.set()
     await asyncio.gather(first, second)
-    assert looking.newer == {}
+    assert looking.updates == {}
 
 
 async def test_what_waits_is_refused_over_the_bus(core: Core, client: Client) -> None:
@@ -398,10 +398,10 @@ async def test_long_records_are_not_kept(core: Core, client: Client, tmp_path: P
     write(tmp_path / "r.json", entry("short"), long)
     await client.manager.call("AddSource", "sa{sv}", [(tmp_path / "r.json").as_uri(), {}])
     await refreshed(client)
-    manager._records.clear()
+    manager._record_cache.clear()
     for _ in range(2):
         assert sorted(await available(client)) == ["long", "short"]
-        assert [record.values["id"] for record in manager._records.values()] == ["org.test.short"]
+        assert [record.values["id"] for record in manager._record_cache.values()] == ["org.test.short"]
 
 
 async def test_who_is_asked_about_a_key_is_told_which(core: Core) -> None:

@@ -55,7 +55,7 @@ def test_server_properties_have_the_types_of_the_keys() -> None:
 def test_every_changing_method_ends_in_options(name: str) -> None:
     for (interface, member), row in TABLE.items():
         if interface == name and row.action is not None:
-            assert contract.interfaces()[name].methods[member].takes.endswith("a{sv}"), member
+            assert contract.interfaces()[name].methods[member].in_signature.endswith("a{sv}"), member
 
 
 @pytest.mark.parametrize("name", OURS)

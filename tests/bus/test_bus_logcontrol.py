@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from mcpd import journal
 from mcpd.bus.authorization import OwnUser
-from mcpd.bus.caller import Callers, Credentials, ask_bus
+from mcpd.bus.caller import Callers, Credentials, query_bus
 from mcpd.bus.codec import Variant
 from mcpd.bus.connection import Connection
 from mcpd.bus.dispatcher import Dispatcher
@@ -49,7 +49,7 @@ async def uids(bus: PrivateBus, switch: journal.LevelSwitch) -> AsyncIterator[di
     told: dict[str, int] = {}
 
     async def lookup(connection: Connection, sender: str) -> Credentials:
-        known = await ask_bus(connection, sender)
+        known = await query_bus(connection, sender)
         return known._replace(uid=told.get(sender, known.uid))
 
     async with await Connection.open(bus.address) as connection:

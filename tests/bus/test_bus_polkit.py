@@ -102,7 +102,7 @@ async def test_a_wrong_password_is_told_from_a_prohibition(system: Machine) -> N
         polkitd(system, third, TEMPLATE) as mock,
     ):
         one.interactive = True
-        for answer, told in (("wrong password", "authentication failed"), ("no", "not allowed to this user")):
+        for answer, told in (("wrong password", "authentication failed"), ("no", "not allowed for this user")):
             await mock.answer(CONFIGURE, answer)
             with pytest.raises(NotAuthorized, match=told):
                 await one.manager.call(*SET_CONFIG)

@@ -141,13 +141,13 @@ def argument(signature: str) -> Any:
 
 
 async def call(connection: Connection, path: str, interface: str, member: str) -> None:
-    """Call any method with whatever it takes."""
-    takes = contract.interfaces()[interface].methods[member].takes
+    """Call any method with arguments of its signature."""
+    signature = contract.interfaces()[interface].methods[member].in_signature
     client = Client(connection, system=False)
     on = client.manager if path == ROOT else client.job(path)
     with Path(os.devnull).open("rb") as file:
-        fds = [file.fileno()] if "h" in takes else []
-        await on.call(member, takes, [argument(each) for each in split(takes)], fds=fds)
+        fds = [file.fileno()] if "h" in signature else []
+        await on.call(member, signature, [argument(each) for each in split(signature)], fds=fds)
 
 
 CHANGES = sorted(method for method, row in TABLE.items() if row.changes)

@@ -149,7 +149,7 @@ class Faults:
 async def test_edits_are_signalled_after_whatever_a_look_meets(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asked: str
 ) -> None:
-    monkeypatch.setattr(service, "EDITS_LOOK", 0.01)
+    monkeypatch.setattr(service, "SCAN_INTERVAL", 0.01)
     path = put(machine.paths.user.scripts, "x.py", "")
     async with (
         served(machine, scope=Scope.USER, uids={}, only_uid=os.getuid()) as core,
@@ -204,7 +204,7 @@ async def test_clients_are_answered_while_new_scripts_are_read(
         return real(self)
 
     monkeypatch.setattr(ScriptDirectory, "scan", slow)
-    monkeypatch.setattr(service, "FIRST_LOOK", 0.05)
+    monkeypatch.setattr(service, "FIRST_SCAN_TIMEOUT", 0.05)
     try:
         async with (
             served(machine, scope=Scope.USER, uids={}, only_uid=os.getuid()),

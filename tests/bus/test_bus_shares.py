@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.bus.authorization import PROMPTS, PROMPTS_EACH, Polkit, Shares, Turns
+from mcpd.bus.authorization import PROMPTS, PROMPTS_PER_USER, FairSemaphore, Polkit, Quotas
 from mcpd.bus.caller import Call, Caller
 from mcpd.bus.client import Client, variant
-from mcpd.bus.dispatcher import CALLS_EACH, FDS_EACH, MAX_CALL_FDS
+from mcpd.bus.dispatcher import CALLS_PER_USER, FDS_PER_USER, MAX_CALL_FDS
 from mcpd.bus.transport import Fds
 from mcpd.errors import LimitExceeded, McpdError, NotAuthorized
 from mcpd.paths import Scope
@@ -80,28 +80,30 @@ async def test_open_prompts_are_few_and_cost_only_their_user_further_prompts(tow
     await town.mock.answer(CONFIGURE, "prompt")
     await town.mock.answer(SPAWN, "yes")
     one, again = [await town.client(SOMEBODY, interactive=True) for _ in range(2)]
-    waiting = town.begin(client.manager.call(*SET_CONFIG) for client in (one, again) for _ in range(PROMPTS_EACH // 2))
-    await town.mock.waiting(PROMPTS_EACH)
+    waiting = town.begin(
+        client.manager.call(*SET_CONFIG) for client in (one, again) for _ in range(PROMPTS_PER_USER // 2)
+    )
+    await town.mock.waiting(PROMPTS_PER_USER)
     for client in (one, again, await town.client(SOMEBODY, interactive=True)):
-        with pytest.raises(LimitExceeded, match="a prompt is open already for uid"):
+        with pytest.raises(LimitExceeded, match="a prompt is already open for uid"):
             await client.manager.call(*SET_CONFIG, timeout=PATIENCE)
     _, ends = await one.spawn("x")
     for fd in ends.values():
         os.close(fd)
     town.begin([(await town.client(SOMEBODY + 1, interactive=True)).manager.call(*SET_CONFIG)])
-    await town.mock.waiting(PROMPTS_EACH + 1)
+    await town.mock.waiting(PROMPTS_PER_USER + 1)
     await town.mock.call("Release")
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     town.begin([one.manager.call(*SET_CONFIG)])
-    await town.mock.waiting(PROMPTS_EACH + 1)
+    await town.mock.waiting(PROMPTS_PER_USER + 1)
 
 
 async def test_prompts_of_many_users_leave_root_its_own_and_others_what_needs_none(town: Town) -> None:
     await town.mock.answer(CONFIGURE, "prompt")
     await town.mock.answer(SPAWN, "yes")
-    for number in range(PROMPTS // PROMPTS_EACH):
+    for number in range(PROMPTS // PROMPTS_PER_USER):
         client = await town.client(SOMEBODY + number, interactive=True)
-        town.begin(client.manager.call(*SET_CONFIG) for _ in range(PROMPTS_EACH))
+        town.begin(client.manager.call(*SET_CONFIG) for _ in range(PROMPTS_PER_USER))
     await town.mock.waiting(PROMPTS)
     late = await town.client(SOMEBODY + 100, interactive=True)
     with pytest.raises(LimitExceeded, match=f"{PROMPTS} prompts are open"):
@@ -119,7 +121,7 @@ async def test_a_prompt_that_nobody_answers_ends(town: Town, machine: Machine) -
         polkit = Polkit(connection, prompt_timeout=0.2)
         caller = Caller(connection.unique_name, SOMEBODY, 1)
         call = Call(caller, True, Fds(), Fds())
-        for _ in range(PROMPTS_EACH + 1):
+        for _ in range(PROMPTS_PER_USER + 1):
             with pytest.raises(NotAuthorized, match=rf"{CONFIGURE}: nobody answered the authentication prompt in"):
                 await asyncio.wait_for(polkit.check(call, "configure", {}), PATIENCE)
             await town.mock.waiting(0)
@@ -131,7 +133,7 @@ async def test_a_flood_of_checks_delays_only_its_user(town: Town) -> None:
     flooder = await town.client(SOMEBODY)
     await town.mock.answer(CONFIGURE, "yes")
     await town.mock.answer(CONFIGURE, "hang", flooder.connection.unique_name)
-    flood = town.begin(flooder.manager.call(*SET_CONFIG) for _ in range(CALLS_EACH))
+    flood = town.begin(flooder.manager.call(*SET_CONFIG) for _ in range(CALLS_PER_USER))
     await town.mock.waiting(4)
     for uid in (SOMEBODY + 1, 0):
         await (await town.client(uid)).manager.call(*SET_CONFIG, timeout=PATIENCE)
@@ -153,7 +155,7 @@ async def test_more_than_the_bus_lets_polkit_be_asked_stops_nobody_else(town: To
     await town.mock.answer(CONFIGURE, "yes")
     flood = town.begin(client.manager.call(*SET_CONFIG) for client in clients for _ in range(60))
     refused, _ = await asyncio.wait(flood, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-    await town.mock.waiting(2 * PROMPTS_EACH)
+    await town.mock.waiting(2 * PROMPTS_PER_USER)
     for uid in (0, SOMEBODY + 7):
         await (await town.client(uid, interactive=True)).manager.call(*SET_CONFIG, timeout=PATIENCE)
     assert refused
@@ -166,7 +168,7 @@ async def test_calls_and_descriptors_are_counted_for_all_connections_of_a_user(t
         await town.mock.answer(CONFIGURE, "hang", client.connection.unique_name)
         await town.mock.answer("org.mcpd.mcp1.install-untrusted", "hang", client.connection.unique_name)
     read, write = os.pipe()
-    few, many = (FDS_EACH // MAX_CALL_FDS) // 2, CALLS_EACH - FDS_EACH // MAX_CALL_FDS
+    few, many = (FDS_PER_USER // MAX_CALL_FDS) // 2, CALLS_PER_USER - FDS_PER_USER // MAX_CALL_FDS
 
     def with_descriptors(client: Client) -> Coroutine[Any, Any, Any]:
         return client.manager.call("InstallManifest", "ha{sv}", [0, {}], fds=[read] * MAX_CALL_FDS)
@@ -176,7 +178,7 @@ async def test_calls_and_descriptors_are_counted_for_all_connections_of_a_user(t
     await clients[1].manager.call("ListServers", "a{sv}", [{}])
     assert "too many file descriptors" in (await refusal(town.begin([with_descriptors(clients[2])]))).message
     one_too_many = town.begin(clients[number % 3].manager.call(*SET_CONFIG) for number in range(many + 1))
-    assert f"uid {SOMEBODY} has too many calls unanswered" in (await refusal(one_too_many)).message
+    assert f"uid {SOMEBODY} has too many unanswered calls" in (await refusal(one_too_many)).message
     await town.mock.answer(CONFIGURE, "yes")
     for uid in (0, BRIDGE, SOMEBODY + 1):
         other = await town.client(uid)
@@ -209,7 +211,7 @@ async def test_a_polkit_that_does_not_decide_stops_everybody_but_root(
     await town.mock.answer(CONFIGURE, "overloaded")
     root, somebody = await town.client(0), await town.client(SOMEBODY)
     for _ in range(3):
-        with pytest.raises(LimitExceeded, match=f"{CONFIGURE}: polkit has too much to decide"):
+        with pytest.raises(LimitExceeded, match=f"{CONFIGURE}: polkit is overloaded"):
             await somebody.manager.call(*SET_CONFIG)
         await root.manager.call(*SET_CONFIG)
     said = [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
@@ -221,19 +223,19 @@ async def test_a_polkit_that_does_not_decide_stops_everybody_but_root(
 
 
 @asynccontextmanager
-async def turn(turns: Turns, uid: int) -> AsyncIterator[None]:
-    await turns.enter(uid)
+async def turn(semaphore: FairSemaphore, uid: int) -> AsyncIterator[None]:
+    await semaphore.acquire(uid)
     try:
         yield
     finally:
-        turns.leave(uid)
+        semaphore.release(uid)
 
 
 async def test_users_take_turns_and_who_gives_up_waiting_is_skipped() -> None:
-    turns, order, leave = Turns(2, 1), [], asyncio.Event()
+    semaphore, order, leave = FairSemaphore(2, 1), [], asyncio.Event()
 
     async def visit(uid: int, name: str) -> None:
-        async with turn(turns, uid):
+        async with turn(semaphore, uid):
             order.append(name)
             await leave.wait()
 
@@ -247,13 +249,22 @@ async def test_users_take_turns_and_who_gives_up_waiting_is_skipped() -> None:
     leave.set()
     await asyncio.gather(*visits, return_exceptions=True)
     assert order in (["1a", "2a", "3a", "1c"], ["1a", "2a", "1c", "3a"])
-    async with turn(turns, 4), turn(turns, 5):
+    async with turn(semaphore, 4), turn(semaphore, 5):
         pass
 
 
 def test_a_reserve_is_neither_used_up_by_the_others_nor_limitless() -> None:
-    shares = Shares(2, 3, {0: 2})
-    assert [shares.take(uid) for uid in (1, 1, 1, 2, 2, 0, 0, 0)] == [True, True, False, True, False, True, True, False]
-    shares.give_back(1)
-    assert [shares.take(uid) for uid in (2, 3)] == [True, False]
-    assert [shares.held(uid) for uid in (0, 1, 2, 3)] == [2, 1, 2, 0]
+    quotas = Quotas(2, 3, {0: 2})
+    assert [quotas.acquire(uid) for uid in (1, 1, 1, 2, 2, 0, 0, 0)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+    quotas.release(1)
+    assert [quotas.acquire(uid) for uid in (2, 3)] == [True, False]
+    assert [quotas.held(uid) for uid in (0, 1, 2, 3)] == [2, 1, 2, 0]

@@ -147,7 +147,7 @@ class FakeMcpd:
             except Exception as error:
                 self.connection.reply_error(frame, McpdError.dbus_name, f"fault of the test's mcpd: {error!r}")
                 raise
-            signature = interfaces()[frame.interface].methods[frame.member].gives
+            signature = interfaces()[frame.interface].methods[frame.member].out_signature
             self.connection.reply(frame, signature, codec.marshal(signature, values), fds)
             for fd in fds:
                 os.close(fd)
