@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The composition root of mcpd: builds the parts and wires them, nothing else."""
+"""The composition root of mcpd: builds the parts and connects them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mcpd.catalog import Catalog
 from mcpd.errors import McpdError, ServiceUnavailable
 from mcpd.install.installer import Installer
 from mcpd.journal import configure
-from mcpd.lifetime import HANDED_OVER, Duties, StatusLine, feed_watchdog
+from mcpd.lifetime import RESTART_EXIT_STATUS, DaemonWork, StatusLine, feed_watchdog
 from mcpd.notify import notify, passed_fds, reloading
 from mcpd.paths import Paths, Scope
 from mcpd.runtime.calls import Calls
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mcpd.install.job import JobEvent
-    from mcpd.journal import LevelSwitch
+    from mcpd.journal import LogSettings
     from mcpd.runtime.launch import Launcher
     from mcpd.runtime.sessions import SessionEvent
     from mcpd.settings import Settings
@@ -59,36 +59,35 @@ log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """One running instance."""
+    """One running instance of mcpd."""
 
-    def __init__(self, scope: Scope, paths: Paths, log_switch: LevelSwitch, *, read_only: bool = False) -> None:
+    def __init__(self, scope: Scope, paths: Paths, log_settings: LogSettings, *, read_only: bool = False) -> None:
         self._scope = scope
         self._paths = paths
         self._read_only = read_only
-        self._log_switch = log_switch
-        self._fault: McpdError | None = None
-        """What is wrong with the settings that mcpd started with: then it starts nothing, and says why to who asks."""
+        self._log_settings = log_settings
+        self._settings_error: McpdError | None = None
+        """The error in the settings that mcpd started with: no server is started then, and calls report it."""
         try:
             self._settings = self._load()
         except McpdError as error:
-            log.error("Nothing will be started: %s", error.message)  # noqa: TRY400 -- the message is all there is to it
-            # Whether changes are forbidden is among what cannot be read, and whoever broke a file may want it so.
-            unknown = configuration.DaemonSettings(read_only=True)
-            self._settings, self._fault = configuration.Settings(daemon=unknown), error
+            log.error("No server will be started: %s", error.message)  # noqa: TRY400 -- a traceback would add nothing
+            # The unusable file may contain read_only = true.
+            read_only_settings = configuration.DaemonSettings(read_only=True)
+            self._settings, self._settings_error = configuration.Settings(daemon=read_only_settings), error
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
-        """Serve until a signal asks for the end, or there is nothing to do; returns the exit status.
+        """Serve until a signal or idleness ends mcpd; return the exit status.
 
-        Raises :class:`~mcpd.errors.ServiceUnavailable` if there is no bus, the bus goes away, or another mcpd is
-        there already.
+        Raises :class:`~mcpd.errors.ServiceUnavailable` if there is no bus, the bus is lost, or another mcpd is running.
         """
         passed = passed_fds()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         # The settings have just been read.
-        loop.add_signal_handler(signal.SIGHUP, _no_reload)
+        loop.add_signal_handler(signal.SIGHUP, _ignore_reload)
         address = bus_address(system=self._scope is Scope.SYSTEM)
         async with await Connection.open(address, max_message=MAX_CALL) as connection:
             if not await connection.request_name(BUS_NAME):
@@ -98,16 +97,16 @@ class Daemon:
     async def _serve(self, connection: Connection, passed: Mapping[str, Sequence[int]]) -> int:
         units = await unit_manager(connection) if self._scope is Scope.USER else None
         found = launchers_for(self._settings, self._scope, self._paths, units)
-        gates = self._gates(found)
+        gates = self._gated_launchers(found)
         core = self._core(gates[0], gates[-1])
         records = self._paths.layout(self._scope).runtime / "sessions"
         outlive = core.launcher_name != PlainLauncher.name
         leashes = LeashStore(records, str(await connection.call_bus("GetId")), outlive=outlive)
-        service = _service(connection, core, self._log_switch)
+        service = _service(connection, core, self._log_settings)
         jobs = core.installer.jobs
         status = StatusLine(core, service.installed)
-        duties = Duties(core.sessions, jobs, leashes, gates)
-        idle = IdleExit(connection, service.activity, duties, lambda: self._settings.daemon.idle_exit)
+        work = DaemonWork(core.sessions, jobs, leashes, gates)
+        idle = IdleExit(connection, service.activity, work, lambda: self._settings.daemon.idle_exit)
 
         def on_event(_event: SessionEvent | JobEvent) -> None:
             service.activity.touch()
@@ -119,9 +118,9 @@ class Daemon:
 
         def check_sandboxes() -> None:
             for gate in gates:
-                gate.check(told)
+                gate.check(on_checked)
 
-        def told() -> None:
+        def on_checked() -> None:
             core.sandbox_problem = "; ".join(filter(None, (gate.problem for gate in gates)))
             service.activity.touch()
             status.changed()
@@ -130,20 +129,20 @@ class Daemon:
             self._reload(status)
             check_sandboxes()
 
-        handed_over = left = False
+        handed_over = is_idle = False
         watchdog = asyncio.create_task(feed_watchdog())
         try:
             await service.start(lambda: leashes.adopt(core.sessions, passed))
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
             notify("READY=1", f"STATUS={status.text()}")
             check_sandboxes()
-            gc.freeze()  # what is there now stays: looking through it again and again takes a sixth of a refresh
+            gc.freeze()  # these objects stay; scanning them again and again would take a sixth of a refresh's time
             log.info("mcpd %s serves the %s scope", core.version, self._scope)
-            left = await self._until_the_end(connection, idle)
-            handed_over = (left or await is_restarting(connection)) and duties.can_hand_over()
+            is_idle = await self._wait_for_end(connection, idle)
+            handed_over = (is_idle or await is_restarting(connection)) and work.can_hand_over()
         finally:
             notify("STOPPING=1")
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _no_reload)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore_reload)
             status.close()
             await asyncio.gather(
                 core.installer.close(), core.sessions.detach() if handed_over else core.sessions.close()
@@ -152,14 +151,14 @@ class Daemon:
             for gate in gates:
                 await gate.close()
             watchdog.cancel()
-        return HANDED_OVER if left and handed_over else 0
+        return RESTART_EXIT_STATUS if is_idle and handed_over else 0
 
-    def _gates(self, launchers: Launchers) -> list[GatedLauncher]:
-        """What starts servers and what starts builds, which may be the same, behind checks of their sandboxes."""
+    def _gated_launchers(self, launchers: Launchers) -> list[GatedLauncher]:
+        """Return the launchers for servers and builds, maybe the same one, behind checks of their sandboxes."""
 
         async def verify(launcher: Launcher) -> None:
-            if self._fault is not None:
-                raise self._fault
+            if self._settings_error is not None:
+                raise self._settings_error
             await verify_sandbox(launcher, self._paths, self._scope, self._settings)
 
         distinct = {id(launcher): launcher for launcher in (launchers.servers, launchers.builds)}
@@ -176,22 +175,22 @@ class Daemon:
         installer = Installer(store, catalog, sessions, Launchers(servers, builds), paths, settings, scope, keys)
         bundles = paths.layout(scope).cache / "bundles"
         try:
-            remove_tree(bundles)  # an earlier mcpd may have been killed while it used some
+            remove_tree(bundles)  # left behind if an earlier mcpd was killed
         except OSError as error:
             log.warning("%s: %s", bundles, error.strerror)
         return Core(
             scope, settings, store, catalog, keys, sessions, installer, servers.name, __version__, bundles=bundles
         )
 
-    async def _until_the_end(self, connection: Connection, idle: IdleExit) -> bool:
-        """Whether mcpd leaves because it has nothing to do."""
+    async def _wait_for_end(self, connection: Connection, idle: IdleExit) -> bool:
+        """Wait until mcpd should end; return whether that is because it is idle."""
         lost = asyncio.create_task(connection.wait_lost())
-        asked = asyncio.create_task(self._stop.wait())
+        stopped = asyncio.create_task(self._stop.wait())
         leaving = asyncio.create_task(idle.run())
         try:
-            await asyncio.wait([lost, asked, leaving], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([lost, stopped, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (lost, asked, leaving):
+            for task in (lost, stopped, leaving):
                 task.cancel()
         if self._stop.is_set():
             return False
@@ -204,7 +203,7 @@ class Daemon:
         files = [self._paths.system.settings]
         if self._scope is Scope.USER:
             files.append(self._paths.user.settings)
-        found = configuration.load(files, only_files_unconfine=self._scope is Scope.SYSTEM)
+        found = configuration.load(files, sandbox_off_from_files_only=self._scope is Scope.SYSTEM)
         if self._read_only:
             found.daemon = found.daemon.model_copy(update={"read_only": True})
         return found
@@ -212,18 +211,18 @@ class Daemon:
     def _reload(self, status: StatusLine) -> None:
         reloading()
         try:
-            self._settings.take_over(self._load())
+            self._settings.update_from(self._load())
         except McpdError as error:
-            log.warning("The settings stay as they were: %s", error.message)
-            status.problem = f"The settings stay as they were: {error.message}"
+            log.warning("Keeping the previous settings: %s", error.message)
+            status.problem = f"Keeping the previous settings: {error.message}"
         else:
-            log.info("The settings were read again")
-            self._fault, status.problem = None, ""
+            log.info("Reloaded the settings")
+            self._settings_error, status.problem = None, ""
         notify("READY=1", f"STATUS={status.text()}")
 
 
-def _service(connection: Connection, core: Core, log_switch: LevelSwitch) -> Service:
-    control = LogControl(log_switch)
+def _service(connection: Connection, core: Core, log_settings: LogSettings) -> Service:
+    control = LogControl(log_settings)
     if core.scope is Scope.USER:
         return Service(connection, core, OwnUser(), only_uid=os.getuid(), log_control=control)
     bridge_uid = _bridge_uid()
@@ -231,8 +230,8 @@ def _service(connection: Connection, core: Core, log_switch: LevelSwitch) -> Ser
     return Service(connection, core, authority, bridge_uid=bridge_uid, log_control=control)
 
 
-def _no_reload() -> None:
-    """A reload that comes while mcpd starts or ends changes nothing."""
+def _ignore_reload() -> None:
+    """Ignore a reload while mcpd starts or stops."""
 
 
 def _bridge_uid() -> int | None:
@@ -243,7 +242,7 @@ def _bridge_uid() -> int | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command ``mcpd``; returns its exit code."""
+    """Run the command ``mcpd``; return its exit code."""
     parser = argparse.ArgumentParser(prog="mcpd", description="The MCP service of a Linux system, on D-Bus.")
     parser.add_argument("--version", action="version", version=f"mcpd {__version__}", help="print the version")
     scope = parser.add_mutually_exclusive_group(required=True)
@@ -254,11 +253,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--log-level", choices=LEVELS, default="info")
     args = parser.parse_args(argv)
-    # A stuck process that the service manager's watchdog ends says where it is stuck.
+    # Prints where mcpd is stuck when the service manager's watchdog ends it.
     faulthandler.enable()
-    log_switch = configure(args.log_level, identifier="mcpd")
+    log_settings = configure(args.log_level, identifier="mcpd")
     try:
-        daemon = Daemon(args.scope, locations.from_environment(), log_switch, read_only=args.read_only)
+        daemon = Daemon(args.scope, locations.from_environment(), log_settings, read_only=args.read_only)
         return asyncio.run(daemon.run())
     except McpdError as error:
         sys.stderr.write(f"mcpd: {error.message}\n")

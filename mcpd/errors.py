@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The one error table of mcpd.
+"""The errors of mcpd, and their names and codes on every interface.
 
-Every failure that may reach a caller is a subclass of :class:`McpdError`. Each class knows how it is
-called on every way out: its D-Bus error name, its JSON-RPC code, its HTTP status and the exit code of
-``mcpctl``. ``docs/errors.md`` lists the same table; a test compares the two.
+Every failure that may reach a caller is a subclass of :class:`McpdError`. Each class has a D-Bus error name, a JSON-RPC
+code, an HTTP status and an exit code of ``mcpctl``. ``docs/errors.md`` lists the same table; a test compares the two.
 
-A message names the input, the fault and the way out, and is safe to show: it never holds a secret or
-a traceback.
+A message names the input, the fault and the way out, and is safe to show: it never contains a secret or a traceback.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ EXIT_NOT_FOUND: Final = 4
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message that names the one of *known* most like *word*; empty if none is alike."""
-    import difflib  # noqa: PLC0415 - only mistakes need it
+    """Return the end of a message that suggests the one of *known* most like *word*; empty if none is similar."""
+    import difflib  # noqa: PLC0415 - needed for mistakes only
 
     names = list(known)
     ends = [name for name in names if name.endswith((f".{word}", f"/{word}"))]
@@ -37,18 +35,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class McpdError(Exception):
-    """A failure with a name on every interface; on its own, a fault of mcpd itself."""
+    """A failure with a name on every interface; by itself, an internal error."""
 
     dbus_name: ClassVar[str] = FREEDESKTOP_PREFIX + "Failed"
     jsonrpc_code: ClassVar[int] = -32603
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = EXIT_FAILED
     data: dict[str, object] | None = None
-    """What a JSON-RPC error says in its ``data``, beside the message."""
+    """The ``data`` of a JSON-RPC error, beside the message."""
 
     @property
     def word(self) -> str:
-        """Its name on the bus, without what all have in common: ``NotFound``."""
+        """The D-Bus error name without its prefix: ``NotFound``."""
         return self.dbus_name.rpartition(".")[2]
 
     @property
@@ -58,7 +56,7 @@ class McpdError(Exception):
 
 
 class NotFound(McpdError):
-    """No server, entry, source, job or session of that name."""
+    """There is no server, entry, registry, job or session with that name."""
 
     dbus_name = ERROR_PREFIX + "NotFound"
     jsonrpc_code = -32602
@@ -67,14 +65,14 @@ class NotFound(McpdError):
 
 
 class AlreadyInstalled(McpdError):
-    """The server is installed already, or another one holds its id."""
+    """The server is already installed, or another one has its id."""
 
     dbus_name = ERROR_PREFIX + "AlreadyInstalled"
     http_status = 409
 
 
 class InvalidArgument(McpdError):
-    """An argument of a call is not acceptable."""
+    """An argument of a call is not valid."""
 
     dbus_name = FREEDESKTOP_PREFIX + "InvalidArgs"
     jsonrpc_code = -32602
@@ -105,20 +103,20 @@ class ConfigMissing(McpdError):
 
 
 class IntegrityMismatch(McpdError):
-    """What was fetched is not what was pinned (revision, hash)."""
+    """Fetched data does not match what was pinned (revision, hash)."""
 
     dbus_name = ERROR_PREFIX + "IntegrityMismatch"
     http_status = 502
 
 
 class SignatureInvalid(IntegrityMismatch):
-    """A signature is missing where one is required, or is by no key that is trusted."""
+    """A required signature is missing, or was not made by a trusted key."""
 
     dbus_name = ERROR_PREFIX + "SignatureInvalid"
 
 
 class SourceUnavailable(McpdError):
-    """A registry or package source did not deliver."""
+    """A registry or package source could not be read."""
 
     dbus_name = ERROR_PREFIX + "SourceUnavailable"
     http_status = 502
@@ -132,14 +130,14 @@ class BuildFailed(McpdError):
 
 
 class Unhealthy(McpdError):
-    """An installed server did not start and answer ``tools/list``."""
+    """An installed server did not start, or did not answer ``tools/list``."""
 
     dbus_name = ERROR_PREFIX + "Unhealthy"
     http_status = 502
 
 
 class NeedsApproval(McpdError):
-    """An update changes what the server tells clients of its tools, and waits for somebody to approve of that."""
+    """An update adds or changes tools, and waits for approval."""
 
     dbus_name = ERROR_PREFIX + "NeedsApproval"
     http_status = 409
@@ -201,14 +199,14 @@ class NotStdio(McpdError):
 
 
 class SystemInstanceOnly(McpdError):
-    """The server is started by the system instance only (``runtime.runAs = "system"``)."""
+    """Only the system instance can start the server (``runtime.runAs = "system"``)."""
 
     dbus_name = ERROR_PREFIX + "SystemInstanceOnly"
     http_status = 403
 
 
 class NeedsBridge(McpdError):
-    """The server is used through the bridge only: what stands between it and its clients is applied there."""
+    """The server must be used through the bridge, which filters or shares it."""
 
     dbus_name = ERROR_PREFIX + "NeedsBridge"
     http_status = 403
@@ -268,7 +266,7 @@ class InvalidRequest(McpdError):
 
 
 class HeaderMismatch(McpdError):
-    """A header of a request says something else than its body, or is missing (revision 2026-07-28)."""
+    """A header of a request contradicts its body, or is missing (revision 2026-07-28)."""
 
     dbus_name = ERROR_PREFIX + "HeaderMismatch"
     jsonrpc_code = -32020
@@ -276,7 +274,7 @@ class HeaderMismatch(McpdError):
 
 
 class MissingCapability(McpdError):
-    """A server has to ask its client something that the client did not declare to answer."""
+    """A server needs a capability that its client did not declare."""
 
     dbus_name = ERROR_PREFIX + "MissingCapability"
     jsonrpc_code = -32021
@@ -288,7 +286,7 @@ class MissingCapability(McpdError):
 
 
 class UnsupportedRevision(McpdError):
-    """The revision of MCP that a request asks for is not served."""
+    """The MCP revision that a request asks for is not supported."""
 
     dbus_name = ERROR_PREFIX + "UnsupportedRevision"
     jsonrpc_code = -32022
@@ -307,14 +305,14 @@ class TooLarge(LimitExceeded):
 
 
 class Unauthenticated(NotAuthorized):
-    """The caller did not say who it is, or not rightly."""
+    """The caller's credentials are missing or wrong."""
 
     dbus_name = FREEDESKTOP_PREFIX + "AuthFailed"
     http_status = 401
 
 
 class NotSupported(McpdError):
-    """This instance cannot do that."""
+    """This instance does not support the operation."""
 
     dbus_name = FREEDESKTOP_PREFIX + "NotSupported"
     http_status = 501
@@ -358,7 +356,7 @@ class UnknownProperty(McpdError):
 
 
 class PropertyReadOnly(McpdError):
-    """Properties are changed by methods only."""
+    """The property is read-only."""
 
     dbus_name = FREEDESKTOP_PREFIX + "PropertyReadOnly"
     http_status = 403
@@ -369,20 +367,20 @@ def _walk(cls: type[McpdError]) -> list[type[McpdError]]:
 
 
 TABLE: Final[tuple[type[McpdError], ...]] = tuple(_walk(McpdError))
-"""Every error class, the base first."""
+"""All error classes, the base class first."""
 
 _BY_DBUS_NAME: Final = {cls.dbus_name: cls for cls in TABLE}
 
 
 def from_dbus(name: str, message: str) -> McpdError:
-    """The error that a D-Bus reply named *name* stands for; unknown names become :class:`McpdError`."""
+    """Return the error for a D-Bus reply named *name*; unknown names become :class:`McpdError`."""
     if name == FREEDESKTOP_PREFIX + "NoReply":
         return ServiceUnavailable(message)
     return _BY_DBUS_NAME.get(name, McpdError)(message)
 
 
 def from_oserror(error: OSError, doing: str) -> McpdError:
-    """Translate *error*, met while *doing* (e.g. ``"writing /x"``), so that the message names both."""
+    """Return the mcpd error for *error*, raised while *doing* (e.g. ``"writing /x"``); its message names both."""
     text = f"{doing}: {error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(f"{text}. Free some space and try again.")

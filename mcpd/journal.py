@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Logging into systemd's journal with fields (systemd.journal-fields(7)), or as lines where there is no journal.
+"""Logging into systemd's journal with fields (systemd.journal-fields(7)), or as lines on standard error.
 
-An ``extra`` key of :mod:`logging` that is the name of a journal field (``MCP_SERVER_ID``) becomes that field.
-Protocol: systemd.io/JOURNAL_NATIVE_PROTOCOL. Nothing that a message or a field holds can become another field.
+An ``extra`` key of :mod:`logging` that is the name of a journal field (``MCP_SERVER_ID``) becomes that field. The
+protocol is https://systemd.io/JOURNAL_NATIVE_PROTOCOL. No content of a message or field can become another field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CALLS_NOT_RECORDED: Final = "fe335b1bb19345a785580fc0bf717bf2"
 
 SOCKET: Final = "/run/systemd/journal/socket"
 FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
-"""Of a line where there is no journal."""
+"""Format of lines on standard error."""
 
 Target: TypeAlias = Literal["journal", "console"]
 _TARGETS: Final[dict[str, Target]] = {"journal": "journal", "console": "console"}
@@ -50,26 +50,26 @@ _LEVELS: Final[dict[str, tuple[int, int]]] = {
     "info": (logging.INFO, 6),
     "debug": (logging.DEBUG, 7),
 }
-"""syslog(3)'s names: level in :mod:`logging`, priority in the journal."""
+"""Level names of syslog(3): the level in :mod:`logging`, and the priority in the journal."""
 _ALIASES: Final = {"error": "err", "critical": "crit", "warn": "warning"}
 _FIELD: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 _SEND_BUFFER: Final = 8 * 1024 * 1024
 _MESSAGE: Final = logging.Formatter("%(message)s")
 """Appends the traceback to the message."""
-_PATIENCE: Final = 0.01
-"""Seconds that a message waits for room, once; those that follow do not wait until one got through."""
-_LONG_PATIENCE: Final = 1.0
-"""Seconds that an entry waits for room which must not be lost."""
+_SEND_TIMEOUT: Final = 0.01
+"""Seconds that a message waits for room in the socket; after a loss, none waits until one gets through."""
+_ENTRY_TIMEOUT: Final = 1.0
+"""Seconds that an entry that must not be lost waits for room."""
 _TOO_LARGE: Final = frozenset({errno.EMSGSIZE, errno.ENOBUFS})
 _SEALS: Final = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL
 
 
-class LevelSwitch:
-    """How the root logger logs, changed while it runs."""
+class LogSettings:
+    """Level and target of the root logger, which can be changed at run time."""
 
     def __init__(self, level: str, target: Target, identifier: str) -> None:
         self.identifier: Final = identifier
-        """What ``journalctl -t`` and ``SYSLOG_IDENTIFIER=`` call this program."""
+        """The syslog identifier of this program, as in ``journalctl -t``."""
         self._level = ""
         self._target: Target = target
         self._install(target)
@@ -79,8 +79,8 @@ class LevelSwitch:
     def level(self) -> str:
         """The least important level that is logged, by its name in syslog(3).
 
-        Setting takes ``error``, ``critical`` and ``warn`` too; other names raise
-        :class:`~mcpd.errors.InvalidArgument`.
+        The setter accepts ``error``, ``critical`` and ``warn`` too, and raises :class:`~mcpd.errors.InvalidArgument`
+        for other names.
         """
         return self._level
 
@@ -88,15 +88,15 @@ class LevelSwitch:
     def level(self, name: str) -> None:
         known = _ALIASES.get(name, name)
         if known not in _LEVELS:
-            raise InvalidArgument(f"{name!r} is no log level; there are {', '.join(_LEVELS)}")
+            raise InvalidArgument(f"unknown log level {name!r}; use one of {', '.join(_LEVELS)}")
         self._level = known
         logging.getLogger().setLevel(_LEVELS[known][0])
 
     @property
     def target(self) -> Target:
-        """Where messages go: ``journal``, or ``console`` for lines on standard error.
+        """The destination of messages: ``journal``, or ``console`` for lines on standard error.
 
-        Setting another raises :class:`~mcpd.errors.InvalidArgument`.
+        The setter raises :class:`~mcpd.errors.InvalidArgument` for others.
         """
         return self._target
 
@@ -104,7 +104,7 @@ class LevelSwitch:
     def target(self, target: str) -> None:
         known = _TARGETS.get(target)
         if known is None:
-            raise InvalidArgument(f"{target!r} is no log target here; there are {', '.join(_TARGETS)}")
+            raise InvalidArgument(f"unknown log target {target!r}; use one of {', '.join(_TARGETS)}")
         if known != self._target:
             self._install(known)
             self._target = known
@@ -123,17 +123,20 @@ class LevelSwitch:
         root.addHandler(handler)
 
 
-def configure(level: str, *, identifier: str) -> LevelSwitch:
-    """Set root logging up: into the journal if standard error goes there (``$JOURNAL_STREAM``), else lines.
+def configure(level: str, *, identifier: str) -> LogSettings:
+    """Set up the root logger: for the journal if standard error goes there (``$JOURNAL_STREAM``), else for lines.
 
-    Replaces the handlers that are there. Raises :class:`~mcpd.errors.InvalidArgument` for an unknown *level*.
+    Replaces existing handlers. Raises :class:`~mcpd.errors.InvalidArgument` for an unknown *level*.
     """
     logging.addLevelName(NOTICE, "NOTICE")
-    return LevelSwitch(level, "journal" if _stderr_is_journal() else "console", identifier)
+    return LogSettings(level, "journal" if _stderr_is_journal() else "console", identifier)
 
 
 def _stderr_is_journal() -> bool:
-    """As systemd.exec(5) asks: the variable may be inherited by a program whose standard error goes elsewhere."""
+    """Return whether standard error is the stream in ``$JOURNAL_STREAM``, as systemd.exec(5) recommends.
+
+    The variable alone proves nothing: it may be inherited by a program whose standard error goes elsewhere.
+    """
     with suppress(OSError):
         status = os.fstat(2)
         return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
@@ -141,7 +144,7 @@ def _stderr_is_journal() -> bool:
 
 
 class JournalHandler(logging.Handler):
-    """Sends every record as one entry with fields; as lines on standard error if the journal does not listen."""
+    """Sends each record as an entry with fields; as lines on standard error if the journal is not running."""
 
     def __init__(self, identifier: str, address: str) -> None:
         super().__init__()
@@ -153,7 +156,7 @@ class JournalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Send *record*."""
         try:
-            entry = b"".join(_pairs(record, self._identifier))
+            entry = b"".join(_record_fields(record, self._identifier))
             try:
                 self._send(entry)
             except BlockingIOError:
@@ -161,11 +164,11 @@ class JournalHandler(logging.Handler):
             except OSError:
                 self._close_socket()
                 _write_lines(record)
-        except Exception:  # noqa: BLE001 -- what logging itself does with a record that cannot be formatted
+        except Exception:  # noqa: BLE001 -- as logging's own handlers do for records that cannot be formatted
             self.handleError(record)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self.acquire()
         try:
             self._close_socket()
@@ -184,11 +187,14 @@ class JournalHandler(logging.Handler):
         return self._socket
 
     def _send(self, entry: bytes) -> None:
-        """Raises :class:`BlockingIOError` if there is no room, another :class:`OSError` if nobody listens."""
+        """Send *entry*.
+
+        Raises :class:`BlockingIOError` if there is no room, and another :class:`OSError` if the journal is not running.
+        """
         if self._lost:
             count, self._lost = self._lost, 0
             try:
-                self._deliver(b"".join(_loss(count, self._identifier)), wait=False)
+                self._deliver(b"".join(_loss_entry(count, self._identifier)), wait=False)
             except BlockingIOError:
                 self._lost = count
                 raise
@@ -196,19 +202,19 @@ class JournalHandler(logging.Handler):
 
     def _deliver(self, entry: bytes, *, wait: bool) -> None:
         try:
-            _put(self._connected(), entry)
+            _send_entry(self._connected(), entry)
         except ConnectionError:
-            # The journal was started anew, with a new socket.
+            # The journal was restarted, with a new socket.
             self._close_socket()
-            _put(self._connected(), entry)
+            _send_entry(self._connected(), entry)
         except BlockingIOError:
             if not wait or not _has_room(self._connected()):
                 raise
-            _put(self._connected(), entry)
+            _send_entry(self._connected(), entry)
 
 
-class Entries:
-    """Sends entries that are no log records, from a thread that may wait until the journal has room for each."""
+class EntrySender:
+    """Sends entries that are not log records, from a thread that may wait for room in the journal's socket."""
 
     def __init__(self, identifier: str, address: str = SOCKET) -> None:
         self._own = field("SYSLOG_IDENTIFIER", identifier)
@@ -216,27 +222,27 @@ class Entries:
         self._socket: socket.socket | None = None
 
     def send(self, fields: bytes) -> None:
-        """Send one entry of *fields*, each made by :func:`field`, or known to be one.
+        """Send one entry of *fields*, each made by :func:`field` or in the same format.
 
-        Raises :class:`OSError` if nobody listens, :class:`TimeoutError` if nobody reads for long.
+        Raises :class:`OSError` if the journal is not running, :class:`TimeoutError` if it does not read for a second.
         """
         entry = self._own + fields
         try:
-            _put(self._connected(), entry)
+            _send_entry(self._connected(), entry)
         except ConnectionError:
-            # The journal was started anew, with a new socket.
+            # The journal was restarted, with a new socket.
             self.close()
-            _put(self._connected(), entry)
+            _send_entry(self._connected(), entry)
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
-            self._socket = _connect(self._address, _LONG_PATIENCE)
+            self._socket = _connect(self._address, _ENTRY_TIMEOUT)
         return self._socket
 
 
@@ -255,11 +261,11 @@ def _connect(address: str, timeout: float) -> socket.socket:
 def _has_room(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLOUT)
-    return bool(poll.poll(_PATIENCE * 1000))
+    return bool(poll.poll(_SEND_TIMEOUT * 1000))
 
 
-def _put(sock: socket.socket, entry: bytes) -> None:
-    """Send *entry*, in a sealed memfd where it is too large for a datagram."""
+def _send_entry(sock: socket.socket, entry: bytes) -> None:
+    """Send *entry*, in a sealed memfd if it is too large for a datagram."""
     try:
         sock.send(entry)
     except BlockingIOError:
@@ -275,8 +281,8 @@ def _put(sock: socket.socket, entry: bytes) -> None:
             socket.send_fds(sock, [b""], [fd])
 
 
-def _pairs(record: logging.LogRecord, identifier: str) -> Iterator[bytes]:
-    """The fields of the entry for *record*."""
+def _record_fields(record: logging.LogRecord, identifier: str) -> Iterator[bytes]:
+    """Yield the fields of the entry for *record*."""
     own: dict[str, object] = {
         "MESSAGE": _MESSAGE.format(record),
         "PRIORITY": _priority(record.levelno),
@@ -295,15 +301,15 @@ def _pairs(record: logging.LogRecord, identifier: str) -> Iterator[bytes]:
             yield field(name, value)
 
 
-def _loss(count: int, identifier: str) -> Iterator[bytes]:
-    """The fields of an entry that tells of lost ones."""
+def _loss_entry(count: int, identifier: str) -> Iterator[bytes]:
+    """Yield the fields of an entry that reports lost ones."""
     yield field("MESSAGE", f"{count} log messages were lost because the journal did not read them")
     yield field("PRIORITY", _LEVELS["warning"][1])
     yield field("SYSLOG_IDENTIFIER", identifier)
 
 
 def field(name: str, value: object) -> bytes:
-    """One field; in the form with a length where the value has lines of its own."""
+    """Return one field, in the form with a length if the value has several lines."""
     data = value if isinstance(value, bytes) else str(value).encode(errors="backslashreplace")
     if b"\n" in data:
         return name.encode() + b"\n" + struct.pack("<Q", len(data)) + data + b"\n"
@@ -315,10 +321,10 @@ def _priority(level: int) -> int:
 
 
 def _write_lines(record: logging.LogRecord) -> None:
-    """*record* on standard error.
+    """Write *record* to standard error.
 
-    Where that is the journal's stream, each line begins with its priority (``<4>``), which the journal takes off
-    again (``SyslogLevelPrefix=``): so no line of a message can have another.
+    If that is the journal's stream, each line begins with its priority (``<4>``), which the journal removes again
+    (``SyslogLevelPrefix=``), so no line of a message can set another priority.
     """
     lines = logging.Formatter(FORMAT).format(record).splitlines()
     prefix = f"<{_priority(record.levelno)}>" if _stderr_is_journal() else ""

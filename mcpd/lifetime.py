@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the service manager hears while mcpd runs, and what mcpd stays for."""
+"""Messages to the service manager while mcpd runs, and the reasons for mcpd to stay."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from mcpd.runtime.self_check import GatedLauncher
     from mcpd.runtime.sessions import Sessions
 
-HANDED_OVER: Final = 75
-"""Exit status that asks the service manager to start mcpd again at once (``RestartForceExitStatus=``)."""
+RESTART_EXIT_STATUS: Final = 75
+"""Exit status that asks the service manager to restart mcpd at once (``RestartForceExitStatus=``)."""
 STATUS_INTERVAL: Final = 0.5
-"""Seconds between two status lines at least."""
+"""Minimum seconds between two status lines."""
 
 
 async def feed_watchdog() -> None:
-    """Tell the service manager that the event loop turns, as often as it wants to hear it."""
+    """Send ``WATCHDOG=1`` from the event loop, as often as the service manager wants."""
     interval = watchdog_interval()
     while interval is not None:
         notify("WATCHDOG=1")
@@ -33,17 +33,17 @@ async def feed_watchdog() -> None:
 
 
 class StatusLine:
-    """One line about mcpd for ``systemctl status``, brought up to date soon after :meth:`changed`."""
+    """The status line of ``systemctl status``, updated soon after :meth:`changed`."""
 
     def __init__(self, core: Core, installed: Callable[[], int]) -> None:
         self._core = core
         self._installed = installed
         self._timer: asyncio.TimerHandle | None = None
         self.problem = ""
-        """What is wrong with the settings, shown before the figures."""
+        """The error in the settings, shown before the counts."""
 
     def text(self) -> str:
-        """The line."""
+        """Return the line."""
         core = self._core
         jobs = sum(not job.state.finished for job in core.installer.jobs.list())
         figures = (
@@ -53,12 +53,12 @@ class StatusLine:
         return "; ".join(filter(None, (self.problem, core.sandbox_problem, figures)))
 
     def changed(self) -> None:
-        """A figure may be another."""
+        """Schedule an update."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(STATUS_INTERVAL, self._send)
 
     def close(self) -> None:
-        """Say no more."""
+        """Cancel a scheduled update."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -67,8 +67,8 @@ class StatusLine:
         notify(f"STATUS={self.text()}")
 
 
-class Duties:
-    """What mcpd has to do beside answering calls: see :class:`mcpd.bus.idle.Work`."""
+class DaemonWork:
+    """The work of mcpd besides answering calls; implements :class:`mcpd.bus.idle.Work`."""
 
     def __init__(
         self,
@@ -83,24 +83,24 @@ class Duties:
         self._leashes = leashes
 
     def busy(self) -> bool:
-        """Whether a server runs or starts, a job is listed, or a sandbox is checked."""
+        """Return whether a server runs or starts, a job is listed, or a sandbox is checked."""
         checking = any(gate.checking for gate in self._gates)
         return bool(checking or self._sessions.list() or self._sessions.starting or self._jobs.list())
 
     def unfinished(self) -> bool:
-        """Whether there is a job, or a server that the next mcpd could not take over."""
+        """Return whether there is a job, or a server that the next mcpd could not take over."""
         lost = self._sessions.list() and not self.can_hand_over()
         return bool(self._jobs.list() or self._sessions.starting or lost)
 
     def can_hand_over(self) -> bool:
-        """Whether servers run, and the next mcpd could take over every one."""
+        """Return whether servers run, and the next mcpd could take over all of them."""
         sessions = self._sessions.list()
-        room = os.environ.get("FDSTORE", "")
+        capacity = os.environ.get("FDSTORE", "")
         return (
             bool(sessions)
-            and room.isascii()
-            and room.isdigit()
-            and int(room) >= len(sessions)
+            and capacity.isascii()
+            and capacity.isdigit()
+            and int(capacity) >= len(sessions)
             and all(self._leashes.keeps(session) for session in sessions)
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The protocols of the service manager: sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3) and its FD store."""
+"""The service manager's protocols: sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3) and the FD store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 FIRST_PASSED_FD: Final = 3
 """SD_LISTEN_FDS_START."""
 UNNAMED: Final = "unknown"
-"""The name of passed descriptors that have none."""
+"""The name of passed descriptors without a name."""
 MAX_NAME: Final = 255
 _TIMEOUT: Final = 5.0
-"""Seconds that a message waits for room. The service manager has room unless hundreds of messages wait for it."""
+"""Seconds that a message waits for room; there is room unless hundreds of messages are queued."""
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def notify(*lines: str, fds: Sequence[int] = ()) -> bool:
     """Send *lines*, such as ``READY=1``, and copies of *fds* to the service manager.
 
-    False if there is none, or it does not take the message within 5 s. Each line stays one line, whatever is in its
-    value.
+    Returns False if there is none, or if it does not take the message within 5 s. Each line stays one line, whatever
+    its value contains.
     """
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
@@ -48,27 +48,27 @@ def notify(*lines: str, fds: Sequence[int] = ()) -> bool:
 
 
 def reloading() -> bool:
-    """Say that the configuration is being read again; ``READY=1`` must follow."""
+    """Report that the configuration is being reloaded; ``READY=1`` must follow."""
     return notify("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
 
 def store_fd(name: str, fd: int) -> bool:
-    """Let the service manager keep a copy of *fd* under *name*, for the process after this one.
+    """Have the service manager keep a copy of *fd* under *name* for the next process.
 
-    It lets go of it when :func:`remove_fd` is called or the service is stopped for good, and not when the other end
-    hangs up: what that end said last is still to be read. Raises :class:`ValueError` for a *name* that the service
-    manager would silently replace by another.
+    The copy is closed by :func:`remove_fd`, or when the service stops for good, but not when the other end hangs up:
+    its last data are still to be read. Raises :class:`ValueError` for a *name* that the service manager would silently
+    replace.
     """
-    return notify("FDSTORE=1", f"FDNAME={_checked(name)}", "FDPOLL=0", fds=[fd])
+    return notify("FDSTORE=1", f"FDNAME={_check_name(name)}", "FDPOLL=0", fds=[fd])
 
 
 def remove_fd(name: str) -> bool:
-    """Let the service manager close what it keeps under *name*. Raises :class:`ValueError` as :func:`store_fd`."""
-    return notify("FDSTOREREMOVE=1", f"FDNAME={_checked(name)}")
+    """Have the service manager close the descriptor under *name*. Raises :class:`ValueError` as :func:`store_fd`."""
+    return notify("FDSTOREREMOVE=1", f"FDNAME={_check_name(name)}")
 
 
 def watchdog_interval() -> float | None:
-    """Seconds between two ``WATCHDOG=1``: half of what the service manager waits. None if it does not watch us."""
+    """Return the seconds between two ``WATCHDOG=1``, half of the watchdog timeout; ``None`` without one."""
     text = os.environ.get("WATCHDOG_USEC")
     if not text or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
@@ -79,10 +79,10 @@ def watchdog_interval() -> float | None:
 
 
 def passed_fds() -> dict[str, list[int]]:
-    """The descriptors that the service manager passed to this process, by name; the caller owns them.
+    """Return the descriptors that the service manager passed to this process, by name; the caller owns them.
 
-    Empty if it passed none. They are not inheritable, and the variables that told of them are gone afterwards, so
-    that no child takes them for its own and a second call finds nothing.
+    They are not inheritable, and the environment variables about them are removed, so that no child process uses them
+    by mistake and a second call returns nothing.
     """
     pid, count, names = (os.environ.pop(f"LISTEN_{name}", "") for name in ("PID", "FDS", "FDNAMES"))
     if not count or pid != str(os.getpid()):
@@ -101,7 +101,7 @@ def passed_fds() -> dict[str, list[int]]:
     return found
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     if not 0 < len(name) <= MAX_NAME or not name.isascii() or not name.isprintable() or ":" in name:
         raise ValueError(f"{name!r} cannot name a stored descriptor: 1 to {MAX_NAME} ASCII characters, no colon")
     return name

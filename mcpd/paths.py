@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where everything lies: scopes → directories, each one overridable.
+"""The files and directories of mcpd by scope; the environment can override them.
 
 System paths follow the FHS, user paths the XDG base directory specification (through platformdirs).
-``MCP_SYSTEM_INSTALL_DIR``, ``MCP_SYSTEM_SOURCES_PATH``, ``MCP_USER_INSTALL_DIR`` and ``MCP_USER_SOURCES_PATH``
-override one path each, as other implementations of the format know them. ``MCP_ROOT`` moves the whole
-system scope below a directory, for tests and image builds.
+``MCP_SYSTEM_INSTALL_DIR``, ``MCP_SYSTEM_SOURCES_PATH``, ``MCP_USER_INSTALL_DIR`` and ``MCP_USER_SOURCES_PATH`` override
+one path each, as in other implementations of the format. ``MCP_ROOT`` moves the whole system scope below a directory,
+for tests and image builds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Final
 from platformdirs.unix import Unix
 
 HOME_VARIABLE: Final = "MCP_USER_HOME"
-"""Names the user's home to a server, whose own HOME is the directory that it may write."""
+"""The user's home, for a server whose own HOME is its state directory."""
 CONFINED_VARIABLE: Final = "MCPD_CONFINED"
-"""Is ``1`` for a server that runs in mcpd's sandbox."""
+"""``1`` in a server that runs in mcpd's sandbox."""
 
 
 VENDOR_VARIABLE: Final = "MCP_VENDOR_DIR"
-"""Overrides where the servers are that the system's packages bring."""
+"""Overrides the directory of the servers from distribution packages."""
 
 
 class Scope(StrEnum):
@@ -37,32 +37,32 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The directories of one scope."""
+    """The files and directories of one scope."""
 
     scope: Scope
     sources_list: Path
     settings: Path
     installed: Path
-    """Holds ``index.json`` and one symlink ``<id>`` per installed server."""
+    """Contains ``index.json`` and one symlink ``<id>`` for each installed server."""
     secrets: Path
     state: Path
-    """Parent of the directories that servers may write, one per id."""
+    """Parent of the servers' state directories, one for each id."""
     cache: Path
     runtime: Path
     overlay: Path
-    """A user's own values for system-installed servers; unused in the system scope."""
+    """A user's configuration for servers of the system scope; unused in the system scope."""
     scripts: Path
-    """Files that are script servers."""
+    """Script servers, one file each."""
     contents: Path
-    """What content ids of the mcps map stand for."""
+    """The content store, to which the mcps map points."""
     orchestration: Path
-    """Holds the signed configurations of MCP clients, their keys and drafts."""
+    """Contains the releases, keys and drafts of client configurations."""
     deployments: Path
-    """What client files held before mcpctl changed them; unused in the system scope."""
+    """Backups of client files that mcpctl changed; unused in the system scope."""
 
     @property
     def signing_keys(self) -> Path:
-        """Holds the key that they are signed with, and its public half."""
+        """The key pair that signs releases."""
         return self.orchestration / "keys"
 
     @property
@@ -72,22 +72,22 @@ class Layout:
 
     @property
     def trusted_keys(self) -> Path:
-        """``keys.d``: the public keys, in PEM, whose signatures are trusted."""
+        """``keys.d``: the trusted public keys, in PEM."""
         return self.settings.with_name("keys.d")
 
     @property
     def clients(self) -> Path:
-        """Holds descriptions of MCP clients."""
+        """Descriptions of client families."""
         return self.settings.with_name("clients")
 
     @property
     def client_profiles(self) -> Path:
-        """Holds profiles of their configurations."""
+        """Profiles of client configurations."""
         return self.settings.with_name("client-profiles")
 
     @property
     def policy(self) -> Path:
-        """What configurations of clients may hold."""
+        """The policy for client configurations."""
         return self.settings.with_name("policy.toml")
 
     @property
@@ -97,13 +97,13 @@ class Layout:
 
     @property
     def mcps_dir(self) -> Path:
-        """Holds further files of it."""
+        """``mcps.d``: further files of the mcps map."""
         return self.settings.with_name("mcps.d")
 
     @property
     def generations(self) -> Path:
-        """Parent of ``<id>/<n>/``, beside the directory that ``installed`` really is."""
-        # Path.resolve() raises where symlinks go round in a circle.
+        """Parent of ``<id>/<n>/``, beside the directory that ``installed`` points to."""
+        # Path.resolve() raises for symlink loops.
         return Path(os.path.realpath(self.installed)).parent / "generations"
 
 
@@ -114,52 +114,52 @@ class Paths:
     user: Layout
     system: Layout
     vendor: Path
-    """``<id>/manifest.json`` of bundled servers and of those from distribution packages."""
+    """Contains ``<id>/manifest.json`` of bundled servers and of servers from distribution packages."""
     home: Path
 
     @property
     def vendor_clients(self) -> Path:
-        """The descriptions of MCP clients that the system's packages bring."""
+        """Descriptions of client families from distribution packages."""
         return self.vendor.with_name("clients")
 
     @property
     def vendor_profiles(self) -> Path:
-        """The profiles of their configurations that the system's packages bring."""
+        """Profiles of client configurations from distribution packages."""
         return self.vendor.with_name("client-profiles")
 
     @property
     def vendor_mcps(self) -> Path:
-        """The mcps map that the system's packages bring."""
+        """The mcps map from distribution packages."""
         return self.vendor.with_name("mcps.json")
 
     @property
     def vendor_scripts(self) -> Path:
-        """The script servers that the system's packages bring."""
+        """Script servers from distribution packages."""
         return self.vendor.with_name("scripts")
 
     @property
     def vendor_contents(self) -> Path:
-        """What the content ids of their map stand for."""
+        """The content store of the vendor layer."""
         return self.vendor.with_name("cas")
 
     def contents(self, scope: Scope) -> list[Path]:
-        """Where *scope* looks for content, its own first."""
+        """Return the content stores that *scope* reads, its own first."""
         own = [self.user.contents] if scope is Scope.USER else []
         return [*own, self.system.contents, self.vendor_contents]
 
     def layout(self, scope: Scope) -> Layout:
-        """The directories of *scope*."""
+        """Return the files and directories of *scope*."""
         return self.user if scope is Scope.USER else self.system
 
 
 def from_environment() -> Paths:
-    """The paths of this process, as its environment sets them."""
+    """Return the paths of this process, as set by its environment."""
     root = Path(os.environ.get("MCP_ROOT") or "/").absolute()
     return Paths(user=_user(), system=_system(root), vendor=_vendor(root), home=_home())
 
 
-def exported(paths: Paths) -> dict[str, str]:
-    """The variables with which :func:`from_environment` finds *paths* in a process whose HOME is another one."""
+def to_environment(paths: Paths) -> dict[str, str]:
+    """Return variables with which :func:`from_environment` finds *paths* in a process with another HOME."""
     user = paths.user
     return {
         HOME_VARIABLE: str(paths.home),
@@ -175,18 +175,18 @@ def exported(paths: Paths) -> dict[str, str]:
 
 
 def _vendor(root: Path) -> Path:
-    """Where the system has none and the package is installed by itself, or runs from its source, it is beside that."""
-    there = _override(VENDOR_VARIABLE, root / "usr/share/mcp/servers")
-    is_named = bool(os.environ.get(VENDOR_VARIABLE)) and os.path.isdir(there)  # noqa: PTH112 - pathlib raises for that
-    if is_named or _has_entries(there) or root != Path("/"):
-        return there
+    """Return the vendor directory: the system's, else the one in the installed package or the source tree."""
+    installed = _override(VENDOR_VARIABLE, root / "usr/share/mcp/servers")
+    is_named = bool(os.environ.get(VENDOR_VARIABLE)) and os.path.isdir(installed)  # noqa: PTH112 - pathlib raises for that
+    if is_named or _has_entries(installed) or root != Path("/"):
+        return installed
     package = Path(__file__).parent
-    brought = (package / "share/servers", package.parent / "data/share/servers")
-    return next((path for path in brought if _has_entries(path)), there)
+    bundled = (package / "share/servers", package.parent / "data/share/servers")
+    return next((path for path in bundled if _has_entries(path)), installed)
 
 
 def _has_entries(path: Path) -> bool:
-    """Whether *path* is a directory with something in it that this user may see."""
+    """Return whether *path* is a directory with entries that this user can list."""
     try:
         with os.scandir(path) as entries:
             return any(entries)
@@ -195,10 +195,7 @@ def _has_entries(path: Path) -> bool:
 
 
 def make_private(path: Path) -> None:
-    """Make *path* and those of its parents that are missing, each for its owner alone, as XDG has it.
-
-    Raises OSError.
-    """
+    """Make *path* and its missing parents, readable by the owner only, as XDG requires. Raises OSError."""
     if not path.is_dir():
         for missing in reversed([each for each in path.parents if not each.exists()]):
             missing.mkdir(mode=0o700, exist_ok=True)
@@ -211,14 +208,14 @@ def _home() -> Path:
 
 def _override(variable: str, default: Path) -> Path:
     value = os.environ.get(variable)
-    # Path.expanduser() raises for a user that there is not.
+    # Path.expanduser() raises for an unknown user.
     return Path(os.path.expanduser(value)).absolute() if value else default  # noqa: PTH111
 
 
 def _user() -> Layout:
     xdg = Unix("mcp", appauthor=False)
     with warnings.catch_warnings():
-        # Without XDG_RUNTIME_DIR platformdirs falls back to a private directory below /tmp, which will do.
+        # Without XDG_RUNTIME_DIR, platformdirs falls back to a private directory below /tmp, which is fine.
         warnings.simplefilter("ignore")
         runtime = Path(xdg.user_runtime_dir)
     config, data = Path(xdg.user_config_dir), Path(xdg.user_data_dir)
@@ -258,17 +255,17 @@ def _system(root: Path) -> Layout:
 
 
 BRIDGE_URL: Final = "bridge.url"
-"""Name of the file that holds the base URL of a user's bridge while it listens on TCP."""
+"""Name of the file with the base URL of a user's bridge, while it listens on TCP."""
 STDIO_SOCKET: Final = "stdio.sock"
 CALLS_SOCKET: Final = "calls.sock"
-"""Names of the bridge's sockets beside the one for HTTP, by which it tells apart those that it is passed."""
+"""Names of the bridge's sockets besides the HTTP one; passed sockets are recognized by them."""
 
 
 def calls_socket(runtime: Path) -> Path:
-    """The bridge's socket for servers that may call others, below the *runtime* directory of a layout."""
+    """Return the bridge's socket for servers that call others, below the *runtime* directory of a layout."""
     return runtime / "calls" / CALLS_SOCKET
 
 
 def calls_key(runtime: Path) -> Path:
-    """What the passes of those servers are signed with; nobody else may read it."""
+    """Return the file of the key that signs the passes of those servers; only its owner may read it."""
     return runtime / "calls.key"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# A script that is a call takes a few milliseconds; pathlib and contextlib would be most of them:
+# A call of a script takes a few milliseconds; importing pathlib and contextlib would take most of them:
 # ruff: noqa: PTH100, PTH123, SIM105
-"""What a script can use to talk to its client beyond returning a value; all of it is optional.
+"""Optional API for script servers: progress, images, sounds, files and links.
 
-A script that is a server of mcpd may import this; it also works where the script is run by hand::
+Scripts that mcpd serves may import this; it also works when the script is run by hand::
 
     from mcpd.script import Image, progress
 
@@ -36,9 +36,9 @@ _TYPES = {
 
 
 def progress(current: float, total: float | None = None, message: str = "") -> None:
-    """Tell the client how far the call is: *current* of *total* (None: unknown), in any unit, and what is going on.
+    """Report progress to the client: *current* of *total* (None: unknown), in any unit, with a *message*.
 
-    *current* has to grow; what does not is ignored, and so is all of it where nobody listens.
+    *current* must grow; other reports are ignored, and so are all of them if no client wants them.
     """
     fd = os.environ.get("MCP_PROGRESS_FD", "")
     if fd.isdigit():
@@ -47,19 +47,19 @@ def progress(current: float, total: float | None = None, message: str = "") -> N
         try:
             os.write(int(fd), line.encode(errors="replace"))
         except OSError:
-            pass  # Nobody listens any more.
+            pass  # The client does not listen any more.
 
 
 class Content:
-    """Something to return, alone or in a list, that becomes a content block of MCP."""
+    """A return value, alone or in a list, that becomes a content block of MCP."""
 
     def block(self) -> dict[str, Any]:
-        """The content block."""
+        """Return the content block."""
         raise NotImplementedError
 
 
 class _Data(Content):
-    """Bytes, or the file at a path, with their MIME type; without one, what the file's name says."""
+    """Bytes, or the file at a path. The MIME type is derived from the file's name unless it is given."""
 
     kind = "resource"
     default = "application/octet-stream"
@@ -74,32 +74,32 @@ class _Data(Content):
         self.mime_type = mime_type or _TYPES.get(self.path.rpartition(".")[2].lower(), self.default)
 
     def block(self) -> dict[str, Any]:
-        """An image or a sound."""
+        """Return an image or audio block."""
         return {"type": self.kind, "data": base64.b64encode(self.data).decode(), "mimeType": self.mime_type}
 
 
 class Image(_Data):
-    """An image: its bytes, or the path of its file. Without *mime_type* it is what the file's name says, or PNG."""
+    """An image: its bytes, or the path of its file. The default *mime_type* follows the file's name, else PNG."""
 
     kind, default = "image", "image/png"
 
 
 class Audio(_Data):
-    """A sound: its bytes, or the path of its file. Without *mime_type* it is what the file's name says, or WAV."""
+    """A sound: its bytes, or the path of its file. The default *mime_type* follows the file's name, else WAV."""
 
     kind, default = "audio", "audio/wav"
 
 
 class File(_Data):
-    """A file, by its path: it becomes an embedded resource, as text if its type is text, else as bytes."""
+    """A file, by its path. It becomes an embedded resource: text if its MIME type is text, else bytes."""
 
     def __init__(self, path: str | os.PathLike[str], mime_type: str = "") -> None:
         if isinstance(path, (bytes, bytearray, memoryview)):
-            raise TypeError("a File has a path; of bytes alone make an Image or an Audio, or return them as they are")
+            raise TypeError("File takes a path; for bytes use Image or Audio, or return the bytes themselves")
         super().__init__(path, mime_type)
 
     def block(self) -> dict[str, Any]:
-        """An embedded resource."""
+        """Return an embedded resource."""
         from urllib.parse import quote  # noqa: PLC0415 -- most scripts return no file
 
         resource = {"uri": "file://" + quote(self.path), "mimeType": self.mime_type}
@@ -111,13 +111,13 @@ class File(_Data):
 
 
 class Redirect(Content):
-    """Where the result is: *uri* becomes a link to a resource, called *name*; a path is a server's of this machine."""
+    """A link to the result: *uri* with the title *name*; an absolute path names a server of this machine."""
 
     def __init__(self, uri: str, name: str = "") -> None:
         self.uri, self.name = uri, name
 
     def block(self) -> dict[str, Any]:
-        """A link to a resource."""
+        """Return a resource link."""
         inner = self.uri.startswith("/") and not self.uri.startswith("//")
         uri = f"server:/{self.uri}" if inner else self.uri
         return {"type": "resource_link", "uri": uri, "name": self.name or self.uri}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpd.toml`` (docs/settings.md): the administrator's settings, then the user's, then the environment.
+"""The settings in ``mcpd.toml`` (docs/settings.md): the administrator's, the user's, and those in the environment.
 
-The user instance reads ``/etc/mcp/mcpd.toml`` and then ``~/.config/mcp/mcpd.toml``; a later file wins key by
-key. A variable ``MCPD_<SECTION>_<KEY>`` (e.g. ``MCPD_INSTALL_KEEP_GENERATIONS=5``; commas between the
-items of a list) wins over both. But for ``daemon.read_only``: what one of these forbids no other allows.
+The user instance reads ``/etc/mcp/mcpd.toml`` and then ``~/.config/mcp/mcpd.toml``; the later file overrides single
+keys. A variable ``MCPD_<SECTION>_<KEY>`` (e.g. ``MCPD_INSTALL_KEEP_GENERATIONS=5``; list items separated by commas)
+overrides both. ``daemon.read_only`` is different: if one of them is true, no other can make it false.
 """
 
 from __future__ import annotations
@@ -33,93 +33,93 @@ class DaemonSettings(_Section):
     """The service itself."""
 
     idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300
-    """Seconds without a call, a job and a running server until mcpd ends, where a service manager starts it again at
-    the next call; 0 for never."""
+    """Seconds without a call, a job or a running server until mcpd exits, if a service manager starts it again at the
+    next call; 0 for never."""
     read_only: bool = False
-    """Refuse to install, update, remove and configure servers and registries. Once true in one place, it stays so
-    whatever the user's file or the environment says."""
+    """Refuse to install, update, remove and configure servers and registries. If one file or variable sets it, no other
+    can reset it."""
 
 
 class RuntimeSettings(_Section):
-    """How servers are run."""
+    """Running servers."""
 
     sandbox: Literal["on", "off"] = "on"
-    """``off`` runs servers without bubblewrap; every listing then says so."""
+    """``off`` runs servers without a sandbox; every listing shows that."""
     launcher: Literal["auto", "plain", "systemd-user", "systemd-socket"] = "auto"
-    """What starts servers: the sockets of systemd, the user's systemd, or mcpd itself; ``auto`` takes what is there."""
+    """How servers are started: by socket units, transient user units, or as children; ``auto``: what is available."""
     max_sessions: Annotated[int, Field(ge=1, le=100_000)] = 512
-    """Running servers at once, over all callers."""
+    """Running servers at once, for all users."""
     max_sessions_per_user: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """The same for one user of the system's mcpd, except root; 0 for a quarter of ``max_sessions``."""
+    """The same for one user of the system instance, except root; 0 for a quarter of ``max_sessions``."""
 
 
 class InstallSettings(_Section):
-    """How servers are installed."""
+    """Installing servers."""
 
     keep_generations: Annotated[int, Field(ge=1, le=100)] = 3
-    """Installations of a server that are kept, the present one among them, for ``mcpctl rollback``."""
+    """Generations of a server that are kept for ``mcpctl rollback``, including the current one."""
     step_timeout: Annotated[float, Field(gt=0)] = 900
     """Seconds that one external command (git, pip, npm) may take."""
     health_timeout: Seconds = 60
-    """Seconds in which a fresh server must answer ``tools/list``."""
+    """Seconds in which a newly installed server must answer ``tools/list``."""
 
 
 class CatalogSettings(_Section):
-    """How registries are read."""
+    """Reading registries."""
 
     timeout: Seconds = 30
     """Seconds that reading one registry may take."""
     max_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
-    """Bytes up to which a registry is read."""
+    """Maximum bytes of one registry."""
 
 
 class BridgeSettings(_Section):
-    """The HTTP front."""
+    """The bridge."""
 
     listen: str = ""
-    """``HOST:PORT`` on loopback for a user's bridge, port 0 for a free one; empty for the unix sockets only.
+    """``HOST:PORT`` on loopback for a user's bridge, port 0 for any free one; empty for unix sockets only.
 
-    Others can take it while the bridge does not run: where there is systemd, use ``mcpd-bridge-tcp.socket``.
+    Another program can take the port while the bridge is not running; with systemd, use ``mcpd-bridge-tcp.socket``.
     """
     idle_timeout: Seconds = 300
     """Seconds without a call until a session ends."""
     call_timeout: Seconds = 30
-    """Seconds without an answer or a sign of progress until a call fails."""
+    """Seconds without a reply or a progress notification until a call fails."""
     max_body: Annotated[int, Field(ge=1024)] = 4 * 1024 * 1024
     """Bytes of one HTTP request."""
     max_line: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
     """Bytes of one message from a server."""
     max_buffered: Annotated[int, Field(ge=1 << 20)] = 256 * 1024 * 1024
-    """Bytes of incomplete and unread messages kept in memory; one caller of the system's bridge may take a quarter."""
+    """Bytes of partial and unread messages in memory; one caller of the system bridge may use a quarter."""
     max_sessions: Annotated[int, Field(ge=1)] = 256
-    """Sessions of one caller at once that have a process of their own."""
+    """Sessions of one caller at once that have their own process."""
     max_children: Annotated[int, Field(ge=1)] = 256
     """Processes of one caller at once."""
     keepalive: Seconds = 30
-    """Seconds after which a silent event stream carries a comment."""
+    """Seconds until a silent event stream sends a comment."""
     rate: Annotated[float, Field(gt=0)] = 50_000
-    """Calls a second that one caller may make of one server, on average."""
+    """Calls per second from one caller to one server, on average."""
     burst: Annotated[int, Field(ge=1)] = 10_000
-    """Calls of one caller to one server that may come at once."""
+    """Calls from one caller to one server that may come at once."""
     audit: Annotated[str, Field(pattern=r"^(journal|off|-|/.+)$")] = "journal"
-    """Where calls of tools are recorded: ``journal``, the absolute path of a file, ``-`` (standard output), ``off``."""
+    """Where tool calls are recorded: ``journal``, the absolute path of a file, ``-`` (standard output) or ``off``."""
     strict_sessions: bool = False
-    """Refuse requests without a session, instead of serving them from a child shared by the caller."""
+    """Refuse requests without a session, instead of serving them from a process shared by the caller."""
     tls_certificate: str = ""
-    """PEM file with the certificate, and its chain, that TCP clients are shown; without one they speak plain HTTP."""
+    """PEM file with the certificate and its chain for TCP clients; without one they speak plain HTTP."""
     tls_key: str = ""
-    """PEM file with its key, if that is not in the same file."""
+    """PEM file with the certificate's key, if that is in another file."""
     allowed_origins: tuple[str, ...] = ()
-    """Web origins that are served besides those of this machine."""
+    """Web origins that are served besides those on this machine."""
     idle_exit: Annotated[float, Field(ge=0, le=86400)] = 300
-    """Seconds without any client after which a bridge ends whose sockets the service manager holds; 0: never."""
+    """Seconds without a client until a socket-activated bridge exits; 0 for never."""
 
 
 class Settings(_Section):
-    """All of ``mcpd.toml``.
+    """All settings of ``mcpd.toml``.
 
-    mcpd has one, at which every part looks when it needs it, so that a reload reaches them all; only the launcher and
-    the number of generations kept are chosen at its start.
+    mcpd has one object, which every part reads when it needs a value, so that a reload reaches all of them. Only the
+    launcher and the number of kept generations are fixed at the start.
     """
 
     model_config = ConfigDict(frozen=False)
@@ -130,31 +130,31 @@ class Settings(_Section):
     catalog: CatalogSettings = CatalogSettings()
     bridge: BridgeSettings = BridgeSettings()
 
-    def take_over(self, new: Settings) -> None:
-        """Have the values of *new*."""
+    def update_from(self, new: Settings) -> None:
+        """Take the values of *new*."""
         for name in type(self).model_fields:
             setattr(self, name, getattr(new, name))
 
 
 def load(
-    files: Iterable[Path], environ: Mapping[str, str] | None = None, *, only_files_unconfine: bool = False
+    files: Iterable[Path], environ: Mapping[str, str] | None = None, *, sandbox_off_from_files_only: bool = False
 ) -> Settings:
-    """Read *files* in order of rising precedence (a missing one is empty), then *environ*.
+    """Read *files* in order of rising precedence (a missing one counts as empty), then *environ*.
 
-    ``daemon.read_only`` is true if one of them says so: it is not the user's to undo.
+    ``daemon.read_only`` is true if one of them says so: users cannot undo it.
 
-    With *only_files_unconfine* the environment, which is easily set by accident and seen by nobody, cannot turn the
-    sandbox off.
+    With *sandbox_off_from_files_only*, a variable cannot turn off the sandbox, as it is easily set by accident and
+    noticed by nobody.
 
-    Raises :class:`~mcpd.errors.InvalidConfig` that names the file or variable and the key.
+    Raises :class:`~mcpd.errors.InvalidConfig` that names the file or variable, and the key.
     """
     merged: dict[str, dict[str, Any]] = {}
     layers = [_merge(merged, _read(file), str(file)) for file in files]
     variables = _from_environment(os.environ if environ is None else environ)
-    if only_files_unconfine and variables.get("runtime", {}).get("sandbox") == "off":
+    if sandbox_off_from_files_only and variables.get("runtime", {}).get("sandbox") == "off":
         raise InvalidConfig(
-            f"{_variable('runtime', 'sandbox')}=off: the sandbox of the system's servers is not turned off by the"
-            ' environment; remove the variable, or write sandbox = "off" below [runtime] in mcpd.toml'
+            f"{_variable('runtime', 'sandbox')}=off: the environment cannot turn off the sandbox of system servers;"
+            ' remove the variable, or write sandbox = "off" below [runtime] in mcpd.toml'
         )
     layers.append(_merge(merged, variables, _ENVIRONMENT))
     merged.setdefault("daemon", {})["read_only"] = any(layer.daemon.read_only for layer in layers)
@@ -180,9 +180,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         for key, setting in field.annotation.model_fields.items():
             value = environ.get(_variable(section, key))
             if value is not None:
-                many = get_origin(setting.annotation) is tuple
+                is_list = get_origin(setting.annotation) is tuple
                 found.setdefault(section, {})[key] = (
-                    [v.strip() for v in value.split(",") if v.strip()] if many else value
+                    [v.strip() for v in value.split(",") if v.strip()] if is_list else value
                 )
     return found
 
@@ -192,14 +192,14 @@ def _variable(*names: object) -> str:
 
 
 def _merge(into: dict[str, dict[str, Any]], layer: dict[str, Any], origin: str) -> Settings:
-    """Add *layer* to *into* after checking it alone, so that a fault is blamed on the right *origin*; what it says."""
+    """Add *layer* to *into*, and return its own settings; errors in it name its *origin*."""
     try:
         alone = Settings.model_validate(layer)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = first["loc"]
         named = _variable(*place[:2]) if origin == _ENVIRONMENT else f"{origin}: {'.'.join(map(str, place))}"
-        what = "there is no such setting" if first["type"] == "extra_forbidden" else first["msg"]
+        what = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"]
         raise InvalidConfig(f"{named}: {what}") from error
     for section, values in layer.items():
         into.setdefault(section, {}).update(values)

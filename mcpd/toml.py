@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""TOML that anybody may have written."""
+"""Parser for TOML files from untrusted authors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import tomllib
 from typing import Any, Final
 
 MAX_PARTS: Final = 64
-"""Parts of a dotted key. The parser's time and memory grow with their square: 25 KB in one key take it seconds, and
-100 KB a minute, which nothing can end, as it runs in a thread."""
+"""Parts of a dotted key. The parser's time and memory grow with their square: 25 KB in one key take seconds, 100 KB a
+minute, and a thread cannot be interrupted."""
 MAX_FAULT: Final = 200
-"""Characters of what the parser says, which repeats keys."""
+"""Characters of the parser's error message, which repeats keys."""
 _PART: Final = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"?+|'[^'\n]*+'?+)"""
 _TOKEN: Final = re.compile(
     rf'''
@@ -22,15 +22,15 @@ _TOKEN: Final = re.compile(
     ''',
     re.VERBOSE,
 )
-"""Comments and long strings, so that nothing in them is taken for a key, and keys; values of one line look like keys.
-A string that does not end is taken to the end: nothing is read twice."""
+"""Matches comments and multi-line strings, so that nothing in them is taken for a key, and keys; single-line values
+look like keys. An unterminated string extends to the end of the text: nothing is read twice."""
 
 
 def parse_toml(data: bytes | str) -> dict[str, Any]:
-    """What *data* says, in a time that grows with its size only.
+    """Parse *data*, in time proportional to its size.
 
-    Raises ValueError, whose text is one short line that says what is wrong and where, for everything that is not TOML,
-    nested beyond reason, or holds keys of more than :data:`MAX_PARTS` parts or numbers of thousands of digits.
+    Raises ValueError with one short line that says what is wrong and where: for invalid TOML, excessive nesting, keys
+    of more than :data:`MAX_PARTS` parts, and numbers of thousands of digits.
     """
     try:
         text = data if isinstance(data, str) else data.decode()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""D-Bus: connection, dispatcher, callers, polkit, one module per interface, and the client."""
+"""The D-Bus service: connection, dispatcher, callers, polkit, one module per interface, and the client."""

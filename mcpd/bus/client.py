@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""mcpd as its own programs see it: a small D-Bus client for ``mcpctl`` and ``mcpd-bridge``.
+"""D-Bus client of mcpd for ``mcpctl`` and ``mcpd-bridge``.
 
 ::
 
     async with connect(system=False) as bus:
         servers = await bus.manager.call("ListServers", "a{sv}", [{}])
 
-Variants arrive unwrapped; a plain value sent as one becomes the variant that suits it (:func:`variant`
+Variants arrive unwrapped; a plain value sent as a variant gets the type that suits it (:func:`variant`
 chooses another). Errors are those of :mod:`mcpd.errors`.
 """
 
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Handle", "JobResult", "Remote", "Signal", "Variant", "connect", "variant"]
 
 CALL_TIMEOUT: Final = 30.0
-"""Seconds that a call may take, unless the caller may be asked for a password."""
+"""Seconds that a call may take without a password prompt."""
 INTERACTIVE_TIMEOUT: Final = 330.0
-"""The same where the caller may be asked; mcpd gives up a prompt before that, and says so."""
+"""Seconds that a call with a possible prompt may take; longer than mcpd itself waits for the prompt."""
 
 
 class JobResult(NamedTuple):
-    """How a job ended: ``done``, or ``failed`` and ``cancelled`` with the error."""
+    """The end of a job: ``done``, or ``failed`` or ``cancelled`` with the error."""
 
     result: str
     error: str
     message: str
 
     def check(self) -> None:
-        """Raise the error the job ended with, if it did not end well."""
+        """Raise the job's error unless it is done."""
         if self.result != "done":
             raise errors.from_dbus(self.error, self.message)
 
 
 @asynccontextmanager
 async def connect(system: bool, *, interactive: bool = False) -> AsyncIterator[Client]:
-    """Connect to the system bus or the session bus; mcpd is started by the first call if it does not run.
+    """Connect to the system bus or the session bus; the first call starts mcpd if it is not running.
 
     With *interactive*, calls may make polkit ask the user for a password. Raises
     :class:`~mcpd.errors.ServiceUnavailable` if there is no bus.
@@ -60,13 +60,13 @@ async def connect(system: bool, *, interactive: bool = False) -> AsyncIterator[C
     try:
         connection = await Connection.open(bus_address(system=system))
     except errors.ServiceUnavailable as error:
-        raise errors.ServiceUnavailable(error.message + _way_to_own(system=system)) from error
+        raise errors.ServiceUnavailable(error.message + _user_hint(system=system)) from error
     async with connection:
         yield Client(connection, system=system, interactive=interactive)
 
 
 class Remote:
-    """One interface of one object of mcpd."""
+    """A proxy for one interface of one object of mcpd."""
 
     def __init__(self, client: Client, path: str, interface: str) -> None:
         self._client = client
@@ -82,10 +82,10 @@ class Remote:
         fds: Sequence[int] = (),
         timeout: float | None = None,  # noqa: ASYNC109 -- D-Bus calls have one
     ) -> Any:
-        """Call *member*; its one result, a tuple of several, or ``None``.
+        """Call *member*; return its single result, a tuple of several, or ``None``.
 
-        An argument of type ``h`` is an index into *fds*, which stay the caller's. *timeout* is in seconds.
-        Raises the error of the reply.
+        An argument of type ``h`` is an index into *fds*, which stay the caller's. *timeout* is in seconds. Raises the
+        error of the reply.
         """
         values, received = await self.call_fds(member, signature, args, fds=fds, timeout=timeout)
         received.close()
@@ -100,36 +100,36 @@ class Remote:
         fds: Sequence[int] = (),
         timeout: float | None = None,  # noqa: ASYNC109 -- D-Bus calls have one
     ) -> tuple[Any, Fds]:
-        """Like :meth:`call`, with the file descriptors of the reply, which the caller has to close."""
+        """Like :meth:`call`, but also return the file descriptors of the reply, which the caller must close."""
         return await self._client.invoke(self.path, self.interface, member, signature, args, fds, timeout)
 
     async def properties(self) -> dict[str, Any]:
-        """All properties."""
+        """Return all properties."""
         values: dict[str, Any] = await Remote(self._client, self.path, PROPERTIES).call("GetAll", "s", [self.interface])
         return values
 
 
 class Client:
-    """A connection to one instance of mcpd. Made by :func:`connect`."""
+    """A connection to one instance of mcpd, made by :func:`connect`."""
 
     def __init__(self, connection: Connection, *, system: bool, interactive: bool = False) -> None:
         self.connection = connection
         self.system = system
         self.interactive = interactive
         self.manager = Remote(self, ROOT, MANAGER)
-        self._mcpd = ""
-        """The unique name of mcpd, followed when another takes its place; empty until somebody listens to it."""
+        self._mcpd_name = ""
+        """The unique name of mcpd, updated when it restarts; empty until something subscribes to its signals."""
 
     def job(self, path: str) -> Remote:
-        """The job at *path*."""
+        """Return a proxy for the job at *path*."""
         return Remote(self, path, JOB)
 
     def session(self, path: str) -> Remote:
-        """The session at *path*."""
+        """Return a proxy for the session at *path*."""
         return Remote(self, path, SESSION)
 
     def server(self, server_id: str) -> Remote:
-        """The installed server *server_id*."""
+        """Return a proxy for the installed server *server_id*."""
         return Remote(self, server_path(server_id), SERVER)
 
     async def invoke(
@@ -164,10 +164,10 @@ class Client:
         *,
         flags: int = 0,
     ) -> tuple[str, dict[int, int]]:
-        """Start *server_id*; the path of its session, and our ends of its pipes.
+        """Start *server_id*; return the path of its session, and the client's ends of its pipes.
 
-        *fds* are the server's 0, 1 and perhaps 2, and stay the caller's. Without them mcpd makes pipes: the
-        result holds our end of the server's stdin at 0 and of its stdout at 1, to be closed by the caller.
+        *fds* are the server's descriptors 0, 1 and optionally 2, and stay the caller's. Without them mcpd makes pipes:
+        the result has the client's end of stdin at 0 and of stdout at 1, which the caller must close.
         """
         given = dict(fds or {})
         indices = dict(zip(given, range(len(given)), strict=True))
@@ -180,16 +180,16 @@ class Client:
     async def subscribe(
         self, listener: Callable[[Signal], None], *, path: str = "", interface: str = "", member: str = ""
     ) -> Callable[[], None]:
-        """Call *listener* for matching signals of mcpd, also of one that takes its place; returns what ends that."""
-        if not self._mcpd:
+        """Call *listener* for matching signals of mcpd, also after its restart; return a function that unsubscribes."""
+        if not self._mcpd_name:
             followed = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", BUS_NAME)
             await self.connection.subscribe(followed, self._on_owner)
-            owner = await self._owner()
-            self._mcpd = self._mcpd or owner
+            owner = await self._resolve_owner()
+            self._mcpd_name = self._mcpd_name or owner
 
         def from_mcpd(signal: Signal) -> None:
-            # The bus delivers a signal addressed to us from anybody.
-            if signal.sender == self._mcpd:
+            # The bus also delivers signals that other senders address to this connection.
+            if signal.sender == self._mcpd_name:
                 listener(signal)
 
         return await self.connection.subscribe(Match(BUS_NAME, path, interface, member), from_mcpd)
@@ -198,7 +198,7 @@ class Client:
     async def signals(
         self, *, path: str = "", interface: str = "", member: str = ""
     ) -> AsyncIterator[asyncio.Queue[Signal]]:
-        """A queue of matching signals of mcpd, filled while the ``async with`` block runs."""
+        """Yield a queue of matching signals of mcpd, filled while the ``async with`` block runs."""
         queue: asyncio.Queue[Signal] = asyncio.Queue()
         unsubscribe = await self.subscribe(queue.put_nowait, path=path, interface=interface, member=member)
         try:
@@ -217,9 +217,8 @@ class Client:
     ) -> JobResult:
         """Call a method of Manager that starts a job, and follow the job to its end.
 
-        *on_change* gets the job and all its properties, at the start and whenever some changed. Cancelling
-        this call leaves the job running. Raises what the method raises, and
-        :class:`~mcpd.errors.ServiceUnavailable` if mcpd goes away.
+        *on_change* gets the job and all its properties, at the start and after each change. Cancelling this call leaves
+        the job running. Raises the errors of the method, and :class:`~mcpd.errors.ServiceUnavailable` if mcpd exits.
         """
         removed: asyncio.Queue[Signal | None] = asyncio.Queue()
         changed: dict[str, dict[str, Any]] = {}
@@ -231,7 +230,7 @@ class Client:
 
         async with AsyncExitStack() as stack:
             lost = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", BUS_NAME)
-            await self._owner()
+            await self._resolve_owner()
             stack.callback(await self.connection.subscribe(lost, lambda _: removed.put_nowait(None)))
             stack.callback(await self.subscribe(on_signal, path=ROOT, interface=MANAGER, member="JobRemoved"))
             stack.callback(await self.subscribe(on_signal, interface=PROPERTIES, member="PropertiesChanged"))
@@ -240,12 +239,12 @@ class Client:
             stack.callback(watch.cancel)
             path = str(await self.manager.call(member, signature, args, fds=fds))
             job = self.job(path)
-            properties = await _known(job)
+            properties = await _job_properties(job)
             on_change(job, properties)
             while True:
                 signal = await removed.get()
                 if signal is None:
-                    raise errors.ServiceUnavailable("mcpd went away while the job ran; see its log")
+                    raise errors.ServiceUnavailable("mcpd exited while the job was running; see the journal")
                 if signal.path == path:
                     properties.update(changed.pop(path, {}))
                     on_change(job, properties)
@@ -253,10 +252,10 @@ class Client:
                     return JobResult(*signal.args[1:4])
 
     def _on_owner(self, signal: Signal) -> None:
-        self._mcpd = str(signal.args[2]) or self._mcpd
+        self._mcpd_name = str(signal.args[2]) or self._mcpd_name
 
-    async def _owner(self) -> str:
-        """The unique name of mcpd, started if need be."""
+    async def _resolve_owner(self) -> str:
+        """Return the unique name of mcpd; start it if necessary."""
         try:
             # dbus-daemon refuses to start a name without an activation file, even one that has an owner.
             if not await self.connection.call_bus("NameHasOwner", "s", BUS_NAME):
@@ -270,18 +269,18 @@ class Client:
         start = "'systemctl start mcpd'" if self.system else "'systemctl --user start mcpd' or 'mcpd --user &'"
         return errors.ServiceUnavailable(
             f"mcpd does not answer on the {bus} bus: {error.message}; start it with {start}"
-            + _way_to_own(system=self.system)
+            + _user_hint(system=self.system)
         )
 
 
-def _way_to_own(*, system: bool) -> str:
-    """Root is taken to mean the *system*, perhaps without knowing."""
+def _user_hint(*, system: bool) -> str:
+    """Return a hint for root, who gets the *system* by default and may not know it."""
     is_meant = system and os.geteuid() == 0
     return ". Root gets the system's servers by default; add --user to use your own" if is_meant else ""
 
 
-async def _known(job: Remote) -> dict[str, Any]:
-    """The job's properties, empty if it has ended and gone already."""
+async def _job_properties(job: Remote) -> dict[str, Any]:
+    """Return the job's properties, empty if it has already ended and is gone."""
     try:
         return await job.properties()
     except errors.UnknownObject:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Message bodies of the D-Bus wire format: signatures, plain Python values to bytes and back."""
+"""The D-Bus wire format of message bodies: conversion of Python values to bytes and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 MAX_DEPTH: Final = 64
-"""Containers within containers, variants included; the specification's limit."""
+"""Nested containers, variants included; the limit of the D-Bus specification."""
 
 FIXED: Final = {"n": "h", "q": "H", "i": "i", "u": "I", "x": "q", "t": "Q", "d": "d", "h": "I"}
 ALIGN: Final = {"y": 1, "b": 4, "n": 2, "q": 2, "i": 4, "u": 4, "x": 8, "t": 8, "d": 8, "h": 4, "s": 4, "o": 4,
@@ -21,14 +21,14 @@ class WireError(ValueError):
 
 
 class Variant(NamedTuple):
-    """A value that travels with its own *signature*."""
+    """A value with its own *signature*."""
 
     signature: str
     value: object
 
 
 class Raw(bytes):
-    """The elements of an array of dict entries or structs, written before; they fit wherever such an array goes."""
+    """Marshalled elements of an array of dict entries or structs, accepted in place of such an array."""
 
     __slots__ = ()
 
@@ -41,36 +41,36 @@ class Handle(int):
 
 @lru_cache(maxsize=512)
 def split(signature: str) -> tuple[str, ...]:
-    """The single complete types that *signature* consists of. Raises :class:`WireError`."""
+    """Return the single complete types in *signature*. Raises :class:`WireError`."""
     if len(signature) > 255:
         raise WireError("a signature has at most 255 characters")
     types = []
     at = 0
     while at < len(signature):
-        end = _end(signature, at, 0)
+        end = _type_end(signature, at, 0)
         types.append(signature[at:end])
         at = end
     return tuple(types)
 
 
-def _end(signature: str, at: int, depth: int) -> int:
-    """Where the single complete type that begins at *at* ends."""
+def _type_end(signature: str, at: int, depth: int) -> int:
+    """Return the end of the single complete type that begins at *at*."""
     if depth > MAX_DEPTH or at >= len(signature):
         raise WireError(f"{signature!r} is not a signature")
     code = signature[at]
     if code == "a":
         if signature[at + 1 : at + 2] != "{":
-            return _end(signature, at + 1, depth + 1)
+            return _type_end(signature, at + 1, depth + 1)
         if signature[at + 2 : at + 3] not in tuple("ybnqiuxtdhsog"):
             raise WireError(f"{signature!r} is not a signature")
-        end = _end(signature, at + 3, depth + 2)
+        end = _type_end(signature, at + 3, depth + 2)
         if signature[end : end + 1] != "}":
             raise WireError(f"{signature!r} is not a signature")
         return end + 1
     if code == "(":
-        end = _end(signature, at + 1, depth + 1)
+        end = _type_end(signature, at + 1, depth + 1)
         while signature[end : end + 1] != ")":
-            end = _end(signature, end, depth + 1)
+            end = _type_end(signature, end, depth + 1)
         return end + 1
     if code == "{" or code not in ALIGN:
         raise WireError(f"{signature!r} is not a signature")
@@ -78,46 +78,46 @@ def _end(signature: str, at: int, depth: int) -> int:
 
 
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
-"""From a message and an offset to the value there and where it ends."""
+"""Takes a message and an offset; returns the value there and the offset of its end."""
 
 MAX_VARIANT: Final = 64
 """Characters of a variant's signature."""
 MAX_VARIANT_DEPTH: Final = 8
-"""Containers within containers that a variant's signature may name."""
+"""Nested containers in a variant's signature."""
 MAX_NEW_SIGNATURES: Final = 4096
-"""Characters of signatures that one message may bring which were not met lately."""
+"""Characters of the signatures in one message that are not cached yet."""
 
 
-class _Allowance:
-    """How many characters of signatures one message may still have compiled; what is cached costs nothing."""
+class _SignatureBudget:
+    """Characters of signatures that the current message may still have compiled; cached ones are free."""
 
     left = 0
 
 
-_allowance: Final = _Allowance()
+_signature_budget: Final = _SignatureBudget()
 
 
-def begin_message() -> None:
-    """Forget what the message before cost. To be called before the values of another are read."""
-    _allowance.left = MAX_NEW_SIGNATURES
+def reset_signature_budget() -> None:
+    """Start counting the new signatures of another message, before its values are read."""
+    _signature_budget.left = MAX_NEW_SIGNATURES
 
 
 @lru_cache(maxsize=512)
-def readers(signature: str, little: bool, depth: int = 0, deepest: int = MAX_DEPTH) -> tuple[Reader, ...]:
-    """What reads the values of *signature*. Raises :class:`~mcpd.bus.codec.WireError` for no signature.
+def readers(signature: str, little: bool, depth: int = 0, max_depth: int = MAX_DEPTH) -> tuple[Reader, ...]:
+    """Return the readers of the values of *signature*. Raises :class:`WireError` if it is not valid.
 
-    It stands within *depth* containers, and its own may go down to *deepest*.
+    The values are nested in *depth* containers; their own containers may reach *max_depth*.
     """
-    return tuple(_compile(single, 0, little, depth, deepest)[0] for single in split(signature))
+    return tuple(_compile(single, 0, little, depth, max_depth)[0] for single in split(signature))
 
 
 @lru_cache(maxsize=512)
-def _variant_content(signature: bytes, little: bool, depth: int) -> Reader:
-    """What reads a variant of *signature*, which the sender chose and may choose anew for every value."""
+def _content_reader(signature: bytes, little: bool, depth: int) -> Reader:
+    """Return the reader of a variant's content. The sender may choose a new *signature* for every value."""
     if len(signature) > MAX_VARIANT:
         raise WireError(f"the signature of a variant has at most {MAX_VARIANT} characters")
-    _allowance.left -= len(signature)
-    if _allowance.left < 0:
+    _signature_budget.left -= len(signature)
+    if _signature_budget.left < 0:
         raise WireError("the variants are of too many types")
     held = readers(signature.decode("ascii"), little, depth, min(MAX_DEPTH, depth + MAX_VARIANT_DEPTH))
     if len(held) != 1:
@@ -125,21 +125,21 @@ def _variant_content(signature: bytes, little: bool, depth: int) -> Reader:
     return held[0]
 
 
-def _compile(signature: str, at: int, little: bool, depth: int, deepest: int) -> tuple[Reader, int]:
-    """The reader of the type that begins at *at* of a valid *signature*, and where that type ends."""
-    if depth > deepest:
+def _compile(signature: str, at: int, little: bool, depth: int, max_depth: int) -> tuple[Reader, int]:
+    """Return the reader of the type at *at* in a valid *signature*, and where that type ends."""
+    if depth > max_depth:
         raise WireError("containers are nested too deeply")
     code = signature[at]
     if code == "a":
         if signature.startswith("{sv}", at + 1):
             return _options_reader(little, depth + 1), at + 5
-        read_item, end = _compile(signature, at + 1, little, depth + 1, deepest)
+        read_item, end = _compile(signature, at + 1, little, depth + 1, max_depth)
         return _array_reader(signature[at + 1], read_item, little), end
     if code in "({":
         members = []
         at += 1
         while signature[at] not in ")}":
-            member, at = _compile(signature, at, little, depth + 1, deepest)
+            member, at = _compile(signature, at, little, depth + 1, max_depth)
             members.append(member)
         return _struct_reader(tuple(members)), at + 1
     return _basic_reader(code, little, depth), at + 1
@@ -201,13 +201,13 @@ def _string_reader(little: bool) -> Reader:
 def _variant_reader(little: bool, depth: int) -> Reader:
     def read(body: bytes, at: int) -> tuple[Any, int]:
         end = at + 1 + body[at]
-        return _variant_content(body[at + 1 : end], little, depth)(body, end + 1)
+        return _content_reader(body[at + 1 : end], little, depth)(body, end + 1)
 
     return read
 
 
 def _options_reader(little: bool, depth: int) -> Reader:
-    """``a{sv}``, which most bodies consist of, without a call for every string in it."""
+    """Return a reader of ``a{sv}`` that is fast for strings, as most bodies consist of those."""
     unpack = struct.Struct("<I" if little else ">I").unpack_from
     read_variant = _variant_reader(little, depth + 1)
 
@@ -239,7 +239,7 @@ def _options_reader(little: bool, depth: int) -> Reader:
 
 
 def _array_reader(element: str, read_item: Reader, little: bool) -> Reader:
-    """An array of elements whose type begins with the character *element*."""
+    """Return a reader of arrays; *element* is the first character of their elements' type."""
     unpack = struct.Struct("<I" if little else ">I").unpack_from
     align = ALIGN[element]
 
@@ -281,14 +281,14 @@ __all__ = ["Handle", "Raw", "Variant", "WireError", "entries", "marshal", "read_
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 _U32: Final = struct.Struct("<I")
-_SUITABLE: Final[dict[type, str]] = {bool: "b", float: "d", str: "s", bytes: "ay", Mapping: "a{sv}"}
+_INFERRED_SIGNATURES: Final[dict[type, str]] = {bool: "b", float: "d", str: "s", bytes: "ay", Mapping: "a{sv}"}
 
 
 def variant(value: object, signature: str = "") -> Variant:
-    """*value* as a variant of *signature*, or of the type that suits it.
+    """Return *value* as a variant of *signature*, by default of a type that suits it.
 
-    A list of strings becomes ``as``, other lists ``av``, a mapping ``a{sv}``, an integer ``x`` (``t`` above
-    2⁶³-1). Raises :class:`WireError` for what D-Bus cannot carry, such as ``None``.
+    A list of strings becomes ``as``, other lists ``av``, a mapping ``a{sv}``, an integer ``x`` (``t`` above 2⁶³-1).
+    Raises :class:`WireError` for what D-Bus has no type for, such as ``None``.
     """
     if isinstance(value, Variant):
         return value
@@ -300,14 +300,14 @@ def _infer(value: object) -> str:
         return "t" if value > 0x7FFF_FFFF_FFFF_FFFF else "x"
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return "as" if all(isinstance(item, str) for item in value) else "av"
-    for kind, signature in _SUITABLE.items():
+    for kind, signature in _INFERRED_SIGNATURES.items():
         if isinstance(value, kind):
             return signature
-    raise WireError(f"a value of type {type(value).__name__} cannot travel over D-Bus")
+    raise WireError(f"D-Bus has no type for {type(value).__name__}")
 
 
 def marshal(signature: str, values: Sequence[object]) -> bytes:
-    """The body that carries *values* under *signature*. Raises :class:`WireError`."""
+    """Return the body with *values* of *signature*. Raises :class:`WireError`."""
     writers = _writers(signature)
     if len(writers) != len(values):
         raise WireError(f"the signature {signature!r} asks for {len(writers)} values, not {len(values)}")
@@ -323,16 +323,16 @@ def marshal(signature: str, values: Sequence[object]) -> bytes:
 
 
 def entries(values: Mapping[str, tuple[str, Any]]) -> Raw:
-    """*values*, by key signature and content, as the elements of an ``a{sv}``, to be put into any message.
+    """Return *values*, by key signature and content, as the elements of an ``a{sv}`` for any message.
 
-    A listing of the catalog makes many of these out of the same keys, so what is the same in all is made once.
+    A listing of the catalog makes many of these with the same keys, so the bytes of the keys are cached.
     """
     out = bytearray()
     try:
         for key, (signature, content) in values.items():
-            head = bytes(-len(out) % 8) + _head(key, signature)
+            head = bytes(-len(out) % 8) + _entry_head(key, signature)
             if signature == "s":
-                out += head + _counted(content)
+                out += head + _length_prefixed(content)
                 continue
             out += head
             (write,) = _writers(signature)
@@ -345,8 +345,8 @@ def entries(values: Mapping[str, tuple[str, Any]]) -> Raw:
 
 
 @lru_cache(maxsize=512)
-def _head(key: str, signature: str) -> bytes:
-    """What precedes the value in an element of an ``a{sv}``, as far as its own alignment, which counts from there."""
+def _entry_head(key: str, signature: str) -> bytes:
+    """Return the bytes before the value in an entry of an ``a{sv}``, padded to the value's alignment."""
     out = bytearray()
     _write_string(out, key)
     _write_signature(out, signature)
@@ -354,10 +354,10 @@ def _head(key: str, signature: str) -> bytes:
 
 
 def unmarshal(signature: str, body: bytes, *, little: bool = True) -> list[Any]:
-    """The values in *body*. Raises :class:`WireError` unless it is exactly what *signature* says."""
+    """Return the values in *body*. Raises :class:`WireError` unless it fits *signature* exactly."""
     values = []
     at = 0
-    begin_message()
+    reset_signature_budget()
     try:
         for read in readers(signature, little):
             value, at = read(body, at)
@@ -370,11 +370,11 @@ def unmarshal(signature: str, body: bytes, *, little: bool = True) -> list[Any]:
 
 
 def read_at(signature: str, data: bytes, at: int, *, little: bool) -> tuple[Any, int]:
-    """The one value of *signature* at offset *at* of the message *data*, and where it ends.
+    """Return the single value of *signature* at offset *at* of the message *data*, and the offset of its end.
 
     Raises :class:`WireError`.
     """
-    begin_message()
+    reset_signature_budget()
     try:
         (read,) = readers(signature, little)
         return read(data, at)
@@ -416,10 +416,10 @@ def _write_bool(out: bytearray, value: Any) -> None:
 
 
 def _write_string(out: bytearray, value: Any) -> None:
-    out += bytes(-len(out) % 4) + _counted(value)
+    out += bytes(-len(out) % 4) + _length_prefixed(value)
 
 
-def _counted(value: Any) -> bytes:
+def _length_prefixed(value: Any) -> bytes:
     data: bytes = value.encode()
     if b"\0" in data:
         raise WireError("a D-Bus string cannot hold NUL")

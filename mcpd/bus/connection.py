@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One connection to a message bus: calls, replies, signals and names, and nothing of any interface."""
+"""A connection to a message bus: calls, replies, signals and names, independent of any interface."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds for authentication and Hello."""
 MAX_QUEUED: Final = 32 * 1024 * 1024
-"""Bytes that may wait for a bus that does not read; what comes after is dropped."""
-_NOT_THERE: Final = frozenset(
+"""Bytes that may wait for a bus that does not read; later messages are dropped."""
+_UNAVAILABLE_ERRORS: Final = frozenset(
     {
         errors.FREEDESKTOP_PREFIX + "NameHasNoOwner",
         errors.FREEDESKTOP_PREFIX + "Disconnected",
         "org.freedesktop.systemd1.NoSuchUnit",
     }
 )
-"""Further errors of the bus that mean: nobody is there to answer."""
-_MAX_HELD: Final = 256
-"""Calls that may wait for :meth:`Connection.serve`; a mere client answers none."""
+"""Further D-Bus errors that mean that the service is not available."""
+_MAX_EARLY_CALLS: Final = 256
+"""Calls that may wait for :meth:`Connection.serve`; a mere client never answers any."""
 _PRIMARY_OWNER: Final = 1
 _DO_NOT_QUEUE: Final = 4
 
 
 class Reply(NamedTuple):
-    """What a call returned. The receiver owns *fds*."""
+    """The result of a call. The receiver owns *fds*."""
 
     sender: str
     values: list[Any]
@@ -50,9 +50,9 @@ class Reply(NamedTuple):
 
 
 class Connection:
-    """Sends and receives messages; knows nothing of any interface.
+    """Sends and receives messages, independent of any interface.
 
-    A context manager; leaving it closes the connection and whatever is still in flight.
+    A context manager; leaving it closes the connection, and calls in flight fail.
     """
 
     def __init__(self, bus: Bus) -> None:
@@ -61,13 +61,13 @@ class Connection:
         self._writer = Writer(self._loop, bus.socket, bus.lost)
         self._calls: dict[int, asyncio.Future[Frame]] = {}
         self._matches: dict[Match, list[Callable[[Signal], None]]] = {}
-        self._in_force: set[Match] = set()
+        self._active_matches: set[Match] = set()
         self._adding: dict[Match, asyncio.Event] = {}
         self._lost: asyncio.Future[Exception | None] = self._loop.create_future()
         self._closed = False
         self._dropping = False
         self._handler: Callable[[Frame], None] | None = None
-        self._held: list[Frame] = []
+        self._early_calls: list[Frame] = []
         bus.on_frame = self._on_frame
         bus.on_lost = self._on_lost
 
@@ -75,8 +75,7 @@ class Connection:
     async def open(cls, address: str, *, max_message: int = MAX_MESSAGE) -> Self:
         """Connect to the bus at *address*, a list of D-Bus addresses separated by ``;``.
 
-        Messages above *max_message* bytes arrive without their body. Raises
-        :class:`~mcpd.errors.ServiceUnavailable`.
+        Messages above *max_message* bytes arrive without their body. Raises :class:`~mcpd.errors.ServiceUnavailable`.
         """
         fault: Exception | None = None
         for one in filter(None, address.split(";")):
@@ -95,12 +94,12 @@ class Connection:
 
     @property
     def unique_name(self) -> str:
-        """The name that the bus gave this connection."""
+        """The unique name that the bus gave this connection."""
         return str(self._bus.unique_name)
 
     @property
     def congested(self) -> bool:
-        """Whether so much waits to be sent that long replies should be refused."""
+        """True if so much is queued that long replies should be refused."""
         return self._writer.queued > MAX_QUEUED // 2
 
     async def __aenter__(self) -> Self:
@@ -118,21 +117,21 @@ class Connection:
             self._bus.release()
 
     async def wait_lost(self) -> Exception | None:
-        """Wait until the connection is gone; the reason, ``None`` if it was closed from here."""
+        """Wait until the connection is lost; return the reason, ``None`` if :meth:`close` was called."""
         return await asyncio.shield(self._lost)
 
     async def drain(self) -> None:
-        """Wait until everything queued so far was sent."""
+        """Wait until everything queued so far is sent."""
         await self._writer.drain()
 
     def serve(self, handler: Callable[[Frame], None]) -> None:
-        """Give every call, and those that came before, to *handler*, which owns its descriptors from then on.
+        """Pass every call, including earlier ones, to *handler*, which then owns its descriptors.
 
         Calls wait for this, so that a service can take its name before it is ready.
         """
         self._handler = handler
-        held, self._held = self._held, []
-        for frame in held:
+        early, self._early_calls = self._early_calls, []
+        for frame in early:
             handler(frame)
 
     # --- outgoing ---
@@ -152,8 +151,8 @@ class Connection:
     ) -> Reply:
         """Call a method and wait at most *timeout* seconds for its reply. *fds* stay the caller's.
 
-        Raises the error the reply stands for, :class:`~mcpd.errors.ServiceUnavailable` if the connection is
-        lost, :class:`~mcpd.errors.TimedOut`, :class:`~mcpd.bus.codec.WireError` if *args* do not fit.
+        Raises the error that the reply carries, :class:`~mcpd.errors.ServiceUnavailable` if the connection is lost,
+        :class:`~mcpd.errors.TimedOut`, and :class:`~mcpd.bus.codec.WireError` if *args* do not fit.
         """
         body = codec.marshal(signature, args)
         serial = self._bus.next_serial()
@@ -177,7 +176,7 @@ class Connection:
     def post(
         self, destination: str, path: str, interface: str, member: str, signature: str, args: Sequence[object]
     ) -> None:
-        """Call a method without waiting for an answer; on a lost connection do nothing."""
+        """Call a method without waiting for a reply; do nothing if the connection is lost."""
         if not self._lost.done():
             fields = _call_fields(destination, path, interface, member)
             body = codec.marshal(signature, args)
@@ -193,7 +192,7 @@ class Connection:
         """Answer the call *frame* with an error."""
         if not frame.flags & NO_REPLY_EXPECTED:
             fields = [(4, Variant("s", name)), (5, Variant("u", frame.serial)), (6, Variant("s", frame.sender))]
-            # A name of a file may hold anything; an error that cannot be sent would leave its caller waiting.
+            # File names in it may contain any bytes; an error that cannot be sent would leave its caller waiting.
             sendable = message.replace("\0", "\ufffd").encode(errors="backslashreplace").decode()
             body = codec.marshal("s", [sendable])
             self._send(Kind.ERROR, self._bus.next_serial(), fields, "s", body)
@@ -228,7 +227,7 @@ class Connection:
             raise errors.ServiceUnavailable("the connection to the message bus is lost")
         if self._writer.queued + len(body) > MAX_QUEUED and kind is not Kind.CALL:
             if not self._dropping:
-                log.error("The message bus does not read: %d bytes wait, further messages are dropped", MAX_QUEUED)
+                log.error("The message bus is not reading: %d bytes are queued, dropping messages", MAX_QUEUED)
             self._dropping = True
             return
         self._dropping = False
@@ -241,24 +240,24 @@ class Connection:
     # --- names and signals ---
 
     async def request_name(self, name: str) -> bool:
-        """Ask for the well-known *name*; whether this connection owns it now."""
+        """Request the well-known *name*; return whether this connection owns it now."""
         reply = await self.call_bus("RequestName", "su", name, _DO_NOT_QUEUE)
         return bool(reply == _PRIMARY_OWNER)
 
     async def call_bus(self, member: str, signature: str = "", *args: object) -> Any:
-        """Call a method of the bus itself; its one result, ``None`` without."""
+        """Call a method of the bus itself; return its single result, ``None`` if it has none."""
         reply = await self.call(DBUS, DBUS_PATH, DBUS, member, signature, args)
         with reply.fds:
             return reply.values[0] if reply.values else None
 
     async def subscribe(self, match: Match, listener: Callable[[Signal], None]) -> Callable[[], None]:
-        """Call *listener* for every signal that fits *match*; returns what ends that.
+        """Call *listener* for every signal that fits *match*; return a function that unsubscribes.
 
-        It is in force when this returns, so nothing a later call causes is missed.
+        The match rule is active on return, so signals caused by later calls are not missed.
         """
         self._matches.setdefault(match, []).append(listener)
         try:
-            while match not in self._in_force:
+            while match not in self._active_matches:
                 if match in self._adding:
                     await self._adding[match].wait()
                 else:
@@ -277,7 +276,7 @@ class Connection:
         self._adding[match] = asyncio.Event()
         try:
             await self.call_bus("AddMatch", "s", match.rule())
-            self._in_force.add(match)
+            self._active_matches.add(match)
         except asyncio.CancelledError:
             self.post(DBUS, DBUS_PATH, DBUS, "RemoveMatch", "s", [match.rule()])
             raise
@@ -285,7 +284,7 @@ class Connection:
             self._adding.pop(match).set()
 
     def _forget(self, match: Match, listener: Callable[[Signal], None]) -> bool:
-        """Drop *listener*; whether it was the last for *match*."""
+        """Remove *listener*; return whether it was the last one for *match*."""
         listeners = self._matches.get(match)
         if listeners is None or listener not in listeners:
             return False
@@ -293,7 +292,7 @@ class Connection:
         if listeners:
             return False
         del self._matches[match]
-        self._in_force.discard(match)
+        self._active_matches.discard(match)
         return True
 
     # --- incoming ---
@@ -327,16 +326,16 @@ class Connection:
     def _on_call(self, frame: Frame) -> None:
         if self._handler is not None:
             self._handler(frame)
-        elif len(self._held) < _MAX_HELD:
-            self._held.append(frame)
+        elif len(self._early_calls) < _MAX_EARLY_CALLS:
+            self._early_calls.append(frame)
         else:
             with frame.fds:
-                self.reply_error(frame, errors.LimitExceeded.dbus_name, "too many calls wait for mcpd to be ready")
+                self.reply_error(frame, errors.LimitExceeded.dbus_name, "mcpd is starting, and too many calls wait")
 
     def _on_lost(self, error: Exception | None) -> None:
-        for frame in self._held:
+        for frame in self._early_calls:
             frame.fds.close()
-        self._held.clear()
+        self._early_calls.clear()
         self._writer.close()
         if not self._lost.done():
             self._lost.set_result(error)
@@ -363,7 +362,7 @@ def _result(frame: Frame) -> Reply:
     if frame.kind == Kind.ERROR:
         frame.fds.close()
         message = str(values[0]) if values else frame.error_name
-        if frame.error_name in _NOT_THERE or frame.error_name.startswith(errors.FREEDESKTOP_PREFIX + "Spawn."):
+        if frame.error_name in _UNAVAILABLE_ERRORS or frame.error_name.startswith(errors.FREEDESKTOP_PREFIX + "Spawn."):
             raise errors.ServiceUnavailable(message)
         raise errors.from_dbus(frame.error_name, message)
     return Reply(frame.sender, values, frame.fds)
@@ -380,7 +379,7 @@ class Signal(NamedTuple):
 
 
 class Match(NamedTuple):
-    """Which signals a listener wants; empty fields match anything."""
+    """A match rule; empty fields match anything."""
 
     sender: str = ""
     path: str = ""
@@ -391,12 +390,12 @@ class Match(NamedTuple):
     """Here the empty string is a value: NameOwnerChanged has it for a name that lost its owner."""
 
     def rule(self) -> str:
-        """The match rule for the bus."""
+        """Return the match rule as text for the bus."""
         wanted = {key: value for key, value in self._asdict().items() if value or (key, value) == ("arg2", "")}
         return ",".join(["type='signal'", *(f"{key}='{value}'" for key, value in wanted.items())])
 
     def accepts(self, frame: Frame) -> bool:
-        """Whether *frame* may be meant. A well-known sender name is the bus's to check."""
+        """Return whether the header of *frame* fits. A well-known sender name is left to the bus to check."""
         return (
             self.path in ("", frame.path)
             and self.interface in ("", frame.interface)
@@ -405,5 +404,5 @@ class Match(NamedTuple):
         )
 
     def fits(self, args: Sequence[Any]) -> bool:
-        """Whether a signal with *args* is meant."""
+        """Return whether the arguments of a signal fit."""
         return (not self.arg0 or args[:1] == [self.arg0]) and (self.arg2 is None or args[2:3] == [self.arg2])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The interfaces as their XML says: signatures for the dispatcher, text for introspection."""
+"""The D-Bus interfaces as declared in XML: signatures for the dispatcher, text for introspection."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property of an interface; none of ours is writable."""
+    """A property of an interface."""
 
     name: str
     signature: str
@@ -48,7 +48,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One interface, as its file describes it."""
+    """One interface, as its XML file declares it."""
 
     name: str
     methods: Mapping[str, Method]
@@ -61,7 +61,7 @@ class Interface:
 
 @cache
 def interfaces() -> Mapping[str, Interface]:
-    """Every interface that mcpd serves, the standard ones included, by name."""
+    """Return all interfaces that mcpd serves by name, including the standard ones."""
     found: dict[str, Interface] = {}
     for name in (MANAGER, SERVER, JOB, SESSION):
         found |= _parse(_directory() / f"{name}.xml")
@@ -69,7 +69,7 @@ def interfaces() -> Mapping[str, Interface]:
 
 
 def introspection(names: list[str], children: list[str]) -> str:
-    """The introspection data of an object that has the interfaces *names* and the child nodes *children*."""
+    """Return the introspection data of an object with the interfaces *names* and the child nodes *children*."""
     lines = [_DOCTYPE, "<node>\n"]
     lines += [interfaces()[name].xml for name in names]
     lines += [f'  <node name="{child}"/>\n' for child in children]
@@ -78,7 +78,7 @@ def introspection(names: list[str], children: list[str]) -> str:
 
 
 def _directory() -> Traversable:
-    """Where the files are: inside the installed package, or beside it in a source tree."""
+    """Return the directory of the XML files: in the installed package, or beside it in a source tree."""
     packaged = files("mcpd.bus") / "interfaces"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "dbus"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The way of a method call: object, method, limits, caller, arguments, authorization, handler, reply.
+"""Dispatch of method calls: object, method, limits, caller, arguments, authorization, handler, reply.
 
 The interfaces come from their XML, the handlers from a table of :class:`Row`. A method without a row is refused.
 """

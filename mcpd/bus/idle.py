@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ending when there is nothing to do, without losing a call.
+"""Exit when idle, without losing a call.
 
-The order is what makes it safe. First the service manager hears ``STOPPING=1``: from then on it takes an activation as
-a wish to start mcpd again after its end, and no more for one that is fulfilled already. Then the name is released.
-What the bus had sent before arrives before its answer to that, and is answered; what is called later waits at the bus
-for the next mcpd.
+The order of steps makes it safe. First the service manager gets ``STOPPING=1``: from then on it takes an activation as
+a request to start mcpd again after its exit, instead of one that is fulfilled already. Then the name is released. Calls
+that the bus sent before arrive before the reply to that, and are answered; later calls wait at the bus for the next
+mcpd.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
     from mcpd.bus.connection import Connection
 
-SHORT: Final = 1.0
-"""Seconds that a call of the last moment may take before the name is taken back for it."""
-EXTENSION: Final = 30.0
-"""Seconds by which the service manager is asked to wait on, each time."""
+GRACE_PERIOD: Final = 1.0
+"""Seconds that last-moment calls may take before the name is requested again for them."""
+STOP_EXTENSION: Final = 30.0
+"""Seconds by which each ``EXTEND_TIMEOUT_USEC=`` extends the stop timeout."""
 
 log = logging.getLogger(__name__)
 
 
 class Activity:
-    """The calls under way, and when there was last something to do."""
+    """The running calls, and the time of the last activity."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -40,33 +40,33 @@ class Activity:
         self._changed = asyncio.Event()
         self.calls = 0
         """Calls that are not answered yet."""
-        self.seen = 0
-        """Calls until now."""
+        self.total_calls = 0
+        """Calls so far."""
 
     def begin(self) -> None:
-        """A call has come."""
+        """Count a new call."""
         self.calls += 1
-        self.seen += 1
+        self.total_calls += 1
         self.touch()
 
     def end(self) -> None:
-        """A call is answered."""
+        """Count a call as answered."""
         self.calls -= 1
         self.touch()
 
     def touch(self) -> None:
-        """Something has happened that starts the wait anew."""
+        """Restart the idle time."""
         self._last = self._clock()
         self._changed.set()
 
-    def left(self, limit: float) -> float | None:
-        """Seconds until there was nothing for *limit* seconds; ``None`` while that cannot come, as *limit* 0 says."""
+    def remaining(self, limit: float) -> float | None:
+        """Return the seconds until *limit* seconds without activity; ``None`` during calls, and for *limit* 0."""
         if self.calls or limit <= 0:
             return None
         return max(0.0, self._last + limit - self._clock())
 
-    async def changes(self, within: float | None) -> bool:
-        """Await the next change for *within* seconds at most; whether there was one."""
+    async def wait_for_change(self, within: float | None) -> bool:
+        """Wait for the next change, at most *within* seconds; return whether there was one."""
         self._changed.clear()
         try:
             async with asyncio.timeout(within):
@@ -77,82 +77,82 @@ class Activity:
 
 
 class Work(Protocol):
-    """What mcpd has to do beside answering calls."""
+    """The work of mcpd besides answering calls."""
 
     def busy(self) -> bool:
-        """Whether anything is there that mcpd should stay for."""
+        """Return whether mcpd has a reason not to exit when idle."""
 
     def unfinished(self) -> bool:
-        """Whether anything is there that would be lost with this process."""
+        """Return whether something would be lost if this process ended."""
 
 
 class IdleExit:
-    """Watches for the time to leave, and leaves."""
+    """Ends mcpd when it has been idle for long enough."""
 
     def __init__(self, connection: Connection, activity: Activity, work: Work, limit: Callable[[], float]) -> None:
-        """*limit* tells the seconds to wait, 0 for ever, as the settings say now."""
+        """*limit* returns the current setting of the idle time in seconds, 0 for never."""
         self._connection = connection
         self._activity = activity
         self._work = work
         self._limit = limit
 
     async def run(self) -> None:
-        """Return when mcpd should end: the name is released, every call answered, and nothing would be lost.
+        """Return when mcpd should exit: the name is released, every call answered, and nothing would be lost.
 
-        Without a service manager that starts mcpd again it does not return.
+        Does not return if no service manager would start mcpd again.
         """
         while True:
-            await self._quiet()
-            if not await self._would_come_back():
-                log.info("mcpd stays: the message bus would not start it again")
+            await self._wait_until_idle()
+            if not await self._can_be_activated():
+                log.info("Not exiting when idle: the message bus would not start mcpd again")
                 await asyncio.get_running_loop().create_future()
-            # The bus's answer came after all the calls that it had sent before.
-            if self._left() == 0:
+            # All calls that the bus sent before its reply have arrived by now.
+            if self._remaining() == 0:
                 break
-        log.info("mcpd has nothing to do and ends until it is called")
-        notify("STOPPING=1", "STATUS=Nothing to do")
+        log.info("mcpd is idle and exits; the next call starts it again")
+        notify("STOPPING=1", "STATUS=Idle, exiting")
         await self._release()
-        while not await self._finished():
-            await self._go_on()
+        while not await self._drained():
+            await self._resume()
             await self._release()
 
-    def _left(self) -> float | None:
-        return None if self._work.busy() else self._activity.left(self._limit())
+    def _remaining(self) -> float | None:
+        return None if self._work.busy() else self._activity.remaining(self._limit())
 
-    async def _quiet(self) -> None:
-        while (left := self._left()) != 0:
-            await self._activity.changes(left)
+    async def _wait_until_idle(self) -> None:
+        while (remaining := self._remaining()) != 0:
+            await self._activity.wait_for_change(remaining)
 
-    async def _would_come_back(self) -> bool:
+    async def _can_be_activated(self) -> bool:
         if not os.environ.get("NOTIFY_SOCKET"):
             return False
         names = await self._connection.call_bus("ListActivatableNames")
         return BUS_NAME in names
 
     async def _release(self) -> None:
-        """Give the name up; what was called by it before has arrived when this returns."""
+        """Release the name; on return, all calls that were sent to it have arrived."""
         await self._connection.call_bus("ReleaseName", "s", BUS_NAME)
 
-    async def _finished(self) -> bool:
-        """Answer what is left; False if that takes longer than anybody can be without mcpd."""
-        deadline = time.monotonic() + SHORT
-        while self._activity.calls and (left := deadline - time.monotonic()) > 0:
-            await self._activity.changes(left)
+    async def _drained(self) -> bool:
+        """Answer the remaining calls; return False if that takes longer than :data:`GRACE_PERIOD`."""
+        deadline = time.monotonic() + GRACE_PERIOD
+        while self._activity.calls and (remaining := deadline - time.monotonic()) > 0:
+            await self._activity.wait_for_change(remaining)
         if self._activity.calls or self._work.unfinished():
             return False
-        seen = self._activity.seen
-        # Who knows our unique name may have called by it.
+        total_calls = self._activity.total_calls
+        # A client that knows the unique name may have called that.
         await self._connection.call_bus("GetId")
-        return self._activity.seen == seen or await self._finished()
+        return self._activity.total_calls == total_calls or await self._drained()
 
-    async def _go_on(self) -> None:
-        """Serve under the name again, as long as what began in the last moment takes.
+    async def _resume(self) -> None:
+        """Serve under the name again until the last calls and jobs are done.
 
-        The service manager waits for our end, so there is no other mcpd that could have the name; without one there
-        might be, and then the rest is finished without it.
+        The service manager waits for this process to exit, so no other mcpd can have taken the name. Without a service
+        manager one might, and then the rest is finished without the name.
         """
-        log.info("mcpd was called while it was leaving, and stays until that is done")
+        log.info("mcpd was called while exiting, and finishes that first")
         await self._connection.request_name(BUS_NAME)
         while self._activity.calls or self._work.unfinished():
-            notify(f"EXTEND_TIMEOUT_USEC={int(EXTENSION * 1_000_000)}", "STATUS=Finishing the last jobs")
-            await self._activity.changes(EXTENSION / 2)
+            notify(f"EXTEND_TIMEOUT_USEC={int(STOP_EXTENSION * 1_000_000)}", "STATUS=Finishing the last jobs")
+            await self._activity.wait_for_change(STOP_EXTENSION / 2)

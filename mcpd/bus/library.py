@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The only module that knows dbus-next.
+"""The only module that imports dbus-next.
 
-dbus-next 0.2.3 reads the address, authenticates, says Hello and watches the socket. Reading, writing and
-dispatching are done in :mod:`mcpd.bus.transport` and above, because its own end the connection when the
-socket is full, leak and mix up file descriptors, keep every signature a caller made up, and answer with
-tracebacks. The version is pinned exactly, so its private names are stable; ``tests/bus`` has a test per fault.
+dbus-next 0.2.3 parses the address, authenticates, says Hello and watches the socket. Reading, writing and dispatching
+are implemented in :mod:`mcpd.bus.transport` and above: those of dbus-next disconnect when the socket is full, leak and
+mix up file descriptors, cache every signature that a caller makes up, and answer with tracebacks. The version is pinned
+exactly, so its private names are stable; ``tests/bus`` has a test for each fault.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcpd import errors
 from mcpd.bus import codec
 from mcpd.bus.transport import Frame, FrameReader, Kind
 
-# The package imports its GLib backend, and with it all of PyGObject where that is installed.
+# dbus_next imports its GLib backend, and with it all of PyGObject if that is installed.
 sys.modules.setdefault("dbus_next.glib", ModuleType("dbus_next.glib"))
 
 from dbus_next.aio.message_bus import MessageBus  # noqa: E402
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 
 SYSTEM_SOCKET: Final = "unix:path=/run/dbus/system_bus_socket"
 REFUSALS: Final = (OSError, EOFError, AuthError, InvalidAddressError, InvalidMessageError, ValueError, AttributeError)
-"""What connecting may raise; the last two come from answers that dbus-next does not check."""
-_TURN: Final = 64
-"""Messages handled before the event loop gets a turn, so that a flood starves nobody."""
+"""Exceptions of connecting; the last two come from replies that dbus-next does not check."""
+_BATCH: Final = 64
+"""Messages handled before the event loop gets a turn, so that a flood does not starve other tasks."""
 
 
 def bus_address(*, system: bool) -> str:
-    """The address of the system or session bus. Raises :class:`~mcpd.errors.ServiceUnavailable`."""
+    """Return the address of the system or session bus. Raises :class:`~mcpd.errors.ServiceUnavailable`."""
     if system:
         return os.environ.get("DBUS_SYSTEM_BUS_ADDRESS") or SYSTEM_SOCKET
     address = os.environ.get("DBUS_SESSION_BUS_ADDRESS")
@@ -56,7 +56,7 @@ def bus_address(*, system: bool) -> str:
 
 
 class Bus(MessageBus):
-    """dbus-next's connection with our reader, and nothing behind it."""
+    """dbus-next's connection with our reader, and without its dispatching."""
 
     def __init__(self, address: str, max_message: int) -> None:
         super().__init__(bus_address=address, negotiate_unix_fd=True)
@@ -84,7 +84,7 @@ class Bus(MessageBus):
                 part.close()
 
     def lost(self, error: Exception | None) -> None:
-        """Give the connection up, because of *error* or because it is not wanted any more."""
+        """Disconnect, because of *error* or because the connection is not needed any more."""
         if not self._disconnected:
             self._finalize(error)
 
@@ -96,7 +96,7 @@ class Bus(MessageBus):
 
     def _message_reader(self) -> None:
         try:
-            for _ in range(_TURN):
+            for _ in range(_BATCH):
                 try:
                     frame = self.reader.read()
                 except codec.WireError as error:
@@ -104,20 +104,20 @@ class Bus(MessageBus):
                     continue
                 if frame is None:
                     return
-                self._hand_on(frame)
+                self._dispatch(frame)
         except (EOFError, OSError) as error:
             self._finalize(error)
 
-    def _hand_on(self, frame: Frame) -> None:
-        """The boundary that keeps a fault in handling one message from the others."""
+    def _dispatch(self, frame: Frame) -> None:
+        """Pass *frame* on. Exceptions end here, so that one message cannot affect the others."""
         try:
             self.on_frame(frame)
         except Exception:
             frame.fds.close()
-            log.exception("A message of %s could not be handled", frame.sender)
+            log.exception("Failed to handle a message of %s", frame.sender)
 
     def _on_hello(self, frame: Frame) -> None:
-        """Hand the reply to Hello to dbus-next, in its own terms."""
+        """Pass the reply to Hello to dbus-next, as one of its messages."""
         with frame.fds:
             handler = self._method_return_handlers.pop(frame.reply_serial, None)
             if handler is not None:
@@ -133,7 +133,7 @@ class Bus(MessageBus):
 
 
 class _NoWriter:
-    """Stands where dbus-next keeps its writer, and has nothing to do."""
+    """Replacement for dbus-next's writer that does nothing."""
 
     def schedule_write(self) -> None:
-        """Called after Hello."""
+        """Do nothing; called after Hello."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``org.freedesktop.LogControl1``: what ``systemctl service-log-level`` and ``service-log-target`` change."""
+"""``org.freedesktop.LogControl1``, the interface behind ``systemctl service-log-level`` and ``service-log-target``."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mcpd.bus.caller import Call
-    from mcpd.journal import LevelSwitch
+    from mcpd.journal import LogSettings
 
 
 @dataclass(slots=True)
 class LogControl:
-    """The object at :data:`~mcpd.bus.names.LOG_CONTROL_PATH`. Everybody may read it."""
+    """The object at :data:`~mcpd.bus.names.LOG_CONTROL_PATH`, readable by everybody."""
 
-    switch: LevelSwitch
+    settings: LogSettings
     own_uid: int = field(default_factory=os.getuid)
     interface: str = LOG_CONTROL
 
     def properties(self) -> Mapping[str, Variant]:
-        """Every property of the interface."""
+        """Return all properties of the interface."""
         return {
-            "LogLevel": Variant("s", self.switch.level),
-            "LogTarget": Variant("s", self.switch.target),
-            "SyslogIdentifier": Variant("s", self.switch.identifier),
+            "LogLevel": Variant("s", self.settings.level),
+            "LogTarget": Variant("s", self.settings.target),
+            "SyslogIdentifier": Variant("s", self.settings.identifier),
         }
 
     def set_property(self, call: Call, name: str, value: object) -> None:
         """Set ``LogLevel`` or ``LogTarget``.
 
-        Raises :class:`~mcpd.errors.NotAuthorized` for anybody but root and the user that this process runs as, and
-        :class:`~mcpd.errors.InvalidArgument` for a *value* that there is not.
+        Raises :class:`~mcpd.errors.NotAuthorized` for callers other than root and the user of this process, and
+        :class:`~mcpd.errors.InvalidArgument` for an unknown *value*.
         """
         if call.uid not in (0, self.own_uid):
-            raise NotAuthorized(f"only root and uid {self.own_uid} set {LOG_CONTROL}.{name}")
+            raise NotAuthorized(f"only root and uid {self.own_uid} may set {LOG_CONTROL}.{name}")
         if not isinstance(value, str):
-            raise InvalidArgument(f"{LOG_CONTROL}.{name} is a string")
+            raise InvalidArgument(f"{LOG_CONTROL}.{name} must be a string")
         if name == "LogLevel":
-            self.switch.level = value
+            self.settings.level = value
         else:
-            self.switch.target = value
+            self.settings.target = value

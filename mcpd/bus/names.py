@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every name that mcpd has on D-Bus, and how ids become object paths."""
+"""The D-Bus names of mcpd, and the object paths of ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PEER: Final = DBUS + ".Peer"
 
 
 def escape(label: str) -> str:
-    """*label* as one element of an object path, escaped as ``sd_bus_path_encode()`` does.
+    """Return *label* as one element of an object path, escaped as ``sd_bus_path_encode()`` does.
 
     ``com.example`` becomes ``com_2eexample``; a leading digit is escaped too, the empty label is ``_``.
     """
@@ -44,15 +44,15 @@ def escape(label: str) -> str:
 
 
 def server_path(server_id: str) -> str:
-    """The object path of the installed server *server_id*."""
+    """Return the object path of the installed server *server_id*."""
     return f"{SERVERS}/{escape(server_id)}"
 
 
 def job_path(number: int) -> str:
-    """The object path of job *number*."""
+    """Return the object path of job *number*."""
     return f"{JOBS}/{number}"
 
 
 def session_path(number: int) -> str:
-    """The object path of session *number*."""
+    """Return the object path of session *number*."""
     return f"{SESSIONS}/{number}"

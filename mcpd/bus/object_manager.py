@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The objects on the bus: their properties, their coming and going, and the standard interfaces over them."""
+"""The objects on the bus: their properties and signals, and the standard interfaces."""
 
 from __future__ import annotations
 
@@ -38,61 +38,61 @@ log = logging.getLogger(__name__)
 
 
 class Target(Protocol):
-    """What stands behind an object: one interface with its properties, and the methods its table names."""
+    """The implementation of an object: one interface with its properties; its methods are in a table."""
 
     interface: str
 
     def properties(self) -> Mapping[str, Variant]:
-        """Every property of the interface."""
+        """Return all properties of the interface."""
 
 
 @runtime_checkable
 class Writable(Target, Protocol):
-    """A target with properties that are set."""
+    """A target with writable properties."""
 
     def set_property(self, call: Call, name: str, value: object) -> None:
-        """Set the property *name*, which its XML calls writable, if *call* may. Raises what the caller is told."""
+        """Set the property *name*, which the XML declares writable, if *call* is allowed to."""
 
 
 @dataclass(slots=True)
 class _Object:
     target: Target
     owner: Owner | None = None
-    blob: Raw | None = None
+    cached_entry: Raw | None = None
     """The object as an entry of GetManagedObjects, until a property changes."""
     pending: set[str] = field(default_factory=set)
     timer: asyncio.TimerHandle | None = None
     last: float = 0.0
 
-    def is_shown_to(self, call: Call) -> bool:
-        """Whether the caller may read the properties."""
+    def is_readable_by(self, call: Call) -> bool:
+        """Return whether the caller may read the properties."""
         owner = self.owner
         return owner is None or call.uid in (0, owner.uid) or call.sender == owner.name
 
 
 class Objects:
-    """What is at which path. Tells the bus about every difference once :meth:`announce` was called."""
+    """The objects by path. Emits signals about all changes once :meth:`start_signals` was called."""
 
     def __init__(self, connection: Connection, clients: Callable[[int], Iterable[str]]) -> None:
         """*clients* returns the unique names of the clients of a uid and of root."""
         self._connection = connection
         self._clients = clients
         self._objects: dict[str, _Object] = {}
-        self._announcing = False
+        self._emitting = False
 
-    def announce(self) -> None:
-        """From now on changes are signalled; what is there already is for GetManagedObjects."""
-        self._announcing = True
+    def start_signals(self) -> None:
+        """Emit signals from now on; clients get earlier objects from GetManagedObjects."""
+        self._emitting = True
 
     def add(self, path: str, target: Target, owner: Owner | None = None) -> None:
-        """Put *target* at *path*. What has an *owner* is shown to nobody else but root."""
+        """Add *target* at *path*. If it has an *owner*, only the owner and root may read it."""
         self._objects[path] = _Object(target, owner)
         if _is_managed(path):
             values = target.properties() if owner is None else {}
             self._emit(ROOT, OBJECT_MANAGER, "InterfacesAdded", path, {target.interface: values})
 
     def remove(self, path: str) -> None:
-        """Take the object at *path* away; its last changes are signalled before."""
+        """Remove the object at *path*, after signalling its last changes."""
         if path in self._objects:
             self._flush(path)
             target = self._objects.pop(path).target
@@ -102,12 +102,12 @@ class Objects:
     def changed(self, path: str, names: Iterable[str], *, urgent: bool = False) -> None:
         """Signal that the properties *names* of the object at *path* have new values.
 
-        Changes that are not *urgent* are collected, so that there is a signal every 100 ms at most.
+        Changes that are not *urgent* are collected for up to 100 ms.
         """
         known = self._objects.get(path)
         if known is None:
             return
-        known.blob = None
+        known.cached_entry = None
         properties = contract.interfaces()[known.target.interface].properties
         known.pending.update(name for name in names if properties[name].emits_changed)
         now = asyncio.get_running_loop().time()
@@ -117,12 +117,15 @@ class Objects:
             known.timer = asyncio.get_running_loop().call_later(CHANGE_INTERVAL, self._flush, path)
 
     def get(self, path: str) -> Target | None:
-        """The target at *path*."""
+        """Return the target at *path*."""
         known = self._objects.get(path)
         return known.target if known else None
 
     def interfaces(self, path: str) -> list[str]:
-        """The interfaces of the object at *path*, its own first. Raises :class:`~mcpd.errors.UnknownObject`."""
+        """Return the interfaces of the object at *path*, its own first.
+
+        Raises :class:`~mcpd.errors.UnknownObject`.
+        """
         own = self.get(path)
         if own is not None:
             managing = [OBJECT_MANAGER] if path == ROOT else []
@@ -132,34 +135,35 @@ class Objects:
         raise UnknownObject(f"there is no object {path}")
 
     def children(self, path: str) -> list[str]:
-        """The names of the nodes below *path*."""
+        """Return the names of the nodes below *path*."""
         prefix = path.rstrip("/") + "/"
         below = {known[len(prefix) :].partition("/")[0] for known in self._objects if known.startswith(prefix)}
         return sorted(below - {""})
 
-    def check_shown(self, path: str, call: Call) -> None:
-        """Raises :class:`~mcpd.errors.NotAuthorized` if the caller may not read the object at *path*."""
+    def check_readable(self, path: str, call: Call) -> None:
+        """Raise :class:`~mcpd.errors.NotAuthorized` if the caller may not read the object at *path*."""
         known = self._objects.get(path)
-        if known is not None and not known.is_shown_to(call):
-            raise NotAuthorized(f"{path} belongs to another user; only that user and root read it")
+        if known is not None and not known.is_readable_by(call):
+            raise NotAuthorized(f"{path} belongs to another user; only that user and root may read it")
 
     def managed(self, call: Call) -> Raw:
-        """What the caller may read but the manager itself, as the body of GetManagedObjects has it."""
+        """Return the body of GetManagedObjects: all objects below the root that the caller may read."""
         out = bytearray()
         for path, known in self._objects.items():
-            if not _is_managed(path) or not known.is_shown_to(call):
+            if not _is_managed(path) or not known.is_readable_by(call):
                 continue
-            if known.blob is None:
+            if known.cached_entry is None:
                 entry = {path: {known.target.interface: known.target.properties()}}
-                known.blob = codec.Raw(codec.marshal(_MANAGED, [entry])[8:])
+                known.cached_entry = codec.Raw(codec.marshal(_MANAGED, [entry])[8:])
             out += bytes(-len(out) % 8)
-            out += known.blob
+            out += known.cached_entry
         return codec.Raw(out)
 
     def emit(self, path: str, member: str, *args: object, destination: str = "", about: str = "") -> None:
-        """Emit a signal of the own interface of the object at *path*, only to *destination* if that is given.
+        """Emit a signal of the interface of the object at *path*, to *destination* or to all who may read it.
 
-        Otherwise it goes to all who may read the object at *about*, by default that at *path*.
+        Without a *destination*, *about* names the object that the receivers must be allowed to read, by default that at
+        *path*.
         """
         target = self.get(path)
         if target is not None:
@@ -167,17 +171,17 @@ class Objects:
             self._emit(path, target.interface, member, *args, to=to)
 
     def _readers(self, path: str) -> Iterable[str]:
-        """Return who gets the signals about the object at *path*; the empty name stands for everybody."""
+        """Return the receivers of signals about the object at *path*; the empty name stands for everybody."""
         known = self._objects.get(path)
         if known is None:
             return ()
         return ("",) if known.owner is None else self._clients(known.owner.uid)
 
     def close(self) -> None:
-        """Send what is collected, and signal nothing any more."""
+        """Send the collected changes, and stop emitting signals."""
         for path in list(self._objects):
             self._flush(path)
-        self._announcing = False
+        self._emitting = False
 
     def _flush(self, path: str) -> None:
         known = self._objects.get(path)
@@ -195,7 +199,7 @@ class Objects:
             self._emit(path, PROPERTIES, "PropertiesChanged", known.target.interface, changed, [], to=to)
 
     def _emit(self, path: str, interface: str, member: str, *args: object, to: Iterable[str] = ("",)) -> None:
-        if self._announcing:
+        if self._emitting:
             signature = contract.interfaces()[interface].signals[member]
             with suppress(ServiceUnavailable):
                 for destination in to:
@@ -203,14 +207,14 @@ class Objects:
 
 
 def _is_managed(path: str) -> bool:
-    """Whether the object manager at the root tells of the object at *path*."""
+    """Return whether the object at *path* belongs to the object manager at the root."""
     return path.startswith(ROOT + "/")
 
 
 def _properties_of(objects: Objects, path: str, call: Call, interface: str) -> Mapping[str, Variant]:
     if interface not in objects.interfaces(path):
         raise UnknownInterface(f"{path} has no interface {interface}")
-    objects.check_shown(path, call)
+    objects.check_readable(path, call)
     target = objects.get(path)
     return target.properties() if target is not None and target.interface == interface else {}
 
@@ -230,7 +234,7 @@ def _set(objects: Objects, path: str, call: Call, interface: str, name: str, val
     _get(objects, path, call, interface, name)
     target = objects.get(path)
     if not contract.interfaces()[interface].properties[name].writable or not isinstance(target, Writable):
-        raise PropertyReadOnly(f"{interface}.{name} is changed by a method of {MANAGER}, not by setting it")
+        raise PropertyReadOnly(f"{interface}.{name} is read-only; use a method of {MANAGER}")
     target.set_property(call, name, value)
 
 
@@ -242,7 +246,7 @@ def _machine_id(_objects: Objects, _path: str, _call: Call) -> str:
     for file in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         with suppress(OSError):
             return Path(file).read_text(encoding="ascii").strip()
-    raise McpdError("this machine has no id: /etc/machine-id cannot be read")
+    raise McpdError("cannot read the machine ID from /etc/machine-id")
 
 
 STANDARD: Final[Mapping[tuple[str, str], Callable[..., Any]]] = {
@@ -254,4 +258,4 @@ STANDARD: Final[Mapping[tuple[str, str], Callable[..., Any]]] = {
     (PEER, "Ping"): lambda _objects, _path, _call: None,
     (PEER, "GetMachineId"): _machine_id,
 }
-"""The methods that every object has; they need no authorization."""
+"""The methods of the standard interfaces; they need no authorization."""

@@ -114,7 +114,7 @@ class Service:
         if not first.done():
             log.info("New scripts take long to read; they are listed later")
             self._sync()
-        self._objects.announce()
+        self._objects.start_signals()
         if adopt is not None:
             await adopt()
         for name in {session.owner.name for session in self._core.sessions.list()}:

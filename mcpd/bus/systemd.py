@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The service manager: transient units (:class:`mcpd.runtime.launchers.UnitManager`), and what it does with us."""
+"""systemd on D-Bus: transient units (:class:`mcpd.runtime.launchers.UnitManager`), and whether it restarts mcpd."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ SYSTEMD: Final = "org.freedesktop.systemd1"
 MANAGER: Final = SYSTEMD + ".Manager"
 MANAGER_PATH: Final = "/org/freedesktop/systemd1"
 APPEAR_TIMEOUT: Final = 5.0
-"""Seconds for a running service manager to come to the bus."""
+"""Seconds for a running service manager to appear on the bus."""
 START_TIMEOUT: Final = 30.0
 """Seconds for the job that starts a unit."""
-ASK_TIMEOUT: Final = 1.0
-"""Seconds for a question that the end of mcpd waits for."""
+QUERY_TIMEOUT: Final = 1.0
+"""Seconds for a query that delays the exit of mcpd."""
 
 log = logging.getLogger(__name__)
 
 
 async def unit_manager(connection: Connection) -> TransientUnits | None:
-    """The user's service manager on the bus of *connection*, ``None`` if there is none.
+    """Return the user's service manager on the bus of *connection*, ``None`` if there is none.
 
-    It may still be on its way to a bus that has just been started, and is waited for then.
+    On a bus that has just started, wait for it to appear.
     """
-    if not await _is_there(connection):
+    if not await _is_on_bus(connection):
         return None
     units = TransientUnits(connection)
     try:
@@ -48,27 +48,27 @@ async def unit_manager(connection: Connection) -> TransientUnits | None:
 
 
 async def is_restarting(connection: Connection) -> bool:
-    """Whether the service manager ends this process to start it again, as an upgrade does; False if it cannot say."""
+    """Return whether the service manager is restarting this process, as upgrades do; False if it cannot say."""
     try:
-        async with asyncio.timeout(ASK_TIMEOUT):
-            unit = await _ask(connection, MANAGER_PATH, MANAGER, "GetUnitByPID", "u", os.getpid())
+        async with asyncio.timeout(QUERY_TIMEOUT):
+            unit = await _call(connection, MANAGER_PATH, MANAGER, "GetUnitByPID", "u", os.getpid())
             number, job = await _property(connection, unit, "Unit", "Job")
             return bool(number) and await _property(connection, job, "Job", "JobType") in {"restart", "try-restart"}
     except (McpdError, TimeoutError) as error:
-        log.debug("Whether this is a restart cannot be told: %s", error)
+        log.debug("Cannot tell whether this is a restart: %s", error)
         return False
 
 
 async def _property(connection: Connection, path: str, interface: str, name: str) -> Any:
-    return await _ask(connection, path, PROPERTIES, "Get", "ss", f"{SYSTEMD}.{interface}", name)
+    return await _call(connection, path, PROPERTIES, "Get", "ss", f"{SYSTEMD}.{interface}", name)
 
 
-async def _ask(connection: Connection, path: str, interface: str, member: str, signature: str, *args: object) -> Any:
+async def _call(connection: Connection, path: str, interface: str, member: str, signature: str, *args: object) -> Any:
     with (reply := await connection.call(SYSTEMD, path, interface, member, signature, args)).fds:
         return reply.values[0]
 
 
-async def _is_there(connection: Connection) -> bool:
+async def _is_on_bus(connection: Connection) -> bool:
     appeared = asyncio.Event()
     match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", SYSTEMD)
     unsubscribe = await connection.subscribe(match, lambda _: appeared.set())
@@ -80,7 +80,7 @@ async def _is_there(connection: Connection) -> bool:
         async with asyncio.timeout(APPEAR_TIMEOUT):
             await appeared.wait()
     except TimeoutError:
-        log.warning("The user's service manager runs, but it is not on this bus; servers become children of mcpd")
+        log.warning("The user's service manager is not on this bus; servers are started as children of mcpd")
         return False
     finally:
         unsubscribe()
@@ -88,19 +88,19 @@ async def _is_there(connection: Connection) -> bool:
 
 
 class TransientUnits:
-    """Starts units and waits for the jobs that do so."""
+    """Starts transient units and waits for their start jobs."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._waiting: dict[str, asyncio.Future[str]] = {}
 
     async def watch(self) -> None:
-        """Have the manager tell about its jobs."""
+        """Subscribe to the manager's job signals."""
         await self._connection.subscribe(Match(SYSTEMD, MANAGER_PATH, MANAGER, "JobRemoved"), self._on_removed)
         await self._connection.call(SYSTEMD, MANAGER_PATH, MANAGER, "Subscribe")
 
     async def start_transient(self, name: str, properties: Mapping[str, tuple[str, Any]], fd: int) -> None:
-        """Start the unit *name* with *fd*, which stays the caller's, as its stdin; return when it runs.
+        """Start the unit *name* with *fd* as its stdin, and wait until it runs. *fd* stays the caller's.
 
         Raises :class:`~mcpd.errors.McpdError` if the manager refuses, fails or does not answer.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Messages on the bus socket: framing, header, file descriptors, and a queue that survives a full socket."""
+"""Messages on the bus socket: framing, headers, file descriptors, and a send queue for a full socket."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NO_AUTOSTART: Final = 2
 ALLOW_INTERACTIVE: Final = 4
 
 MAX_MESSAGE: Final = 128 * 1024 * 1024
-"""Bytes; the limit of the specification."""
+"""Bytes; the limit of the D-Bus specification."""
 _MAX_FDS: Final = 253
-"""What the kernel passes with one message (SCM_MAX_FD)."""
-_CHUNK: Final = 64 * 1024
+"""File descriptors that the kernel passes with one message (SCM_MAX_FD)."""
+_CHUNK_SIZE: Final = 64 * 1024
 _FIELDS: Final = ("", "path", "interface", "member", "error_name", "reply_serial", "destination", "sender", "signature")
 
 
@@ -42,7 +42,7 @@ class Kind(IntEnum):
 
 @dataclass(slots=True)
 class Frame:
-    """One received message, its body not yet read. Whoever gets it owns :attr:`fds`."""
+    """A received message with its body not yet decoded. The receiver owns :attr:`fds`."""
 
     kind: int
     flags: int
@@ -61,7 +61,7 @@ class Frame:
     signature: str = ""
 
     def values(self) -> list[Any]:
-        """The body. Raises :class:`~mcpd.bus.codec.WireError`."""
+        """Return the decoded body. Raises :class:`~mcpd.bus.codec.WireError`."""
         if self.body is None:
             raise codec.WireError("the message is too long")
         return codec.unmarshal(self.signature, self.body, little=self.little)
@@ -74,13 +74,13 @@ def encode(
     body: bytes = b"",
     flags: int = 0,
 ) -> bytes:
-    """A message with these header *fields*."""
+    """Return a message with these header *fields*."""
     head = codec.marshal("yyyyuua(yv)", (ord("l"), kind, flags, 1, len(body), serial, fields))
     return head + bytes(-len(head) % 8) + body
 
 
 class FrameReader:
-    """Cuts the byte stream of a non-blocking socket into :class:`Frame` objects."""
+    """Splits the byte stream of a non-blocking socket into :class:`Frame` objects."""
 
     def __init__(self, sock: socket.socket, max_message: int) -> None:
         self._sock = sock
@@ -91,10 +91,10 @@ class FrameReader:
         self._seen = 0
 
     def read(self) -> Frame | None:
-        """The next message, ``None`` if it has not arrived yet.
+        """Return the next message, ``None`` if it has not fully arrived yet.
 
-        Raises :class:`EOFError` and :class:`OSError` when the connection is gone, and
-        :class:`~mcpd.bus.codec.WireError` for a message without a usable header, which is then dropped.
+        Raises :class:`EOFError` and :class:`OSError` when the connection is lost, and
+        :class:`~mcpd.bus.codec.WireError` for a message without a usable header, which is dropped.
         """
         while self._seen < self._total:
             if not self._receive(min(self._total - self._seen, 1024 * 1024)):
@@ -111,7 +111,7 @@ class FrameReader:
             raise
 
     def close(self) -> None:
-        """Close the descriptors of a message that did not arrive as a whole."""
+        """Close the descriptors of a message that did not fully arrive."""
         self._fds.close()
 
     def _receive(self, count: int) -> bool:
@@ -128,8 +128,8 @@ class FrameReader:
         if not data:
             raise EOFError("the message bus closed the connection")
         self._seen += len(data)
-        # Of a message that is too long only the header is of use.
-        self._data += data if self._total <= self._max else data[: max(0, _CHUNK - len(self._data))]
+        # Only the header of a message that is too long is used.
+        self._data += data if self._total <= self._max else data[: max(0, _CHUNK_SIZE - len(self._data))]
         return True
 
     def _length(self) -> int:
@@ -157,16 +157,16 @@ class _Pending(NamedTuple):
 
 @dataclass(slots=True)
 class Writer:
-    """A queue in front of a non-blocking socket. It owns duplicates of the descriptors that it has to send."""
+    """Send queue of a non-blocking socket. Owns duplicates of the descriptors that it has to send."""
 
     loop: asyncio.AbstractEventLoop
     sock: socket.socket
-    failed: Callable[[Exception], None]
+    on_error: Callable[[Exception], None]
     queued: int = 0
-    """Bytes that wait for the bus to read them."""
+    """Bytes that wait to be sent."""
     _queue: deque[_Pending] = field(default_factory=deque)
     _offset: int = 0
-    _armed: bool = False
+    _registered: bool = False
     _waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
@@ -180,24 +180,24 @@ class Writer:
             raise
         self._queue.append(_Pending(data, own))
         self.queued += len(data)
-        if not self._armed:
-            self._armed = True
+        if not self._registered:
+            self._registered = True
             self.loop.add_writer(self.sock.fileno(), self._flush)
 
     async def drain(self) -> None:
-        """Wait until everything queued so far has been sent, or the connection is gone."""
+        """Wait until everything queued so far is sent, or the connection is lost."""
         if self._queue:
             waiter = self.loop.create_future()
             self._waiters.append(waiter)
             await waiter
 
     def close(self) -> None:
-        """Forget what is queued and close its descriptors."""
+        """Drop the queue and close its descriptors."""
         for pending in self._queue:
             pending.fds.close()
         self._queue.clear()
         self.queued = 0
-        self._idle()
+        self._on_empty()
 
     def _flush(self) -> None:
         try:
@@ -206,23 +206,23 @@ class Writer:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.failed(error)
+            self.on_error(error)
             return
-        self._idle()
+        self._on_empty()
 
     def _write(self) -> None:
-        """Send as much as the socket takes of the first message, or of all that carry no descriptors."""
+        """Send as much as the socket takes of the first message, or of consecutive ones without descriptors."""
         first = self._queue[0]
         if len(first.fds):
             numbers = array.array("i", [first.fds.get(index) for index in range(len(first.fds))])
             self._sent(self.sock.sendmsg([first.data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)]))
-            # The kernel has them; a rest of this message goes without.
+            # The kernel has the descriptors now; the rest of this message is sent without them.
             first.fds.close()
             return
         batch = [memoryview(first.data)[self._offset :]]
         size = len(batch[0])
-        for pending in list(self._queue)[1:64] if len(self._queue) > 1 and size < _CHUNK else ():
-            if len(pending.fds) or size > _CHUNK:
+        for pending in list(self._queue)[1:64] if len(self._queue) > 1 and size < _CHUNK_SIZE else ():
+            if len(pending.fds) or size > _CHUNK_SIZE:
                 break
             batch.append(memoryview(pending.data))
             size += len(pending.data)
@@ -234,9 +234,9 @@ class Writer:
         while self._queue and self._offset >= len(self._queue[0].data):
             self._offset -= len(self._queue.popleft().data)
 
-    def _idle(self) -> None:
-        if self._armed:
-            self._armed = False
+    def _on_empty(self) -> None:
+        if self._registered:
+            self._registered = False
             self.loop.remove_writer(self.sock.fileno())
         for waiter in self._waiters:
             if not waiter.done():
@@ -247,8 +247,8 @@ class Writer:
 class Fds:
     """Owns file descriptors until they are taken; leaving the ``with`` block closes the rest.
 
-    What came with a message is addressed by its index, which the sender chose: it is checked, and never used
-    as a descriptor number.
+    Descriptors of a message are addressed by an index that the sender chose: it is checked, and never used as a
+    descriptor number.
     """
 
     __slots__ = ("_open",)
@@ -266,30 +266,30 @@ class Fds:
         self.close()
 
     def add(self, fd: int) -> int:
-        """Own *fd* too; returns its index."""
+        """Take ownership of *fd*; return its index."""
         self._open.append(fd)
         return len(self._open) - 1
 
     def get(self, index: int) -> int:
-        """The descriptor at *index*, still owned here.
+        """Return the descriptor at *index*, which stays owned by this object.
 
         Raises :class:`~mcpd.errors.InvalidArgument` if there is none, or if it was taken already.
         """
         fd = self._open[index] if 0 <= index < len(self._open) else None
         if fd is None:
             raise InvalidArgument(
-                f"file descriptor {index} was named, but the message carries {len(self._open)}, each to be used once"
+                f"no file descriptor {index}: the message has {len(self._open)}, and each can be used once"
             )
         return fd
 
     def take(self, index: int) -> int:
-        """The descriptor at *index*; the caller owns it from now on. Raises like :meth:`get`."""
+        """Return the descriptor at *index*; the caller owns it from now on. Raises like :meth:`get`."""
         fd = self.get(index)
         self._open[index] = None
         return fd
 
     def close(self) -> None:
-        """Close everything that was not taken."""
+        """Close all descriptors that were not taken."""
         while self._open:
             fd = self._open.pop()
             if fd is not None:

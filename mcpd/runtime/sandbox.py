@@ -171,7 +171,7 @@ def server_spec(
         # What of its configuration a permission names reaches it as it was written, and its own HOME is another one.
         env[locations.HOME_VARIABLE] = str(paths.home)
     if granted.installed:
-        env |= locations.exported(paths)
+        env |= locations.to_environment(paths)
     if not confined:
         _refuse_secrets(server.id, manifest, launch.values)
         del env["XDG_RUNTIME_DIR"]

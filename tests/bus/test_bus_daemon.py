@@ -59,7 +59,7 @@ async def test_with_wrong_settings_nothing_is_started_until_they_are_mended(mach
     file.write_text("[runtime]\nsandbocks = 'on'\n")
     machine.install("x")
     daemon = await machine.serve()
-    told = r"x is not started: .*/mcp/mcpd\.toml: runtime\.sandbocks: there is no such setting"
+    told = r"x is not started: .*/mcp/mcpd\.toml: runtime\.sandbocks: unknown setting"
     with pytest.raises(errors.InvalidConfig, match=told):
         await client.spawn("x")
     assert [server["id"] for server in await client.manager.call("ListServers", "a{sv}", [{}])] == ["x"]
@@ -130,10 +130,10 @@ async def test_a_reload_takes_new_settings_and_keeps_old_ones_over_broken_ones(
 
     assert "sandbox" in (await client.manager.properties())["Features"]
     assert await sandboxed()
-    await reload("[runtime]\nsandbox = 'off'\n", "The settings were read again")
+    await reload("[runtime]\nsandbox = 'off'\n", "Reloaded the settings")
     assert "sandbox" not in (await client.manager.properties())["Features"]
     assert not await sandboxed()
-    await reload("[runtime\n", "The settings stay as they were")
+    await reload("[runtime\n", "Keeping the previous settings")
     assert "sandbox" not in (await client.manager.properties())["Features"]
     assert await daemon.stop() == 0
 

@@ -42,18 +42,18 @@ async def test_the_wait_starts_anew_with_everything_that_happens() -> None:
     clock = Clock()
     activity = Activity(clock)
     clock.now += 10
-    assert activity.left(300) == 290
+    assert activity.remaining(300) == 290
     activity.begin()
-    assert (activity.left(300), activity.calls) == (None, 1)
+    assert (activity.remaining(300), activity.calls) == (None, 1)
     clock.now += 1000
     activity.end()
-    assert (activity.left(300), activity.calls, activity.seen) == (300, 0, 1)
+    assert (activity.remaining(300), activity.calls, activity.total_calls) == (300, 0, 1)
     clock.now += 299
     activity.touch()
-    assert activity.left(300) == 300
+    assert activity.remaining(300) == 300
     clock.now += 301
-    assert activity.left(300) == 0
-    assert activity.left(0) is None
+    assert activity.remaining(300) == 0
+    assert activity.remaining(0) is None
 
 
 class Duty:

@@ -32,10 +32,10 @@ OTHER_UID = 4242
 
 
 @pytest.fixture
-def switch() -> Iterator[journal.LevelSwitch]:
+def settings() -> Iterator[journal.LogSettings]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    yield journal.LevelSwitch("info", "console", "mcpd")
+    yield journal.LogSettings("info", "console", "mcpd")
     for handler in list(root.handlers):
         root.removeHandler(handler)
     for handler in handlers:
@@ -44,7 +44,7 @@ def switch() -> Iterator[journal.LevelSwitch]:
 
 
 @pytest_asyncio.fixture
-async def uids(bus: PrivateBus, switch: journal.LevelSwitch) -> AsyncIterator[dict[str, int]]:
+async def uids(bus: PrivateBus, settings: journal.LogSettings) -> AsyncIterator[dict[str, int]]:
     """The object on the bus, of a service that runs as the user of this test; the uids that the bus tells of."""
     told: dict[str, int] = {}
 
@@ -54,8 +54,8 @@ async def uids(bus: PrivateBus, switch: journal.LevelSwitch) -> AsyncIterator[di
 
     async with await Connection.open(bus.address) as connection:
         objects = Objects(connection, lambda _uid: ())
-        objects.announce()
-        objects.add(LOG_CONTROL_PATH, LogControl(switch, own_uid=1000))
+        objects.start_signals()
+        objects.add(LOG_CONTROL_PATH, LogControl(settings, own_uid=1000))
         callers = Callers(connection, lookup)
         await callers.start()
         dispatcher = Dispatcher(connection, objects, {}, callers, OwnUser())
@@ -84,13 +84,13 @@ async def get_all(caller: Connection) -> dict[str, object]:
     return values
 
 
-async def test_level_and_target_are_read_and_set(caller: Connection, switch: journal.LevelSwitch) -> None:
+async def test_level_and_target_are_read_and_set(caller: Connection, settings: journal.LogSettings) -> None:
     assert await get_all(caller) == {"LogLevel": "info", "LogTarget": "console", "SyslogIdentifier": "mcpd"}
     await set_property(caller, "LogLevel", "debug")
     await set_property(caller, "LogTarget", "journal")
     assert await get_all(caller) == {"LogLevel": "debug", "LogTarget": "journal", "SyslogIdentifier": "mcpd"}
     assert logging.getLogger().level == logging.DEBUG
-    assert switch.target == "journal"
+    assert settings.target == "journal"
 
 
 @pytest.mark.parametrize("uid", [0, 1000])
@@ -100,13 +100,13 @@ async def test_root_and_the_services_user_set_it(caller: Connection, uids: dict[
     assert (await get_all(caller))["LogLevel"] == "err"
 
 
-async def test_others_only_read_it(caller: Connection, uids: dict[str, int], switch: journal.LevelSwitch) -> None:
+async def test_others_only_read_it(caller: Connection, uids: dict[str, int], settings: journal.LogSettings) -> None:
     uids[caller.unique_name] = OTHER_UID
     for name, value in (("LogLevel", "debug"), ("LogTarget", "journal"), ("LogLevel", "nonsense")):
         with pytest.raises(NotAuthorized):
             await set_property(caller, name, value)
     assert (await get_all(caller))["LogLevel"] == "info"
-    assert (switch.level, switch.target) == ("info", "console")
+    assert (settings.level, settings.target) == ("info", "console")
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ async def test_others_only_read_it(caller: Connection, uids: dict[str, int], swi
     ],
 )
 async def test_what_there_is_not_is_refused(
-    caller: Connection, switch: journal.LevelSwitch, name: str, value: object, error: type[McpdError]
+    caller: Connection, settings: journal.LogSettings, name: str, value: object, error: type[McpdError]
 ) -> None:
     with pytest.raises(error):
         await set_property(caller, name, value)
-    assert (switch.level, switch.target, switch.identifier) == ("info", "console", "mcpd")
+    assert (settings.level, settings.target, settings.identifier) == ("info", "console", "mcpd")
 
 
 @pytest.mark.usefixtures("uids")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcpd.lifetime import Duties, StatusLine, feed_watchdog
+from mcpd.lifetime import DaemonWork, StatusLine, feed_watchdog
 from tests.fd_keeper import FdKeeper
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ async def test_the_status_says_what_there_is_and_what_is_wrong(keeper: FdKeeper)
         sessions=listing(1, 2), installer=SimpleNamespace(jobs=jobs), sandbox_problem="bwrap is missing"
     )
     status = StatusLine(core, lambda: 1)
-    status.problem = "The settings stay"
-    text = "The settings stay; bwrap is missing; 1 server installed, 2 sessions, 1 job"
+    status.problem = "Keeping the previous settings"
+    text = "Keeping the previous settings; bwrap is missing; 1 server installed, 2 sessions, 1 job"
     assert status.text() == text
     for _ in range(100):
         status.changed()
@@ -97,8 +97,8 @@ def test_what_mcpd_stays_for(
     monkeypatch.setenv("FDSTORE", "10")
     leashes: Any = SimpleNamespace(keeps=lambda _: True)
     gates: Any = [SimpleNamespace(checking=checking)]
-    duties = Duties(listing(*sessions, starting=starting), listing(*jobs), leashes, gates)
-    assert (duties.busy(), duties.unfinished()) == (busy, unfinished)
+    work = DaemonWork(listing(*sessions, starting=starting), listing(*jobs), leashes, gates)
+    assert (work.busy(), work.unfinished()) == (busy, unfinished)
 
 
 @pytest.mark.parametrize(
@@ -116,5 +116,5 @@ def test_a_server_that_the_next_mcpd_could_not_take_over_is_not_left(
 ) -> None:
     monkeypatch.setenv("FDSTORE", room)
     leashes: Any = SimpleNamespace(keeps=kept.__contains__)
-    duties = Duties(listing(1, 2, starting=0), listing(), leashes, [])
-    assert duties.unfinished() == lost
+    work = DaemonWork(listing(1, 2, starting=0), listing(), leashes, [])
+    assert work.unfinished() == lost

@@ -50,11 +50,11 @@ def test_the_environment_cannot_unconfine_where_only_files_may(files: tuple[Path
     off = {"MCPD_RUNTIME_SANDBOX": "off"}
     assert load(files, off).runtime.sandbox == "off"
     with pytest.raises(InvalidConfig, match=r'MCPD_RUNTIME_SANDBOX=off.*write sandbox = "off"'):
-        load(files, off, only_files_unconfine=True)
+        load(files, off, sandbox_off_from_files_only=True)
     files[0].write_text('[runtime]\nsandbox = "off"\n')
-    assert load(files, {}, only_files_unconfine=True).runtime.sandbox == "off"
+    assert load(files, {}, sandbox_off_from_files_only=True).runtime.sandbox == "off"
     on = {"MCPD_RUNTIME_SANDBOX": "on"}
-    assert load(files, on, only_files_unconfine=True).runtime.sandbox == "on"
+    assert load(files, on, sandbox_off_from_files_only=True).runtime.sandbox == "on"
 
 
 @pytest.mark.parametrize(

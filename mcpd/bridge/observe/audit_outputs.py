@@ -174,7 +174,7 @@ class Journal:
     """Entries with fields in systemd's journal."""
 
     def __init__(self, identifier: str, address: str = journal.SOCKET) -> None:
-        self._entries = journal.Entries(identifier, address)
+        self._entries = journal.EntrySender(identifier, address)
 
     def entry(self, record: Record) -> bytes:
         """See :class:`~mcpd.bridge.observe.audit.Output`."""

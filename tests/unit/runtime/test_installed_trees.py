@@ -74,8 +74,8 @@ async def test_installed_shows_what_there_is_and_no_values_or_secrets(world: Wor
         assert found["seen"][str(hidden)] == [], hidden
     assert "one" not in found["seen"][str(user.state)]
     assert not set(found["writable"]) & {str(path) for path in look[:4]}
-    told = {name: found["env"][name] for name in locations.exported(world.paths)}
-    assert told == locations.exported(world.paths)
+    told = {name: found["env"][name] for name in locations.to_environment(world.paths)}
+    assert told == locations.to_environment(world.paths)
 
 
 async def test_what_is_installed_later_is_seen_by_a_server_that_runs(world: World) -> None:
@@ -173,7 +173,7 @@ async def test_create_follows_no_link_into_what_is_hidden_and_says_what_cannot_b
 
 def test_exported_paths_are_found_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/elsewhere")
-    for name, value in locations.exported(world.paths).items():
+    for name, value in locations.to_environment(world.paths).items():
         monkeypatch.setenv(name, value)
     found = locations.from_environment()
     for name in ("installed", "settings", "scripts", "contents", "sources_list", "orchestration", "secrets"):

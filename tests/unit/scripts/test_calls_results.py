@@ -293,5 +293,5 @@ def test_members_of_one_name_are_an_error(value: Any) -> None:
 
 
 def test_a_file_has_a_path() -> None:
-    with pytest.raises(TypeError, match="a File has a path"):
+    with pytest.raises(TypeError, match="File takes a path"):
         File(b"x")  # type: ignore[arg-type]
