@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Putting a finished generation into use, and taking that back unless it proves healthy.
+"""Activation of a built generation, on trial: rolled back unless the health check succeeds.
 
-While it is on trial nobody but mcpd starts the server, so clients meet only what has answered and, after an update,
-only tools that are as they were or that somebody approved of.
+During the trial only mcpd can start the server, so clients see only a server that has answered and, after an update,
+whose tools are unchanged or approved.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What was there before an activation."""
+    """The state before an activation."""
 
     generation: int | None
     other_layer: bool
-    """Whether a server of another layer had the id."""
+    """True if a server of another layer had the id."""
     values: dict[str, JsonValue] = field(repr=False)
     nothing: bool = False
-    """Whether no server had the id."""
+    """True if no server had the id."""
 
 
 class Activation:
-    """Makes generations the server, on trial first."""
+    """Activates generations, on trial first."""
 
     def __init__(self, store: Store, sessions: Sessions, settings: Settings, states: States) -> None:
         self._store = store
@@ -67,18 +67,17 @@ class Activation:
         watch_tools: bool,
         is_checked: bool = True,
     ) -> None:
-        """Make *generation* the server, with *manifest* and the values of *answers*, given for this installation.
+        """Activate *generation* with *manifest* and the values of *answers*.
 
-        Unless *is_checked* it is not tried. With *watch_tools* one that is made of something else than the generation
-        before, and describes its tools otherwise, is kept aside, to be approved of. Raises
-        :class:`~mcpd.errors.Unhealthy`, :class:`~mcpd.errors.NeedsApproval` and what activating raises; the generation
-        before is in use again then.
+        *is_checked* enables the health check. With *watch_tools* an update with other content that adds or changes
+        tools is held until it is approved. Raises :class:`~mcpd.errors.Unhealthy`, :class:`~mcpd.errors.NeedsApproval`
+        and the errors of activating; the previous generation is then active again.
         """
         job.advance(90)
         before = await in_thread(self._remember, manifest.id)
         async with self._sessions.reserved(manifest.id):
             job.enter(JobState.ACTIVATING)
-            given = answers.given()  # complete now: from here on none are taken
+            given = answers.given()  # complete: the job takes no values during activation
             manifest = manifest.model_copy(update={"config": given})
             health: Health | None = None
             try:
@@ -104,9 +103,9 @@ class Activation:
         await self._settle(manifest.id)
 
     async def approve(self, job: Job, server_id: str, number: int | None) -> None:
-        """Put the update of *server_id* into use that waits for approval; *number* is the generation that was seen.
+        """Activate the pending update of *server_id*; *number* is the generation that the approver saw, None for any.
 
-        Raises :class:`~mcpd.errors.NotFound` if none, or another one, waits, and :class:`~mcpd.errors.Unhealthy`.
+        Raises :class:`~mcpd.errors.NotFound` if that is not the pending one, and :class:`~mcpd.errors.Unhealthy`.
         """
         held = await self._held(server_id, number)
         before = await in_thread(self._remember, server_id)
@@ -121,7 +120,7 @@ class Activation:
                     if health is not None:
                         await in_thread(self._check_shown, server_id, held, health)
             except BaseException as error:
-                # What was shown stays what is to be approved of, or the same number would stand for something else.
+                # The tools shown for this generation stay as they are, or its number would come to mean something else.
                 is_back = await in_thread(self._back_to, server_id, before.generation, held)
                 self._sessions.forgive(server_id)
                 if isinstance(error, Unhealthy):
@@ -131,16 +130,16 @@ class Activation:
         await self._settle(server_id)
 
     async def drop(self, job: Job, server_id: str, number: int | None) -> None:
-        """Remove the update of *server_id* that waits for approval; *number* is the generation that was seen.
+        """Remove the pending update of *server_id*; *number* is the generation that the caller saw, None for any.
 
-        Raises :class:`~mcpd.errors.NotFound` if none, or another one, waits, and what removing raises.
+        Raises :class:`~mcpd.errors.NotFound` if that is not the pending one, and the errors of removing.
         """
         held = await self._held(server_id, number)
         job.enter(JobState.ACTIVATING)
         await in_thread(self._store.drop_held, server_id, held)
 
     async def _held(self, server_id: str, number: int | None) -> int:
-        """The generation that waits, which is *number* if that is given. Raises :class:`~mcpd.errors.NotFound`."""
+        """Return the pending generation; raise :class:`~mcpd.errors.NotFound` if *number* is another one."""
         held = await in_thread(self._store.held, server_id)
         if held is None or number not in (None, held):
             raise NotFound(f"no such update of {server_id} waits for approval; see 'mcpctl history {server_id}'")
@@ -151,13 +150,13 @@ class Activation:
         try:
             await in_thread(self._store.prune, server_id)
         except McpdError as error:
-            log.warning("%s: generations over the number to keep stay for now: %s", server_id, error.message)
+            log.warning("%s: could not remove old generations: %s", server_id, error.message)
 
     async def _check(self, job: Job, generation: Generation, manifest: Manifest, *, keep: bool = True) -> Health | None:
-        """See that the server works; *keep* what it lists as its tools."""
+        """Run the health check; with *keep*, record the listed tools and the protocol."""
         if manifest.stdio is None and manifest.remote is None:
             return None
-        self._sessions.forgive(manifest.id)  # crashes of the version before say nothing about this one
+        self._sessions.forgive(manifest.id)  # crashes of the previous version do not count
         timeout = self._settings.install.health_timeout
         health = await HealthCheck(self._sessions, manifest.id, job.owner_uid, timeout).run()
         if keep:
@@ -167,7 +166,7 @@ class Activation:
         return health
 
     def _check_shown(self, server_id: str, held: int, health: Health) -> None:
-        """Raise :class:`~mcpd.errors.NeedsApproval` if the tools are others than those that somebody looked at."""
+        """Raise :class:`~mcpd.errors.NeedsApproval` if the tools differ from those shown for approval."""
         if needs_approval(compare(self._store.generation_tools(server_id, held) or [], health.tools)):
             raise NeedsApproval(
                 f"{server_id} lists other tools than those that were shown, and was not put into use;"
@@ -175,17 +174,17 @@ class Activation:
             )
 
     def _compare(self, known: int | None, generation: Generation, manifest: Manifest, health: Health) -> None:
-        """Raise :class:`~mcpd.errors.NeedsApproval` if the tools are others than those of the generation *known*.
+        """Raise :class:`~mcpd.errors.NeedsApproval` if tools were added or changed since the generation *known*.
 
-        Those of the same content may depend on the configuration, which is not what is looked at here.
-        What that generation listed and cannot be read any more counts as nothing, so that all is looked at anew.
+        Generations with the same content are not compared: their tools may depend on the configuration. A tool list
+        that cannot be read counts as empty, so that all tools have to be approved.
         """
         if known is None or identity(self._store.generation_path(manifest.id, known)) == identity(generation.path):
             return
         try:
             told = self._store.generation_tools(manifest.id, known) or []
         except InvalidManifest:
-            return  # a broken server has told nobody anything
+            return  # a broken server has shown its tools to no client
         changes = compare(told, health.tools)
         if not needs_approval(changes):
             return
@@ -204,18 +203,18 @@ class Activation:
         except NotFound:
             return _Before(None, other_layer=False, values={}, nothing=True)
         except McpdError:
-            values = {}  # broken: there is nothing to go back to
+            values = {}  # broken: there are no values to restore
         return _Before(generation, not installed.writable, values)
 
     async def _take_back(self, before: _Before, generation: Generation, given: Collection[str]) -> bool:
-        """Restore what *before* says; a fault on the way is logged, for the reason of the failure matters more.
+        """Restore *before*; errors are logged, since the caller raises the original one.
 
-        Returns whether *generation* is used no longer.
+        Return whether *generation* is no longer active.
         """
         server_id = generation.server_id
         try:
             await in_thread(self._restore, before, generation, given)
-            # Whoever starts it from now on gets what was restored.
+            # Clients that start it from now on get the restored version.
             await self._sessions.stop_generation(server_id, generation.path)
             if before.nothing:
                 await self._states.drop_unless_kept(server_id)
@@ -225,7 +224,7 @@ class Activation:
         return await in_thread(self._store.active_generation, server_id) != generation.number
 
     async def _hold(self, generation: Generation, manifest: Manifest, tools: Tools | None) -> None:
-        """Keep *generation* aside; what cannot be kept is gone, and nobody is told that it waits."""
+        """Hold *generation* as the pending update; discard it if that fails."""
         try:
             await in_thread(self._store.hold, generation, manifest, tools)
         except BaseException:
@@ -233,11 +232,11 @@ class Activation:
             raise
 
     async def _discard(self, generation: Generation) -> None:
-        """Remove *generation*; a fault is logged, for there is one already."""
+        """Remove *generation*; errors are logged, since the caller raises another one."""
         try:
             await in_thread(self._store.discard, generation)
         except (McpdError, OSError):
-            log.exception("%s: generation %d stays for now", generation.server_id, generation.number)
+            log.exception("%s: could not remove generation %d", generation.server_id, generation.number)
 
     def _restore(self, before: _Before, generation: Generation, given: Collection[str]) -> None:
         server_id = generation.server_id
@@ -261,7 +260,7 @@ class Activation:
                 self._store.set_secret(server_id, prop.key, None if old is None else str(old))
 
     def _back_to(self, server_id: str, number: int | None, held: int) -> bool:
-        """Bring generation *number* back after *held* was tried, and keep that aside as it was; whether that worked."""
+        """Activate generation *number* again and hold *held* as before; return whether that succeeded."""
         try:
             tried = self._store.get(server_id).manifest
             self._store.rollback(server_id, number)
@@ -275,7 +274,7 @@ class Activation:
 
 
 def _after(server_id: str, *, is_back: bool) -> str:
-    """What is in use after a failure."""
+    """Return a sentence that says which version is in use after a failure."""
     if is_back:
         return "The previous version is in use again."
-    return f"The previous version could not be brought back; see the journal, and try 'mcpctl rollback {server_id}'."
+    return f"The previous version could not be restored; see the journal, and try 'mcpctl rollback {server_id}'."

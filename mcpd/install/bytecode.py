@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Compile the Python files below a directory, or copy their byte code from a cache: ``bytecode.py DIRECTORY CACHE``.
 
-Runs in the sandbox, without a network. Byte code depends only on its source and on the version of Python, so files in
-the cache are named by the SHA-256 of the source; Python corrects the path of the source when it imports them. It does
-not compare them with the source, which never changes.
+Runs in the sandbox, without network. Byte code depends only on the source and the version of Python, so cached files
+are named by the SHA-256 of the source; Python corrects the path of the source when it imports them. The byte code is
+not checked against the source at import, since a generation never changes.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from pathlib import Path
 
 MODE = py_compile.PycInvalidationMode.UNCHECKED_HASH
 CHUNK = 32
-"""Files that a process takes at once."""
+"""Files that a process gets at a time."""
 
 
 def main(directory: str, cache: str) -> None:
-    """Compile everything in *directory*; a file that Python does not understand is left alone."""
+    """Compile everything in *directory*; skip files with syntax errors."""
     known = Path(cache, sys.implementation.cache_tag or "")
     known.mkdir(exist_ok=True)
     sources = [Path(place, name) for place, _, names in os.walk(directory) for name in names if name.endswith(".py")]
@@ -33,7 +33,7 @@ def main(directory: str, cache: str) -> None:
 
 
 def provide(known: Path, source: Path) -> None:
-    """Put the byte code of *source* where Python looks for it."""
+    """Write the byte code of *source* to where Python looks for it."""
     cached = known / hashlib.sha256(source.read_bytes()).hexdigest()
     target = Path(importlib.util.cache_from_source(str(source)))
     target.parent.mkdir(exist_ok=True)

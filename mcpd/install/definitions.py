@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an update changes of the tools that a server offers, which clients and their models act upon.
+"""Comparison of the tools before and after an update.
 
-A server may describe harmless tools until it is trusted and other ones afterwards, so what was agreed to is compared
-with what comes next (MCP: clients treat descriptions and annotations as untrusted unless the server is trusted).
+A server could describe harmless tools until it is trusted and other ones afterwards, so tools that change have to be
+approved (MCP: clients treat descriptions and annotations as untrusted unless the server is trusted).
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from mcpd.store.tool_catalog import Tools
 
 FIELDS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
-"""What of a definition counts."""
+"""Fields of a tool definition that are compared."""
 _SETS: Final = frozenset({"required", "enum", "type"})
-"""Lists of JSON Schema whose order means nothing; servers that make them from sets shuffle them at each start."""
+"""JSON Schema lists that are unordered; servers that build them from sets shuffle them at each start."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChange:
-    """One tool that is another one after an update."""
+    """A tool that an update adds, removes or changes."""
 
     tool: str
     change: Literal["added", "removed", "changed"]
     before: dict[str, Any] | None
-    """What counts of the definition (:data:`FIELDS`), in an order that is always the same."""
+    """The compared fields of the definition (:data:`FIELDS`), in a fixed order."""
     after: dict[str, Any] | None
 
 
 def compare(before: Tools, after: Tools) -> list[ToolChange]:
-    """What *after* has otherwise than *before*, by name of the tool; the order of keys and of tools does not count.
+    """Return the differences between *before* and *after*, by tool name; the order of keys and tools is ignored.
 
-    A name that is there several times is compared as often. Raises :class:`~mcpd.errors.Unhealthy` for definitions
-    nested beyond reason.
+    A name that occurs several times is compared as often. Raises :class:`~mcpd.errors.Unhealthy` for definitions that
+    are nested too deeply.
     """
     then, now = _by_name(before), _by_name(after)
     changes: list[ToolChange] = []
@@ -53,7 +53,7 @@ def compare(before: Tools, after: Tools) -> list[ToolChange]:
 
 
 def needs_approval(changes: Iterable[ToolChange]) -> bool:
-    """Whether somebody has to approve of *changes*; that a tool is gone misleads nobody."""
+    """Return whether *changes* require approval; a removed tool does not."""
     return any(change.change != "removed" for change in changes)
 
 
@@ -65,7 +65,7 @@ def _change(name: str, before: str | None, after: str | None) -> ToolChange:
 
 
 def _by_name(tools: Tools) -> dict[str, Counter[str]]:
-    """The definitions as text that is equal if they are, by name; as often as they are there."""
+    """Return the definitions in canonical form, counted, by tool name."""
     found: dict[str, Counter[str]] = {}
     for tool in tools:
         name = tool.get("name")
@@ -75,7 +75,7 @@ def _by_name(tools: Tools) -> dict[str, Counter[str]]:
 
 
 def _canonical(name: str, tool: dict[str, Any]) -> str:
-    """What counts of *tool*; that a field is missing and that it is empty means the same."""
+    """Return the compared fields of *tool* as JSON; missing and empty fields are equal."""
     counting = {key: tool[key] for key in FIELDS if tool.get(key) not in (None, "", {})}
     try:
         return json.dumps(_ordered(counting), sort_keys=True, ensure_ascii=False)
@@ -84,7 +84,7 @@ def _canonical(name: str, tool: dict[str, Any]) -> str:
 
 
 def _ordered(value: Any, key: str = "") -> Any:
-    """*value*, which is under *key*, with lists that are sets in order."""
+    """Return *value*, found under *key*, with unordered lists sorted."""
     if isinstance(value, dict):
         return {name: _ordered(inner, name) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Registry entries from elsewhere: supplied by a caller, or a summary that names the URL of its manifest."""
+"""Registry entries from outside the catalog: user-supplied, or the manifest behind the URL of a summary."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from mcpd.trust.keys import Keys
 
 _OF_MCPD: Final = frozenset({"config", "installDir"})
-"""What a manifest that was installed says beside the entry."""
+"""Fields that an installed manifest has in addition to an entry's."""
 
 
 def brought_entry(data: bytes) -> Entry:
-    """What *data*, JSON of a manifest, an entry or a ``server.json``, describes.
+    """Return the entry in *data*, the JSON of a manifest, an entry or a ``server.json``.
 
     Raises :class:`~mcpd.errors.InvalidManifest`.
     """
@@ -41,13 +41,13 @@ MAX_MANIFEST: Final = 1024 * 1024
 
 
 async def whole_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) -> CatalogEntry:
-    """*offer* itself, or for a summary what is behind its URL, with the name of the key that vouches for that.
+    """Return *offer* itself or, for a summary, the offer with the manifest fetched from its URL.
 
-    A key vouches for a manifest by its hash in a signed registry, or by a signature beside it; and for what is
-    installed by it if that is pinned in turn. The version is that of the registry, by which updates are told.
+    The manifest is signed by a key if a signed registry pins its hash, or if it has a signature file; it counts as
+    verified if it pins its files in turn. The version is that of the registry, which updates are compared with.
 
-    Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.IntegrityMismatch` for other bytes than
-    ``integrity.manifestSha256`` says, and :class:`~mcpd.errors.InvalidManifest` for the manifest of another server.
+    Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.IntegrityMismatch` if the hash differs from
+    ``integrity.manifestSha256``, and :class:`~mcpd.errors.InvalidManifest` for the manifest of another server.
     """
     entry, is_signed = offer.entry, False
     if not entry.is_summary:
@@ -60,7 +60,7 @@ async def whole_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) 
     async with Fetcher(seconds=limits.timeout, max_bytes=min(limits.max_bytes, MAX_MANIFEST)) as fetcher:
         data = (await fetcher.fetch(url)).data
         if data is None:
-            raise SourceUnavailable(f"{url}: it sent no manifest")
+            raise SourceUnavailable(f"{url}: no manifest received")
         if pinned is None:
             offer = await _signed(offer, url, data, fetcher, keys)
             is_signed = offer.verified
@@ -69,7 +69,7 @@ async def whole_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) 
         raise IntegrityMismatch(f"{url} has sha256 {found}, but the registry pins {pinned}; nothing was installed")
     document = load_json(data, url)
     if isinstance(document, dict):
-        # A signature is for what it signed alone: an unsigned registry can add nothing to that.
+        # A signature covers only the manifest, so nothing is added to it from an unsigned registry.
         document = {"id": entry.id, **({} if is_signed else entry.to_json()), **document}
     whole = Entry.parse(document, url)
     if whole.id != entry.id:

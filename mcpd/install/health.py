@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Start a fresh server, as its clients will, and see that it lists its tools.
+"""The health check: start a fresh server as clients do, and list its tools.
 
-A second process, beside the first, is asked for the newer protocol era: a server that speaks both keeps to the one it
-is first asked in, so one process cannot tell. Where two cannot be started at once, they are one after the other.
+A second process, beside the first, is asked for the modern era: a server that speaks both eras keeps to the one that it
+is first asked in. If the two cannot run at the same time, they run one after the other.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from mcpd.runtime.sessions import Session, Sessions
 
 MAX_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that a server may write in all; its tools have to fit into a catalog file."""
+"""Bytes that a server may write in total; its tools have to fit into a catalog file."""
 MAX_JUNK: Final = 200
-"""Lines that are no JSON-RPC message, after which a server is given up."""
+"""Lines that are not JSON-RPC messages, after which the check fails."""
 
 
 class WireFault(Exception):
-    """The server does not talk JSON-RPC, or not any more."""
+    """The server does not speak JSON-RPC, or has closed its stdin or stdout."""
 
 
 class Refused(Exception):
@@ -45,13 +45,13 @@ class Refused(Exception):
 
 
 class Wire:
-    """The client's ends of a server's stdin and stdout."""
+    """A JSON-RPC connection to a server: the client's ends of its stdin and stdout."""
 
     def __init__(self) -> None:
         stdin_read, self._stdin = os.pipe()
         self._stdout, stdout_write = os.pipe()
         self.fds: Mapping[int, int] = {0: stdin_read, 1: stdout_write}
-        """The server's ends; :meth:`handed_over` closes them."""
+        """The server's ends, by descriptor number in the server; :meth:`handed_over` closes them."""
         self._reader = asyncio.StreamReader(limit=MAX_BYTES)
         self._writer: asyncio.StreamWriter | None = None
         self._transport: asyncio.ReadTransport | None = None
@@ -78,21 +78,21 @@ class Wire:
             self._transport.close()
 
     def handed_over(self) -> None:
-        """Close our copies of the server's ends, once it has them."""
+        """Close our copies of the server's ends, once the server has them."""
         for fd in self.fds.values():
             os.close(fd)
         self.fds = {}
 
     def close_stdin(self) -> None:
-        """Tell the server that nothing more will be asked."""
+        """Close the server's stdin: there are no more requests."""
         if self._writer is not None:
             self._writer.close()
 
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask, and return the ``result``.
+        """Send a request and return its ``result``.
 
-        Raises :class:`Refused` for an error object, :class:`WireFault` when the server ends, or writes what is no
-        JSON-RPC. Messages that are not the answer are dealt with or passed over.
+        Raises :class:`Refused` for an error response, and :class:`WireFault` if the server ends or does not write
+        JSON-RPC. Other messages are answered or ignored meanwhile.
         """
         self._next_id += 1
         await self._send({"jsonrpc": "2.0", "id": self._next_id, "method": method, "params": params})
@@ -108,7 +108,7 @@ class Wire:
         await self._send({"jsonrpc": "2.0", "method": method})
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
-        """Answer a request of the server: a ping, else a refusal, for no capability was offered."""
+        """Answer a request of the server: a ping, or an error for anything else, as no capability was offered."""
         if "id" not in message:
             return
         reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message["id"]}
@@ -137,7 +137,7 @@ class Wire:
             if self._received > MAX_BYTES:
                 raise WireFault(f"it wrote more than {MAX_BYTES} bytes to its stdout")
             if not line:
-                junk = f" after {self._junk} lines that are no JSON-RPC" if self._junk else ""
+                junk = f" after {self._junk} lines that are not JSON-RPC" if self._junk else ""
                 raise WireFault(f"it closed its stdout{junk}")
             try:
                 message = json.loads(line)
@@ -148,7 +148,7 @@ class Wire:
             if line.strip():
                 self._junk += 1
             if self._junk > MAX_JUNK:
-                raise WireFault("it writes to its stdout what is no JSON-RPC; log messages belong on stderr")
+                raise WireFault("its stdout is not JSON-RPC; log messages belong on stderr")
 
 
 def _result(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,17 +162,17 @@ def _result(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 HANDSHAKE: Final = "2025-11-25"
-"""Newest revision that begins with ``initialize``."""
+"""Newest revision of the handshake era."""
 MODERN: Final = "2026-07-28"
-"""Revision without a handshake."""
+"""Revision of the modern era."""
 PROBE_TIMEOUT: Final = 10.0
-"""Seconds for the question about the modern era; silence is a no."""
+"""Seconds for an answer in the modern era; no answer means that the server does not speak it."""
 CLIENT: Final = {"name": "mcpd", "version": __version__}
 MAX_PAGES: Final = 200
 MAX_TOOLS: Final = 10_000
-"""Of the definitions of all tools of a server."""
+"""Tools of one server."""
 STDERR_TEXT: Final = 2000
-"""Characters of the server's stderr that go into the message."""
+"""Characters of the server's stderr in the error message."""
 OWNER_NAME: Final = "mcpd.install"
 
 log = logging.getLogger(__name__)
@@ -180,37 +180,37 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Which eras a server speaks."""
+    """The protocol eras that a server speaks."""
 
     handshake: str
-    """The revision it answered ``initialize`` with; empty for a server of the modern era only."""
+    """The revision in its answer to ``initialize``; empty for a server of the modern era only."""
     modern: bool
 
     def to_json(self) -> dict[str, str | bool]:
-        """As it stands in the lock file."""
+        """Return the eras as in the lock file."""
         return {"handshake": self.handshake, "modern": self.modern}
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a healthy server answered."""
+    """The result of a successful health check."""
 
     tools: list[dict[str, Any]]
     protocol: Protocol
 
 
 class HealthCheck:
-    """One check of one server."""
+    """One health check of one server."""
 
     def __init__(self, sessions: Sessions, server_id: str, owner_uid: int, timeout: float) -> None:
-        """*timeout* is in seconds, for the start and all answers of the handshake era."""
+        """*timeout* is in seconds, for all answers of the handshake era."""
         self._sessions = sessions
         self._server_id = server_id
         self._owner = Owner(owner_uid, OWNER_NAME, is_mcpd=True)
         self._timeout = timeout
 
     async def run(self) -> Health:
-        """Start the server and collect its tools.
+        """Start the server and return its tools and protocol.
 
         Raises :class:`~mcpd.errors.Unhealthy` with the end of the server's stderr, and what
         :meth:`mcpd.runtime.sessions.Sessions.spawn` raises.
@@ -222,12 +222,12 @@ class HealthCheck:
             except Unhealthy as error:
                 if not _has_ended(error):
                     raise
-                # Perhaps it bears no other process beside it, as one that locks a file or listens on a fixed port.
+                # It may not run twice at a time, for example because it locks a file or listens on a fixed port.
                 await asyncio.wait([probe])
                 handshake, tools = await self._handshake_era()
             return Health(tools, Protocol(handshake, modern=await self._is_modern(probe)))
         except Refused as refusal:
-            # Perhaps it knows no other era than the modern one.
+            # It may speak the modern era only.
             await asyncio.wait([probe])
             found = await self._modern_era(list_tools=True)
             if found is None:
@@ -238,7 +238,7 @@ class HealthCheck:
             await asyncio.gather(probe, return_exceptions=True)
 
     async def _is_modern(self, probe: asyncio.Task[list[dict[str, Any]] | None]) -> bool:
-        """Return whether *probe* met a server of the modern era; if it could not run beside the other, ask again."""
+        """Return whether *probe* found the modern era; ask again if the two processes could not run together."""
         try:
             return await probe is not None
         except McpdError as error:
@@ -247,7 +247,7 @@ class HealthCheck:
         return await self._modern_era(list_tools=False) is not None
 
     async def _handshake_era(self) -> tuple[str, list[dict[str, Any]]]:
-        """The revision and the tools of a server that is initialised; :class:`Refused` if it will not be."""
+        """Return revision and tools after ``initialize``; raise :class:`Refused` if the server refuses it."""
         refused: Refused | None = None
         async with self._conversation(self._timeout) as wire:
             try:
@@ -262,7 +262,7 @@ class HealthCheck:
         raise refused
 
     async def _modern_era(self, *, list_tools: bool) -> list[dict[str, Any]] | None:
-        """As :meth:`_ask_modern`, None also for a server that does not work so."""
+        """As :meth:`_ask_modern`, but return None for an unhealthy server, too."""
         try:
             return await self._ask_modern(list_tools=list_tools)
         except Unhealthy as error:
@@ -270,7 +270,7 @@ class HealthCheck:
             return None
 
     async def _ask_modern(self, *, list_tools: bool) -> list[dict[str, Any]] | None:
-        """The tools (if they are to be listed) of a server of the modern era, None for one that refuses.
+        """Return the tools (empty unless *list_tools*) of a server of the modern era, None for one that refuses.
 
         Raises :class:`~mcpd.errors.Unhealthy`.
         """
@@ -320,12 +320,12 @@ class HealthCheck:
 
 
 def _has_ended(error: Unhealthy) -> bool:
-    """Return whether the server of *error* spoke no JSON-RPC or ended, rather than being silent."""
+    """Return whether the server of *error* ended or did not speak JSON-RPC, rather than staying silent."""
     return isinstance(error.__cause__, WireFault)
 
 
 async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """All pages of ``tools/list``; none for a server which says that it has no tools but prompts or resources."""
+    """Return all pages of ``tools/list``; empty for a server without the ``tools`` capability that refuses it."""
     tools: list[dict[str, Any]] = []
     cursor: str | None = None
     size = 0
@@ -338,7 +338,7 @@ async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str,
             raise WireFault(f"it refused tools/list: {error}") from error
         found = page.get("tools")
         if not isinstance(found, list) or not all(isinstance(tool, dict) and tool.get("name") for tool in found):
-            raise WireFault("its answer to tools/list is no list of tools")
+            raise WireFault("its answer to tools/list is not a list of tools")
         try:
             check_json(found)
         except ValueError as error:
@@ -346,7 +346,7 @@ async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str,
         tools += found
         size += len(json.dumps(found))
         if size > MAX_BYTES:
-            raise WireFault(f"its tools take more than {MAX_BYTES >> 20} MiB to describe")
+            raise WireFault(f"its tool definitions are larger than {MAX_BYTES >> 20} MiB")
         cursor = page.get("nextCursor")
         if not cursor:
             return tools

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The installations of a server that are still there."""
+"""The history of a server: its generations that still exist."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
     from mcpd.store import Store
 
 _PINS: Final = ("rev", "version", "sha256")
-"""What of the resolved source names one state of it, the most telling first."""
+"""Fields of the resolved source that identify a state of it, the most specific first."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationInfo:
-    """One installation."""
+    """One generation in the history."""
 
     number: int
     version: str
-    """Empty where the manifest is broken."""
+    """Empty if the manifest is broken."""
     state: Literal["active", "previous", "pending"]
-    """``pending`` waits for approval; ``previous`` is also a newer one that was gone back from."""
+    """``pending`` waits for approval; ``previous`` includes newer ones that were rolled back."""
     registry: str
-    """URL of where it came from; empty if a caller brought it, or if nobody knows."""
+    """URL of its registry; empty if it was user-supplied, or if that is unknown."""
     resolved: str
-    """The commit, version or hash that its pin came out as."""
+    """The commit, version or hash that was installed."""
     installed: float
     """Seconds since the epoch."""
     verified: bool
-    """Whether a trusted key vouched for it when it was installed."""
+    """True if it was verified when it was installed."""
 
 
 def history(store: Store, server_id: str) -> list[GenerationInfo]:
-    """The installations of *server_id* in the scope of *store*, the newest first.
+    """Return the generations of *server_id* in the scope of *store*, newest first.
 
-    There are none of a server that mcpd did not install. Blocks on the disk. Raises :class:`~mcpd.errors.NotFound`.
+    The list is empty for a server that mcpd did not install. Blocks on the disk. Raises :class:`~mcpd.errors.NotFound`.
     """
     store.get(server_id)
     active, held = store.active_generation(server_id), store.held(server_id)
     numbers = {*store.generations(server_id), *(number for number in (active, held) if number is not None)}
     found = []
     for number in sorted(numbers, reverse=True):
-        with suppress(NotFound):  # removed since
+        with suppress(NotFound):  # removed meanwhile
             found.append(_info(store, server_id, number, active, held))
     return found
 
@@ -95,10 +95,10 @@ def _installed(lock: dict[str, Any], path: Path) -> float:
 
 
 def way_back(store: Store, server_id: str, wanted: int | None = None) -> int:
-    """The generation to go back to: *wanted*, or the newest before the active one that is something else.
+    """Return the generation to roll back to: *wanted*, or the newest one before the active one with other content.
 
-    An update that was undone and came again is there twice. If all are the same it is the one before. Blocks on the
-    disk. Raises :class:`~mcpd.errors.NotFound` if there is none.
+    An update that was rolled back and installed again exists twice. If all are the same, it is the previous one. Blocks
+    on the disk. Raises :class:`~mcpd.errors.NotFound` if there is none.
     """
     active = store.active_generation(server_id)
     if wanted is None and active is not None:

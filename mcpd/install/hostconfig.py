@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the administrator and the user told pip, npm and git about mirrors, certificates and credentials.
+"""The host's configuration of pip, npm and git: mirrors, certificates and credentials.
 
-Commands of an installation run with an empty environment and no home, so what they need from the host is passed on
-by name: variables of the daemon's own environment, configuration files at their usual places, and the local
-directories that those name as package indexes. In the system scope no home is looked at.
+Commands of an installation run with an empty environment and no home directory, so the configuration is passed to them
+explicitly: variables of the daemon's environment, configuration files at their usual places, and the local directories
+that these name as package indexes. In the system scope no home directory is read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NPM_PREFIX_FILE: Final = Path("/usr/etc/npmrc")
 NPM_REGISTRY: Final = "https://registry.npmjs.org/"
 PYPI: Final = "https://pypi.org/simple"
 PYPI_FILES: Final = "https://files.pythonhosted.org/"
-"""Where the files are that PyPI and many of its mirrors link to."""
+"""Location of the files that PyPI and many of its mirrors link to."""
 _PIP_LOCATIONS: Final = ("index-url", "extra-index-url", "find-links")
 _UV_VARIABLES: Final = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -64,34 +64,34 @@ _UV_VARIABLES: Final = {
     "default-timeout": "UV_HTTP_TIMEOUT",
     "retries": "UV_HTTP_RETRIES",
 }
-"""Setting of pip to variable of uv."""
+"""The variables of uv by the setting of pip."""
 _TRUE: Final = ("1", "true", "yes", "on")
 _PIP_FILES: Final = ("cert", "client-cert", "constraint")
 
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What a command gets of the host's configuration."""
+    """The host's configuration for one command."""
 
     env: dict[str, str] = field(repr=False)
-    """May hold credentials of a mirror."""
+    """Environment variables; may contain credentials of a mirror."""
     readable: tuple[Path, ...]
     """Files and directories to bind read-only."""
     locations: tuple[str, ...] = field(default=(), repr=False)
-    """URLs of the registries that may be asked, and of what else is configured to hold packages."""
+    """URLs of the configured registries, and of other configured places of packages."""
     proxies: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The proxies for ``http`` and ``https``, and in ``no`` the hosts that none leads to, as in ``no_proxy``."""
+    """The proxies for ``http`` and ``https``; ``no`` has the hosts to connect to directly, as in ``no_proxy``."""
     options: tuple[str, ...] = ()
-    """What the command has no variables for."""
+    """Command line options for settings without a variable."""
 
 
 def pip_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
-    """The configuration of pip for an installation in *scope*, of the user whose *home* it is."""
+    """Return the configuration of pip for an installation in *scope*, of the user with the directory *home*."""
     return _pip_and_settings(scope, home, os.environ if environ is None else environ)[0]
 
 
 def uv_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
-    """The configuration of pip, as :func:`pip_config`, in the variables of uv."""
+    """Return the configuration of pip, as :func:`pip_config`, in the variables of uv."""
     pip, settings = _pip_and_settings(scope, home, os.environ if environ is None else environ)
     found = {name: settings[key] for key, name in _UV_VARIABLES.items() if settings.get(key)}
     if "UV_FIND_LINKS" in found:
@@ -123,7 +123,7 @@ def _pip_and_settings(scope: Scope, home: Path, environ: Mapping[str, str]) -> t
 
 
 def _own_pip_file(scope: Scope, home: Path, environ: Mapping[str, str]) -> Path | None:
-    """The configuration file beside the system's; as for pip itself, the variable wins, and /dev/null means none."""
+    """Return the configuration file besides the system's; as in pip, the variable wins, and /dev/null means none."""
     chosen = environ.get("PIP_CONFIG_FILE")
     if chosen:
         candidates = [Path(chosen)]
@@ -136,7 +136,7 @@ def _own_pip_file(scope: Scope, home: Path, environ: Mapping[str, str]) -> Path 
 
 
 def npm_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = None) -> HostConfig:
-    """The configuration of npm for an installation in *scope*, of the user whose *home* it is."""
+    """Return the configuration of npm for an installation in *scope*, of the user with the directory *home*."""
     environ = os.environ if environ is None else environ
     env = {name: value for name in NPM_VARIABLES if (value := environ.get(name) or environ.get(name.lower()))}
     readable: list[Path] = []
@@ -170,7 +170,7 @@ def npm_config(scope: Scope, home: Path, environ: Mapping[str, str] | None = Non
 
 
 def _npm_settings(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str, str]:
-    """What *files* set, later ones before earlier ones, with variables filled in as npm does."""
+    """Return the settings in *files*, of which later ones win, with variables filled in as npm does."""
     found: dict[str, str] = {}
     for file in files:
         for key, value in re.findall(r"^[ \t]*([^\s=;#\[]+)[ \t]*=[ \t]*(.*?)\s*$", _text(file), re.MULTILINE):
@@ -181,7 +181,7 @@ def _npm_settings(files: Iterable[Path], environ: Mapping[str, str]) -> dict[str
 
 
 def git_config(environ: Mapping[str, str] | None = None) -> HostConfig:
-    """The certificates that git is to trust, if others than the system's."""
+    """Return the certificates that git should trust, if they are not the system's."""
     env = _given(os.environ if environ is None else environ, "GIT_SSL_CAINFO")
     return HostConfig(env, tuple(path for path in map(Path, env.values()) if path.exists()))
 
@@ -198,7 +198,7 @@ def _given(environ: Mapping[str, str], *names: str) -> dict[str, str]:
 
 
 def _proxies(environ: Mapping[str, str], own: Mapping[str, str | None]) -> dict[str, str]:
-    """The proxies of *environ*, where the tool's *own* configuration has no others."""
+    """Return the proxies of *environ*, overridden by the tool's *own* configuration."""
     found: dict[str, str] = {}
     for kind in ("http", "https", "no"):
         names = (f"{kind}_proxy", *(() if kind == "no" else ("all_proxy",)))
@@ -214,7 +214,7 @@ def _pip_settings(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
         try:
             parser.read_string(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, configparser.Error):
-            continue  # pip itself says what is wrong with it
+            continue  # pip reports the error itself
         for section in parser.sections():
             yield from ((key.replace("_", "-"), value) for key, value in parser.items(section))
 
@@ -225,7 +225,7 @@ def _pip_variables(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _local_paths(key: str, value: str) -> Iterator[Path]:
-    """What of this machine pip's setting *key* names."""
+    """Yield the local paths that pip's setting *key* names."""
     if key in _PIP_LOCATIONS:
         yield from _directories(value)
     elif key in _PIP_FILES and value.startswith("/"):
@@ -233,7 +233,7 @@ def _local_paths(key: str, value: str) -> Iterator[Path]:
 
 
 def _directories(value: str) -> Iterator[Path]:
-    """Local directories among the blank-separated locations of *value*.
+    """Yield the local directories among the blank-separated locations in *value*.
 
     An index ``…/simple`` links to files beside itself, so its parent is what has to be readable.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Everything that changes the installed servers, each as a job."""
+"""Jobs that change the installed servers: install, update, roll back, approve, verify and remove."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Installer:
         self._newer = Newer(store, catalog, self._revisions)
 
     async def find(self, server_id: str, options: InstallOptions) -> CatalogEntry:
-        """What the registries offer as *server_id*, in the version that *options* ask for.
+        """Return the offer for *server_id*, in the version that *options* ask for.
 
         Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidArgument` for an entry without versions.
         """
@@ -105,21 +105,22 @@ class Installer:
         return at_version(offer, options.version)
 
     async def install(self, server_id: str, options: InstallOptions, owner_uid: int) -> Job:
-        """Install *server_id* as a registry describes it. Errors as :meth:`find` and :meth:`install_offer`."""
+        """Install *server_id* from a registry. Errors as :meth:`find` and :meth:`install_offer`."""
         return self.install_offer(await self.find(server_id, options), options, owner_uid)
 
     def install_offer(self, offer: CatalogEntry, options: InstallOptions, owner_uid: int) -> Job:
-        """Install what a registry offers.
+        """Install *offer*.
 
-        Raises :class:`~mcpd.errors.AlreadyInstalled`, :class:`~mcpd.errors.Busy`,
-        :class:`~mcpd.errors.LimitExceeded`, and what is wrong with the entry or the options
-        (:func:`mcpd.install.plan.make_plan`); everything later is the job's error.
+        Raises :class:`~mcpd.errors.AlreadyInstalled`, :class:`~mcpd.errors.Busy`, :class:`~mcpd.errors.LimitExceeded`
+        and the validation errors of :func:`mcpd.install.plan.make_plan`; all later errors are the job's.
         """
         return self._install(offer, options, owner_uid)
 
     def install_manifest(self, data: bytes, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
-        """Install what *data*, a registry entry or manifest as JSON, describes; *signer* is the name of the trusted key
-        that signed it, and vouches for what it pins. Errors as :meth:`install_offer`.
+        """Install the server that *data*, the JSON of a registry entry or manifest, describes.
+
+        *signer* is the name of the trusted key that signed *data*; it covers the files only if *data* pins them. Errors
+        as :meth:`install_offer`.
         """
         if len(data) > MAX_MANIFEST:
             raise InvalidManifest(f"the manifest is larger than {MAX_MANIFEST} bytes")
@@ -128,9 +129,9 @@ class Installer:
         return self._install(CatalogEntry(entry, "", verified=bool(vouched), signer=vouched), options, owner_uid)
 
     def bundle_signer(self, bundle: Bundle) -> str:
-        """Name of the trusted key that vouches for *bundle*, empty if none does; reads the catalog.
+        """Return the name of the trusted key that covers *bundle*, empty if there is none. Reads the catalog.
 
-        One does by a registry that it signed and that pins these bytes for a bundle of this very id.
+        A key covers a bundle if it signed a registry that has an entry with the same id and hash.
         """
         for offer in self._catalog.offers([bundle.entry.id]).get(bundle.entry.id, ()):
             source = offer.entry.source
@@ -139,18 +140,18 @@ class Installer:
         return ""
 
     def install_bundle(self, bundle: Bundle, options: InstallOptions, owner_uid: int, signer: str = "") -> Job:
-        """Install the MCP bundle that the caller brought, for which *signer* vouches; the job removes it at its end.
+        """Install a user-supplied MCP bundle that *signer* covers; the job removes the file when it ends.
 
-        Errors as :meth:`install_offer`; then the file is the caller's to remove.
+        Errors as :meth:`install_offer`; the caller then has to remove the file.
         """
         offer = CatalogEntry(bundle.entry, "", verified=bool(signer), signer=signer)
         return self._install(offer, options, owner_uid, bundle=bundle)
 
     async def update(self, server_ids: Iterable[str], options: InstallOptions, owner_uid: int) -> Job:
-        """Install what registries have newer for *server_ids* (none: for all servers) as new generations.
+        """Install the updates of *server_ids* (empty: of all servers) as new generations.
 
-        Only the registry that a server came from can update it. A server that is up to date is left alone. One that
-        fails stops no other; the job then names all that failed.
+        Only the registry that a server came from can update it. Servers that are up to date are skipped. If some fail,
+        the others are still updated, and the job's error names all that failed.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly` for a server of another layer,
         :class:`~mcpd.errors.Busy` and :class:`~mcpd.errors.LimitExceeded`.
@@ -159,10 +160,10 @@ class Installer:
         return self.update_to(wanted, await self.newer(wanted, options), options, owner_uid)
 
     async def newer(self, server_ids: Iterable[str], options: InstallOptions) -> list[CatalogEntry]:
-        """What :meth:`update` would install, in the version that *options* ask for.
+        """Return the offers that :meth:`update` would install, in the version that *options* ask for.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`, and
-        :class:`~mcpd.errors.InvalidArgument` for a version of several servers, or of one without versions.
+        :class:`~mcpd.errors.InvalidArgument` if a version is given for several servers, or for one without versions.
         """
         wanted = list(dict.fromkeys(server_ids))
         if options.version and len(wanted) != 1:
@@ -182,7 +183,7 @@ class Installer:
     def update_to(
         self, wanted: Collection[str], found: Sequence[CatalogEntry], options: InstallOptions, owner_uid: int
     ) -> Job:
-        """Install *found*, which is newer, for the servers *wanted* (none: for all). Errors as :meth:`update`."""
+        """Install the offers *found* as updates of *wanted* (empty: of all servers). Errors as :meth:`update`."""
 
         async def work(job: Job) -> None:
             failed: list[McpdError] = []
@@ -192,7 +193,7 @@ class Installer:
                     self._own(one.entry.id)
                     await self._carry_out(job, one, options)
                 except Cancelled:
-                    continue  # its plan was all that was wanted
+                    continue  # a dry run
                 except McpdError as error:
                     failed.append(error)
             if failed:
@@ -204,7 +205,7 @@ class Installer:
         return self.jobs.start(JobKind.UPDATE, list(wanted) or [one.entry.id for one in found], owner_uid, work)
 
     async def way_back(self, server_id: str, wanted: int | None = None) -> int:
-        """Return the generation that :meth:`rollback` goes back to: *wanted* if that is kept.
+        """Return the generation that :meth:`rollback` activates: *wanted* if it still exists.
 
         Raises :class:`~mcpd.errors.NotFound` and :class:`~mcpd.errors.ReadOnly`.
         """
@@ -212,9 +213,9 @@ class Installer:
         return await in_thread(way_back, self._store, server_id, wanted)
 
     def rollback(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
-        """Go back to *generation*, or where :func:`~mcpd.install.history.way_back` leads. Errors as :meth:`update`.
+        """Activate *generation*; by default as :func:`~mcpd.install.history.way_back`. Errors as :meth:`update`.
 
-        The job fails with :class:`~mcpd.errors.IntegrityMismatch` if that is not what was installed any more.
+        The job fails with :class:`~mcpd.errors.IntegrityMismatch` if the files differ from what was installed.
         """
         self._own(server_id)
 
@@ -227,9 +228,9 @@ class Installer:
         return self.jobs.start(JobKind.ROLLBACK, [server_id], owner_uid, work)
 
     def approve(self, server_id: str, owner_uid: int, *, generation: int | None = None, drop: bool = False) -> Job:
-        """Put the update of *server_id* into use that waits because it changes tools; *generation*: only that one.
+        """Activate the pending update of *server_id*; if *generation* is given, only if that is the pending one.
 
-        With *drop* it is removed instead. Errors as :meth:`update`.
+        With *drop* the update is removed instead. Errors as :meth:`update`.
         """
         self._own(server_id)
         decide = self._activation.drop if drop else self._activation.approve
@@ -240,9 +241,9 @@ class Installer:
         return self.jobs.start(JobKind.APPROVE, [server_id], owner_uid, work)
 
     def verify(self, server_ids: Iterable[str], owner_uid: int) -> Job:
-        """Hash what is installed as *server_ids* (none: all servers of this layer) and compare it with the lock files.
+        """Compare the files of *server_ids* (empty: all servers of this layer) with the recorded hashes.
 
-        The job fails as :func:`~mcpd.install.verification.verify_servers` does. Errors as :meth:`update`.
+        The job fails like :func:`~mcpd.install.verification.verify_servers`. Errors as :meth:`update`.
         """
         wanted = [self._own(server_id).id for server_id in dict.fromkeys(server_ids)]
 
@@ -253,10 +254,7 @@ class Installer:
         return self.jobs.start(JobKind.VERIFY, [], owner_uid, work)
 
     def uninstall(self, server_id: str, owner_uid: int, *, keep_config: bool = False) -> Job:
-        """Stop *server_id* and remove it, its configuration and state too unless *keep_config*.
-
-        Errors as :meth:`update`.
-        """
+        """Stop and remove *server_id*, with configuration and state unless *keep_config*. Errors as :meth:`update`."""
         self._own(server_id)
 
         async def work(job: Job) -> None:
@@ -269,10 +267,9 @@ class Installer:
         return self.jobs.start(JobKind.UNINSTALL, [server_id], owner_uid, work)
 
     def forget(self, server_id: str, owner_uid: int) -> Job:
-        """Stop the script server *server_id*, which may be broken or gone, and remove all that is kept for it.
+        """Stop the script server *server_id*, which may be broken or missing, and remove its configuration and state.
 
-        That is its configuration and its state; its script is for others to remove. For an installed server the job
-        fails with :class:`~mcpd.errors.InvalidArgument`.
+        The caller removes the script. For an installed server the job fails with :class:`~mcpd.errors.InvalidArgument`.
         """
         check_id(server_id)
 
@@ -285,7 +282,7 @@ class Installer:
         return self.jobs.start(JobKind.UNINSTALL, [server_id], owner_uid, work)
 
     def check_updates(self, owner_uid: int) -> Job:
-        """Read the registries again, and ask where branches are; :meth:`updates` tells then what is newer there."""
+        """Refresh the registries and query the followed git branches; the result is in :meth:`updates`."""
 
         async def work(job: Job) -> None:
             await self._read_registries(job)
@@ -294,15 +291,15 @@ class Installer:
         return self.jobs.start(JobKind.CHECK_UPDATES, [], owner_uid, work)
 
     def refresh(self, owner_uid: int) -> Job:
-        """Read the registries again."""
+        """Refresh the registries."""
         return self.jobs.start(JobKind.REFRESH, [], owner_uid, self._read_registries)
 
     def updates(self) -> dict[str, Update]:
-        """By id, the updates of this layer's servers. It reads the disk, so it is for threads beside the event loop."""
+        """Return the updates of this layer's servers, by id. Blocks on the disk."""
         return self._newer.updates()
 
     async def close(self) -> None:
-        """End all jobs; what they began is undone."""
+        """Cancel all jobs and undo what they began."""
         await self.jobs.close()
 
     def _install(
@@ -330,7 +327,7 @@ class Installer:
             content = content_digest(offer.entry)
             offer = await whole_entry(offer, self._settings.catalog, self._keys)
             plan = self._plan(offer, options, content=content)
-            job.answers.forget()  # those of the server before
+            job.answers.forget()  # those for the previous server
             job.answers = plan.answers
         known = plan
 
@@ -341,9 +338,9 @@ class Installer:
         await self._pipeline.install(job, plan, again, self._check_signer)
 
     def _check_signer(self, name: str) -> None:
-        """Raise :class:`~mcpd.errors.SignatureInvalid` if the key *name* is trusted no longer."""
+        """Raise :class:`~mcpd.errors.SignatureInvalid` if the key *name* is no longer trusted."""
         if name not in {key.name for key in self._keys.list()}:
-            raise SignatureInvalid(f"the key {name!r}, which vouched for it, is trusted no longer; try again")
+            raise SignatureInvalid(f"the key {name!r} that signed it is no longer trusted; try again")
 
     def _plan(self, offer: CatalogEntry, options: InstallOptions, *, content: str = "", given: bool = False) -> Plan:
         content = content or content_digest(offer.entry)
@@ -351,29 +348,29 @@ class Installer:
         return make_plan(offer, options, self._store, guard, self._scope, content=content, is_given=given)
 
     async def _change(self, job: Job, server_id: str, change: Callable[[], object]) -> None:
-        """Make *change*, before and after which nothing of *server_id* runs: clients start it again at once."""
+        """Stop *server_id*, apply *change*, and stop it again, since clients restart it at once."""
         job.enter(JobState.ACTIVATING)
         await self._sessions.stop_server(server_id)
         await in_thread(change)
         await self._sessions.stop_server(server_id)
 
     async def _forget_state(self, server_id: str) -> None:
-        """The server is removed already, so this fails nothing; the next of its id looks again."""
+        """Remove the state of the removed *server_id*; errors are logged, as the next installation tries again."""
         try:
             await self._states.drop(server_id)
         except McpdError as error:
             log.warning("%s: %s", server_id, error.message)
 
     def _refuse_installed(self, entry: Entry, registry: str, options: InstallOptions) -> None:
-        """Raise :class:`~mcpd.errors.AlreadyInstalled` unless this changes the version, or replacing was asked for."""
+        """Raise :class:`~mcpd.errors.AlreadyInstalled` unless *entry* or *options* allow the installation."""
         try:
             installed = self._store.get(entry.id)
         except NotFound:
             return
         if not installed.writable and not options.reinstall and self._has_kept(entry.id):
             raise AlreadyInstalled(
-                f"{entry.id} would take the place of another server of this id and get its values, secrets and state;"
-                f" to have it so, {REINSTALL}"
+                f"{entry.id} would replace another server with this id and get its values, secrets and state;"
+                f" to allow that, {REINSTALL}"
             )
         if not installed.writable or installed.manifest is None:
             return
@@ -396,7 +393,7 @@ class Installer:
             )
 
     def _has_kept(self, server_id: str) -> bool:
-        """Return whether values, secrets or state are kept for *server_id*."""
+        """Return whether values, secrets or state of *server_id* exist."""
         state = self._paths.layout(self._scope).state / server_id
         return os.path.lexists(state) or self._store.kept(server_id) is not None
 
@@ -405,7 +402,7 @@ class Installer:
         await self._catalog.refresh(lambda done, total: job.advance(100 * done / total))
 
     def _own(self, server_id: str) -> InstalledServer:
-        """The installed server, if this instance may change it."""
+        """Return the installed server; raise :class:`~mcpd.errors.ReadOnly` if this instance may not change it."""
         server = self._store.get(check_id(server_id))
         if server.script is not None:
             raise ReadOnly(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One change to the installed servers, from the call that asked for it to its end."""
+"""Jobs: changes to the installed servers, with progress, questions and a final state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class JobKind(StrEnum):
-    """What a job does."""
+    """The kinds of jobs."""
 
     INSTALL = "install"
     UNINSTALL = "uninstall"
@@ -54,7 +54,7 @@ class JobKind(StrEnum):
 
 
 class JobState(StrEnum):
-    """Where a job stands."""
+    """The states of a job."""
 
     QUEUED = "queued"
     PLANNING = "planning"
@@ -70,19 +70,19 @@ class JobState(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing follows."""
+        """True for a final state."""
         return self in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing a job cannot decide or know by itself."""
+    """One thing that a job has to ask: a consent or a value."""
 
     kind: str
     """``permission``, ``variable``, ``run-as``, ``remote``, ``unverified``, ``unchecked`` or ``config``."""
     key: str
-    """The permission, the variable and its value, the account, where the server will be, what nobody vouches for, where
-    the server that does not answer is, or the key of the property."""
+    """The permission, ``NAME=VALUE`` of the variable, the account, the address of the remote server, the unsigned file,
+    the address of the server that does not answer, or the key of the property; depending on :attr:`kind`."""
     label: str = ""
     description: str = ""
     sensitive: bool = False
@@ -90,11 +90,11 @@ class Need:
 
     @classmethod
     def of_property(cls, prop: ConfigProperty) -> Need:
-        """The need for a value of *prop*."""
+        """Return the need for a value of *prop*."""
         return cls("config", prop.key, prop.label or prop.key, prop.description, prop.sensitive, prop.type or "")
 
     def to_dict(self) -> dict[str, str | bool]:
-        """As it travels in the property ``Needs``."""
+        """Return the need as in the D-Bus property ``Needs``."""
         return {
             "kind": self.kind,
             "key": self.key,
@@ -107,7 +107,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class PlanItem:
-    """One thing that an installation comes to, for whoever is to agree."""
+    """One item of a plan, shown before consent is given."""
 
     kind: str
     """``source``, ``size``, ``package``, ``command``, ``permission``, ``variable``, ``run-as``, ``setting`` or
@@ -116,30 +116,30 @@ class PlanItem:
     label: str = ""
     version: str = ""
     integrity: str = ""
-    """What it must hash to, as the lock file has it."""
+    """The expected hash, as in the lock file."""
 
     def to_dict(self) -> dict[str, str]:
-        """As it travels in the property ``Plan``."""
+        """Return the item as in the D-Bus property ``Plan``, without empty fields."""
         found = {"kind": self.kind, "key": self.key, "label": self.label, "version": self.version}
         return {key: value for key, value in (found | {"integrity": self.integrity}).items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something happened to a job."""
+    """A change of a job."""
 
     job: Job
     kind: str
-    """``added``, ``changed``, ``finished`` (once, with the final state) or ``removed`` (it is no longer listed)."""
+    """``added``, ``changed``, ``finished`` (once, with the final state) or ``removed`` (no longer listed)."""
     changed: frozenset[str] = frozenset()
-    """Attributes with a new value: server_id, state, progress, bytes_done, bytes_total, cancellable, needs, plan,
+    """The changed attributes: server_id, state, progress, bytes_done, bytes_total, cancellable, needs, plan,
     error."""
 
 
 class Job:
-    """A change that is queued, running, waiting for answers, or finished.
+    """A job: queued, running, waiting for answers, or finished.
 
-    Everything about it is read from its attributes; *report* hears of each change.
+    Its attributes are public; *report* is called with each change of them.
     """
 
     def __init__(
@@ -161,14 +161,14 @@ class Job:
         self.progress = PROGRESS_UNKNOWN
         self.bytes_done = 0
         self.bytes_total = 0
-        """0 while nobody knows."""
+        """0 while unknown."""
         self.needs: list[Need] = []
         self.question = 0
-        """Another number whenever :attr:`needs` becomes another, even if the same is asked of the next server."""
+        """Incremented whenever :attr:`needs` changes, also if the same is asked for the next server."""
         self.plan: list[PlanItem] = []
         self.error: McpdError | None = None
         self.durations: dict[str, float] = {}
-        """Seconds in each state that it has left."""
+        """Seconds spent in each past state."""
         self._entered = time.monotonic()
         self._report = report
         self._at_work = ""
@@ -184,18 +184,18 @@ class Job:
 
     @property
     def server_id(self) -> str:
-        """The server it is about: of several the one at work, before and after them none."""
+        """The server that the job changes; of several, the one in progress, and empty before and after."""
         return self.server_ids[0] if len(self.server_ids) == 1 else self._at_work
 
     @property
     def cancellable(self) -> bool:
-        """Whether :meth:`cancel` would be accepted."""
+        """True if :meth:`cancel` is possible."""
         return not self.state.finished and self.state is not JobState.ACTIVATING
 
-    # What a frontend does
+    # For frontends
 
     def cancel(self) -> None:
-        """Ask the job to end; it becomes ``cancelled`` once everything it began is gone.
+        """Cancel the job; its state becomes ``cancelled`` once everything it began is undone.
 
         Cancelling a finished job changes nothing. Raises :class:`~mcpd.errors.NotSupported` during activation.
         """
@@ -206,10 +206,10 @@ class Job:
         self.abort()
 
     def proceed(self) -> None:
-        """Consent to what :attr:`needs` lists, or say that all values are given.
+        """Consent to everything in :attr:`needs`, or confirm that all values are set.
 
-        A job that waits for nothing ignores it. Raises :class:`~mcpd.errors.ConfigMissing` that names the values
-        which are still missing.
+        Does nothing if the job is not waiting. Raises :class:`~mcpd.errors.ConfigMissing` that names the missing
+        values.
         """
         if self.state is JobState.NEEDS_CONFIG and self.needs:
             missing = ", ".join(need.key for need in self.needs)
@@ -217,26 +217,26 @@ class Job:
         self._answered.set()
 
     def set_config(self, values: Mapping[str, JsonValue]) -> None:
-        """Give values for properties that are not sensitive; the job goes on once nothing is missing.
+        """Set values of properties that are not sensitive; the job continues once nothing is missing.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for an unknown or sensitive key or a value of the wrong type, and
-        :class:`~mcpd.errors.InvalidArgument` when it is too late.
+        :class:`~mcpd.errors.InvalidArgument` if the job takes no values any more.
         """
         self._check_open()
         self.answers.set_config(values)
         self._recheck()
 
     def set_secret(self, key: str, value: str) -> None:
-        """Give the value of a sensitive property. Errors as :meth:`set_config`."""
+        """Set the value of a sensitive property. Errors as :meth:`set_config`."""
         self._check_open()
         self.answers.set_secret(key, value)
         self._recheck()
 
     async def wait(self) -> None:
-        """Return once the job is finished; how it ended is in :attr:`state` and :attr:`error`."""
+        """Wait until the job is finished; see :attr:`state` and :attr:`error` for the result."""
         await self._finished.wait()
 
-    # What the work does
+    # For the work
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run *work* as this job."""
@@ -244,17 +244,17 @@ class Job:
         self._task.add_done_callback(self._ended)
 
     def abort(self) -> None:
-        """End the job in whatever state it is; for the end of the process."""
+        """End the job in any state, also during activation; for shutdown."""
         if self._task is not None and not self.state.finished and not self._task.cancelling():
             self._task.cancel()
 
     async def joined(self) -> None:
-        """Return once the task has ended."""
+        """Wait until the task has ended."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     def enter(self, state: JobState) -> None:
-        """Go on to *state*."""
+        """Change to *state*."""
         if state is self.state:
             return
         was_cancellable = self.cancellable
@@ -264,7 +264,7 @@ class Job:
         self._changed("state", *(["cancellable"] if was_cancellable != self.cancellable else []))
 
     def begin_part(self, index: int, count: int, server_id: str) -> None:
-        """What is said from now on is about *server_id*, which is part *index* of *count* parts of the job."""
+        """Report from now on about *server_id*, part *index* (from 0) of *count* parts of the job."""
         self._share = (index / count, 1 / count)
         if server_id != self.server_id:
             self._at_work = server_id
@@ -272,7 +272,7 @@ class Job:
             self._changed("server_id", "plan")
 
     def advance(self, percent: float) -> None:
-        """Report that *percent* (0 to 100) of the present part is done; lower than before changes nothing."""
+        """Report that *percent* (0 to 100) of the current part is done; progress never decreases."""
         start, width = self._share
         self._floor = max(self._floor, min(int(start * 100 + width * percent), PROGRESS_DONE - 1))
         if self._floor != self.progress:
@@ -280,7 +280,7 @@ class Job:
             self._changed("progress")
 
     def transferred(self, done: int, total: int = 0) -> None:
-        """Report that *done* of *total* bytes arrived (total 0: unknown)."""
+        """Report that *done* of *total* bytes were received (total 0: unknown)."""
         self.bytes_done, self.bytes_total = done, total
         now = asyncio.get_running_loop().time()
         if now - self._bytes_reported >= BYTES_INTERVAL or (total and done == total):
@@ -288,16 +288,16 @@ class Job:
             self._changed("bytes_done", "bytes_total")
 
     def show_plan(self, items: Iterable[PlanItem]) -> None:
-        """Say what the job comes to."""
+        """Publish the plan."""
         self.plan = list(items)
         self._changed("plan")
 
     async def ask_consent(self, needs: Iterable[Need]) -> None:
-        """Wait until somebody consents to *needs*; :class:`~mcpd.errors.TimedOut` after an hour."""
+        """Wait for consent to *needs*; raise :class:`~mcpd.errors.TimedOut` after an hour."""
         await self._ask(JobState.NEEDS_CONSENT, list(needs))
 
     async def ask_config(self) -> None:
-        """Wait until every required property has a value; :class:`~mcpd.errors.TimedOut` after an hour."""
+        """Wait until every required property has a value; raise :class:`~mcpd.errors.TimedOut` after an hour."""
         if self.answers.missing():
             await self._ask(JobState.NEEDS_CONFIG, [Need.of_property(p) for p in self.answers.missing()])
 
@@ -331,7 +331,7 @@ class Job:
             raise InvalidArgument(f"job {self.number} is {self.state} and takes no values any more")
 
     async def _main(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run *work* and turn the way it ends into the final state; the boundary where unknown faults are logged."""
+        """Run *work* and set the final state by its result; unexpected exceptions are logged here."""
         try:
             await work()
         except asyncio.CancelledError:
@@ -341,13 +341,13 @@ class Job:
         except McpdError as error:
             self._finish(JobState.FAILED, error)
         except Exception:
-            log.exception("job %d (%s %s) met a fault of mcpd", self.number, self.kind, self.server_id)
-            self._finish(JobState.FAILED, McpdError(f"job {self.number} met a fault in mcpd; see its journal"))
+            log.exception("job %d (%s %s): internal error", self.number, self.kind, self.server_id)
+            self._finish(JobState.FAILED, McpdError(f"job {self.number}: internal error; see the journal of mcpd"))
         else:
             self._finish(JobState.DONE, None)
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
-        # A task that is cancelled before its first step never enters _main.
+        # A task that is cancelled before it first runs never enters _main.
         if not self.state.finished:
             self._finish(JobState.CANCELLED, Cancelled(f"job {self.number} was cancelled"))
 
@@ -381,13 +381,13 @@ class Job:
 MAX_JOBS_PER_UID: Final = 16
 """Unfinished jobs of one user."""
 LINGER: Final = 60.0
-"""Seconds that a finished job stays listed, so that clients which poll learn how it ended."""
+"""Seconds that a finished job stays listed, so that polling clients see its result."""
 MAX_FINISHED_PER_UID: Final = 256
-"""Finished jobs of one user that stay listed; of more the oldest go earlier."""
+"""Finished jobs of one user that stay listed; the oldest are removed first."""
 
 
 class Jobs:
-    """Starts jobs, lists them, tells listeners about them and ends them with the process."""
+    """The jobs of this instance: starts and lists them, notifies listeners, and ends them at shutdown."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, Job] = {}
@@ -397,11 +397,11 @@ class Jobs:
         self._closed = False
 
     def list(self) -> list[Job]:
-        """Every job that is unfinished or finished less than :data:`LINGER` ago, oldest first."""
+        """Return the jobs that are unfinished, or finished less than :data:`LINGER` ago, oldest first."""
         return list(self._jobs.values())
 
     def get(self, number: int) -> Job:
-        """The job *number*; :class:`~mcpd.errors.NotFound` if it is not listed (any more)."""
+        """Return the job *number*; raise :class:`~mcpd.errors.NotFound` if it is not listed (any more)."""
         try:
             return self._jobs[number]
         except KeyError:
@@ -418,7 +418,7 @@ class Jobs:
         return unsubscribe
 
     def check_free(self, server_ids: Collection[str]) -> None:
-        """Raise :class:`~mcpd.errors.Busy` if an unfinished job holds one of *server_ids*."""
+        """Raise :class:`~mcpd.errors.Busy` if an unfinished job works on one of *server_ids*."""
         for job in self._jobs.values():
             held = set(job.server_ids).intersection(server_ids)
             if held and not job.state.finished:
@@ -432,7 +432,7 @@ class Jobs:
         work: Callable[[Job], Coroutine[Any, Any, None]],
         answers: Answers | None = None,
     ) -> Job:
-        """Begin *work* as a new job.
+        """Start *work* as a new job.
 
         Raises :class:`~mcpd.errors.Busy` if one of *server_ids* has an unfinished job, and
         :class:`~mcpd.errors.LimitExceeded` if *owner_uid* has too many.
@@ -456,7 +456,7 @@ class Jobs:
         return job
 
     async def close(self) -> None:
-        """End every job and wait until nothing of them runs."""
+        """Cancel every job and wait until all have ended."""
         self._closed = True
         for job in self.list():
             job.abort()

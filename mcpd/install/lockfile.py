@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``.mcpd-lock.json`` in a generation: what exactly was installed, and which eras the server speaks."""
+"""The lock file ``.mcpd-lock.json`` in a generation: what exactly was installed, and the server's protocol eras."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, JsonValue
 
 LOCK_FILE: Final = ".mcpd-lock.json"
-"""Hidden and named after mcpd, so that no project has a file of that name."""
+"""Name of the lock file; hidden, and chosen so that no project has a file of that name."""
 VERSION: Final = 1
 
 
@@ -28,9 +28,9 @@ def write_lock(
 ) -> None:
     """Write the lock file of the generation in *root*.
 
-    *registry* is where the *entry* came from, empty for a caller; *verified* the name of the trusted key that vouched
-    for what is installed, empty if none did; *content* what :func:`mcpd.install.updates.content_digest` says of the
-    entry as the registry has it.
+    *registry* is the URL of the *entry*'s registry, empty if it was user-supplied; *verified* is the name of the
+    trusted key that covers what is installed, empty if there is none; *content* is
+    :func:`mcpd.install.updates.content_digest` of the entry in the registry.
     """
     entry_document = _without_credentials(entry.to_json())
     document: dict[str, JsonValue] = {
@@ -49,9 +49,9 @@ def write_lock(
 
 
 def record_tree(root: Path, *, sha256: str, files: int, size: int, manifest: str = "") -> None:
-    """Add the *sha256* of the list of files, how many *files* it has, and their *size* in bytes.
+    """Add the *sha256* of the list of files, the number of *files*, and their *size* in bytes to the lock file.
 
-    *manifest* is the sha256 of what never changes of the manifest; empty if it is not known.
+    *manifest* is the SHA-256 of the constant part of the manifest; empty if it is not known.
     """
     tree: dict[str, JsonValue] = {"sha256": sha256, "files": files, "bytes": size}
     if manifest:
@@ -60,12 +60,12 @@ def record_tree(root: Path, *, sha256: str, files: int, size: int, manifest: str
 
 
 def record_protocol(root: Path, protocol: Protocol) -> None:
-    """Add to the lock file which protocol eras the server speaks."""
+    """Add the protocol eras that the server speaks to the lock file."""
     _write(root, {**_read(root), "protocol": protocol.to_json()})
 
 
 def read_lock(root: Path) -> dict[str, Any]:
-    """The lock file of the generation in *root*; empty if there is none, as for servers mcpd did not install."""
+    """Return the lock file of the generation in *root*; empty if it is missing or broken."""
     try:
         return _read(root)
     except (OSError, InvalidManifest):
@@ -73,9 +73,9 @@ def read_lock(root: Path) -> dict[str, Any]:
 
 
 def identity(root: Path) -> str:
-    """What is the same for two generations that were made of the same; *root* is that of one.
+    """Return a string that is equal for generations with the same content; *root* is the directory of one.
 
-    One that does not tell what it was made of is the same as itself only.
+    A generation without a record of its content is equal only to itself.
     """
     lock = read_lock(root)
     source, content = lock.get("source"), lock.get("content")
@@ -84,13 +84,13 @@ def identity(root: Path) -> str:
         return json.dumps(str(root))
     made_of = [lock.get(key) for key in ("source", "resolved", "content", "files")]
     if is_local:
-        # A directory of somebody has no version of its own.
+        # A local directory has no version.
         made_of.append(lock.get("tree"))
     return json.dumps(made_of, sort_keys=True)
 
 
 def _read(root: Path) -> dict[str, Any]:
-    """As :func:`read_lock`; what cannot be read raises OSError or InvalidManifest, for it must not be written over."""
+    """As :func:`read_lock`, but raise OSError or InvalidManifest if it is broken, so that it is not overwritten."""
     try:
         found = load_json(read_file(root / LOCK_FILE), LOCK_FILE)
     except FileNotFoundError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a caller may say about an installation."""
+"""Options of an installation, and the values given for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InstallOptions:
     """Options of ``Install``, ``InstallManifest`` and ``Update``."""
 
     consent: bool = False
-    """The caller has seen the permissions and agrees to them."""
+    """True if the caller has seen the permissions and consents to them."""
     config: dict[str, JsonValue] = field(default_factory=dict)
     """Values for properties that are not sensitive."""
     version: str = ""
@@ -29,25 +29,25 @@ class InstallOptions:
     source: str = ""
     """URL of the registry to take the entry from; empty for the first that has it."""
     dry_run: bool = False
-    """End as cancelled once it is known what would be done."""
+    """End as cancelled once the plan is known."""
     reinstall: bool = False
-    """Install again what is installed in this version already, or replace what came from elsewhere."""
+    """Install the same version again, or replace a server with another origin."""
     check: bool = True
-    """Try the server before it is put into use; without, a remote server is installed that may be offline."""
+    """Run the health check; False installs a remote server that may be offline."""
 
 
 class Answers:
-    """Collects values, checks them, and says what is still missing."""
+    """The values given for an installation, checked against the manifest."""
 
     def __init__(self, manifest: Manifest | None = None, held: Configuration | None = None) -> None:
-        """*manifest* declares the properties (None: a job that takes no values); *held* is what is set already."""
+        """*manifest* declares the properties (None: the job takes no values); *held* are the values already set."""
         self._manifest = manifest
         self._held = held
         self._values: dict[str, JsonValue] = {}
         self._secrets: dict[str, JsonValue] = {}
 
     def set_config(self, changes: Mapping[str, JsonValue]) -> None:
-        """Take values for properties that are not sensitive; None takes one back.
+        """Set values of properties that are not sensitive; None removes one.
 
         Raises :class:`~mcpd.errors.InvalidConfig` for an unknown or sensitive key or a value that does not fit.
         """
@@ -58,7 +58,7 @@ class Answers:
                 self._values[key] = value
 
     def set_secret(self, key: str, value: str) -> None:
-        """Take the value of a sensitive property; an empty one takes it back. Errors as :meth:`set_config`."""
+        """Set the value of a sensitive property; an empty one removes it. Errors as :meth:`set_config`."""
         checked = config.checked_secret(self._known(), key, value)
         if value:
             self._secrets[key] = checked
@@ -66,9 +66,9 @@ class Answers:
             self._secrets.pop(key, None)
 
     def take_over(self, earlier: Answers) -> None:
-        """Take what was given as *earlier*, before it was known what is asked; *earlier* forgets it.
+        """Move the values of *earlier*, given before all properties were known, into this object.
 
-        Errors as :meth:`set_config`, also for what is not asked after all.
+        Errors as :meth:`set_config`, also for properties that do not exist.
         """
         values, secrets = dict(earlier._values), dict(earlier._secrets)
         earlier.forget()
@@ -78,7 +78,7 @@ class Answers:
             self.set_secret(key, str(value))
 
     def missing(self) -> list[ConfigProperty]:
-        """Required properties without a value."""
+        """Return the required properties without a value."""
         if self._manifest is None:
             return []
         held = self._held.values if self._held else {}
@@ -86,7 +86,7 @@ class Answers:
         return config.public(self._manifest, merged, self._held.secrets_set if self._held else ()).missing
 
     def given(self) -> dict[str, JsonValue]:
-        """All values that were given, secrets among them."""
+        """Return all values given, including secrets."""
         return {**self._values, **self._secrets}
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""plan → resolve → consent → fetch → build → verify → activate.
+"""The steps of an installation: plan → resolve → consent → fetch → build → verify → activate.
 
-Until the activation everything happens in a generation that nobody uses, so ending anywhere, by a fault, a
-cancellation or SIGKILL, leaves the server as it was.
+Until activation everything happens in a generation that is not in use, so a failure, a cancellation or SIGKILL at any
+point leaves the installed server unchanged.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from mcpd.store import Generation, Store
 
 MAX_BYTES: Final = 16 * 1024**3
-"""Bytes of a package and everything it needs; archives may unpack to any size."""
+"""Bytes of a package with all its dependencies; archives may unpack to any size."""
 _INTERPRETER: Final = re.compile(r"/usr/bin/python3(\.[0-9]+)?")
 
 
 def seal(root: Path) -> None:
-    """Make everything in *root* readable for whoever runs the server, and writable for its owner only.
+    """Make everything in *root* readable for all users, and writable for its owner only.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads out of *root* (an interpreter of the system in
-    the virtual environment may), for anything that is neither file, directory nor link, and for more than the limits.
+    Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads out of *root* (a virtual environment may link to
+    the system's interpreter), for special files, and for a tree over the limits.
     """
     total = 0
     try:
@@ -68,13 +68,13 @@ def seal(root: Path) -> None:
 
 
 def _seal(item: Found) -> int:
-    """Set the mode of *item*; returns its size in bytes."""
+    """Set the mode of *item*; return its size in bytes."""
     mode = item.status.st_mode
     if stat.S_ISLNK(mode):
         _check_link(item.relative, os.readlink(item.name, dir_fd=item.parent))
         return 0
     if stat.S_ISDIR(mode):
-        os.chmod(item.name, 0o755, dir_fd=item.parent)  # noqa: S103 - the account that runs it may be another
+        os.chmod(item.name, 0o755, dir_fd=item.parent)  # noqa: S103 - the server may run as another user
         return 0
     if not stat.S_ISREG(mode):
         what = readable(item.relative)
@@ -97,12 +97,12 @@ _RUNNERS: Final = {"npx": SourceType.NPM, "uvx": SourceType.PYPI, "pipx": Source
 
 
 def settle(entry: Entry, outcome: Outcome, root: Path) -> list[Transport]:
-    """The transports of *entry* with a stdio command that *root* really has.
+    """Return the transports of *entry*, with stdio commands that exist in *root* or on the system.
 
-    An entry without transports gets one from the only script of its package, or the one of the same name; ``npx
-    PACKAGE`` and ``uvx PACKAGE`` become that script, since it is installed already.
+    An entry without transports gets one for the only script of its package, or for the script of the same name. ``npx
+    PACKAGE`` and ``uvx PACKAGE`` become that script, since it is already installed.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` that names the command and what there is instead.
+    Raises :class:`~mcpd.errors.InvalidManifest` that names the command and the alternatives.
     """
     transports = list(entry.transports)
     if not transports:
@@ -157,7 +157,7 @@ def _check(entry: Entry, transport: Transport, root: Path) -> None:
 
 
 def _meant(command: str, root: Path) -> str:
-    """Return how *command* is written if it holds arguments, or is a file at the top of *root*; empty if neither."""
+    """Return how to write *command* if it contains arguments, or is a file at the top of *root*; empty if neither."""
     program, _, arguments = command.partition(" ")
     if arguments and _exists(program, root):
         return f"; start {program[:200]!r}, and give it its arguments apart from it (args, mcpctl install --arg)"
@@ -174,13 +174,13 @@ def _exists(command: str, root: Path) -> bool:
 
 
 def _inside(root: Path, relative: str) -> bool:
-    """Whether *relative* names something in *root*; a link of a virtual environment to its interpreter counts."""
+    """Return whether *relative* exists in *root*; a virtual environment's link to its interpreter counts."""
     path = Path(root, relative)
     return path.exists() and path.parent.resolve().is_relative_to(root.resolve())
 
 
 def _script_argument(command: str, arguments: Sequence[str]) -> str:
-    """The file that an interpreter is given as its first argument, if it is one of the project."""
+    """Return the project file that an interpreter gets as its first argument; empty if there is none."""
     name = command.rpartition("/")[2]
     first = arguments[0] if arguments else ""
     if not name.startswith(("python", "node")) or first.startswith(("-", "/", "{")):
@@ -199,9 +199,9 @@ def _needs_build(root: Path) -> str:
 
 
 PARALLEL: Final = 2
-"""Installations that fetch and build at once; more wait."""
+"""Installations that fetch and build at the same time; others wait."""
 PLAN_ONLY: Final = "only the plan was asked for"
-"""What a dry run ends with."""
+"""Message of the :class:`~mcpd.errors.Cancelled` that ends a dry run."""
 
 
 class Pipeline:
@@ -218,16 +218,17 @@ class Pipeline:
     async def install(
         self, job: Job, plan: Plan, again: Callable[[Entry], Plan], check_signer: Callable[[str], None]
     ) -> None:
-        """Carry out *plan* as *job*; *again* plans what a source says of itself.
+        """Carry out *plan* as *job*.
 
-        *check_signer* raises if the key of that name is trusted no longer, which it may be after somebody was asked.
+        *again* makes a new plan from the entry that a package contains. *check_signer* raises if the key of that name
+        is no longer trusted, which can happen while the job waits for consent.
 
-        Raises the errors of all steps; whatever was begun is gone then.
+        Raises the errors of all steps; a generation that was begun is then removed.
         """
         made: list[Generation] = []
         try:
             if not plan.is_dry_run and plan.is_complete and plan.answers.missing():
-                # What the entry itself asks for need not wait until the packages are resolved.
+                # What the entry itself declares can be asked before the packages are resolved.
                 job.show_plan(plan.items(Resolution()))
                 await job.ask_config()
                 job.enter(JobState.PLANNING)
@@ -243,7 +244,7 @@ class Pipeline:
                 plan.answers.take_over(job.answers)
                 job.answers = plan.answers
                 bench.entry = plan.entry
-            # Nobody is waited for while others could work.
+            # Wait for answers without a slot, so that other jobs can use it.
             job.show_plan(plan.items(resolution))
             if plan.is_dry_run:
                 raise Cancelled(PLAN_ONLY)
@@ -270,7 +271,7 @@ class Pipeline:
                 await in_thread(self._store.discard, made[0])
 
     async def _trim(self) -> None:
-        """See to the size of the cache of packages before anything works with it."""
+        """Empty the package cache if it is too large, once, before anything uses it."""
         async with self._first:
             if not self._is_trimmed:
                 await in_thread(trim, self._tools.paths.layout(self._tools.scope).cache / CACHE)
@@ -288,14 +289,14 @@ class Pipeline:
     ) -> None:
         async with self._slots:
             manifest = await self._build(job, plan, recipe, bench)
-            # Who brings the files is the one who would be asked.
+            # Users who supply an entry themselves would only be asked to approve their own change.
             watch_tools = bool(plan.registry)
             await self._activation.activate(
                 job, generation, manifest, plan.answers, watch_tools=watch_tools, is_checked=is_checked
             )
 
     async def _build(self, job: Job, plan: Plan, recipe: Recipe | None, bench: Workbench) -> Manifest:
-        """Fill the generation; returns the manifest to activate it with."""
+        """Fill the generation; return the manifest to activate it with."""
         outcome = Outcome()
         if recipe is not None:
             job.enter(JobState.FETCHING)
@@ -326,13 +327,13 @@ class Pipeline:
 
 
 async def _ask_if_offline(job: Job, plan: Plan, error: Unhealthy) -> None:
-    """Wait until somebody consents to installing the remote server that did not answer, as *error* says.
+    """Wait for consent to install the remote server that failed its health check with *error*.
 
-    Whoever gave all consent beforehand cannot be asked, and gets the error with the way out.
+    A caller who gave all consent beforehand cannot be asked, and gets the error with the option to use instead.
     """
     if plan.is_agreed or plan.entry.remote is None:
         raise Unhealthy(
-            f"{error.message}\nIf it is only offline: 'mcpctl install --no-check' installs it untried."
+            f"{error.message}\nIf it is only offline: 'mcpctl install --no-check' installs it without a check."
         ) from error
     problem = error.message.splitlines()[0]
     await job.ask_consent([Need("unchecked", plan.entry.remote.address, description=problem)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an installation will do, decided before anything is fetched."""
+"""Plans: what an installation will do, decided before anything is fetched."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 def unverified(entry: Entry, *, vouched: bool, given: bool) -> Iterator[Need]:
-    """That nobody vouches for the files of *entry*, unless they are *vouched* for; *given*: the caller brought them."""
+    """Yield the need to confirm unsigned files of *entry*, unless a key covers them (*vouched*).
+
+    *given* says that the caller supplied the files.
+    """
     source = entry.source
     if source is not None and source.is_file and not vouched:
         where = entry.id if given else strip_credentials(source.url).rpartition("/")[2] or entry.id
@@ -54,10 +57,10 @@ def needs_of(
     given: Mapping[str, JsonValue],
     kept: Mapping[str, JsonValue] | None = None,
 ) -> tuple[Need, ...]:
-    """What goes beyond the plain sandbox and was not consented to before.
+    """Return the consent required: whatever goes beyond the plain sandbox and was not consented to before.
 
-    *given* are values for this installation; *kept* what it finds set apart from any manifest, secrets left out, and
-    None where there is nothing, no secret either.
+    *given* are the values for this installation. *kept* are the values, without secrets, that a removed server with the
+    same id left behind; None if it left neither values nor secrets.
     """
     before = installed.manifest if installed and installed.writable and installed.manifest else None
     needs = [*_elsewhere(manifest, installed, kept)]
@@ -77,13 +80,13 @@ def needs_of(
 
 
 def granted(manifest: Manifest) -> list[str]:
-    """The permissions of *manifest* that grant something, as it says them."""
+    """Return the permission strings of *manifest* that grant something, as written."""
     words = permissions.parse(manifest.id, manifest.all_permissions, {}).ignored
     return [text for text in manifest.all_permissions if text not in words]
 
 
 def filled_in(text: str, manifest: Manifest, given: Mapping[str, JsonValue]) -> str:
-    """The permission *text* with the values that it would have; as it is where there are none."""
+    """Return the permission *text* with its placeholders filled in, where values are known and not secret."""
     shown = {key: value for key, value in given.items() if (prop := manifest.property(key)) and not prop.sensitive}
     if any((prop := manifest.property(key)) and prop.sensitive for key in placeholders(text)):
         return text
@@ -92,7 +95,7 @@ def filled_in(text: str, manifest: Manifest, given: Mapping[str, JsonValue]) -> 
 
 
 def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
-    """Whether the permission *text* comes to what was consented to: a new default may make more of the same words."""
+    """Return whether *text* grants the same in both manifests; another default can change what the same text grants."""
     then, now = (
         permissions.parse(manifest.id, [text], config.merge(manifest, [before.config])) for manifest in (before, after)
     )
@@ -102,12 +105,12 @@ def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
 def _elsewhere(
     manifest: Manifest, installed: InstalledServer | None, kept: Mapping[str, JsonValue] | None
 ) -> Iterator[Need]:
-    """That a server is somewhere else than what it takes the place of, which gets what was set and said for that."""
+    """Yield the need to confirm a remote server's new address, which receives the values set for the old one."""
     if (installed is None and kept is None) or manifest.stdio is not None or manifest.remote is None:
         return
     before = installed.manifest if installed else None
     if before is None:
-        # A broken manifest may hold values, too, and nobody can tell for which place they were meant.
+        # A broken manifest may hold values, too, and it is unknown for which address they were meant.
         shown, _ = config.split(manifest, kept or {})
         yield Need(
             "remote",
@@ -128,7 +131,7 @@ def _elsewhere(
 
 
 def _origins(address: str, values: Mapping[str, JsonValue]) -> list[str]:
-    """Scheme, host and port of *address*, as it is written if *values* do not fill it in."""
+    """Return scheme, host and port of *address* for each expansion with *values*, sorted."""
     return sorted({_origin(text) for text in expand(address, values) or [address]})
 
 
@@ -158,52 +161,52 @@ RECIPES: Final[
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One installation."""
+    """The plan of one installation."""
 
     entry: Entry
-    """With the version that the caller asked for."""
+    """The entry, at the version that the caller asked for."""
     registry: str
-    """Where the entry was found; empty if the caller brought it."""
+    """URL of the entry's registry; empty for a user-supplied entry."""
     pinned: bool
-    """Whether the caller asked for a version, which updates then leave alone, as they do one that was pinned before."""
+    """True if the caller asked for a version; updates then leave the server alone."""
     needs: tuple[Need, ...]
-    """What has to be consented to."""
+    """The consent required."""
     answers: Answers
     verified: str
-    """Name of the key that vouches for exactly this; empty if none does."""
+    """Name of the trusted key that covers exactly this; empty if there is none."""
     is_dry_run: bool
-    """Whether nothing more is wanted than to know what would be done."""
+    """True to stop once the plan is shown."""
     is_given: bool
-    """Whether the caller brought the files, so that there is no place to have them from again."""
+    """True if the files are user-supplied, so that they cannot be fetched again."""
     content: str
-    """Digest of the entry as its registry has it, by which an update is told."""
+    """Digest of the entry in its registry, to recognise updates."""
     is_checked: bool = True
-    """Whether the server is tried before it is put into use."""
+    """True to run the health check before activation is final."""
     may_be_offline: bool = False
-    """Whether it is the first installation of a remote server, which can be installed although it does not answer."""
+    """True for the first installation of a remote server, which may be installed although it does not answer."""
     is_agreed: bool = False
-    """Whether the caller consented to everything beforehand, and expects no question."""
+    """True if the caller consented to everything beforehand and expects no question."""
 
     @property
     def remote(self) -> bool:
-        """Whether the server runs elsewhere, so that its manifest is all there is."""
+        """True for a remote server, which has no files except its manifest."""
         return bool(self.entry.transports) and self.entry.stdio is None
 
     @property
     def is_complete(self) -> bool:
-        """True if the entry names all settings; those of a bundle are known once it has been fetched."""
+        """True if the entry declares all properties; those of a bundle are known once it has been fetched."""
         return not describes_itself(self.entry)
 
     @property
     def recorded(self) -> Entry:
-        """The entry, without the place of files that are gone with the end of the job."""
+        """The entry to record, without the URL of user-supplied files, which are removed after the job."""
         source = self.entry.source
         if not self.is_given or source is None:
             return self.entry
         return self.entry.model_copy(update={"source": source.model_copy(update={"url": ""})})
 
     def described(self, words: Words) -> Plan:
-        """The plan with an entry that says what its package does of itself, where it says nothing."""
+        """Return the plan with name and summary of the package filled in where the entry has none."""
         entry, source = self.entry, self.entry.source
         given = {"summary": entry.summary or words.summary}
         if words.name and source is not None and entry.name in {entry.id, source.package}:
@@ -211,14 +214,14 @@ class Plan:
         return replace(self, entry=entry.model_copy(update=given))
 
     def recipe(self, bench: Workbench) -> Recipe | None:
-        """How its files are made; None for a server that has none of its own."""
+        """Return the recipe that builds the files; None for a server without files."""
         source = self.entry.source
         if self.remote or source is None:
             return None
         return RECIPES[SourceType(source.type)](bench, source)
 
     def items(self, resolution: Resolution) -> Iterator[PlanItem]:
-        """Return what will be done, for the user to agree to, with what *resolution* says will be fetched."""
+        """Yield what will be done, for the user to consent to; *resolution* lists the files to fetch."""
         entry = self.entry
         if self.verified:
             yield PlanItem("verified", self.verified)
@@ -239,7 +242,7 @@ class Plan:
             yield PlanItem("setting", prop.key, prop.label)
 
     def _fetched(self, source: Source, resolution: Resolution) -> Iterator[PlanItem]:
-        """The *source*, and what will be fetched from it; the entry says how much where nothing else does."""
+        """Yield *source* and the files to fetch; their size is that of the entry if the resolution has none."""
         where = ("" if self.is_given else strip_credentials(source.url)) or source.package or source.path
         integrity = f"sha256:{source.sha256}" if source.sha256 else ""
         version = source.rev or resolution.version or source.version or self.entry.version
@@ -252,7 +255,7 @@ class Plan:
             yield PlanItem("package", file.name, file.file, file.version, file.integrity)
 
     def manifest(self, transports: list[Any], version: str) -> Manifest:
-        """The manifest to activate, without the values given for this installation."""
+        """Return the manifest to activate, without the values given for this installation."""
         document = self.recorded.to_json()
         found = document.get("origin")
         origin: dict[str, JsonValue] = dict(found) if isinstance(found, dict) else {}
@@ -285,12 +288,12 @@ def make_plan(
 ) -> Plan:
     """Plan the installation of *offer* in *scope*.
 
-    *guard* knows the paths that cannot be granted, None where there is no sandbox. *content* is the digest of what the
-    registry has, which *offer* may have become of since; *is_given*: the caller brought the files, too.
+    *guard* checks the requested paths, None without a sandbox. *content* is the digest of the entry in the registry,
+    from which *offer* may have been completed. *is_given* is true if the caller supplied the files.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an entry that cannot be installed,
     :class:`~mcpd.errors.InvalidConfig` and :class:`~mcpd.errors.InvalidArgument` for the options, the former also
-    where values kept of a server that was there before cannot be read, and :class:`~mcpd.errors.SystemInstanceOnly`.
+    if the values left by a removed server cannot be read, and :class:`~mcpd.errors.SystemInstanceOnly`.
     """
     offer = at_version(offer, options.version)
     entry, registry = offer.entry, offer.origin
@@ -301,7 +304,7 @@ def make_plan(
         raise InvalidArgument(f"{entry.id}: only the first installation of a remote server goes without a check")
     answers = Answers(manifest, held)
     if describes_itself(entry):
-        options = replace(options, config={})  # its properties are known when it is here
+        options = replace(options, config={})  # the properties are not known yet
     answers.set_config(options.config)
     verified = offer.signer if offer.verified else ""
     before = installed.manifest if installed is not None and installed.writable else None
@@ -332,14 +335,14 @@ def make_plan(
 
 
 def describes_itself(entry: Entry) -> bool:
-    """Whether how the server is started and configured is known only once its files are here."""
+    """Return whether transports and properties are known only once the files have been fetched."""
     return entry.source is not None and entry.source.type is SourceType.MCPB and not entry.transports
 
 
 def at_version(offer: CatalogEntry, version: str) -> CatalogEntry:
-    """*offer* at *version* (or revision) of its package; as it is if that is empty.
+    """Return *offer* at *version* (or revision) of its package; unchanged if *version* is empty.
 
-    A key vouches for the version that the registry names, and no other. Raises :class:`~mcpd.errors.InvalidArgument`.
+    Another version than the entry's is not verified. Raises :class:`~mcpd.errors.InvalidArgument`.
     """
     if not version:
         return offer

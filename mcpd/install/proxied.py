@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run a command whose way to the network is mcpd's proxy: ``proxied.py SOCKET COMMAND…``, inside the sandbox.
+"""Run a command that reaches the network only through mcpd's proxy: ``proxied.py SOCKET COMMAND…``, in the sandbox.
 
-Listens on the loopback interface of the sandbox's own network namespace, hands the listening socket to mcpd over the
-datagram socket SOCKET, see :mod:`mcpd.install.proxy`, and executes COMMAND with the proxy in its environment.
+Listens on the loopback interface of the sandbox's network namespace, passes the listening socket to mcpd over the
+datagram socket SOCKET (see :mod:`mcpd.install.proxy`), and executes COMMAND with the proxy in its environment.
 """
 
 import os
@@ -14,11 +14,11 @@ PROXY = (
     "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "PIP_PROXY", "NPM_CONFIG_PROXY", "NPM_CONFIG_HTTPS_PROXY",
 )  # fmt: skip
 NO_EXCEPTION = {"NPM_CONFIG_NOPROXY": "none.invalid"}
-"""Overrides the exceptions of a configuration file, as an empty value would not."""
+"""Overrides ``noproxy`` of a configuration file, which an empty value would not."""
 
 
 def main() -> None:
-    """Hand over the socket and execute the command."""
+    """Pass the listening socket to mcpd and execute the command."""
     path, *command = sys.argv[1:]
     listener = socket.create_server(("127.0.0.1", 0))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as mcpd:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The HTTP proxy that is pip's and npm's only way to the network.
+"""The HTTP proxy that is the only access to the network for pip and npm.
 
-A package can name any URL as the place of a dependency, and pip and npm ask there before anybody has consented. So
-their sandbox has a network namespace of its own, with a loopback interface only. There :mod:`mcpd.install.proxied`
-listens; mcpd accepts the connections, and makes those that are allowed.
+A package can name any URL for a dependency, and pip and npm connect there before anybody has consented. Therefore
+their sandbox has a network namespace with only a loopback interface, where :mod:`mcpd.install.proxied` listens; mcpd
+accepts the connections, and connects only to allowed destinations.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 PROXIED: Final = Path(__file__).with_name("proxied.py")
 SOCKET: Final = "proxy"
-"""Name of the socket over which the listening socket comes."""
+"""Name of the socket over which the listening socket is passed."""
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds for a connection to one address."""
 _CHUNK: Final = 64 * 1024
 _HOP: Final = (b"connection:", b"keep-alive:", b"proxy-")
-"""Headers that are meant for a proxy."""
+"""Headers for the proxy, which are not forwarded."""
 _CLOSE: Final = b"Connection: close"
 _END: Final = b"\r\n\r\n"
 _PORTS: Final = {"http": 80, "https": 443}
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 
 
 class _Failed(Exception):
-    """A request that is not carried out; its arguments are a status and the reason."""
+    """A refused request; the arguments are a status and the reason."""
 
 
 class Proxy:
-    """A proxy for one command."""
+    """The proxy of one command."""
 
     def __init__(self, host: HostConfig, *, public: bool = False) -> None:
-        """*host* has the registries that are allowed, and the proxies that lead there.
+        """*host* has the allowed registries and the proxies to use.
 
-        *public*: other hosts are allowed as well, by https and at addresses of the internet only.
+        *public* also allows other hosts, by https and at public addresses only.
         """
         self.refused: list[str] = []
         """Refused destinations, as URLs or as host and port."""
@@ -61,7 +61,7 @@ class Proxy:
         self._proxies = host.proxies
         self._public = public
         self._reached: dict[tuple[str, int], str] = {}
-        """The address that answered, by host and port."""
+        """The address that a connection succeeded to, by host and port."""
         self._first: dict[tuple[str, int], asyncio.Lock] = {}
         self._listening: asyncio.Task[asyncio.Server] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,13 +71,13 @@ class Proxy:
     async def serving(
         self, directory: Path, arrived: Callable[[int], None] = lambda _count: None
     ) -> AsyncIterator[None]:
-        """Serve the listening socket that comes over a socket in *directory*; *arrived* gets each count of bytes."""
+        """Serve the listening socket passed over a socket in *directory*; call *arrived* with each number of bytes."""
         self._arrived = arrived
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as handover:
             parent = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                # An address has 107 bytes, which the path of a generation may exceed.
+                # An address is at most 107 bytes long, which the path of a generation may exceed.
                 handover.bind(f"/proc/self/fd/{parent}/{SOCKET}")
             finally:
                 os.close(parent)
@@ -105,12 +105,12 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry out the only request of a connection."""
+        """Handle the only request of a connection."""
         try:
             request = _Request.parse(await reader.readuntil(_END))
             proxy = self._proxy(request)
             place = request.host, request.port
-            # npm begins with many connections at once, and a name is to be looked up for the first only.
+            # npm opens many connections at once; only the first one should look the name up.
             is_later = proxy is not None or place in self._reached
             async with nullcontext() if is_later else self._first.setdefault(place, asyncio.Lock()):
                 server_reader, server_writer = await self._connect(request, proxy)
@@ -127,13 +127,13 @@ class Proxy:
         except (_Failed, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             writer.write(_failure(error))
         finally:
-            # What was written still goes out.
+            # Data already written is still sent.
             writer.close()
 
     async def _connect(
         self, request: _Request, proxy: SplitResult | None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to where *request* goes, or to the *proxy* that leads there, if it is allowed."""
+        """Connect to the destination of *request* if it is allowed, or to the *proxy* for it."""
         place = request.host, request.port
         addresses = [self._reached.get(place, request.host)]
         if place not in self._origins and place not in self._reached:
@@ -142,7 +142,7 @@ class Proxy:
             try:
                 addresses = await _addresses(request.host)
             except socket.gaierror:
-                if proxy is None:  # which may know more names
+                if proxy is None:  # a proxy may know more names
                     raise
             else:
                 if not all(is_public(address) for address in addresses):
@@ -159,7 +159,7 @@ class Proxy:
         return _Failed("403", "not a configured registry")
 
     def _proxy(self, request: _Request) -> SplitResult | None:
-        """The proxy that leads to where *request* goes; None for this machine, and where there is none."""
+        """Return the proxy for the destination of *request*; None if it is this machine, or has no proxy."""
         chosen, exceptions = self._proxies.get(request.url.scheme, ""), self._proxies.get("no", "")
         if not chosen or is_loopback(request.host) or _is_exception(request.host, request.port, exceptions):
             return None
@@ -171,7 +171,7 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The beginning of a request."""
+    """Request line and headers of a request."""
 
     method: str
     target: str
@@ -182,7 +182,7 @@ class _Request:
 
     @classmethod
     def parse(cls, head: bytes) -> Self:
-        """Read *head*, its empty line included. Raises ValueError."""
+        """Parse *head*, which ends with an empty line. Raises ValueError."""
         line, *headers = head.removesuffix(_END).split(b"\r\n")
         method, target, _ = line.decode("ascii").split(" ")
         if method not in ("CONNECT", "GET", "HEAD"):
@@ -195,18 +195,18 @@ class _Request:
         return self.method == "CONNECT"
 
     def onward(self, proxy: SplitResult | None) -> bytes:
-        """What is sent to the server, or to the *proxy*."""
+        """Return the request line and headers to send to the server, or to *proxy*."""
         target = self.target if proxy else urlunsplit(("", "", self.url.path or "/", self.url.query, ""))
         headers = [header for header in self.headers if not header.lower().startswith(_HOP)]
         if proxy is not None and proxy.username is not None:
             headers.append(_credentials(proxy))
-        # One request for each connection, so that none can follow to another host.
+        # One request per connection, so that no other host can follow.
         headers += [] if self.is_tunnel else [_CLOSE]
         return b"\r\n".join((f"{self.method} {target} HTTP/1.1".encode(), *headers)) + _END
 
 
 def origins(urls: Iterable[str]) -> set[tuple[str, int]]:
-    """Host and port of each of *urls* that has them."""
+    """Return host and port of each of *urls* that has them."""
     found = set()
     for url in urls:
         with suppress(ValueError):
@@ -215,13 +215,13 @@ def origins(urls: Iterable[str]) -> set[tuple[str, int]]:
 
 
 def origin(url: str) -> tuple[str, int]:
-    """Host and port of *url*, an empty host if it has none. Raises ValueError for one that cannot be."""
+    """Return host and port of *url*; the host is empty if it has none. Raises ValueError for an invalid URL."""
     parts = urlsplit(url)
     return normal_host(parts.hostname or ""), parts.port or _PORTS.get(parts.scheme, 0)
 
 
 def _is_exception(host: str, port: int, exceptions: str) -> bool:
-    """Return whether *exceptions*, as in ``no_proxy``, say that no proxy leads to *host*."""
+    """Return whether *host* matches *exceptions*, which have the format of ``no_proxy``."""
     for entry in exceptions.replace(",", " ").split():
         name = entry.lower().lstrip("*").lstrip(".")
         if not name or name in (host, f"{host}:{port}") or host.endswith(f".{name}"):
@@ -257,13 +257,13 @@ def _credentials(proxy: SplitResult) -> bytes:
 
 
 def _closing(head: bytes) -> bytes:
-    """Return *head*, of an answer, so that it says that no other follows."""
+    """Return *head*, of a response, with ``Connection: close``."""
     line, *headers = head.removesuffix(_END).split(b"\r\n")
     return b"\r\n".join((line, *(each for each in headers if not each.lower().startswith(_HOP)), _CLOSE)) + _END
 
 
 def _failure(error: Exception) -> bytes:
-    """Return the answer to a request that failed with *error*; npm shows its reason, and tries again after a 5xx."""
+    """Return the response to a request that failed with *error*; npm shows its reason, and retries after a 5xx."""
     if isinstance(error, _Failed):
         status, reason = error.args
     elif isinstance(error, socket.gaierror):
@@ -276,7 +276,7 @@ def _failure(error: Exception) -> bytes:
 
 
 async def _either(*directions: Coroutine[None, None, None]) -> None:
-    """Await the end of one direction: neither side of HTTP goes on when the other has ended."""
+    """Wait until one direction has ended: with HTTP the other then ends as well."""
     tasks = [asyncio.create_task(direction) for direction in directions]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Trees of files that somebody else made: opened, walked and copied within limits, without leaving them."""
+"""Untrusted file trees: opened, walked and copied within limits, without leaving them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A directory that stays the same, whatever happens to its name."""
+    """A directory held open, which stays the same if its path is replaced."""
 
     path: Path
-    """Where it was found; for messages, never to be opened again."""
+    """Its path, for messages; never opened again."""
     fd: int
-    """Open for reading; whoever pinned it closes it."""
+    """Descriptor, open for reading; closed by the caller of :func:`pin`."""
     way: tuple[Identity, ...]
-    """Every directory from the root of the file system down to this one."""
+    """Every directory from ``/`` down to this one."""
 
 
 def pin(path: Path) -> Pinned:
-    """Open the directory *path*, which is absolute and resolved, and follow no link on the way.
+    """Open the directory *path*, which is absolute and resolved, without following links.
 
-    Raises OSError; ENOTDIR also where a part of *path* became a link.
+    Raises OSError; ENOTDIR also if a part of *path* became a link.
     """
     way: list[Identity] = []
     current = os.open("/", os.O_PATH | _FLAGS)
@@ -58,7 +58,7 @@ def pin(path: Path) -> Pinned:
 
 @asynccontextmanager
 async def pinning(find: Callable[[], Pinned]) -> AsyncIterator[Pinned]:
-    """What *find*, called in a thread, pins; closed at the end."""
+    """Call *find* in a thread and close the directory that it pins at the end."""
     found: list[Pinned] = []
     try:
         await in_thread(lambda: found.append(find()))
@@ -69,7 +69,7 @@ async def pinning(find: Callable[[], Pinned]) -> AsyncIterator[Pinned]:
 
 
 def overlap(path: Path, way: Sequence[Identity], others: Iterable[Path]) -> Path | None:
-    """The first of *others* that is *path*, holds it or lies in it; by *way* also if a mount gives it another name."""
+    """Return the first of *others* that is, contains or is inside *path*; *way* detects other mounts of it."""
     for other in others:
         real = other.resolve()
         if path.is_relative_to(real) or real.is_relative_to(path):
@@ -90,7 +90,7 @@ def _identity(status: os.stat_result) -> Identity:
 
 
 MAX_DEPTH: Final = 128
-"""Directories in each other; one descriptor is open for each."""
+"""Nested directories; one descriptor is open for each."""
 MAX_ENTRIES: Final = 500_000
 """Files, directories and links in one tree."""
 _SHOWN: Final = 200
@@ -98,24 +98,24 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something in the tree."""
+    """A file, directory or link in the tree."""
 
     parent: int
-    """Descriptor of the directory it is in, open until the next one is asked for."""
+    """Descriptor of its directory, open until the next item is requested."""
     name: str
     relative: str
     """Path from the root of the tree."""
     status: os.stat_result
-    """Of itself, not of what a link points at."""
+    """From lstat(2)."""
 
 
 def walk(root: int, origin: str, left_out: Collection[str] = ()) -> Generator[Found]:
-    """Everything below the directory open as *root* but the names *left_out*, a directory before what it holds.
+    """Yield everything below the directory *root*, a descriptor, except the names *left_out*; directories come first.
 
-    Every directory is opened relative to its parent without following links, so a tree that changes meanwhile cannot
-    lead elsewhere. The iterator has to be closed.
+    Every directory is opened relative to its parent without following links, so that a tree that changes meanwhile
+    cannot lead elsewhere. The generator has to be closed.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* for a tree over the limits, and OSError.
+    Raises OSError, and :class:`~mcpd.errors.InvalidManifest` that names *origin* for a tree over the limits.
     """
     count = 0
     opened: list[int] = []
@@ -153,25 +153,25 @@ def _names(fd: int, left_out: Collection[str]) -> list[str]:
 
 
 def open_root(path: Path) -> int:
-    """The directory *path*, to be given to :func:`walk`; the way there is trusted. Raises OSError."""
+    """Open the directory *path* for :func:`walk`; its parents are trusted. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def readable(name: str) -> str:
-    """*name*, which a stranger chose, fit for a message: without control characters, and not long."""
+    """Return the untrusted *name* for a message: without control characters, and shortened."""
     shown = name if name.isprintable() else ascii(name)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
 
 
 _CHUNK: Final = 1024 * 1024
 MAX_BYTES: Final = 4 * 1024**3
-"""Bytes of a project; a file with holes counts in full, for it is copied in full."""
+"""Bytes of a project; a sparse file counts in full, since it is copied in full."""
 LEFT_OUT: Final = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__"})
-"""What is history, or is made anew for the copy."""
+"""Version control data, and files that are created again for the copy."""
 
 
 class Stopped(Exception):
-    """The copy was told to stop."""
+    """The copy was stopped."""
 
 
 def copy_tree(
@@ -184,11 +184,11 @@ def copy_tree(
 ) -> None:
     """Copy the content of the directory *source* into the existing directory *target*.
 
-    *progress* hears how many bytes are done; *stop* ends the copy with :class:`Stopped`.
+    *progress* is called with the number of bytes done; *stop* ends the copy with :class:`Stopped`.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a link that leads outside, for sockets, pipes and devices and for a
-    source over the limits, :class:`~mcpd.errors.NoSpace` for a full disk, and another
-    :class:`~mcpd.errors.McpdError` for what cannot be read or changes too much meanwhile.
+    source over the limits, :class:`~mcpd.errors.NoSpace` for a full disk, and other
+    :class:`~mcpd.errors.McpdError` for files that cannot be read or change meanwhile.
     """
     try:
         with closing(walk(source.fd, str(source.path), left_out)) as found:
@@ -198,7 +198,7 @@ def copy_tree(
 
 
 def tree_bytes(source: Pinned, left_out: Collection[str] = LEFT_OUT) -> int:
-    """Bytes that :func:`copy_tree` would copy; raises what it raises, as far as that can be told beforehand."""
+    """Return the number of bytes that :func:`copy_tree` would copy. Errors as that, if known beforehand."""
     total = 0
     try:
         with closing(walk(source.fd, str(source.path), left_out)) as found:
@@ -227,7 +227,7 @@ class _Copy:
         self._done = 0
 
     def take(self, found: Iterable[Found]) -> None:
-        """Copy everything that was *found*."""
+        """Copy all items of *found*."""
         for item in found:
             if self._stop.is_set():
                 raise Stopped

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Unpack an archive that a stranger made: a program of the standard library alone, to be run where nothing is in reach.
+"""Unpack an untrusted archive; a program that needs only the standard library, to be run in a sandbox.
 
-``unpack.py extract ARCHIVE TARGET`` unpacks a tar or zip file into the directory TARGET, which it makes;
-``unpack.py member ARCHIVE NAME`` writes one file of a zip file to its standard output. What is wrong with an archive is
-one line ``error: …`` on standard error, and the status 1; what was unpacked until then is the caller's to remove.
+``unpack.py extract ARCHIVE TARGET`` unpacks a tar or zip file into the directory TARGET, which it creates;
+``unpack.py member ARCHIVE NAME`` writes one file of a zip file to standard output. An invalid archive results in one
+line ``error: …`` on standard error, and status 1; the caller removes what was unpacked until then.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from contextlib import closing
 from typing import IO, Final
 
 MAX_MEMBERS: Final = 100_000
-"""Files, directories and links of an archive, with the directories that are only named by what is in them."""
+"""Files, directories and links in an archive, including directories that appear only in the paths of files."""
 MAX_BYTES: Final = 4 << 30
 """Bytes that all files of an archive unpack to."""
 MAX_RATIO: Final = 100
-"""What a byte of an archive may unpack to, once there are :data:`MODEST_BYTES`; programs come to some 10."""
+"""Bytes that a byte of an archive may unpack to beyond :data:`MODEST_BYTES` in total; programs have about 10."""
 MODEST_BYTES: Final = 256 << 20
 MAX_HEADERS: Final = 256 << 20
-"""Bytes of a tar file that are no files; names and attributes may be of any length there."""
+"""Bytes of a tar file besides the contents; names and attributes can have any length."""
 MAX_MEMBER: Final = 1 << 20
-"""Bytes of a file that is written to standard output, or read as the target of a link."""
+"""Bytes of a file that is written to standard output, or of the target of a link."""
 MAX_NAME: Final = 255
-"""Bytes of one part of a path."""
+"""Bytes of one component of a path."""
 MAX_PATH: Final = 1024
 """Bytes."""
 MAX_DEPTH: Final = 64
 MEMORY: Final = 1 << 30
-"""Bytes of memory, and :data:`SECONDS` of a processor, for a table of contents or a compression that takes more."""
+"""Bytes of memory; with :data:`SECONDS` of CPU time, the limits for a hostile table of contents or compression."""
 SECONDS: Final = 600
 _CHUNK: Final = 1 << 20
 _SHOWN: Final = 150
@@ -45,13 +45,13 @@ _ZIP_MARKS: Final = (b"PK\3\4", b"PK\5\6")
 
 
 class Refused(Exception):
-    """The archive is not unpacked; the text names the member and its fault."""
+    """The archive is rejected; the text names the member and its fault."""
 
 
 def extract(archive: str, target: str) -> None:
     """Unpack the file *archive* into the directory *target*, which must not exist.
 
-    Raises :class:`Refused`, OSError, and what :mod:`tarfile` and :mod:`zipfile` raise for files that are none.
+    Raises :class:`Refused`, OSError, and the errors of :mod:`tarfile` and :mod:`zipfile` for invalid files.
     """
     with open(archive, "rb") as file:  # noqa: PTH123 - pathlib would be most of what starting this costs
         size = os.fstat(file.fileno()).st_size
@@ -66,24 +66,24 @@ def extract(archive: str, target: str) -> None:
 
 
 def member(archive: str, name: str) -> bytes:
-    """The content of the file *name* in the zip file *archive*, all of which is looked through first.
+    """Return the content of the file *name* in the zip file *archive*, after checking all its members.
 
-    Raises what :func:`extract` raises.
+    Errors as :func:`extract`.
     """
     with open(archive, "rb") as file:  # noqa: PTH123
         if not _is_zip(file):
-            raise Refused("it is no zip file")
+            raise Refused("it is not a zip file")
         with zipfile.ZipFile(file) as opened:
             for info, path in _zip_members(opened, file, MAX_BYTES):
                 if path == name and not info.is_dir():
                     return _small(opened, info, path)
-    raise Refused(f"it holds no {_shown(name)}")
+    raise Refused(f"it does not contain {_shown(name)}")
 
 
 def checked_name(raw: str) -> str:
-    """*raw*, what an archive calls a member, as a path below the target; empty for the target itself.
+    """Return *raw*, the name of a member, as a path below the target; empty for the target itself.
 
-    Raises :class:`Refused` for one that leads elsewhere, or that no system or no terminal would take well.
+    Raises :class:`Refused` for a path that leads outside, or that is not safe on a file system or terminal.
     """
     name = raw
     while name.startswith("./"):
@@ -106,9 +106,9 @@ def checked_name(raw: str) -> str:
 
 
 def leads_outside(relative: str, points_at: str) -> bool:
-    """Whether a link at *relative* (below a root, its parents being real directories) that reads *points_at* may leave.
+    """Return whether a link at *relative* (below a root, its parents being real directories) to *points_at* may leave.
 
-    ``..`` is accepted only at the beginning: behind a name, which may be a link itself, it could lead anywhere.
+    ``..`` is accepted only at the beginning: after a name, which may itself be a link, it could lead anywhere.
     """
     parts = [part for part in points_at.split("/") if part not in {"", "."}]
     climbs = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
@@ -116,10 +116,10 @@ def leads_outside(relative: str, points_at: str) -> bool:
 
 
 class _Unpacked:
-    """What has come out of an archive. Links are made last, so that nothing can be written through one."""
+    """The unpacked files. Links are created last, so that nothing can be written through one."""
 
     def __init__(self, target: str, limit: int) -> None:
-        """*limit* is the number of bytes that may come out."""
+        """*limit* is the number of bytes that may be unpacked."""
         os.mkdir(target, 0o755)  # noqa: PTH102
         self._target = target
         self._left = limit
@@ -128,7 +128,7 @@ class _Unpacked:
         self._links: list[tuple[str, str]] = []
 
     def directory(self, name: str) -> None:
-        """Make a directory; one that is there is left as it is, for archives name many twice."""
+        """Create a directory; an existing one is kept, as archives may list a directory twice."""
         if self._kinds.get(name) != "directory":
             self._place(name, "directory")
             os.mkdir(self._path(name), 0o755)  # noqa: PTH102
@@ -147,17 +147,17 @@ class _Unpacked:
                     raise _too_large(self.limit)
                 file.write(chunk)
         if done != size:
-            raise Refused(f"{_shown(name)}: {done:,} bytes, where the archive names {size:,}")
+            raise Refused(f"{_shown(name)}: {done:,} bytes, but the archive states {size:,}")
 
     def copy(self, name: str, of: str, *, executable: bool) -> None:
-        """Write what the file *of* holds; what is changed in one must not change in the other."""
+        """Write a copy of the file *of*; a hard link would change with it."""
         if self._kinds.get(of) != "file":
-            raise Refused(f"{_shown(name)}: a link to {_shown(of)}, which is no file before it in the archive")
+            raise Refused(f"{_shown(name)}: a link to {_shown(of)}, which is not an earlier file of the archive")
         with open(self._path(of), "rb") as content:  # noqa: PTH123
             self.file(name, content, os.fstat(content.fileno()).st_size, executable=executable)
 
     def link(self, name: str, points_at: str) -> None:
-        """Make a symlink, in the end."""
+        """Record a symlink for :meth:`make_links`."""
         strange = not points_at.isprintable() or not points_at or len(points_at) > MAX_PATH
         if strange or leads_outside(name, points_at):
             raise Refused(f"{_shown(name)}: a link that leads outside, to {_shown(points_at)}")
@@ -165,17 +165,17 @@ class _Unpacked:
         self._links.append((points_at, self._path(name)))
 
     def make_links(self) -> None:
-        """Make what :meth:`link` was told."""
+        """Create the recorded symlinks."""
         for points_at, path in self._links:
             os.symlink(points_at, path)  # noqa: PTH211
 
     def _place(self, name: str, kind: str) -> None:
-        """Note *name*, and make the directories above it."""
+        """Register *name*, and create its parent directories."""
         if name in self._kinds:
             raise _twice(name)
         parent = name.rpartition("/")[0]
         if self._kinds.get(parent) not in {"directory", None}:
-            raise Refused(f"{_shown(name)}: below {_shown(parent)}, which is no directory")
+            raise Refused(f"{_shown(name)}: below {_shown(parent)}, which is not a directory")
         self.directory(parent)
         if len(self._kinds) > MAX_MEMBERS:
             raise _too_many()
@@ -198,7 +198,7 @@ def _extract_zip(archive: zipfile.ZipFile, file: IO[bytes], unpacked: _Unpacked)
 
 
 def _zip_members(archive: zipfile.ZipFile, file: IO[bytes], limit: int) -> list[tuple[zipfile.ZipInfo, str]]:
-    """What is in *archive*, with the path of each; nothing of it was unpacked yet."""
+    """Return the checked members of *archive* with their paths; nothing is unpacked."""
     infos = archive.infolist()
     if len(infos) > MAX_MEMBERS:
         raise _too_many()
@@ -216,7 +216,7 @@ def _zip_members(archive: zipfile.ZipFile, file: IO[bytes], limit: int) -> list[
 
 
 def _checked_info(info: zipfile.ZipInfo) -> str:
-    # What zipfile shows ends at the first NUL.
+    # zipfile truncates names at the first NUL.
     name = checked_name(info.orig_filename)
     kind = stat.S_IFMT(info.external_attr >> 16)
     if info.flag_bits & _ENCRYPTED:
@@ -229,7 +229,7 @@ def _checked_info(info: zipfile.ZipInfo) -> str:
 
 
 def _check_overlap(archive: zipfile.ZipFile, file: IO[bytes]) -> None:
-    """Refuse members that share bytes, by which an archive unpacks to the square of its size."""
+    """Reject overlapping members, with which an archive unpacks to the square of its size."""
     end = 0
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
         file.seek(max(info.header_offset, 0))
@@ -277,24 +277,24 @@ def _extract_member(archive: tarfile.TarFile, info: tarfile.TarInfo, unpacked: _
 
 
 def _is_zip(file: IO[bytes]) -> bool:
-    """By how it begins: what ends like a zip file may be anything else, too."""
+    """Return whether *file* begins like a zip file; its end is not a reliable sign."""
     start = file.read(4)
     file.seek(0)
     return start in _ZIP_MARKS
 
 
 def _shown(name: str) -> str:
-    """*name*, which a stranger chose, fit for one line of a message."""
+    """Return the untrusted *name* for one line of a message."""
     shown = name if name.isprintable() else ascii(name)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
 
 
 def _no_file(name: str) -> Refused:
-    return Refused(f"{_shown(name)}: neither a plain file nor a directory nor a link")
+    return Refused(f"{_shown(name)}: neither a regular file, a directory nor a link")
 
 
 def _twice(name: str) -> Refused:
-    return Refused(f"{_shown(name)}: there twice")
+    return Refused(f"{_shown(name)}: listed twice")
 
 
 def _too_many() -> Refused:
@@ -302,20 +302,20 @@ def _too_many() -> Refused:
 
 
 def _too_large(limit: int) -> Refused:
-    return Refused(f"it unpacks to more than {limit >> 20:,} MiB, which is too much, or too much for its size")
+    return Refused(f"it unpacks to more than {limit >> 20:,} MiB, the limit for its size")
 
 
 def _fault(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "reading it takes too much memory"
     if isinstance(error, tarfile.ReadError) and "could not be opened" in str(error):
-        return "it is neither a zip file nor a tar file in a compression that is known here"
+        return "it is neither a zip file nor a tar file with a supported compression"
     said = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
     return said if isinstance(error, Refused) else f"it cannot be read: {_shown(said.splitlines()[0])}"
 
 
 def _bind(what: int, most: int) -> None:
-    """Limit this process, which whoever started it may have limited more."""
+    """Limit a resource of this process; a lower existing limit is kept."""
     hard = resource.getrlimit(what)[1]
     limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(what, (limit, limit))
@@ -331,8 +331,8 @@ def _main(arguments: list[str]) -> int:
             extract(archive, other)
         else:
             sys.stdout.buffer.write(member(archive, other))
-    except Exception as error:  # noqa: BLE001 - the end of the program: whatever readers raise for what they are given
-        # A name may hold what no encoding has.
+    except Exception as error:  # noqa: BLE001 - the readers raise many types for invalid files
+        # Names can contain surrogates.
         sys.stderr.buffer.write(f"error: {_fault(error)}\n".encode(errors="backslashreplace"))
         return 1
     return 0

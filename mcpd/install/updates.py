@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether what a registry offers is newer than what is installed, and of where that came from."""
+"""Updates: comparison of the installed servers with the offers of their registries and with git branches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _Key: TypeAlias = list[tuple[int, int, str]]
 
 _FORM: Final = "1-"
-"""Before a digest: how it is made. One that is made otherwise says nothing."""
+"""Version of the digest's algorithm, its prefix; digests with other prefixes are ignored."""
 _CONTENT: Final = (
     "source",
     "transports",
@@ -46,24 +46,24 @@ _CONTENT: Final = (
     "integrity",
 )
 _TEXTS: Final = frozenset({"label", "title", "description", "placeholder"})
-"""What people read of a configurable property."""
+"""Fields of a configurable property that are only shown to people."""
 
 
 def is_pinned(manifest: Manifest) -> bool:
-    """Whether somebody asked for the installed version by name, so that updates leave it alone."""
+    """Return whether the installed version was requested explicitly, so that updates leave it alone."""
     return origin_of(manifest).get("pinned") is True
 
 
 def recorded_registry(manifest: Manifest) -> str | None:
-    """URL of the registry the server came from; empty if a caller brought it, None if another tool installed it."""
+    """Return the URL of the server's registry; empty if it was user-supplied, None if another tool installed it."""
     registry = origin_of(manifest).get("registry")
     return registry if isinstance(registry, str) else None
 
 
 def is_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
-    """Whether *entry* of *registry* is of where the installed *manifest* came from.
+    """Return whether *entry* of *registry* has the same origin as the installed *manifest*.
 
-    What another tool installed is told by its source, for nobody recorded the registry.
+    For servers that another tool installed the package sources are compared, as no registry is recorded.
     """
     recorded = recorded_registry(manifest)
     if recorded is None:
@@ -74,11 +74,11 @@ def is_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
 
 
 def is_another(manifest: Manifest, entry: Entry, registry: str) -> bool:
-    """Return whether *entry* is another server than the installed *manifest*.
+    """Return whether *entry* is a different server than the installed *manifest*.
 
-    *registry* is empty for a user-supplied entry. Of two user-supplied files only the types are compared: another
-    version has another name and hash. Without a package source a program is what its command says; a remote server that
-    moves is asked about by its consent.
+    *registry* is empty for a user-supplied entry. Of two user-supplied files only the types are compared, since another
+    version has another name and hash. Without package sources the commands are compared; a new address of a remote
+    server is not a difference, since it requires consent.
     """
     if registry:
         return not is_from(manifest, entry, registry)
@@ -91,9 +91,9 @@ def is_another(manifest: Manifest, entry: Entry, registry: str) -> bool:
 
 
 def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
-    """Whether *entry* of *registry* is newer than the installed *manifest*, and from the same place.
+    """Return whether *entry* of *registry* is an update of the installed *manifest*.
 
-    That is a higher version; or, where the registry is known to be the same, the same version with other content.
+    That is an entry with the same origin and a higher version; or, in the same registry, with other content.
     """
     if is_pinned(manifest) or not is_from(manifest, entry, registry):
         return False
@@ -108,31 +108,31 @@ def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
 
 
 def is_installed_version(manifest: Manifest, entry: Entry) -> bool:
-    """Whether *entry* names just the version, and the revision or version of the source, that *manifest* has."""
+    """Return whether *entry* has the same version, and the same revision or version of its source, as *manifest*."""
     return entry.version == manifest.version and _requested(entry.source) == _requested(manifest.source)
 
 
 def check_pin(manifest: Manifest, entry: Entry, *, reinstall: bool) -> None:
-    """Raise :class:`~mcpd.errors.AlreadyInstalled` if *manifest* is pinned and *entry* may not take its place.
+    """Raise :class:`~mcpd.errors.AlreadyInstalled` if *manifest* is pinned and *entry* would change its version.
 
-    Where nobody named a version, only the pinned one itself may, if a *reinstall* was asked for.
+    The pinned version itself may be installed again with *reinstall*.
     """
     if not is_pinned(manifest) or (reinstall and is_installed_version(manifest, entry)):
         return
-    offered = f", and what is offered is {entry.version}" if entry.version not in {"", manifest.version} else ""
+    offered = f", and {entry.version} is offered" if entry.version not in {"", manifest.version} else ""
     raise AlreadyInstalled(
-        f"{entry.id} is pinned to {manifest.version or 'what is installed'}{offered};"
-        f" 'mcpctl pin --remove {entry.id}' lets it change"
+        f"{entry.id} is pinned to {manifest.version or 'the installed version'}{offered};"
+        f" use 'mcpctl pin --remove {entry.id}' to unpin it"
     )
 
 
 def is_older(entry: Entry, manifest: Manifest) -> bool:
-    """Whether *entry* is of a lower version than the installed *manifest*."""
+    """Return whether *entry* has a lower version than the installed *manifest*."""
     return bool(entry.version and manifest.version) and _key(entry.version) < _key(manifest.version)
 
 
 def is_made_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
-    """Whether *manifest*, of an update that waits for approval, is just what *entry* of *registry* says now."""
+    """Return whether *manifest*, of a pending update, was made from what *entry* of *registry* contains now."""
     return (
         is_from(manifest, entry, registry)
         and origin_of(manifest).get("content") == content_digest(entry)
@@ -141,9 +141,9 @@ def is_made_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
 
 
 def content_digest(entry: Entry) -> str:
-    """What is another one if *entry* installs or runs something else, and the same if only texts for people change.
+    """Return a digest of what *entry* installs and runs; texts for people do not change it.
 
-    To be recorded as ``origin.content`` of the manifest, of the entry as the registry has it.
+    It is recorded as ``origin.content`` of the manifest, for the entry as it is in the registry.
     """
     document = entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     content = {key: document[key] for key in _CONTENT if document.get(key) not in (None, "", [], {})}
@@ -160,7 +160,7 @@ def content_digest(entry: Entry) -> str:
 
 
 def is_same_version(manifest: Manifest, entry: Entry, wanted: str) -> bool:
-    """Whether *entry*, at the version or revision *wanted* if one is named, is what *manifest* has installed."""
+    """Return whether *manifest* has *entry* installed, at the version or revision *wanted* if that is not empty."""
     requested = wanted or _requested(entry.source)
     if requested and requested not in _installed_versions(manifest):
         return False
@@ -182,11 +182,11 @@ def _requested(source: Source | None) -> str:
 
 
 def _installed_versions(manifest: Manifest) -> set[str]:
-    """What the installed version may be called."""
+    """Return the names of the installed version."""
     asked_for = _requested(manifest.source)
     if manifest.source is not None and manifest.source.type is SourceType.GIT:
         return {asked_for}
-    # A name such as npm's "next" came out as a version, which only a pinned manifest is sure to hold.
+    # A tag such as npm's "next" was resolved to a version, which only a pinned manifest is sure to contain.
     return {asked_for, manifest.version} if is_pinned(manifest) else {asked_for or manifest.version}
 
 
@@ -199,38 +199,38 @@ def _pins(entry: Entry) -> tuple[str, ...]:
 
 
 def _key(version: str) -> _Key:
-    """For comparing versions as people mean them: numbers by value, ``1.0rc1`` before ``1.0`` before ``1.0.1``."""
+    """Return a sort key for versions: numbers by value, ``1.0rc1`` before ``1.0`` before ``1.0.1``."""
     parts = re.findall(r"[0-9]+|[a-z]+", version.lower().removeprefix("v"))
     return [*(_number(part) if part.isdigit() else (0, 0, part) for part in parts), (1, 0, "")]
 
 
 def _number(digits: str) -> tuple[int, int, str]:
-    """Sorts by value, without the limit that ``int`` has on digits: a registry may write any number of them."""
+    """Return a key that sorts by value, without the limit of ``int`` on digits."""
     significant = digits.lstrip("0")
     return (2, len(significant), significant)
 
 
 PARALLEL: Final = 4
-"""Repositories that are asked at once."""
+"""Repositories that are queried at the same time."""
 _NAMED: Final = 12
-"""Digits of a commit id that a listing shows."""
+"""Digits of a shortened commit id."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What was seen of one server."""
+    """The last known state of the branch that one server follows."""
 
     head: str
-    """The commit that its branch was at."""
+    """The commit at the tip of the branch."""
     made_from: tuple[str, ...]
-    """The commits of the generations that there were. What came later was made from a newer look at the branch, or
-    from another one."""
+    """The commits of the generations at that time. Later generations are newer than this state, or from another
+    branch."""
 
 
 class Revisions:
-    """The commits that branches were at when somebody last asked."""
+    """The last known commits of the branches that servers follow."""
 
     def __init__(self, tools: Tools, store: Store) -> None:
         self._tools = tools
@@ -238,15 +238,15 @@ class Revisions:
         self._cache = tools.paths.layout(tools.scope).cache
         self._looking = asyncio.Lock()
         self._looks: dict[str, _Look] | None = None
-        """By server id; None until they were read."""
+        """By server id; None until read from the cache."""
 
     async def look(self, job: Job, servers: Iterable[InstalledServer]) -> None:
-        """Ask where the branches are that *servers* follow; of one that cannot be asked nothing new is known."""
+        """Query the branches that *servers* follow; a failure leaves the last known state."""
         following = [one for one in servers if one.writable and one.manifest is not None and _follows(one.manifest)]
         async with self._looking:
             known = await in_thread(self._known)
             looks = {one.id: known[one.id] for one in following if one.id in known}
-            await in_thread(remove_tree, self._scratch)  # what a killed mcpd left
+            await in_thread(remove_tree, self._scratch)  # left by a killed mcpd
             room = asyncio.Semaphore(PARALLEL)
             async with asyncio.TaskGroup() as group:
                 for server in following:
@@ -255,9 +255,9 @@ class Revisions:
             await in_thread(self._keep, looks)
 
     def moved(self, server: InstalledServer, generation: Path) -> str:
-        """The commit, in short, that the branch of *server* is at; empty if *generation* is made from it, or newer.
+        """Return the shortened commit of *server*'s branch; empty if *generation* is made from it, or from a newer one.
 
-        Reads the disk.
+        Blocks on the disk.
         """
         look = self._known().get(server.id)
         if look is None or server.manifest is None or is_pinned(server.manifest):
@@ -271,8 +271,8 @@ class Revisions:
             async with room, asyncio.timeout(self._tools.settings.catalog.timeout):
                 looks[server.id] = _Look(await self._ask(job, server), made_from)
         except (McpdError, OSError) as error:  # a TimeoutError is one
-            said = error.message if isinstance(error, McpdError) else str(error) or "it does not answer in time"
-            log.warning("%s: whether it has moved on cannot be told: %s", server.id, said)
+            said = error.message if isinstance(error, McpdError) else str(error) or "timed out"
+            log.warning("%s: could not check its branch for updates: %s", server.id, said)
 
     def _made_from(self, server: InstalledServer) -> tuple[str, ...]:
         numbers = [*self._store.generations(server.id), *filter(None, [server.pending_generation])]
@@ -309,7 +309,7 @@ class Revisions:
         try:
             document = load_json(read_file(self._file), str(self._file))
         except InvalidManifest as error:
-            log.warning("%s; it is made anew by 'mcpctl update --check'", error.message)
+            log.warning("%s; 'mcpctl update --check' writes it again", error.message)
             return {}
         except OSError as error:
             if not is_missing(error):
@@ -324,7 +324,7 @@ class Revisions:
             make_directory(self._cache)
             write_atomic(self._file, json.dumps(document).encode())
         except (McpdError, OSError) as error:
-            log.warning("%s: it is forgotten with the end of mcpd: %s", self._file, error)
+            log.warning("%s: could not write it, so it is lost when mcpd stops: %s", self._file, error)
 
 
 def _parsed(said: Any) -> _Look | None:
@@ -335,14 +335,14 @@ def _parsed(said: Any) -> _Look | None:
 
 
 def _commit(generation: Path) -> str:
-    """The commit that *generation* is made from; empty if it is made from something else."""
+    """Return the commit that *generation* is made from; empty if it is not from git."""
     resolved = read_lock(generation).get("resolved")
     commit = resolved.get("rev") if isinstance(resolved, dict) else None
     return commit if isinstance(commit, str) else ""
 
 
 def _follows(manifest: Manifest) -> bool:
-    """Whether an update may bring another commit although the registry says the same as before."""
+    """Return whether the server follows a git branch, so that it has updates while its entry stays the same."""
     source = manifest.source
     return (
         source is not None
@@ -354,17 +354,17 @@ def _follows(manifest: Manifest) -> bool:
 
 
 class Update(NamedTuple):
-    """What a registry has newer."""
+    """An available update."""
 
     version: str
-    """With the commit where a branch has moved on. It may be that which is installed, as the same version can have
-    other content, and is empty where the registry names none."""
+    """The offered version, with the commit if a branch has changed. It can be the installed version with other content,
+    and is empty if the registry names none."""
     registry: str
-    """Its URL."""
+    """URL of the registry."""
 
 
 class Newer:
-    """Compares what is installed with what registries offer, and with where branches are. Its methods read the disk."""
+    """Finds updates of the installed servers in registries and git branches. All methods block on the disk."""
 
     def __init__(self, store: Store, catalog: Catalog, revisions: Revisions) -> None:
         self._store = store
@@ -372,7 +372,7 @@ class Newer:
         self._revisions = revisions
 
     def updates(self) -> dict[str, Update]:
-        """What is newer for each server of this layer that has an update, by id."""
+        """Return the updates of this layer's servers, by id."""
         found: dict[str, Update] = {}
         for offer in self.find():
             with suppress(NotFound):  # removed since
@@ -383,7 +383,7 @@ class Newer:
         return found
 
     def find(self, servers: Collection[InstalledServer] = (), *, reinstall: bool = False) -> list[CatalogEntry]:
-        """What is newer for *servers* (none: for all of this layer), or with *reinstall* for those named at all."""
+        """Return the offers that update *servers* (empty: all of this layer); with *reinstall* also those not newer."""
         again = reinstall and bool(servers)
         servers = servers or [server for server in self._store.list() if server.writable]
         offers = self._catalog.offers([server.id for server in servers])
@@ -397,10 +397,10 @@ class Newer:
         return found
 
     def _is_wanted(self, server: InstalledServer, offer: CatalogEntry, *, again: bool) -> bool:
-        """Whether an update takes *offer*; *again*: also if it is not newer."""
+        """Return whether an update installs *offer*; *again*: also if it is not newer."""
         manifest = server.manifest
         if manifest is None:
-            return again  # nothing tells where a broken server came from
+            return again  # the origin of a broken server is unknown
         if is_update(manifest, offer.entry, offer.origin):
             return True
         if not is_from(manifest, offer.entry, offer.origin):
@@ -409,13 +409,13 @@ class Newer:
         return again or (has_version and bool(self._revisions.moved(server, server.generation)))
 
     def _waits(self, server: InstalledServer, offer: CatalogEntry) -> bool:
-        """Whether *offer* is installed already and waits for approval."""
+        """Return whether *offer* is already the pending update."""
         if not server.pending_generation:
             return False
         try:
             held = self._store.generation_manifest(server.id, server.pending_generation)
             path = self._store.generation_path(server.id, server.pending_generation)
         except McpdError as error:
-            log.warning("%s: the update that waits for approval cannot be read: %s", server.id, error.message)
+            log.warning("%s: could not read the pending update: %s", server.id, error.message)
             return False
         return is_made_from(held, offer.entry, offer.origin) and not self._revisions.moved(server, path)

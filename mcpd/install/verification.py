@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Comparing all that is installed with what was recorded when it was."""
+"""Verification of installed files against the record made at installation."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from mcpd.store import Store
 
 LIST: Final = ".mcpd-files"
-"""Hidden and named after mcpd, as :data:`~mcpd.install.lockfile.LOCK_FILE`."""
+"""Name of the list of files in a generation; hidden, like :data:`~mcpd.install.lockfile.LOCK_FILE`."""
 MAX_SHOWN: Final = 20
-"""Differences that are named; the others are counted."""
+"""Differences that are listed; the others are counted."""
 _OWN: Final = frozenset({MANIFEST, LOCK_FILE, LIST})
-"""Files of mcpd in the root of a generation, which change for good reasons."""
+"""Files of mcpd in the root of a generation, which may change."""
 _CHANGING: Final = frozenset({"config", "installDir", "scope"})
-"""Fields of the manifest that are set when it is activated, or later."""
+"""Fields of the manifest that are set at activation or later."""
 _MAX_LINE: Final = 64 * 1024
 
 
 def record(root: Path, manifest: Manifest | None = None) -> None:
-    """Write down what the generation in *root* holds, which is complete and not active yet; *manifest* is to be its.
+    """Record the files of the complete, inactive generation in *root*, and *manifest*, which it will get.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a tree over the limits and what writing raises.
+    Raises :class:`~mcpd.errors.InvalidManifest` for a tree over the limits, and the errors of writing.
     """
     digest, files, total = hashlib.sha256(), 0, 0
     try:
@@ -66,20 +66,20 @@ def record(root: Path, manifest: Manifest | None = None) -> None:
 
 
 def verify(root: Path) -> list[str]:
-    """What in the generation in *root* is not as it was recorded, one line each; the last one says how many more there
-    are than :data:`MAX_SHOWN`.
+    """Return the differences between the generation in *root* and its record, one per line.
 
-    Raises :class:`~mcpd.errors.IntegrityMismatch` if the record itself is gone, and another
-    :class:`~mcpd.errors.McpdError` for what cannot be read.
+    After :data:`MAX_SHOWN` lines the last one counts the others. Raises
+    :class:`~mcpd.errors.IntegrityMismatch` if the record itself is missing, and other
+    :class:`~mcpd.errors.McpdError` for files that cannot be read.
     """
     tree = read_lock(root).get("tree")
     if not isinstance(tree, dict) or not isinstance(tree.get("sha256"), str):
-        raise IntegrityMismatch(f"{LOCK_FILE} is missing, or does not say what was installed; reinstall the server")
+        raise IntegrityMismatch(f"{LOCK_FILE} is missing or has no record of the files; reinstall the server")
     try:
         changed = _verify_manifest(root, tree.get("manifest"))
         with _open_list(root) as recorded:
             if recorded is None or hashlib.file_digest(recorded, "sha256").hexdigest() != tree["sha256"]:
-                return [*changed, f"changed: {LIST}, so that of the other files nothing can be told"]
+                return [*changed, f"changed: {LIST}, so the other files could not be verified"]
             recorded.seek(0)
             with closing(_lines(root)) as found:
                 differences = _differences(_recorded(recorded), ((path, what) for path, what, _ in found))
@@ -116,7 +116,7 @@ def _manifest_digest(document: dict[str, Any]) -> str:
 
 @contextmanager
 def _open_list(root: Path) -> Iterator[BufferedReader | None]:
-    """The list of files; None if it is not a file."""
+    """Open the list of files; None if it is missing or not a regular file."""
     try:
         descriptor = os.open(root / LIST, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -133,7 +133,7 @@ def _open_list(root: Path) -> Iterator[BufferedReader | None]:
 
 
 def _differences(recorded: Iterator[tuple[str, str]], found: Iterator[tuple[str, str]]) -> Iterator[str]:
-    """Both come in the same order, so neither has to be kept as a whole."""
+    """Yield the differences. Both iterators have the same order, so neither has to be held in memory."""
     then = ((path, what, "missing") for path, what in recorded)
     now = ((path, what, "added") for path, what in found)
     merged = heapq.merge(then, now, key=lambda item: item[0].split("/"))
@@ -146,7 +146,7 @@ def _differences(recorded: Iterator[tuple[str, str]], found: Iterator[tuple[str,
 
 
 def _recorded(file: BufferedReader) -> Iterator[tuple[str, str]]:
-    """Path of each line, and what is said of it. Raises :class:`~mcpd.errors.InvalidManifest`."""
+    """Yield the path and state of each recorded line. Raises :class:`~mcpd.errors.InvalidManifest`."""
     while line := file.readline(_MAX_LINE):
         what, _, path = line.rstrip(b"\n").rpartition(b" ")
         if not what or not line.endswith(b"\n"):
@@ -155,7 +155,7 @@ def _recorded(file: BufferedReader) -> Iterator[tuple[str, str]]:
 
 
 def _lines(root: Path) -> Generator[tuple[str, str, int | None]]:
-    """Path of everything in *root*, what is to be said of it, and for files their size in bytes."""
+    """Yield path, state and, for files, size in bytes of everything in *root*."""
     directory = open_root(root)
     try:
         with closing(walk(directory, str(root))) as found:
@@ -185,14 +185,13 @@ def _quoted(path: str) -> str:
 
 
 async def verify_servers(store: Store, server_ids: Collection[str], progress: Callable[[float], None]) -> None:
-    """Verify *server_ids* (none: all that mcpd installed in this scope), one after the other.
+    """Verify *server_ids* (empty: all that mcpd installed in this scope), one after the other.
 
-    *progress* is told how many percent are done. One that cannot be read keeps none of the rest from being looked at.
+    *progress* is called with the percentage done. A server that cannot be read does not stop the others.
 
-    Raises :class:`~mcpd.errors.IntegrityMismatch` that names every server which is not what was installed, or of which
-    nobody can tell any more, and what is different there. Where there is no such, it raises
-    :class:`~mcpd.errors.NotSupported` for one of *server_ids* that mcpd did not install, and
-    :class:`~mcpd.errors.NotFound` for one that was removed since.
+    Raises :class:`~mcpd.errors.IntegrityMismatch` that lists every server with differences, or that could not be
+    verified. Otherwise it raises :class:`~mcpd.errors.NotSupported` if one of *server_ids* was not installed by mcpd,
+    and :class:`~mcpd.errors.NotFound` if one was removed meanwhile.
     """
     changed: list[str] = []
     untold: list[str] = []
@@ -207,50 +206,48 @@ async def verify_servers(store: Store, server_ids: Collection[str], progress: Ca
                 others.append(error)
             continue
         except McpdError as error:
-            untold.append(f"{server_id}:\n  cannot be told: {error.message}")
+            untold.append(f"{server_id}:\n  could not be verified: {error.message}")
             continue
         if faults:
             changed.append("\n  ".join([f"{server_id}:", *faults]))
     said = [error.message for error in others]
     if changed or untold:
-        said = ["'mcpctl install --reinstall' mends it", *said]
+        said = ["'mcpctl install --reinstall' repairs it", *said]
     if untold:
-        said = ["whether this is what was installed cannot be told:", *untold, *said]
+        said = ["could not verify the installed files:", *untold, *said]
     if changed:
-        said = ["not what was installed:", *changed, *said]
+        said = ["changed since installation:", *changed, *said]
     if said:
         raise (IntegrityMismatch if changed or untold else type(others[0]))("\n".join(said))
 
 
 def check_generation(store: Store, server_id: str, number: int) -> None:
-    """See that a generation is what was installed; one that mcpd did not install passes. Blocks on the disk.
+    """Verify one generation; one that mcpd did not install passes. Blocks on the disk.
 
-    Raises :class:`~mcpd.errors.IntegrityMismatch` if it is not, or if its record is gone, and what reading raises.
+    Raises :class:`~mcpd.errors.IntegrityMismatch` if it differs or its record is missing, and the errors of reading.
     """
     path = store.generation_path(server_id, number)
     manifest: Manifest | None
     try:
         manifest = store.generation_manifest(server_id, number)
     except InvalidManifest:
-        manifest = None  # which is a difference
+        manifest = None  # counts as a difference
     if _is_foreign(path, manifest):
         return
     try:
         faults = verify(path)
     except IntegrityMismatch as error:
-        raise IntegrityMismatch(
-            f"whether generation {number} of {server_id} is what was installed cannot be told: {error.message}"
-        ) from error
+        raise IntegrityMismatch(f"could not verify generation {number} of {server_id}: {error.message}") from error
     if faults:
         named = "\n  ".join(faults)
         raise IntegrityMismatch(
-            f"generation {number} of {server_id} is not what was installed any more; 'mcpctl history {server_id}' lists"
+            f"generation {number} of {server_id} has changed since installation; 'mcpctl history {server_id}' lists"
             f" the others:\n  {named}"
         )
 
 
 def _installed_by_mcpd(store: Store) -> list[str]:
-    """The servers of this scope that mcpd installed."""
+    """Return the servers of this scope that mcpd installed."""
     return [
         server.id
         for server in store.list()
@@ -259,23 +256,23 @@ def _installed_by_mcpd(store: Store) -> list[str]:
 
 
 def _is_recorded(generation: Path, manifest: Manifest | None) -> bool:
-    """Whether mcpd installed it: a lock file that is gone does not make it another tool's."""
+    """Return whether mcpd installed it; the manifest shows that, too, if the lock file is missing."""
     known = manifest is not None and recorded_registry(manifest) is not None
     return known or (generation / LOCK_FILE).exists()
 
 
 def _is_foreign(generation: Path, manifest: Manifest | None) -> bool:
-    """Whether another tool installed it; of what has no manifest nobody knows."""
+    """Return whether another tool installed it; false if there is no manifest to tell."""
     return manifest is not None and not _is_recorded(generation, manifest)
 
 
 def _faults(store: Store, server_id: str) -> list[str]:
-    """What is not as it was installed. Raises :class:`~mcpd.errors.McpdError` if that cannot be told."""
+    """Return the differences. Raises :class:`~mcpd.errors.McpdError` if they cannot be determined."""
     while True:
         server = store.get(server_id)
         if _is_foreign(server.generation, server.manifest):
             raise NotSupported(
-                f"{server_id} was not installed by mcpd, so nothing was recorded that it could be compared with;"
+                f"{server_id} was not installed by mcpd, so there is no record to compare it with;"
                 " install it with mcpctl to have it verified"
             )
         failure: McpdError | None = None
@@ -284,7 +281,7 @@ def _faults(store: Store, server_id: str) -> list[str]:
             faults = verify(server.generation)
         except McpdError as error:
             failure = error
-        # What is replaced or removed meanwhile loses its files.
+        # The generation may have been replaced or removed meanwhile.
         if (faults or failure) and store.get(server_id).generation != server.generation:
             continue
         if failure is not None:

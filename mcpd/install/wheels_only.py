@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run a Python program, pip, that cannot start programs: ``wheels_only.py PROGRAM…``, while there is a network.
+"""Run pip so that it cannot start other programs: ``wheels_only.py PROGRAM…``; used with network access.
 
-pip's ``--only-binary`` does not apply to a dependency that a package names by its URL: pip would clone it with git, or
-build it, which runs its code.
+pip's ``--only-binary`` does not apply to a dependency given as a URL: pip would clone it with git or build it, which
+runs its code.
 """
 
 import runpy
@@ -12,7 +12,7 @@ STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spaw
 
 
 def hook(event: str, _: object) -> None:
-    """Refuse *event*, an audit event, if it starts a program; names the requirement that pip is working on."""
+    """Audit hook: raise PermissionError that names the current requirement if *event* starts a program."""
     if event not in STARTS:
         return
     frame = sys._getframe()  # noqa: SLF001 - documented, though not for all interpreters

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The place where one installation is built, and the commands that run there."""
+"""The build environment of one installation: its directories, and the sandboxed commands that run there."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ _ABSENT: Final = (
         re.IGNORECASE,
     ),
 )
-"""The words of uv and npm for a package that no registry has."""
+"""Messages of uv and npm for a package that no registry has."""
 _NO_WHEEL: Final = re.compile(r"requirement (?P<name>[\w.-]+)\S* \(from versions: none\)")
-"""The words of pip for that, for a package without a suitable wheel, and for a registry that cannot be reached."""
+"""Message of pip for that, for a package without a suitable wheel, and for a registry that is not reachable."""
 _UNREACHED: Final = re.compile(r"WARNING: (?:Retrying|Could not fetch) ")
 
 
 def absence(stderr: str) -> str:
-    """Return a sentence that names the package which no registry has, according to *stderr*; empty if there is none."""
+    """Return a sentence that names the package that no registry has, according to *stderr*; empty if there is none."""
     for pattern in _ABSENT:
         if found := pattern.search(stderr):
             return f"there is no package {found['name']} in the configured registries"
@@ -80,10 +80,10 @@ def absence(stderr: str) -> str:
 
 
 def condense(stderr: str, root: Path, *, last: bool) -> str:
-    """At most :data:`MAX_LINES` lines of *stderr*, without the paths below *root*, the build directory.
+    """Return at most :data:`MAX_LINES` lines of *stderr*, without paths below *root*, the build directory.
 
-    *last*: of many, the last ones, where a build tool says why it gave up; else the first. Credentials are the
-    caller's to take out.
+    *last* selects the last lines, where build tools give the reason; otherwise the first. The caller has to remove
+    credentials.
     """
     text = re.sub(re.escape(str(root)) + r"(?:/\.mcpd-build)?(/|\b)", lambda end: "" if end[1] else ".", stderr)
     lines = [line for line in text.splitlines() if not _NOISE.match(line.strip())]
@@ -103,17 +103,17 @@ def condense(stderr: str, root: Path, *, last: bool) -> str:
 
 
 SCRATCH: Final = ".mcpd-build"
-"""Directory in a generation for what is only needed while it is built; gone before activation."""
+"""Directory in a generation for temporary files of the build; removed before activation."""
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 CACHE: Final = "packages"
-"""Directory in the scope's cache with what pip, npm and uv have fetched, in the form of each, and byte code."""
+"""Directory in the scope's cache with the caches of pip, npm and uv, and byte code."""
 MAX_CACHE: Final = 1024**3
-"""Bytes of it. What is more is too old as well, mostly, so all of it goes before the next installation."""
+"""Bytes of that directory; if it is larger, it is emptied before the next installation."""
 PROGRAMS: Final = "/usr/bin:/usr/local/bin:/bin"
 MAX_OUTPUT: Final = 64 * 1024 * 1024
-"""Bytes of a command's stdout; a report of pip holds the descriptions of all packages."""
+"""Bytes of a command's stdout; a report of pip contains the descriptions of all packages."""
 WATCH_INTERVAL: Final = 0.5
-"""Seconds between two looks at how much has arrived."""
+"""Seconds between two measurements of a watched directory."""
 
 _FULL: Final = ("No space left on device", "ENOSPC", "Disk quota exceeded", "EDQUOT")
 _MISMATCH: Final = ("DO NOT MATCH THE HASHES", "EINTEGRITY", "Hashes are required", "Hash mismatch for ")
@@ -123,7 +123,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What every installation of this instance works with."""
+    """What all installations of this instance share."""
 
     launcher: Launcher
     paths: Paths
@@ -132,38 +132,38 @@ class Tools:
 
 
 class Workbench:
-    """One generation while it is built."""
+    """A generation that is being built, and its build sandbox."""
 
     def __init__(self, tools: Tools, job: Job, entry: Entry, root: Path) -> None:
         self.tools = tools
         self.job = job
         self.entry = entry
         self.root = root
-        """The generation: empty at first, the install directory in the end."""
+        """The directory of the generation."""
         self.scratch = root / SCRATCH
         self.cache = tools.paths.layout(tools.scope).cache / CACHE
         self._span = (0.0, 0.0)
         self._received = 0
 
     def prepare(self) -> None:
-        """Make the scratch directories."""
+        """Create the scratch and cache directories."""
         for name in ("home", "tmp", "cwd"):
             (self.scratch / name).mkdir(parents=True)
         for name in ("pip", "npm", "uv", "python"):
             make_private(self.cache / name)
 
     def clean(self) -> None:
-        """Remove what is no longer needed."""
+        """Remove the scratch directory."""
         remove_tree(self.scratch)
 
     def stage(self, start: float, end: float) -> None:
-        """Say that the next command takes the job from *start* to *end* percent."""
+        """Set the range of progress, in percent, of the following commands."""
         self._span = (start, end)
         if start:
             self.job.advance(start)
 
     def progress(self, part: float) -> None:
-        """Report that *part* (0 to 1) of the current stage is done."""
+        """Report that *part* (0 to 1) of the current range is done."""
         start, end = self._span
         self.job.advance(start + (end - start) * max(0.0, min(part, 1.0)))
 
@@ -186,17 +186,15 @@ class Workbench:
     ) -> bytes:
         """Run *argv* in the build sandbox and return its stdout.
 
-        *writable* defaults to the whole generation; package code gets less, so that it cannot lay traps for the steps
-        after it. *cache* is the part of :attr:`cache` that is writable as well, never while code of a package may run.
-        *pinned* is shown like *readable*, unless a link took its place since it was resolved. *doing* is a
+        *writable* defaults to the whole generation; code of packages gets less, so that it cannot tamper with later
+        steps. *cache* is the subdirectory of :attr:`cache` that is also writable; it must be empty if code of a package
+        may run. *pinned* is mounted like *readable*, unless a link replaced it since it was resolved. *doing* is a
         phrase for messages (``"downloading time-server"``). The size of *watch* is reported while the command runs.
-        *proxy*, with *network*, is the only way there; it takes a *cwd* right below :attr:`scratch`. What comes through
-        it is reported too, and as progress if *expected* says how many bytes will.
-
-        Raises :class:`~mcpd.errors.SourceUnavailable` (with network) or :class:`~mcpd.errors.BuildFailed` if the
-        command fails, :class:`~mcpd.errors.IntegrityMismatch` if it says that a hash is wrong,
-        :class:`~mcpd.errors.NoSpace` if the disk is full, :class:`~mcpd.errors.InvalidManifest` if the *proxy* refused
-        anything, and what :func:`mcpd.runtime.run.run` raises.
+        *proxy*, with *network*, is the only access to the network; it needs a *cwd* directly below :attr:`scratch`.
+        Bytes received through it are reported as well, and as progress if *expected* is their total. command fails,
+        :class:`~mcpd.errors.IntegrityMismatch` if it reports a wrong hash, :class:`~mcpd.errors.NoSpace` if the disk is
+        full, :class:`~mcpd.errors.InvalidManifest` if *proxy* refused a request, and the errors of
+        :func:`mcpd.runtime.run.run`.
         """
         home = (writable[0] if writable else self.scratch) / "home"
         spec = build_spec(
@@ -218,7 +216,7 @@ class Workbench:
             env={"HOME": str(home), "TMPDIR": str(home.with_name("tmp")), "LANG": "C.UTF-8", **(env or {})},
         )
         if pinned and spec.confined and str(pinned) not in {mount.source for mount in spec.mounts}:
-            raise SourceUnavailable(f"{pinned} was replaced by a link while it was used; install it again")
+            raise SourceUnavailable(f"{pinned} was replaced by a link during the installation; try again")
         log.debug("%s: %s: %s", self.entry.id, doing, strip_credentials(" ".join(argv)))
         serving = proxy.serving(self.scratch, self._counting(expected)) if proxy else nullcontext()
         async with self._watching(watch), serving:
@@ -236,7 +234,7 @@ class Workbench:
         return completed.stdout
 
     def _counting(self, expected: int) -> Callable[[int], None]:
-        """Return what is called with the size of everything that arrives; *expected* are the bytes of a step."""
+        """Return a callback for received bytes; *expected* is the number of bytes of this step, 0 if unknown."""
         before = self._received
 
         def arrived(count: int) -> None:
@@ -267,15 +265,15 @@ class Workbench:
 
 
 def program(name: str) -> str:
-    """The system's *name*; :class:`~mcpd.errors.NotSupported` if it is not installed."""
+    """Return the path of the system's program *name*; raise :class:`~mcpd.errors.NotSupported` if it is missing."""
     found = shutil.which(name, path=PROGRAMS)
     if found is None:
-        raise NotSupported(f"this server needs {name} to be installed on the system; install its package and try again")
+        raise NotSupported(f"this server needs {name}; install its package and try again")
     return found
 
 
 def tree_size(path: Path) -> int:
-    """Bytes of the files below *path*; what vanishes meanwhile, or cannot be read, counts nothing."""
+    """Return the bytes of the files below *path*; files that vanish or cannot be read count as 0."""
     total, waiting = 0, [os.fspath(path)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:
@@ -289,22 +287,22 @@ def tree_size(path: Path) -> int:
 
 
 def trim(cache: Path) -> None:
-    """Empty the directory *cache* if it holds more than :data:`MAX_CACHE`; nothing may be at work with it."""
+    """Empty the directory *cache* if it is larger than :data:`MAX_CACHE`; nothing may be using it."""
     if tree_size(cache) > MAX_CACHE:
         remove_tree(cache)
 
 
 def refusal(doing: str, refused: Sequence[str]) -> str:
-    """The message for a command that wanted to go to *refused* while *doing*."""
+    """Return the message for a command that tried to connect to *refused* while *doing*."""
     places = ", ".join(place[:200] for place in list(dict.fromkeys(refused))[:3])
     return (
-        f"{doing} failed: it, or a package that it needs, comes from {places}, and packages are installed from the"
-        " configured registries only; if one keeps its files there, name that host in the configuration of pip or npm"
+        f"{doing} failed: it, or a dependency, comes from {places}, but packages are installed from the configured"
+        " registries only; if a registry keeps its files there, add that host to the configuration of pip or npm"
     )
 
 
 def explain(doing: str, root: Path, *, network: bool, code: int, stderr: str) -> McpdError:
-    """The error for a command that failed with *code* while *doing*; *root* is the build directory."""
+    """Return the error for a command that failed with *code* while *doing*; *root* is the build directory."""
     said = absence(stderr) or condense(strip_credentials(stderr), root, last=not network)
     text = f"{doing} failed: {said or f'the command ended with status {code}'}"
     if any(mark in stderr for mark in _FULL):

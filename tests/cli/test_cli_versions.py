@@ -121,7 +121,7 @@ async def test_an_update_of_what_came_from_a_registry_that_is_not_listed_says_so
     assert f"pinned to 1.0; {origin}, which it came from, is not" in (await mcpctl("update", "calculator")).err
 
 
-DIFFERENT = "not what was installed:\ncalculator:\n  changed: a.py\n  missing: b.py\n'mcpctl install' mends it"
+DIFFERENT = "changed since installation:\ncalculator:\n  changed: a.py\n  missing: b.py\n'mcpctl install' repairs it"
 FOREIGN = "brought was not installed by mcpd"
 
 
@@ -149,7 +149,7 @@ async def test_verify_asks_mcpd_once_and_repeats_what_it_says(mcpctl: Mcpctl, mc
         ended = await mcpctl(*argv)
         assert (ended.code, ended.out) == (1, "")
         assert ended.err.endswith(f"mcpctl: {said}\n")
-        assert ended.err.count("installed") == 1
+        assert ended.err.count(said) == 1
 
 
 async def test_verify_as_json_tells_what_became_of_each_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

@@ -222,8 +222,8 @@ HOSTILE = {
     "absolute": (hostile(name="/tmp/escaped"), "escaped: an absolute name"),
     "link": (hostile(type=tarfile.SYMTYPE, linkname="/etc"), "project/odd: a link that leads outside, to /etc"),
     "out of the project": (hostile(type=tarfile.SYMTYPE, linkname=".."), "odd"),
-    "device": (hostile(type=tarfile.CHRTYPE), "project/odd: neither a plain file"),
-    "bomb": (zipped({"zeros": "\0" * 1000}).replace(b"\xe8\x03\0\0", b"\xff\xff\xff\xff"), "too much for its size"),
+    "device": (hostile(type=tarfile.CHRTYPE), "project/odd: neither a regular file"),
+    "bomb": (zipped({"zeros": "\0" * 1000}).replace(b"\xe8\x03\0\0", b"\xff\xff\xff\xff"), "the limit for its size"),
     "a place of mcpd's": (tarball({"odd/.mcpd-build/home/x": ""}), "odd.tgz holds .mcpd-build"),
     "nonsense": (b"nonsense", "neither a zip file nor a tar file"),
 }

@@ -106,7 +106,7 @@ async def test_states_come_in_order_and_progress_never_falls(world: World, tmp_p
     ("mode", "text"),
     [
         ("exit", "cannot find my database"),
-        ("garbage", "no JSON-RPC"),
+        ("garbage", "not JSON-RPC"),
         ("endless", "pages"),
         ("nonsense-mode-but-fine", None),
     ],
@@ -147,7 +147,7 @@ async def test_nobody_is_told_that_the_previous_version_is_back_if_it_is_not(
         patched.setattr(world.store, "rollback", full)
         update = await world.update()
     assert isinstance(update.error, Unhealthy)
-    assert "could not be brought back" in update.error.message
+    assert "could not be restored" in update.error.message
     assert "in use again" not in update.error.message
     assert world.store.active_generation("org.test.hello") == 2
     assert world.store.generation_path("org.test.hello", 2).is_dir()

@@ -259,7 +259,7 @@ async def test_another_platform_is_named_before_anything_is_unpacked(world: Worl
 
 REFUSED = {
     "no bundle": (b"nonsense", "no zip file"),
-    "no manifest": (packed(described()).replace(b"manifest.json", b"manifesto.jso"), "holds no manifest.json"),
+    "no manifest": (packed(described()).replace(b"manifest.json", b"manifesto.jso"), "does not contain manifest.json"),
     "no JSON": (packed("{"), "manifest.json of bundle.mcpb"),
     "no object": (packed([]), "manifest.json of bundle.mcpb"),
     "nothing of a server": (packed({"manifest_version": "0.3", "name": "x", "version": "1"}), "server"),
@@ -346,4 +346,4 @@ def test_what_is_no_bundle_is_named_without_ado(tmp_path: Path) -> None:
     path.write_bytes(b"no zip")
     with pytest.raises(InvalidManifest) as caught:
         describe(path, "0" * 64)
-    assert caught.value.message == "the bundle cannot be read: it is no zip file"
+    assert caught.value.message == "the bundle cannot be read: it is not a zip file"

@@ -138,7 +138,7 @@ async def test_nothing_is_found_where_nothing_is_followed(
     if kind == "gone":
         shutil.rmtree(repository.path)
     assert await look(world) == {}
-    assert ("whether it has moved on" in caplog.text) is (kind == "gone")
+    assert ("could not check its branch" in caplog.text) is (kind == "gone")
 
 
 async def test_a_repository_that_cannot_be_asked_hides_no_other(

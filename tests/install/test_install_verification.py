@@ -50,7 +50,7 @@ async def test_of_a_server_of_another_tool_nothing_is_said_but_that(installed: W
     job = await verify(installed, IDS[0], "org.test.other")
     assert isinstance(job.error, NotSupported)
     assert "org.test.other was not installed by mcpd" in job.error.message
-    assert "not what was installed" not in job.error.message
+    assert "changed since installation" not in job.error.message
     (installed.store.get(IDS[0]).generation / "server.py").write_text("changed")
     job = await verify(installed, "org.test.other", IDS[0])
     assert isinstance(job.error, IntegrityMismatch)
@@ -118,8 +118,10 @@ async def test_a_lock_file_that_is_gone_hides_nothing(installed: World) -> None:
     (installed.store.get(IDS[0]).generation / LOCK_FILE).unlink()
     job = await verify(installed)
     assert isinstance(job.error, IntegrityMismatch)
-    assert f"cannot be told:\n{IDS[0]}:\n  cannot be told: {LOCK_FILE}" in job.error.message
-    assert "not what was installed" not in job.error.message
+    assert (
+        f"could not verify the installed files:\n{IDS[0]}:\n  could not be verified: {LOCK_FILE}" in job.error.message
+    )
+    assert "changed since installation" not in job.error.message
     assert "org.test.other" not in job.error.message
 
 
@@ -131,5 +133,5 @@ async def test_one_that_cannot_be_read_hides_no_other(installed: World) -> None:
     (installed.store.get(IDS[1]).generation / "server.py").write_text("changed")
     job = await verify(installed)
     assert isinstance(job.error, IntegrityMismatch)
-    assert f"{IDS[0]}:\n  cannot be told: " in job.error.message
+    assert f"{IDS[0]}:\n  could not be verified: " in job.error.message
     assert f"{IDS[1]}:\n  changed: server.py" in job.error.message

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers from a tar or zip file, whose hash the entry pins."""
+"""Package source ``archive``: a tar or zip file, whose hash the entry pins."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, Source
 
 MAX_ARCHIVE: Final = 512 * 1024 * 1024
-"""Bytes of an archive as it is fetched."""
+"""Bytes of an archive, as downloaded."""
 UNPACK: Final = Path(__file__).resolve().parents[1] / "unpack.py"
-"""The program that reads it."""
+"""The program that unpacks archives."""
 RESERVED: Final = ".mcpd-"
-"""How the names of mcpd's own files in a generation begin."""
+"""Prefix of the names of mcpd's own files in a generation."""
 
 
 class ArchiveFile:
-    """The file that ``source.url`` names, and what is unpacked of it: in a sandbox without network, never in mcpd."""
+    """The archive at ``source.url``; it is read and unpacked in a sandbox without network, never in mcpd."""
 
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
@@ -43,10 +43,10 @@ class ArchiveFile:
         self.name = readable(unquote(urlsplit(self._url).path).rpartition("/")[2]) or bench.entry.id
 
     async def download(self) -> str:
-        """Fetch it; returns its sha256 in hexadecimal, which is the one that the source pins.
+        """Download it and return its SHA-256 in hexadecimal, which equals the pinned one.
 
-        Raises :class:`~mcpd.errors.IntegrityMismatch`, and what
-        :meth:`Fetcher.download <mcpd.catalog.fetch.Fetcher.download>` raises.
+        Raises :class:`~mcpd.errors.IntegrityMismatch`, and the errors of
+        :meth:`Fetcher.download <mcpd.catalog.fetch.Fetcher.download>`.
         """
         parts = urlsplit(self._url)
         if parts.scheme == "file":
@@ -57,7 +57,7 @@ class ArchiveFile:
                 self._url, self._path, max_bytes=MAX_ARCHIVE, seconds=seconds, progress=self._report
             )
         if self._source.sha256 and found != self._source.sha256:
-            # What a file of this machine hashes to is the business of those who may read it.
+            # The hash of a local file must not be shown to users who may not read the file.
             shown = "another hash" if parts.scheme == "file" else f"sha256:{found}"
             raise IntegrityMismatch(
                 f"{self._url} has {shown}, but the entry pins sha256:{self._source.sha256}; nothing was installed"
@@ -65,11 +65,11 @@ class ArchiveFile:
         return found
 
     def size(self) -> int:
-        """Return its size in bytes, once it has been fetched."""
+        """Return its size in bytes; only after :meth:`download`."""
         return self._path.stat().st_size
 
     async def extract(self) -> Path:
-        """Unpack it; returns the directory.
+        """Unpack it and return the directory.
 
         Raises :class:`~mcpd.errors.InvalidManifest` that names the member at fault.
         """
@@ -81,11 +81,11 @@ class ArchiveFile:
         return files
 
     async def member(self, name: str) -> bytes:
-        """The content of its file *name*; only a zip file has some. Errors as :meth:`extract`."""
+        """Return the content of the file *name* in it; zip files only. Errors as :meth:`extract`."""
         return await self._run("member", name, writable=(self._bench.scratch / "tmp",))
 
     def refuse_reserved(self, directory: Path) -> None:
-        """Raise :class:`~mcpd.errors.InvalidManifest` if *directory* holds something by a name of mcpd's own files."""
+        """Raise :class:`~mcpd.errors.InvalidManifest` if a name in *directory* is reserved for mcpd's own files."""
         for path in directory.iterdir():
             if path.name.startswith(RESERVED):
                 what = f"{self._bench.entry.id}: {self.name} holds {readable(path.name)}"
@@ -102,7 +102,7 @@ class ArchiveFile:
             )
         except BuildFailed as error:
             said = error.message.partition(" failed: error: ")[2]
-            if not said:  # it could not even start
+            if not said:  # the program could not be started
                 raise
             raise InvalidManifest(f"{self._bench.entry.id}: {self._url} cannot be unpacked: {said}") from error
 
@@ -127,7 +127,7 @@ class ArchiveRecipe:
         check_url(entry, source)
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.sources.base.Recipe`; what the project needs is known only when it is here."""
+        """See :class:`~mcpd.install.sources.base.Recipe`; dependencies are known only after :meth:`fetch`."""
         return Resolution((self._locked(),))
 
     async def fetch(self) -> None:
@@ -150,9 +150,9 @@ class ArchiveRecipe:
         return LockedFile(self._archive.name, self._source.version, f"sha256:{self._source.sha256}")
 
     def _root(self, unpacked: Path) -> Path:
-        """The project in what was *unpacked*, without the one directory that forges put around everything.
+        """Return the project's directory in *unpacked*, below the single top directory that forges add.
 
-        Raises :class:`~mcpd.errors.InvalidManifest` if there is none, or if a link on the way leaves the archive.
+        Raises :class:`~mcpd.errors.InvalidManifest` if it does not exist, or if a link in its path leaves the archive.
         """
         top = unpacked.resolve()
         entries = [entry for entry in os.scandir(top) if not entry.is_symlink()]
@@ -164,9 +164,9 @@ class ArchiveRecipe:
 
 
 def check_url(entry: Entry, source: Source) -> str:
-    """``source.url`` in its normal form: https, file, or http on this machine.
+    """Return ``source.url`` in normal form: https, file, or http on this machine.
 
-    Whether the registry of the entry may name it is decided elsewhere. Raises :class:`~mcpd.errors.InvalidManifest`.
+    Whether the entry's registry may name it is checked elsewhere. Raises :class:`~mcpd.errors.InvalidManifest`.
     """
     try:
         return check_entry_url(source.url, "")
@@ -175,7 +175,7 @@ def check_url(entry: Entry, source: Source) -> str:
 
 
 def _refuse_own(name: str, bench: Workbench) -> None:
-    """Refuse files of mcpd's own but the bundles that callers brought."""
+    """Refuse mcpd's own files, except user-supplied bundles."""
     path = Path(os.path.realpath(name))
     if path.parent != (bench.tools.paths.layout(bench.tools.scope).cache / "bundles").resolve():
         refuse_own(path, bench)

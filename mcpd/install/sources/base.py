@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What package sources have in common: the protocol of their recipes, what these return, and files of projects."""
+"""Common parts of the package sources: the recipe protocol, its results, and reading of project files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, JsonValue, Source
 
 MAX_WORDS: Final = 500
-"""Characters of the name or the summary of a package that are kept."""
+"""Characters of a package's name or summary that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockedFile:
-    """One file that was fetched, and what it must hash to."""
+    """One file to fetch, and its expected hash."""
 
     name: str
     version: str
     integrity: str
-    """``sha256:<hex>`` as pip has it, or an SRI value as npm has it."""
+    """``sha256:<hex>`` (pip) or an SRI value (npm)."""
     file: str = ""
     size: int = 0
     """Bytes, 0 if unknown."""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """As it stands in the lock file."""
+        """Return the file as in the lock file."""
         found: dict[str, JsonValue] = {"name": self.name, "version": self.version, "integrity": self.integrity}
         if self.file:
             found["file"] = self.file
@@ -40,14 +40,14 @@ class LockedFile:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What the metadata of a package says of it, as lines that can be shown; empty where it says nothing."""
+    """Name and summary in the metadata of a package, each as one printable line; empty if missing."""
 
     name: str
     summary: str
 
     @classmethod
     def of(cls, name: object, summary: object) -> Words:
-        """The words *name* and *summary*, which the package may give in any shape and length."""
+        """Return name and summary, cleaned up and shortened; a package may contain values of any type and length."""
         return cls(_line(name), _line(summary))
 
 
@@ -58,62 +58,62 @@ def _line(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was installed."""
+    """The result of a build."""
 
     version: str = ""
-    """The resolved version of the package; empty where the source has none."""
+    """The resolved version of the package; empty if the source has none."""
     resolved: dict[str, JsonValue] = field(default_factory=dict)
-    """What the source's pin came out as (``rev``, ``version``, ``sha256``)."""
+    """The exact ``rev``, ``version`` or ``sha256`` of the source."""
     files: tuple[LockedFile, ...] = ()
     package: str = ""
-    """Name of the package, if it is one."""
+    """Name of the package; empty if it is not one."""
     scripts: tuple[str, ...] = ()
-    """Commands that the package brings."""
+    """Commands that the package installs."""
     words: Words | None = None
-    """What the package says of itself."""
+    """Name and summary of the package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What is known once a source was asked, before anything of it runs or is unpacked."""
+    """The result of resolving a source, before anything of it is unpacked or run."""
 
     files: tuple[LockedFile, ...] = ()
-    """What will be fetched."""
+    """The files that will be fetched."""
     entry: Entry | None = None
-    """The entry with what the source itself says, of a source that describes its server; None: as it was."""
+    """The entry completed from the package, for a source that describes its server; None if unchanged."""
     size: int = 0
     """Bytes of the files; 0 if unknown."""
     version: str = ""
-    """The exact version of a package; empty where a source has none or names it itself."""
+    """The exact version of the package; empty if the source has none or states it itself."""
 
 
 class Recipe(Protocol):
-    """How one source type becomes the files of a generation."""
+    """The steps by which one type of package source fills a generation."""
 
     @staticmethod
     def check(entry: Entry, source: Source) -> None:
-        """Raise :class:`~mcpd.errors.InvalidManifest` for a source that can never work; reads nothing from outside."""
+        """Raise :class:`~mcpd.errors.InvalidManifest` for an invalid source; reads nothing outside the entry."""
 
     async def resolve(self) -> Resolution:
-        """Find out what will be fetched; commands run with the network on, nothing of the package does."""
+        """Determine the files to fetch; commands have network access, no code of the package runs."""
 
     async def fetch(self) -> None:
-        """Bring everything that has to come from outside; commands run with the network on."""
+        """Fetch everything that is needed from outside; commands have network access."""
 
     async def build(self) -> Outcome:
-        """Make it ready to run; the package's own code runs here only, with the network off."""
+        """Make the server ready to run; only here the package's own code may run, without network."""
 
 
 MAX_FILE: Final = 1024 * 1024
-"""Bytes of ``package.json``, a file of requirements."""
+"""Bytes of a project file, for example ``package.json``."""
 MAX_LOCK: Final = 8 * 1024 * 1024
 """Bytes of ``package-lock.json``."""
 
 
 def read_project_file(path: Path, limit: int = MAX_FILE) -> bytes | None:
-    """The content of *path*; None if it is missing, a link or no file.
+    """Return the content of *path*; None if it is missing, a link or not a file.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for more than *limit* bytes, OSError for what cannot be read.
+    Raises :class:`~mcpd.errors.InvalidManifest` for more than *limit* bytes, OSError if it cannot be read.
     """
     if path.is_symlink() or not path.is_file():
         return None

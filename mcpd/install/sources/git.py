@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers from a git repository.
+"""Package source ``git``: a directory of a git repository.
 
-Nothing of the repository runs or is asked for: no hooks, templates, submodules, filters or credential prompts, and the
-configuration of the host is not read. Objects are checked as they arrive; ``.git`` is not kept.
+Nothing of the repository is executed: no hooks, templates, submodules or filters. There are no credential prompts,
+and the host's git configuration is not read. Objects are checked as they are received; ``.git`` is not kept.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ class GitRecipe:
             raise InvalidManifest(f"{entry.id}: source.path {source.path[:200]!r} is not part of the project")
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.sources.base.Recipe`; what the project needs is known only when it is here."""
+        """See :class:`~mcpd.install.sources.base.Recipe`; dependencies are known only after :meth:`fetch`."""
         return Resolution()
 
     async def head(self) -> str:
-        """The commit that the wanted branch or tag is at now; nothing of it is fetched.
+        """Return the current commit of the wanted branch or tag, without fetching it.
 
         Raises :class:`~mcpd.errors.SourceUnavailable`.
         """
@@ -128,7 +128,7 @@ class GitRecipe:
         return await self._project.build({"rev": self._commit})
 
     async def _fetch_revision(self) -> str:
-        """Fetch the wanted revision; returns what it is called here."""
+        """Fetch the wanted revision; return its name in the new repository."""
         wanted = self._source.rev or "HEAD"
         try:
             await self._fetch(["--depth=1"], wanted)
@@ -137,7 +137,7 @@ class GitRecipe:
                 raise self._unknown() from error
             if not any(mark in error.message for mark in _NEEDS_WHOLE):
                 raise
-            # A server without shallow clones, or one that gives a single commit only as part of a branch.
+            # The server does not support shallow clones, or serves a single commit only as part of a branch.
             everything = COMMIT.fullmatch(wanted)
             await self._fetch([], "+refs/*:refs/remotes/all/*" if everything else wanted)
             return wanted if everything else "FETCH_HEAD"
@@ -168,8 +168,8 @@ class GitRecipe:
         host = git_config()
         environment = _ENVIRONMENT | host.env | {"GIT_CONFIG_COUNT": str(len(settings))}
         if local is not None:
-            # Whoever owns it. The git that serves a local repository is started without the settings of this one, so
-            # it has to find them in a file.
+            # Trust a local repository of any owner. The git process that serves it does not get the settings of this
+            # one, so the setting has to be in a file.
             trusting = self._bench.scratch / "gitconfig"
             trusting.write_text(_TRUSTING)
             environment["GIT_CONFIG_GLOBAL"] = str(trusting)
@@ -187,9 +187,10 @@ class GitRecipe:
         )
 
     def _root(self) -> Path:
-        """The project's directory in the checkout.
+        """Return the project's directory in the checkout.
 
-        Raises :class:`~mcpd.errors.InvalidManifest` if it is none, or if a link on the way leaves the repository.
+        Raises :class:`~mcpd.errors.InvalidManifest` if it does not exist, or if a link in its path leaves the
+        repository.
         """
         return project_directory(self._repository.resolve(), self._source.path, self._bench.entry.id, self._name())
 
@@ -208,7 +209,7 @@ def _is_revision(rev: str) -> bool:
 
 
 def _credentials(url: str) -> list[tuple[str, str]]:
-    """The setting that carries the user and password of *url*: every user can read command lines, git's own too."""
+    """Return the git setting with user and password of *url*, which must not be in command lines that all can read."""
     parts = urlsplit(url)
     if not (parts.username or parts.password):
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers from a directory on this machine."""
+"""Package source ``local``: a copy of a directory on this machine."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
 
 UNSEEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - only named
-"""What ``ProtectHome=`` and ``PrivateTmp=`` of the system's unit hide."""
+"""Directories that ``ProtectHome=`` and ``PrivateTmp=`` hide from the system's service."""
 
 
 class LocalRecipe:
-    """A copy of the directory ``source.path``."""
+    """Copies the directory ``source.path``."""
 
     def __init__(self, bench: Workbench, source: Source) -> None:
         self._bench = bench
@@ -46,7 +46,7 @@ class LocalRecipe:
             raise InvalidManifest(f"{entry.id}: a local source cannot be pinned; drop rev, version and sha256")
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.sources.base.Recipe`; what the project needs is known only when it is here."""
+        """See :class:`~mcpd.install.sources.base.Recipe`; dependencies are known only after :meth:`fetch`."""
         return Resolution()
 
     async def fetch(self) -> None:
@@ -75,26 +75,26 @@ class LocalRecipe:
 
 
 def check_readable(source: Path, scope: Scope) -> None:
-    """Raise :class:`~mcpd.errors.SourceUnavailable` if mcpd cannot read *source*, which says why and what to do."""
+    """Raise :class:`~mcpd.errors.SourceUnavailable`, with the reason and a solution, if *source* is not readable."""
     if not os.access(source, os.R_OK) or (source.is_dir() and not os.access(source, os.X_OK)):
         raise unreadable(source, scope)
 
 
 def unreadable(source: Path, scope: Scope) -> SourceUnavailable:
-    """Why *source* cannot be read, and what to do."""
+    """Return the error for a *source* that cannot be read, with the reason and a solution."""
     if scope is Scope.SYSTEM and any(source.is_relative_to(place) for place in UNSEEN):
         return SourceUnavailable(
-            f"{source} cannot be read by the system's mcpd, whose service sees neither homes nor /tmp; copy it"
-            " elsewhere, for example to /srv, or install it for yourself (mcpctl --user)"
+            f"{source} cannot be read by the system's mcpd, whose service has no access to home directories and"
+            " /tmp; copy it elsewhere, for example to /srv, or install it for yourself (mcpctl --user)"
         )
     whose = "the system's mcpd (user mcpd)" if scope is Scope.SYSTEM else "you"
-    return SourceUnavailable(f"{source} cannot be read by {whose}; see whether it exists, and who may read it")
+    return SourceUnavailable(f"{source} cannot be read by {whose}; check that it exists, and its permissions")
 
 
 async def copy_project(bench: Workbench, source: Pinned) -> None:
-    """Copy *source* into the generation, reporting bytes; stops when the task is cancelled."""
+    """Copy *source* into the generation and report progress; stop when the task is cancelled."""
     loop = asyncio.get_running_loop()
-    # A node project gets the modules that its lock file names, not those that happen to lie there.
+    # A node project gets the modules in its lock file, not those in its directory.
     left_out = LEFT_OUT | ({"node_modules"} if await in_thread(_holds_file, source, "package.json") else frozenset())
     total = await in_thread(tree_bytes, source, left_out)
     stop = threading.Event()
@@ -126,13 +126,13 @@ def _holds_file(source: Pinned, name: str) -> bool:
 
 
 def refuse_own(path: Path, bench: Workbench, way: Sequence[Identity] = ()) -> None:
-    """Raise :class:`~mcpd.errors.InvalidManifest` for a source that would take mcpd's own files along.
+    """Raise :class:`~mcpd.errors.InvalidManifest` for a source that contains mcpd's own files.
 
-    *way* is what a pinned source has; *path* alone serves where its name is all that will be used.
+    *way* is that of a pinned source; *path* alone is sufficient if only the path will be used.
     """
     own = overlap(path, way, _own_directories(bench.tools.paths))
     if own is not None:
-        raise InvalidManifest(f"{path} holds mcpd's own files ({own}) and cannot be the source of a server")
+        raise InvalidManifest(f"{path} contains mcpd's own files ({own}) and cannot be the source of a server")
 
 
 def _own_directories(paths: Paths) -> Iterator[Path]:

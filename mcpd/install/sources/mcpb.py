@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers from an MCP bundle (.mcpb): a zip file that says itself how its server is started and configured."""
+"""Package source ``mcpb``: an MCP bundle (.mcpb), a zip file with a manifest that describes its server."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, Source
 
 MANIFEST: Final = "manifest.json"
-"""The member that describes the server; an installed server has a file of that name that is mcpd's."""
+"""The member that describes the server; in a generation mcpd's own manifest has this name."""
 _OWN: Final = ("transports", "configurableProperties", "env")
-"""What a bundle alone knows."""
+"""Fields that only the bundle can define."""
 _PROJECT: Final = ("pyproject.toml", "requirements.txt")
 
 
@@ -48,7 +48,7 @@ class McpbRecipe:
         check_url(entry, source)
 
     async def resolve(self) -> Resolution:
-        """See :class:`~mcpd.install.sources.base.Recipe`; fetches the bundle, which says what its server is."""
+        """See :class:`~mcpd.install.sources.base.Recipe`; downloads the bundle, which describes its server."""
         self._bench.stage(0, 10)
         digest = await self._archive.download()
         origin = f"{self._bench.entry.id}: {MANIFEST} of {self._archive.name}"
@@ -82,7 +82,7 @@ class McpbRecipe:
         )
 
     def _adopt(self, unpacked: Path) -> None:
-        """Move everything of the bundle into the generation."""
+        """Move the content of the bundle into the generation."""
         left_out = {MANIFEST, VENV} if self._type == "uv" else {MANIFEST}
         self._archive.refuse_reserved(unpacked)
         for path in sorted(unpacked.iterdir()):
@@ -90,7 +90,7 @@ class McpbRecipe:
                 path.rename(self._bench.root / path.name)
 
     def _needs_packages(self) -> bool:
-        """Whether the bundle names Python packages that it does not bring."""
+        """Return whether the bundle requires Python packages that it does not contain."""
         root = self._bench.root
         named = any((root / name).is_file() for name in _PROJECT)
         libraries = (path for place in self._library_paths() for path in (root / place).glob("*.dist-info"))
@@ -98,13 +98,13 @@ class McpbRecipe:
         return named and (self._type == "uv" or (self._type == "python" and not brought))
 
     def _library_paths(self) -> list[str]:
-        """Where in the bundle its Python modules are, as far as its environment says it."""
+        """Return the directories of Python modules in the bundle, according to ``PYTHONPATH`` in its environment."""
         env = (self._bench.entry.model_extra or {}).get("env")
         named = str(env.get("PYTHONPATH", "")) if isinstance(env, dict) else ""
         return [path for path in named.split(":") if path and not path.startswith(("/", "{"))]
 
     def _allow_start(self) -> None:
-        """Let the program be started that zip files made elsewhere do not mark as one."""
+        """Make the program executable, since many zip files do not record that it is."""
         stdio = self._bench.entry.stdio
         root = self._bench.root.resolve()
         if stdio is None or "/" not in stdio.command or stdio.command.startswith("/"):
@@ -115,10 +115,10 @@ class McpbRecipe:
 
 
 def merged(entry: Entry, bundle: Entry, origin: str) -> Entry:
-    """*entry*, of a registry, with what its *bundle* alone knows: how it is started, and what it wants to be told.
+    """Return the registry's *entry* with the transports, properties and environment of its *bundle*.
 
-    The words for people are the registry's where it has some. So are the permissions, to which those are added that
-    grant what the user names in the configuration. Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*.
+    Texts for people are the registry's, where it has them. So are the permissions, plus those of the bundle that depend
+    on the configuration. Raises :class:`~mcpd.errors.InvalidManifest` that names *origin*.
     """
     said, own = entry.to_json(), bundle.to_json()
     document: dict[str, Any] = {**own, **{key: value for key, value in said.items() if value not in (None, "", [], {})}}
@@ -126,7 +126,7 @@ def merged(entry: Entry, bundle: Entry, origin: str) -> Entry:
         document.pop(key, None)
         if key in own:
             document[key] = own[key]
-    if entry.name == entry.id:  # what one without a name is called
+    if entry.name == entry.id:  # the default for an entry without a name
         document["name"] = bundle.name
     document["transports"] = [*own["transports"], *(t.to_json() for t in entry.transports if t.is_remote)]
     if "permissions" in entry.model_fields_set:
@@ -139,12 +139,12 @@ def merged(entry: Entry, bundle: Entry, origin: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A copy that belongs to mcpd until it is removed."""
+    """A user-supplied bundle: mcpd's own copy of it."""
 
     path: Path
     sha256: str
     entry: Entry
-    """What it says of itself, with the copy as its source."""
+    """The entry in its manifest, with the copy as its package source."""
 
     def remove(self) -> None:
         """Remove the copy."""
@@ -152,9 +152,9 @@ class Bundle:
 
 
 def describe(path: Path, sha256: str) -> Bundle:
-    """The bundle in the file *path*, which hashes to *sha256*; blocks.
+    """Read the bundle in the file *path*, which has the hash *sha256*. Blocks.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for what is no bundle; the file stays.
+    Raises :class:`~mcpd.errors.InvalidManifest` for an invalid bundle; the file is kept.
     """
     return Bundle(path, sha256, _describe(path, sha256))
 

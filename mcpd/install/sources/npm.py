@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers from an npm registry, and the dependencies of node projects: lock first, then exactly what is locked.
+"""Package source ``npm``, and the dependencies of node projects: first lock them, then install exactly the locked ones.
 
 No script of any package runs (``--ignore-scripts``), and only registry tarballs with an integrity value are accepted.
-npm works in a directory of mcpd's own, so that a project's ``.npmrc`` cannot steer it.
+npm works in a directory of its own, so that a project's ``.npmrc`` has no effect.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ MODULES: Final = "node_modules"
 PACKAGE: Final = re.compile(r"(?:@[A-Za-z0-9~][A-Za-z0-9._~-]*/)?[A-Za-z0-9~][A-Za-z0-9._~-]*", re.ASCII)
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*", re.ASCII)
 _HASH: Final = re.compile(r"(?<!\S)sha(?:1|256|384|512)-[A-Za-z0-9+/]+={0,2}(?:\?\S*)?(?!\S)", re.ASCII)
-"""A hash in an integrity value. npm checks nothing if it finds none that it knows there."""
+"""A hash in an integrity value. npm checks nothing if the value contains no known hash."""
 _NO_HASH: Final = f"sha512-{'A' * 86}=="
-"""An integrity value that no file has."""
+"""An integrity value that no file matches."""
 _QUIET: Final = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--omit=dev")
 _DEVELOPMENT: Final = "devDependencies"
 _NO_GIT: Final = "/bin/false"
-"""What npm runs instead of git, which would get nowhere and say so only after several attempts."""
+"""Program that npm runs instead of git, which would fail only after several attempts."""
 _GIT_NEEDED: Final = re.compile(re.escape(f"command {_NO_GIT} ") + r".*?(\S+:\S+)")
 
 
 class NodeModules:
-    """The ``node_modules`` of one generation."""
+    """The ``node_modules`` directory of one generation."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -54,10 +54,10 @@ class NodeModules:
         self.directory = bench.scratch / "node"
 
     async def lock(self, package_json: Mapping[str, Any], existing: bytes = b"") -> list[LockedFile]:
-        """Resolve what *package_json* depends on, keeping to the *existing* ``package-lock.json`` if there is one.
+        """Resolve the dependencies of *package_json*, as in the *existing* ``package-lock.json`` if it is not empty.
 
-        Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.InvalidManifest` for a dependency that does
-        not come from the registry, and :class:`~mcpd.errors.IntegrityMismatch` for one without a hash.
+        Raises :class:`~mcpd.errors.SourceUnavailable`, :class:`~mcpd.errors.InvalidManifest` for a dependency that is
+        not from the registry, and :class:`~mcpd.errors.IntegrityMismatch` for one without a hash.
         """
         self.directory.mkdir()
         needed = {key: value for key, value in package_json.items() if key != _DEVELOPMENT}
@@ -76,16 +76,16 @@ class NodeModules:
         return await in_thread(_read_lock, lock, self._host.locations)
 
     async def install(self, files: Sequence[LockedFile]) -> None:
-        """Fetch and unpack what :meth:`lock` found, each file checked against its integrity value."""
+        """Download and unpack the *files* returned by :meth:`lock`, checked against their integrity values."""
         await self._npm(["ci", *_QUIET], doing=f"downloading {self._bench.entry.id}", public=True)
         (self.directory / MODULES).mkdir(exist_ok=True)
         missing = [file.name for file in files if not (self.directory / file.file).is_dir()]
-        # Optional dependencies for other platforms are locked but not installed.
+        # Optional dependencies for other platforms are locked but not installed, so some files may be missing.
         if len(missing) == len(files) and files:
-            raise BuildFailed(f"npm installed nothing of what it locked ({', '.join(missing[:5])})")
+            raise BuildFailed(f"npm installed none of the locked packages ({', '.join(missing[:5])})")
 
     async def hashes(self, spec: str) -> tuple[str, str]:
-        """The SHA-256 of the registry's tarball of *spec* (``name@version``), and the integrity value of just that."""
+        """Return the SHA-256 of the registry's tarball of *spec* (``name@version``), and its integrity value."""
         answer = await self._npm(["pack", "--json", *_QUIET, "--", spec], doing=f"downloading {spec}", public=True)
         try:
             name = json.loads(answer)[0]["filename"]
@@ -97,7 +97,7 @@ class NodeModules:
         return found
 
     def pin(self, file: LockedFile) -> None:
-        """Have npm check *file* against its integrity value, whatever the registry said of it."""
+        """Write the integrity value of *file* to the lock, in place of the registry's."""
         path = self.directory / "package-lock.json"
         lock = json.loads(read_file(path, MAX_LOCK))
         lock["packages"][file.file]["integrity"] = file.integrity
@@ -183,7 +183,7 @@ class NpmRecipe:
                 f"{main.name} {main.version} has sha256:{found}, but the entry pins sha256:{self._source.sha256}; "
                 "nothing was installed"
             )
-        # A registry may give another tarball when npm asks for it again.
+        # The registry may send another tarball the next time.
         pinned = replace(main, integrity=integrity)
         await in_thread(self._node.pin, pinned)
         self._files = [pinned if file is main else file for file in self._files]
@@ -193,10 +193,10 @@ class NpmRecipe:
 
 
 def without_development(data: bytes) -> bytes:
-    """Return the ``package-lock.json`` *data* without the packages that it marks as needed for development only.
+    """Return the ``package-lock.json`` *data* without the packages that are marked as development dependencies.
 
-    npm installs a package for all that if it is needed otherwise: one that is left out here makes it fail. *data* that
-    cannot be read is returned as it is.
+    If one of them is needed otherwise, npm would install it although it is not checked here; removed from the lock, it
+    makes npm fail. Invalid *data* is returned unchanged.
     """
     try:
         lock = json.loads(data)
@@ -204,17 +204,17 @@ def without_development(data: bytes) -> bytes:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return data
     lock["packages"].get("", {}).pop(_DEVELOPMENT, None)
-    # What npm 6 reads.
+    # Used by npm 6 only.
     lock.pop("dependencies", None)
     return json.dumps(lock).encode()
 
 
 def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
-    """The packages of a ``package-lock.json``.
+    """Return the packages of a ``package-lock.json``.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a lock that is damaged or older than npm 7, and for packages that
-    are not tarballs of one of *registries*, given by their URLs, with an integrity value, and
-    :class:`~mcpd.errors.IntegrityMismatch` for an integrity value by which nothing would be checked.
+    are not tarballs, with an integrity value, of one of the *registries*, given by their URLs. Raises
+    :class:`~mcpd.errors.IntegrityMismatch` for an integrity value without a usable hash.
     """
     try:
         packages = json.loads(data)["packages"]
@@ -226,7 +226,7 @@ def parse_lock(data: bytes, registries: Iterable[str]) -> list[LockedFile]:
 
 
 def _read_lock(path: Path, registries: Iterable[str]) -> list[LockedFile]:
-    """Return the packages of the lock at *path*, which is changed so that npm fetches no others."""
+    """Return the packages of the lock at *path*, and change it so that npm fetches no others."""
     data = read_project_file(path, MAX_LOCK) or b""
     files = parse_lock(data, registries)
     lock = json.loads(data)
@@ -236,10 +236,10 @@ def _read_lock(path: Path, registries: Iterable[str]) -> list[LockedFile]:
 
 
 def _fetched_by_hash(item: dict[str, Any]) -> dict[str, Any]:
-    # npm reads the lock in such a package once it is unpacked, and follows that instead.
+    # npm would follow the lock inside such a package once it is unpacked.
     item.pop("hasShrinkwrap", None)
     if item.get("inBundle") and not item.get("resolved"):
-        # npm fetches it unless a package around it says that it brings it along.
+        # npm fetches it unless the package around it declares that it contains it.
         item["integrity"] = _NO_HASH
     return item
 
@@ -260,31 +260,31 @@ def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]
         raise InvalidManifest(f"package-lock.json puts {name} at {path[:200]!r}, outside node_modules")
     resolved = str(item.get("resolved") or "")
     if item.get("inBundle") and not resolved and path.count(f"{MODULES}/") > 1:
-        # It comes with the package around it.
+        # It is part of the package around it.
         return LockedFile(name, str(item.get("version", "")), "bundled", path)
     if item.get("link") or not _is_of_registry(resolved, allowed) or not item.get("integrity"):
         raise InvalidManifest(
-            f"{name} does not come from an npm registry ({readable(resolved)}), and nothing else is installed"
+            f"{name} is not from an npm registry ({readable(resolved)}); other packages are not installed"
         )
     integrity = str(item["integrity"])
     if not _HASH.search(integrity):
-        raise IntegrityMismatch(f"the hash of {name} is {readable(integrity)!r}, by which it cannot be checked")
+        raise IntegrityMismatch(f"the integrity value of {name}, {readable(integrity)!r}, has no usable hash")
     return LockedFile(name, str(item.get("version", "")), integrity, path)
 
 
 def _is_of_registry(resolved: str, allowed: Container[tuple[str, int]]) -> bool:
-    """Return whether npm has *resolved*, empty if a lock does not say, from one of the origins in *allowed*."""
+    """Return whether npm fetches *resolved*, empty if not in the lock, from one of the origins in *allowed*."""
     try:
         host, port = origin(resolved)
     except ValueError:
         return False
-    # npm takes the registry that is configured for the default one.
+    # npm replaces the default registry by the configured one.
     is_default = host == DEFAULT_HOST
     return not resolved or (resolved.startswith(("https:", "http:")) and (is_default or (host, port) in allowed))
 
 
 def declared_commands(package: Path) -> list[str]:
-    """The commands that the npm package in *package* declares in ``bin``."""
+    """Return the commands that the npm package in the directory *package* declares in ``bin``."""
     declared = _declared(package)
     commands = declared.get("bin")
     if isinstance(commands, str):
@@ -293,13 +293,13 @@ def declared_commands(package: Path) -> list[str]:
 
 
 def _words(package: Path) -> Words:
-    """What the npm package in *package* says of itself."""
+    """Return name and summary of the npm package in the directory *package*."""
     declared = _declared(package)
     return Words.of(declared.get("name"), declared.get("description"))
 
 
 def _declared(package: Path) -> dict[str, Any]:
-    """The ``package.json`` in *package*; empty if it cannot be read."""
+    """Return the ``package.json`` in *package*; empty if it cannot be read."""
     try:
         declared = json.loads(read_file(package / "package.json", MAX_FILE))
     except (OSError, InvalidManifest, ValueError, RecursionError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Make a project tree (from git or a local directory) ready to run.
+"""Build of a project tree (from git, an archive or a local directory).
 
-A Python project gets a virtual environment with what ``pyproject.toml``, ``setup.py`` and ``requirements.txt`` ask
-for, a node project the ``node_modules`` of its lock file, and a plain script nothing at all.
+A Python project gets a virtual environment with the requirements of ``pyproject.toml``, ``setup.py`` and
+``requirements.txt``, a node project the ``node_modules`` of its lock file, and a plain script nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from mcpd.model import JsonValue
 
 MAX_METADATA: Final = 1024 * 1024
-"""Bytes of a wheel's metadata; what a hostile build packed may unpack to any size."""
+"""Bytes of a wheel's metadata that are read; a hostile wheel may unpack to any size."""
 MAX_DIRECTORY: Final = 16 * 1024 * 1024
-"""Bytes of a wheel's table of contents, which is some 100 for each file."""
+"""Bytes of a wheel's table of contents, which has about 100 for each file."""
 _ZIP_MARK: Final = b"PK\x05\x06"
 _ZIP_END: Final = 22 + 65_535
-"""Bytes at the end of a zip file that say where its table of contents is."""
+"""Bytes at the end of a zip file that contain the position of its table of contents."""
 
 
 def project_directory(top: Path, path: str, entry_id: str, where: str) -> Path:
-    """The directory *path* below the resolved directory *top*, which holds what *where* has.
+    """Return the directory *path* below the resolved directory *top*, the content of *where* (for messages).
 
-    Raises :class:`~mcpd.errors.InvalidManifest` if it is none, or if a link on the way leads out of *top*.
+    Raises :class:`~mcpd.errors.InvalidManifest` if it does not exist, or if a link in its path leads out of *top*.
     """
     root = (top / path).resolve()
     if not root.is_relative_to(top):
@@ -51,7 +51,7 @@ def project_directory(top: Path, path: str, entry_id: str, where: str) -> Path:
 
 
 class ProjectBuild:
-    """What follows after the files of a project are in the generation."""
+    """The build of a project whose files are in the generation."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -63,7 +63,7 @@ class ProjectBuild:
         self._build_wheels = bench.scratch / "build-wheels"
 
     async def fetch(self) -> None:
-        """Find out what the project is and fetch what its build needs."""
+        """Detect the project's languages and fetch the requirements of its build."""
         stdio = self._bench.entry.stdio
         language = _language(stdio.command if stdio else "")
         if language != "node":
@@ -84,7 +84,7 @@ class ProjectBuild:
             await self._environment.download(needed, self._build_wheels, doing="downloading the build tools")
 
     async def build(self, resolved: dict[str, JsonValue]) -> Outcome:
-        """Build and install; *resolved* is what the source came out as."""
+        """Build and install; *resolved* identifies the exact state of the source."""
         version, package, scripts, files = "", "", [], list(self._node_files)
         if self._node_files:
             self._node.adopt()
@@ -126,7 +126,7 @@ class ProjectBuild:
         return own, everything
 
     async def _build_wheel(self) -> LockedFile:
-        # The backend may write beside its sources, so it gets a copy, and nothing of mcpd's to tamper with.
+        # The build backend may write to its source directory, so it gets a copy, and nothing to tamper with.
         workspace = self._bench.scratch / "build"
         for name in ("home", "tmp"):
             (workspace / name).mkdir(parents=True)
@@ -140,7 +140,7 @@ def _copy_sources(root: Path, target: Path, scratch: str) -> None:
 
 
 def _language(command: str) -> str:
-    """What *command* runs: a Python server may well have a ``package.json`` for its web pages; empty if it is open."""
+    """Return the language of *command*, ``python``, ``node`` or empty; a Python server may have a ``package.json``."""
     name = command.rpartition("/")[2]
     return "python" if name.startswith("python") else "node" if name in {"node", "nodejs", "npx"} else ""
 
@@ -171,7 +171,7 @@ def _node_lock(root: Path) -> bytes:
 
 
 def required_by(wheel: Path) -> list[str]:
-    """``Requires-Dist`` of a wheel file; :class:`~mcpd.errors.BuildFailed` for one that cannot be read."""
+    """Return ``Requires-Dist`` of a wheel file; raise :class:`~mcpd.errors.BuildFailed` if it cannot be read."""
     try:
         _check_directory(wheel)
         with zipfile.ZipFile(wheel) as archive:
@@ -179,19 +179,19 @@ def required_by(wheel: Path) -> list[str]:
             with archive.open(name) as metadata:
                 headers = BytesParser().parsebytes(metadata.read(MAX_METADATA), headersonly=True)
     except (zipfile.BadZipFile, StopIteration, RuntimeError, zlib.error, EOFError) as error:
-        raise BuildFailed("the build produced a file that is no wheel") from error
+        raise BuildFailed("the build produced a file that is not a wheel") from error
     return [str(value) for value in headers.get_all("Requires-Dist", [])]
 
 
 def _check_directory(wheel: Path) -> None:
-    """Raise :class:`~mcpd.errors.BuildFailed` for a table of contents that, read whole, would take gigabytes."""
+    """Raise :class:`~mcpd.errors.BuildFailed` for a table of contents that would take gigabytes of memory."""
     with wheel.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _ZIP_END))
         tail = file.read(_ZIP_END)
-    # As zipfile looks for it: a mark inside the last record must not be taken for the record.
+    # Search as zipfile does: a signature inside the last record must not be mistaken for that record.
     bare = tail[-22:-18] == _ZIP_MARK and tail[-2:] == b"\0\0"
     end = len(tail) - 22 if bare else tail.rfind(_ZIP_MARK)
     listed = int.from_bytes(tail[end + 12 : end + 16], "little") if end >= 0 else 0
     if listed > MAX_DIRECTORY or b"PK\x06\x07" in tail[max(0, end - 20) : max(0, end)]:
-        raise BuildFailed("the build produced a wheel of far too many files")
+        raise BuildFailed("the build produced a wheel with too many files")

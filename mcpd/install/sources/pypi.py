@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers from a Python package index, and the virtual environments they run in."""
+"""Package source ``pypi``, and the virtual environments of Python servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcpd.model import Entry, Source
 
 VENV: Final = ".venv"
-"""Directory in a generation; the runtime puts its ``bin`` first in ``PATH``."""
+"""Directory of the virtual environment in a generation; its ``bin`` comes first in the server's ``PATH``."""
 
 PACKAGE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9._,-]+\])?", re.ASCII)
 VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*", re.ASCII)
@@ -43,9 +43,9 @@ WHEEL: Final = re.compile(r"[A-Za-z0-9_.]+-[A-Za-z0-9_.!+]+(?:-[A-Za-z0-9_.]+){3
 BYTECODE: Final = Path(__file__).parents[1] / "bytecode.py"
 WHEELS_ONLY: Final = Path(__file__).parents[1] / "wheels_only.py"
 MAX_WHEEL: Final = 512 * 1024 * 1024
-"""Bytes of a wheel that is built here."""
+"""Bytes of a wheel built from a project."""
 DIGEST: Final = re.compile(r"[0-9A-Fa-f]{64,128}")
-"""A SHA-2 hash. What an index has for one goes into a file of requirements, which a line break would add others to."""
+"""A SHA-2 hash. Checked since it is written to a requirements file, where a line break would add requirements."""
 _STRENGTH: Final = ("sha512", "sha384", "sha256")
 _WHEELS: Final = ("--only-binary", ":all:")
 _LOCKED: Final = ("--require-hashes", "--no-deps")
@@ -56,7 +56,7 @@ _STEADY: Final = {
     "PIP_REQUIRE_VIRTUALENV": "0",
     "PIP_PROGRESS_BAR": "off",
 }
-"""Settings of pip that a configuration file must not turn around."""
+"""Settings of pip that override configuration files."""
 _OFFLINE: Final = {"PIP_CONFIG_FILE": "/dev/null"}
 
 
@@ -64,14 +64,14 @@ class PythonEnvironment:
     """The virtual environment of one generation."""
 
     def __init__(self, bench: Workbench, host: HostConfig | None = None) -> None:
-        """*host* is the host's configuration of the program that installs, by default that of pip."""
+        """*host* is the host's configuration of the installer, by default that of pip."""
         self._bench = bench
         self._host = host or pip_config(bench.tools.scope, bench.tools.paths.home)
         self.directory = bench.root / VENV
         self.wheels = bench.scratch / "wheels"
 
     async def _create(self) -> None:
-        """Make it, without pip, on the system's interpreter, unless it is there."""
+        """Create it, without pip, with the system's interpreter, unless it exists."""
         if self.directory.exists():
             return
         await self._bench.run(
@@ -81,11 +81,10 @@ class PythonEnvironment:
         )
 
     async def resolve(self, requirements: Sequence[str], *, doing: str, public: bool = False) -> list[LockedFile]:
-        """The files that *requirements* (PEP 508) come to, each with its hash; nothing is installed.
+        """Return the files that *requirements* (PEP 508) resolve to, with hashes; nothing is installed.
 
-        *public* is as of :class:`~mcpd.install.proxy.Proxy`, for those that may name a wheel by its URL.
+        *public* is passed to :class:`~mcpd.install.proxy.Proxy`; for requirements that may name a wheel by its URL.
 
-        Raises :class:`~mcpd.errors.SourceUnavailable` and :class:`~mcpd.errors.IntegrityMismatch`.
         """
         await self._create()
         wanted = self._write_wanted(requirements)
@@ -98,9 +97,9 @@ class PythonEnvironment:
         return parse_report(report)
 
     async def fetch(self, files: Sequence[LockedFile], *, doing: str) -> None:
-        """Download *files* and unpack them into the environment, each checked against its hash.
+        """Download *files*, check their hashes, and unpack them into the environment.
 
-        :meth:`compile` follows.
+        Call :meth:`compile` afterwards.
         """
         await self._pip(
             ["install", "--no-compile", *_LOCKED, *_WHEELS, *_from(self._write_lock(files))],
@@ -111,7 +110,7 @@ class PythonEnvironment:
         )
 
     async def download(self, files: Sequence[LockedFile], into: Path, *, doing: str) -> None:
-        """Download *files* into the directory *into*, each checked against its hash."""
+        """Download *files* into the directory *into* and check their hashes."""
         if not files:
             return
         await self._pip(
@@ -135,7 +134,7 @@ class PythonEnvironment:
         return count
 
     async def install(self, files: Sequence[LockedFile], *, doing: str) -> None:
-        """Install *files* from :attr:`wheels`, offline, each checked against its hash again."""
+        """Install *files* from :attr:`wheels`, offline, and check their hashes again."""
         if not files:
             return
         await self._pip(
@@ -146,9 +145,9 @@ class PythonEnvironment:
         await self.compile(doing)
 
     async def compile(self, doing: str) -> None:
-        """Write byte code that Python uses without a look at its source, as a generation never changes.
+        """Write byte code that Python does not compare with its source, as a generation never changes.
 
-        The interpreter starts without the environment's packages, which could run code of theirs.
+        The interpreter starts without the environment's packages, whose code could run at its start.
         """
         cache = self._bench.cache / "python"
         await self._bench.run(
@@ -160,9 +159,9 @@ class PythonEnvironment:
         )
 
     async def build_wheel(self, source: Path, requirements: Path, workspace: Path) -> LockedFile:
-        """Build the project in *source* with the build requirements in *requirements*, offline; adds it to the wheels.
+        """Build the project in *source*, offline, with the wheels in *requirements*; add the result to the wheels.
 
-        The project's own code runs here. It can write below *workspace* (which holds *source*) and nowhere else.
+        The project's own code runs here. It can write only below *workspace*, which contains *source*.
 
         Raises :class:`~mcpd.errors.BuildFailed`.
         """
@@ -180,19 +179,19 @@ class PythonEnvironment:
         return LockedFile(name, version, f"sha256:{digest}", wheel.name)
 
     def scripts(self, package: str) -> list[str]:
-        """Console scripts that the installed *package* brings.
+        """Return the console scripts of the installed *package*.
 
-        Raises :class:`~mcpd.errors.InvalidManifest` if it brings far too many.
+        Raises :class:`~mcpd.errors.InvalidManifest` if the file that lists them is too large.
         """
         info = self._info(package)
         if info is None:
             return []
-        read_project_file(info / "entry_points.txt")  # importlib.metadata knows no limit
+        read_project_file(info / "entry_points.txt")  # checks the size, which importlib.metadata does not
         points = PathDistribution(info).entry_points.select(group="console_scripts")
         return sorted(point.name for point in points)
 
     def words(self, package: str) -> Words | None:
-        """What the metadata of the installed *package* says of it; None if that cannot be read."""
+        """Return name and summary of the installed *package*; None if its metadata cannot be read."""
         info = self._info(package)
         try:
             data = read_project_file(info / "METADATA") if info is not None else None
@@ -204,7 +203,7 @@ class PythonEnvironment:
         return Words.of(found.get("Name"), found.get("Summary"))
 
     def _info(self, package: str) -> Path | None:
-        """The directory of the metadata of the installed *package*."""
+        """Return the metadata directory of the installed *package*."""
         wanted = normalise(package)
         found = self.directory.glob("lib/python3*/site-packages/*.dist-info")
         return next((info for info in found if normalise(info.name.split("-")[0]) == wanted), None)
@@ -242,10 +241,10 @@ class PythonEnvironment:
 
 
 def check_requirement(package: str, version: str, origin: str) -> str:
-    """The requirement for *package* at *version* (empty: the newest).
+    """Return the requirement for *package* at *version* (empty: the newest).
 
-    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* for what is no name or version; neither can be
-    mistaken for an option or a path.
+    Raises :class:`~mcpd.errors.InvalidManifest` that names *origin* for an invalid name or version; valid ones cannot
+    be mistaken for an option or a path.
     """
     if not PACKAGE.fullmatch(package):
         raise InvalidManifest(f"{origin}: source.package {package[:100]!r} is not the name of a Python package")
@@ -255,15 +254,15 @@ def check_requirement(package: str, version: str, origin: str) -> str:
 
 
 def normalise(name: str) -> str:
-    """The name of a Python package as it is compared (PEP 503), without extras."""
+    """Return the normalized name of a Python package (PEP 503), without extras."""
     return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
 
 
 def parse_report(report: bytes) -> list[LockedFile]:
-    """The files in an installation report of pip.
+    """Return the files in an installation report of pip.
 
-    Raises :class:`~mcpd.errors.SourceUnavailable` if it is none, :class:`~mcpd.errors.IntegrityMismatch` for a file
-    without a strong hash, and :class:`~mcpd.errors.InvalidManifest` for anything that is not a wheel.
+    Raises :class:`~mcpd.errors.SourceUnavailable` if it cannot be read, :class:`~mcpd.errors.IntegrityMismatch` for a
+    file without a strong hash, and :class:`~mcpd.errors.InvalidManifest` for anything that is not a wheel.
     """
     try:
         items = json.loads(report)["install"]
@@ -278,7 +277,7 @@ def _locked(item: dict[str, Any]) -> LockedFile:
     check_indexed(name, version)
     file = unquote(info["url"].partition("#")[0].rpartition("/")[2])
     if "archive_info" not in info or not file.endswith(".whl"):
-        raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")
+        raise InvalidManifest(f"{name} {version} is not available as a wheel; other packages are not installed")
     archive = info["archive_info"]
     hashes = archive.get("hashes") or dict([archive["hash"].split("=", 1)] if archive.get("hash") else [])
     strong = next((kind for kind in _STRENGTH if DIGEST.fullmatch(str(hashes.get(kind)))), None)
@@ -288,10 +287,10 @@ def _locked(item: dict[str, Any]) -> LockedFile:
 
 
 def check_indexed(name: str, version: str) -> None:
-    """Raise :class:`~mcpd.errors.InvalidManifest` unless a package index may list *name* in *version*."""
+    """Raise :class:`~mcpd.errors.InvalidManifest` unless *name* and *version*, from a package index, are valid."""
     if not (PACKAGE.fullmatch(name) and VERSION.fullmatch(version)):
         raise InvalidManifest(
-            f"the package index has a package of the impossible name {name[:100]!r} {version[:100]!r}"
+            f"the package index lists a package with the invalid name {name[:100]!r} {version[:100]!r}"
         )
 
 
@@ -311,7 +310,7 @@ def _only_wheel(directory: Path) -> Path:
 
 
 def _take(wheel: Path, target: Path) -> str:
-    """Copy *wheel*, which a hostile build may have left at any size, to *target*; returns its SHA-256."""
+    """Copy *wheel*, which may have any size, to *target* and return its SHA-256."""
     if wheel.stat().st_size > MAX_WHEEL:
         raise BuildFailed(f"the build produced a wheel of more than {MAX_WHEEL // 1024**2} MiB")
     shutil.copyfile(wheel, target)
@@ -320,12 +319,12 @@ def _take(wheel: Path, target: Path) -> str:
 
 
 def _certificates() -> list[Path]:
-    """What distributions' pip does not start without, network or not."""
+    """Return the certificate bundles, without which pip of some distributions does not start."""
     return [path for path in map(Path, CA_BUNDLES) if path.exists()]
 
 
 def _pip_directory() -> Path:
-    """The directory of the package pip in mcpd's own environment."""
+    """Return the directory of the package pip in mcpd's own environment."""
     spec = importlib.util.find_spec("pip")
     if spec is None or spec.origin is None:
         raise BuildFailed("pip is not installed in mcpd's own Python environment; install it there")
@@ -333,34 +332,34 @@ def _pip_directory() -> Path:
 
 
 DEFAULT_BUILD: Final = ("setuptools>=40.8.0", "wheel")
-"""What PEP 518 assumes where a project says nothing."""
+"""The default build requirements of PEP 518."""
 MAX_INCLUDES: Final = 32
-"""Files that ``requirements.txt`` may include, directly or not."""
+"""Files that ``requirements.txt`` may include, directly or indirectly."""
 MAX_REQUIREMENTS: Final = 10_000
 MAX_PYPROJECT: Final = 256 * 1024
-"""Bytes of ``pyproject.toml``. The parser takes up to 1.5 s and 130 MB for these, if somebody wants it to."""
+"""Bytes of ``pyproject.toml``. In the worst case the parser takes 1.5 s and 130 MB for these."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]", re.ASCII)
 _URL: Final = re.compile(r"@\s*(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
 class PythonProject:
-    """The Python side of a project directory."""
+    """The Python part of a project directory."""
 
     is_package: bool
-    """Whether there is something to build and install."""
+    """True if the project is built and installed as a package."""
     build_requirements: tuple[str, ...]
     requirements: tuple[str, ...]
-    """``requirements.txt``, and the dependencies of a project that is no package."""
+    """The requirements in ``requirements.txt``, and the dependencies of a project that is not a package."""
 
     @property
     def needs_environment(self) -> bool:
-        """Whether the system's Python alone does not do."""
+        """True if the project needs more than the system's Python."""
         return self.is_package or bool(self.requirements)
 
     @classmethod
     def read(cls, root: Path) -> Self:
-        """Look at the project in *root*; :class:`~mcpd.errors.InvalidManifest` for files that cannot be used."""
+        """Read the project in *root*; raise :class:`~mcpd.errors.InvalidManifest` for invalid files."""
         pyproject = _pyproject(root / "pyproject.toml")
         project, build = pyproject.get("project", {}), pyproject.get("build-system")
         if not isinstance(project, dict) or not (build is None or isinstance(build, dict)):
@@ -370,7 +369,7 @@ class PythonProject:
         )
         required = _strings((build or {}).get("requires", DEFAULT_BUILD), "build-system.requires")
         if any(line.startswith("setuptools") for line in required):
-            required.append("wheel")  # older setuptools ask for it in the middle of a build
+            required.append("wheel")  # older setuptools request it during the build
         lines = [] if is_package else _strings(project.get("dependencies", ()), "project.dependencies")
         lines += _RequirementFiles(root).read(root / "requirements.txt")
         if len(lines) > MAX_REQUIREMENTS:
@@ -383,7 +382,7 @@ class PythonProject:
 def check_line(line: str, origin: str) -> None:
     """Raise :class:`~mcpd.errors.InvalidManifest` unless *line* names packages of an index, or a wheel by https."""
     requirement = line.partition(";")[0]
-    # pip takes more characters than \n for the end of a line, and fills in variables: a mirror's password, for one.
+    # pip splits lines at more characters than \n, and expands variables, which may hold a mirror's password.
     if not _NAME.match(line) or len(line.splitlines()) != 1 or line.endswith("\\") or "${" in line:
         raise InvalidManifest(f"{origin}: {line[:100]!r} is not supported; only names of packages are")
     url = _URL.search(requirement)
@@ -399,14 +398,14 @@ def check_line(line: str, origin: str) -> None:
 
 
 class _RequirementFiles:
-    """``requirements.txt`` and what it includes; files that include each other twice multiply, so all are counted."""
+    """Reads ``requirements.txt`` and the files it includes, up to a total number of files."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
         self._left = MAX_INCLUDES + 1
 
     def read(self, path: Path) -> list[str]:
-        """The requirements in *path*, none if it is missing."""
+        """Return the requirements in *path*, empty if it is missing."""
         content = read_project_file(path)
         if content is None:
             return []
@@ -462,22 +461,22 @@ _UV_STEADY: Final = {
     "UV_PYTHON_DOWNLOADS": "never",
     "UV_KEYRING_PROVIDER": "disabled",
     "UV_SYSTEM_CERTS": "1",
-    # Files share their blocks with the cache where the file system can, and are copied elsewhere.
+    # Files share their blocks with the cache where the file system supports it, and are copied otherwise.
     "UV_LINK_MODE": "clone",
-    # As pip does, which knows no order of indexes.
+    # As in pip, which has no order of indexes.
     "UV_INDEX_STRATEGY": "unsafe-best-match",
 }
 
 
 def find_uv() -> Path | None:
-    """The program uv: in mcpd's own environment, in that of the bundled servers, or the system's; None without any."""
+    """Return the path of uv in mcpd's own environment, that of the bundled servers, or the system; None if missing."""
     own = [Path(sysconfig.get_path("scripts"))] if importlib.util.find_spec("uv") is not None else []
     places = [*own, SERVERS_PYTHON.parent, Path("/usr/bin")]
     return next((path for place in places if (path := place / "uv").is_file()), None)
 
 
 class UvEnvironment(PythonEnvironment):
-    """The virtual environment of one generation, filled by uv."""
+    """A virtual environment whose packages are installed by uv."""
 
     def __init__(self, bench: Workbench, uv: Path) -> None:
         super().__init__(bench, uv_config(bench.tools.scope, bench.tools.paths.home))
@@ -505,7 +504,9 @@ class UvEnvironment(PythonEnvironment):
     async def _run(self, command: str, *arguments: str, doing: str, public: bool, expected: int = 0) -> bytes:
         env = dict(self._host.env)
         if command != "compile":
-            env.pop("UV_CONSTRAINT", None)  # what is locked keeps to it, and what has no hash is refused
+            env.pop(
+                "UV_CONSTRAINT", None
+            )  # the locked files satisfy it, and constraints without hashes would be refused
         return await self._bench.run(
             [str(self._uv), "pip", command, _UV_WHEELS, *self._host.options, *arguments],
             doing=doing,
@@ -519,10 +520,10 @@ class UvEnvironment(PythonEnvironment):
 
 
 def parse_pylock(data: bytes) -> list[LockedFile]:
-    """The files in a ``pylock.toml`` (PEP 751) for one platform, of each package the wheel that fits best.
+    """Return the files in a ``pylock.toml`` (PEP 751) for one platform; of each package the wheel that fits best.
 
-    Raises :class:`~mcpd.errors.SourceUnavailable` if it is none, :class:`~mcpd.errors.IntegrityMismatch` for a file
-    without a SHA-256, and :class:`~mcpd.errors.InvalidManifest` for anything that is not a wheel.
+    Raises :class:`~mcpd.errors.SourceUnavailable` if it cannot be read, :class:`~mcpd.errors.IntegrityMismatch` for a
+    file without a SHA-256, and :class:`~mcpd.errors.InvalidManifest` for anything that is not a wheel.
     """
     try:
         packages = parse_toml(data).get("packages", [])
@@ -536,7 +537,7 @@ def _uv_locked(name: str, package: dict[str, Any]) -> LockedFile:
     check_indexed(name, version)
     wheels = {_file(wheel): wheel for wheel in package.get("wheels", ())}
     if not wheels:
-        raise InvalidManifest(f"{name} {version} is not available as a wheel, and nothing else is installed")
+        raise InvalidManifest(f"{name} {version} is not available as a wheel; other packages are not installed")
     file = max(wheels, key=_preference)
     sha256 = wheels[file].get("hashes", {}).get("sha256")
     if not DIGEST.fullmatch(str(sha256)):
@@ -550,7 +551,7 @@ def _file(wheel: dict[str, Any]) -> str:
 
 
 def _preference(file: str) -> tuple[bool, list[tuple[str, int]]]:
-    """What is larger for the better one of two wheels that both fit: what is compiled, for the newest interfaces."""
+    """Return a sort key for wheels that fit, the best last: compiled ones first, then the newest platform tags."""
     parts = re.findall(r"(\D*)(\d*)", file)
     return not file.endswith("-any.whl"), [(word, int(number or 0)) for word, number in parts]
 

@@ -128,7 +128,7 @@ def test_a_report_needs_wheels_with_strong_hashes() -> None:
         parse_report(report(download_info={**good, "archive_info": {"hashes": smuggled}}))
     with pytest.raises(InvalidManifest, match="wheel"):
         parse_report(report(download_info={"url": "git+https://h.test/x", "vcs_info": {}}))
-    with pytest.raises(InvalidManifest, match="impossible name"):
+    with pytest.raises(InvalidManifest, match="invalid name"):
         parse_report(report(metadata={"name": "x\n--index-url", "version": "1"}, download_info=good))
     with pytest.raises(SourceUnavailable):
         parse_report(b"not json")
@@ -152,7 +152,7 @@ def test_a_lock_of_uv_needs_wheels_with_sha256() -> None:
         parse_pylock(pylock(compiled, sha256=rf'sha256 = "{SHA}\nother==1.0 --hash=sha256:{SHA}"'))
     with pytest.raises(InvalidManifest, match="not available as a wheel"):
         parse_pylock(pylock())
-    with pytest.raises(InvalidManifest, match="impossible name"):
+    with pytest.raises(InvalidManifest, match="invalid name"):
         parse_pylock(pylock(compiled, name="x\n--index-url"))
     for broken in (b"not = [toml", b"packages = 3", b"[[packages]]\nversion = '1.0'"):
         with pytest.raises(SourceUnavailable, match="lock file cannot be read"):
@@ -211,7 +211,7 @@ def test_a_wheel_that_cannot_be_unpacked_is_a_failed_build(tmp_path: Path) -> No
     data = bytearray(wheel.read_bytes())
     data[60:70] = b"\xff" * 10
     wheel.write_bytes(data)
-    with pytest.raises(BuildFailed, match="no wheel"):
+    with pytest.raises(BuildFailed, match="not a wheel"):
         required_by(wheel)
 
 
@@ -412,10 +412,10 @@ def test_several_scripts_are_named(tmp_path: Path) -> None:
         (
             "/home/nobody/x",
             Scope.SYSTEM,
-            "the system's mcpd, whose service sees neither homes nor /tmp; copy it elsewhere.*mcpctl --user",
+            "the system's mcpd, whose service has no access to home directories and /tmp; copy it.*mcpctl --user",
         ),
-        ("/srv/there/is/none", Scope.SYSTEM, r"the system's mcpd \(user mcpd\); see whether it exists"),
-        ("/home/nobody/x", Scope.USER, "you; see whether it exists, and who may read it"),
+        ("/srv/there/is/none", Scope.SYSTEM, r"the system's mcpd \(user mcpd\); check that it exists"),
+        ("/home/nobody/x", Scope.USER, "you; check that it exists, and its permissions"),
     ],
 )
 def test_a_source_that_cannot_be_read_says_why(path: str, scope: Scope, words: str) -> None:

@@ -156,17 +156,20 @@ TARS = {
     "a link without an end": ([("away", LINK)], "leads outside"),
     "a hard link outside": ([("away", HARD | {"linkname": "../../archive"})], "climbs"),
     "an absolute hard link": ([("away", HARD | {"linkname": "/etc/passwd"})], "absolute"),
-    "a hard link to what comes later": ([("b", HARD | {"linkname": "a"}), ("a", b"x")], "no file before it"),
-    "a hard link to a link": ([("b", LINK | {"linkname": "c"}), ("a", HARD | {"linkname": "b"})], "no file before it"),
-    "a hard link to itself": ([("a", HARD | {"linkname": "a"})], "no file before it"),
-    "twice": ([("a", b"1"), ("a", b"2")], "there twice"),
-    "twice by another name": ([("a", b"1"), ("./a", b"2")], "there twice"),
-    "a directory that is a file": ([("a", b"1"), ("a", DIRECTORY)], "there twice"),
-    "a file that is a directory": ([("a/b", b"1"), ("a", b"2")], "there twice"),
-    "a link in the place of a directory": ([("a/b", b"1"), ("a", LINK | {"linkname": "c"})], "there twice"),
-    "below a file": ([("a", b"1"), ("a/b", b"2")], "no directory"),
-    "below a link": ([("c/d", b"1"), ("a", LINK | {"linkname": "c"}), ("a/b", b"2")], "no directory"),
-    "below what is below a link": ([("a", LINK | {"linkname": "c"}), ("a/b/e", b"2")], "no directory"),
+    "a hard link to what comes later": ([("b", HARD | {"linkname": "a"}), ("a", b"x")], "not an earlier file"),
+    "a hard link to a link": (
+        [("b", LINK | {"linkname": "c"}), ("a", HARD | {"linkname": "b"})],
+        "not an earlier file",
+    ),
+    "a hard link to itself": ([("a", HARD | {"linkname": "a"})], "not an earlier file"),
+    "twice": ([("a", b"1"), ("a", b"2")], "listed twice"),
+    "twice by another name": ([("a", b"1"), ("./a", b"2")], "listed twice"),
+    "a directory that is a file": ([("a", b"1"), ("a", DIRECTORY)], "listed twice"),
+    "a file that is a directory": ([("a/b", b"1"), ("a", b"2")], "listed twice"),
+    "a link in the place of a directory": ([("a/b", b"1"), ("a", LINK | {"linkname": "c"})], "listed twice"),
+    "below a file": ([("a", b"1"), ("a/b", b"2")], "not a directory"),
+    "below a link": ([("c/d", b"1"), ("a", LINK | {"linkname": "c"}), ("a/b", b"2")], "not a directory"),
+    "below what is below a link": ([("a", LINK | {"linkname": "c"}), ("a/b/e", b"2")], "not a directory"),
 }
 
 
@@ -186,11 +189,11 @@ ZIPS = {
     "an absolute link": ([("away", b"/etc", stat.S_IFLNK | 0o777)], "leads outside"),
     "a climbing link": ([("a/away", b"../../x", stat.S_IFLNK | 0o777)], "leads outside"),
     "an endless link": ([("away", b"a" * 2 * MIB, stat.S_IFLNK | 0o777)], "larger than"),
-    "below a link": ([("c/d", b""), ("a", b"c", stat.S_IFLNK | 0o777), ("a/b", b"x")], "no directory"),
+    "below a link": ([("c/d", b""), ("a", b"c", stat.S_IFLNK | 0o777), ("a/b", b"x")], "not a directory"),
     "a pipe": ([("pipe", b"", stat.S_IFIFO | 0o644)], "neither"),
     "a socket": ([("socket", b"", stat.S_IFSOCK | 0o644)], "neither"),
     "a device": ([("zero", b"", stat.S_IFCHR | 0o644)], "neither"),
-    "below a file": ([("a", b"1"), ("a/b", b"2")], "no directory"),
+    "below a file": ([("a", b"1"), ("a/b", b"2")], "not a directory"),
     "too deep": ([("/".join("a" * 65), b"x")], "too deep"),
 }
 
@@ -205,8 +208,8 @@ def test_hostile_zip_files(tmp_path: Path, which: str) -> None:
 @pytest.mark.parametrize("second", ["manifest.json", "./manifest.json"])
 def test_a_file_that_is_there_twice_is_not_read_either(tmp_path: Path, second: str) -> None:
     data = zipped(("manifest.json", b"{}"), (second, b"[]"))
-    assert "manifest.json: there twice" in refused(tmp_path, data)
-    with pytest.raises(Refused, match="there twice"):
+    assert "manifest.json: listed twice" in refused(tmp_path, data)
+    with pytest.raises(Refused, match="listed twice"):
         member(str(tmp_path / "archive"), "manifest.json")
 
 
@@ -255,7 +258,7 @@ def test_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     for name, data in bombs.items():
         (tmp_path / name).mkdir()
-        assert "too much for its size" in refused(tmp_path / name, data)
+        assert "the limit for its size" in refused(tmp_path / name, data)
         written = sum(path.stat().st_size for path in (tmp_path / name / "place").rglob("*") if path.is_file())
         assert written <= max(MIB, unpack.MAX_RATIO * len(data))
 
@@ -292,11 +295,16 @@ def test_one_member_is_read(tmp_path: Path) -> None:
     archive = tmp_path / "bundle"
     archive.write_bytes(zipped(("manifest.json", b"{}"), ("big", bytes(2 * MIB)), ("d/", b"")))
     assert member(str(archive), "manifest.json") == b"{}"
-    for name, fault in {"big": "larger than", "none": "holds no none", "d": "holds no d", "../big": "holds no"}.items():
+    for name, fault in {
+        "big": "larger than",
+        "none": "not contain none",
+        "d": "not contain d",
+        "../big": "not contain",
+    }.items():
         with pytest.raises(Refused, match=fault):
             member(str(archive), name)
     archive.write_bytes(tar(("manifest.json", b"{}")))
-    with pytest.raises(Refused, match="no zip file"):
+    with pytest.raises(Refused, match="not a zip file"):
         member(str(archive), "manifest.json")
 
 

@@ -97,19 +97,19 @@ CHANGES: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "no-manifest": (lambda root: (root / "manifest.json").unlink(), ["missing: manifest.json"]),
     "list": (
         lambda root: (root / LIST).write_text(""),
-        [f"changed: {LIST}, so that of the other files nothing can be told"],
+        [f"changed: {LIST}, so the other files could not be verified"],
     ),
     "no-list": (
         lambda root: (root / LIST).unlink(),
-        [f"changed: {LIST}, so that of the other files nothing can be told"],
+        [f"changed: {LIST}, so the other files could not be verified"],
     ),
     "link-for-list": (
         lambda root: ((root / LIST).rename(root.parent / "list"), (root / LIST).symlink_to(root.parent / "list")),
-        [f"changed: {LIST}, so that of the other files nothing can be told"],
+        [f"changed: {LIST}, so the other files could not be verified"],
     ),
     "pipe-for-list": (
         lambda root: ((root / LIST).unlink(), os.mkfifo(root / LIST)),
-        [f"changed: {LIST}, so that of the other files nothing can be told"],
+        [f"changed: {LIST}, so the other files could not be verified"],
     ),
     "odd-name": (
         lambda root: (root / "-odd \nname%20\udcff").write_text("y"),
