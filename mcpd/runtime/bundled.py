@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The programs that come with mcpd, and the Python environment they run in."""
+"""The bundled servers and programs, and the Python environment they run in."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 PYTHON: Final = Path("/usr/lib/mcpd-servers/bin/python")
 """The interpreter of the package mcpd-servers."""
 NEEDED: Final = ("httpx2", "websockets")
-"""What tells an environment with the libraries of ``mcpd-remote`` from one without."""
+"""Modules by which an environment with the libraries of ``mcpd-remote`` is recognised."""
 NEEDED_BY_SCRIPTS: Final = ("mcp", "jinja2", "jsonschema", "docstring_parser")
-"""The same of ``mcp-scripts``."""
+"""The same for ``mcp-scripts``."""
 ORCHESTRATION: Final = "mcp-orchestration"
 ORCHESTRATION_URL: Final = "MCP_ORCHESTRATION_URL"
-"""Tells it the base URL under which others fetch the verification key."""
+"""Variable with the base URL of the verification key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundled:
-    """One bundled server that has a manifest."""
+    """A bundled server that has a manifest."""
 
     module: str
     needs: tuple[str, ...]
-    """What tells an environment with its libraries from one without."""
+    """Modules by which an environment with its libraries is recognised."""
     reads_data: bool = False
-    """Whether it reads data of the package."""
+    """True if it reads data files of the package."""
     confines: bool = False
-    """Whether it runs programs of projects and confines them itself."""
+    """True if it runs programs of projects and confines them itself."""
 
 
 COMMANDS: Final = {
@@ -55,14 +55,14 @@ COMMANDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One program that comes with mcpd."""
+    """A bundled program."""
 
     argv: tuple[str, ...]
     reads_data: bool = False
-    """Whether it reads data of the package, which lie beside it in a source tree."""
+    """True if it reads data files of the package, which are beside it in a source tree."""
 
     def mounts(self) -> list[Mount]:
-        """What a sandbox has to show besides its interpreter."""
+        """Return the mounts that it needs besides its interpreter."""
         package = Path(mcpd.__file__).parent.resolve()
         if package.is_relative_to("/usr"):
             return []
@@ -72,32 +72,32 @@ class Program:
 
 
 def remote_program(whom: str) -> Program:
-    """``mcpd-remote``, for the server *whom* that runs elsewhere.
+    """Return ``mcpd-remote`` for the remote server *whom*.
 
-    Raises :class:`~mcpd.errors.NotSupported` if it is not installed, which says how to have it.
+    Raises :class:`~mcpd.errors.NotSupported`, with instructions, if it is not installed.
     """
     return _program(f"{whom} runs elsewhere, and what reaches it", "mcpd.servers.remote", NEEDED)
 
 
 def scripts_program(whom: str, manifest: str) -> Program:
-    """``mcp-scripts``, for the script server *whom*, whose private manifest it finds at the path *manifest*.
+    """Return ``mcp-scripts`` for the script server *whom* with its private manifest at the path *manifest*.
 
-    Raises :class:`~mcpd.errors.NotSupported` if it is not installed, which says how to have it.
+    Raises :class:`~mcpd.errors.NotSupported`, with instructions, if it is not installed.
     """
     found = _program(f"{whom} is a script, and what makes a server of it", "mcpd.servers.scripts", NEEDED_BY_SCRIPTS)
     return Program((*found.argv, "--manifest", manifest))
 
 
 def command_of(server: InstalledServer) -> str | None:
-    """Which of :data:`COMMANDS` *server* is; None for all that did not come with the system's packages."""
+    """Return the key of *server* in :data:`COMMANDS`; None if it is not a bundled server."""
     stdio = server.manifest.stdio if server.layer == "vendor" and server.manifest is not None else None
     return stdio.command if stdio is not None and stdio.command in COMMANDS else None
 
 
 def command(server_id: str, name: str) -> Program:
-    """The bundled server *server_id*, whose manifest calls its program *name*, one of :data:`COMMANDS`.
+    """Return the program of the bundled server *server_id*; *name* is its key in :data:`COMMANDS`.
 
-    Raises :class:`~mcpd.errors.NotSupported` if it is not installed, which says how to have it.
+    Raises :class:`~mcpd.errors.NotSupported`, with instructions, if it is not installed.
     """
     bundled = COMMANDS[name]
     found = _program(f"{server_id} comes with mcpd, and the environment it runs in", bundled.module, bundled.needs)
@@ -105,12 +105,12 @@ def command(server_id: str, name: str) -> Program:
 
 
 def _program(what: str, module: str, needed: Iterable[str]) -> Program:
-    # Isolated: neither the directory it is started in nor a variable adds to what it imports.
+    # Isolated: neither its working directory nor variables add to its import path.
     return Program((_python(what, needed), "-I", "-m", module))
 
 
 def _python(what: str, needed: Iterable[str]) -> str:
-    """An environment that mcpd itself runs in comes before the distribution's, which holds another mcpd."""
+    """Return the interpreter. mcpd's own virtual environment is preferred, as the packaged one has another mcpd."""
     complete = all(importlib.util.find_spec(name) for name in needed)
     if sys.prefix != sys.base_prefix:
         if complete:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The way of a server with the permission ``mcp`` to other servers: a socket of the bridge, and a pass for it.
+"""Access to other servers for a server with the permission ``mcp``: a socket of the bridge, and a pass.
 
-The socket is in a directory of its own, which is shown to the server, so that it sees the next one if the bridge makes
-a new one. Whoever speaks there is nobody without a pass: it names the server and what it may call, and is signed with
-a key that mcpd and the bridge of the same user share. So nothing has to be kept for it, and no restart ends it.
+The socket is in a directory of its own, which is mounted in the sandbox, so that the server sees a new socket after a
+restart of the bridge. Clients of the socket need a pass: it contains the server's id and the ids that it may call,
+signed with a key that mcpd and the bridge of the same user share. So passes need not be stored, and stay valid
+when mcpd or the bridge is restarted.
 """
 
 from __future__ import annotations
@@ -30,44 +31,44 @@ _MOST: Final = 64 * 1024
 
 
 class Way(NamedTuple):
-    """What a server gets."""
+    """The access of one server."""
 
     directory: Path
-    """Holds the socket."""
+    """Directory that contains the socket."""
     token: str
 
 
 class Pass(NamedTuple):
-    """What a pass says."""
+    """The content of a pass."""
 
     uid: int
     server: str
     allowed: tuple[str, ...]
-    """Ids of the servers it may call; empty for all."""
+    """Ids of the servers that it may call; empty for all."""
 
 
 class Calls:
-    """Makes ways for the servers of a user whose files are below *runtime*."""
+    """Creates the access for the servers of the user with the runtime directory *runtime*."""
 
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime
 
     def __call__(self, server_id: str, allowed: tuple[str, ...]) -> Way:
-        """The way of *server_id* to the servers *allowed* (none: all). Raises :class:`~mcpd.errors.SpawnFailed`."""
+        """Return the access of *server_id* to *allowed* (empty: all). Raises :class:`~mcpd.errors.SpawnFailed`."""
         directory = calls_socket(self._runtime).parent
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             key = _make_key(calls_key(self._runtime))
         except OSError as error:
             raise SpawnFailed(
-                f"{server_id} may call other servers (permission mcp), and the way to them cannot be made in "
+                f"{server_id} may call other servers (permission mcp), but its access cannot be set up in "
                 f"{self._runtime}: {error.strerror}"
             ) from error
         return Way(directory, issue(Pass(os.getuid(), server_id, allowed), key))
 
 
 def _make_key(path: Path) -> bytes:
-    """The key at *path*, made if there is none; whoever is first makes it. What is no key there is replaced."""
+    """Return the key at *path*; create it if it is missing or invalid. Safe to call concurrently."""
     with suppress(FileNotFoundError):
         if len(key := path.read_bytes()) == _KEY_SIZE:
             return key
@@ -85,13 +86,13 @@ def _make_key(path: Path) -> bytes:
 
 
 def issue(about: Pass, key: bytes) -> str:
-    """The token of a pass."""
+    """Return the token of a pass."""
     body = _encode(json.dumps(about).encode())
     return (body + b"." + _encode(_sign(body, key))).decode()
 
 
 def read(token: bytes, key: bytes) -> Pass | None:
-    """The pass of *token*; ``None`` if it was not issued with *key*."""
+    """Return the pass of *token*; ``None`` if it was not issued with *key*."""
     body, _, mark = token.partition(b".")
     if len(token) > _MOST or len(key) != _KEY_SIZE or not hmac.compare_digest(_encode(_sign(body, key)), mark):
         return None

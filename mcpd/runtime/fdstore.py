@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Leashes that outlive mcpd: kept by the service manager's FD store, described by a record each.
+"""Leashes that outlive mcpd: stored in the service manager's FD store, with a record for each.
 
-A server ends when the last copy of its leash is closed. The service manager holds one, so that it runs on when mcpd
-is killed; the next mcpd gets the leash back and reads from the record whose it is. The records lie in a directory
-that only mcpd may enter, and are read as carefully as if anybody might.
+A server ends when the last copy of its leash is closed. The service manager holds one, so the server continues when
+mcpd is killed; the next mcpd gets the leash back and reads the session's owner from the record. The records are in a
+directory that only mcpd can access, but are validated like untrusted input.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _server_id(value: str) -> str:
 
 
 class SessionRecord(BaseModel):
-    """What a later mcpd needs, beside the leash, to take over a session."""
+    """The data that a later mcpd needs, besides the leash, to take over a session."""
 
     model_config = ConfigDict(
         alias_generator=_kebab, populate_by_name=True, extra="forbid", strict=True, frozen=True, defer_build=True
@@ -65,12 +65,12 @@ class SessionRecord(BaseModel):
     owner_uid: Annotated[int, Field(ge=0, lt=2**32 - 1)]
     owner_name: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=255)]
     owner_bus: Annotated[str, Field(pattern=r"^[ -~]*$", max_length=255)]
-    """The bus that the owner's name belongs to: after a restart of the bus it may be somebody else's."""
+    """Id of the bus of the owner's name; after a restart of the bus the name may belong to another client."""
     started: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
     @classmethod
     def of(cls, session: Session, owner_bus: str) -> Self:
-        """The record of *session*."""
+        """Return the record of *session*."""
         return cls(
             number=session.number,
             server_id=session.server_id,
@@ -84,19 +84,19 @@ class SessionRecord(BaseModel):
         )
 
     def owner(self, bus: str) -> Owner:
-        """Whose the session is, for an mcpd on *bus*."""
+        """Return the owner of the session, for an mcpd on the bus with the id *bus*."""
         name = self.owner_name if self.owner_bus == bus else f"{self.owner_name} of an earlier bus"
         return Owner(self.owner_uid, name)
 
 
 class LeashStore:
-    """Keeps the leash of every session with the service manager, from its start to its end."""
+    """Stores the leash of every session in the service manager, from its start to its end."""
 
     def __init__(self, directory: Path, bus: str, *, outlive: bool = True) -> None:
-        """Records go to *directory*; *bus* is the id of the bus that the owners are on.
+        """Records are written to *directory*; *bus* is the id of the owners' bus.
 
-        *outlive* is false where servers end with this process whoever holds their leashes: none is kept then, for
-        ``mcpd-exec`` would wait for somebody who hears its last word.
+        *outlive* is false if servers end with this process in any case: their leashes are not stored, since
+        ``mcpd-exec`` would wait for somebody to read its last message.
         """
         self._directory = directory
         self._bus = bus
@@ -104,20 +104,20 @@ class LeashStore:
         self._kept: set[int] = set()
 
     def keeps(self, session: Session) -> bool:
-        """Whether the service manager was given the leash of *session*."""
+        """Return whether the leash of *session* is stored in the service manager."""
         return session.number in self._kept
 
     def on_session(self, event: SessionEvent) -> None:
-        """Keep the leash of what has started, let go of what has ended; a listener of :class:`Sessions`."""
+        """Store the leash of a started session, remove that of an ended one; a listener of :class:`Sessions`."""
         if event.kind == "exited":
             self._drop(event.session.number)
         elif self._outlive and event.session.number not in self._kept:
             self._keep(event.session)
 
     async def adopt(self, sessions: Sessions, passed: Mapping[str, Sequence[int]]) -> None:
-        """Take over the sessions whose leashes *passed* (name → descriptors, ours from now on) and records are there.
+        """Take over the sessions that have a leash in *passed* (name → descriptors, now ours) and a record.
 
-        A leash without a record is let go, which ends its server, and a record without a leash is removed.
+        A leash without a record is closed, which ends its server, and a record without a leash is removed.
         """
         records = self._read()
         for name, fds in passed.items():
@@ -125,7 +125,7 @@ class LeashStore:
             record = records.pop(int(found[1]), None) if found else None
             problem = _problem(record, fds)
             if record is None or problem:
-                log.warning("The stored descriptor %s is let go: %s", name, problem)
+                log.warning("Closing the stored descriptor %s: %s", name, problem)
                 _let_go(name, fds)
                 if record is not None:
                     self._unlink(record.number)
@@ -139,11 +139,11 @@ class LeashStore:
                 sock.close()
                 self._drop(record.number)
         for number, record in records.items():
-            log.warning("Session %d of %s has ended while mcpd was away", number, record.server_id)
+            log.warning("Session %d of %s ended while mcpd was not running", number, record.server_id)
             self._unlink(number)
 
     def _keep(self, session: Session) -> None:
-        """The record comes first: without it the leash would be let go by the next mcpd."""
+        """Store the leash of *session*. The record is written first: the next mcpd closes a leash without a record."""
         fd = session.leash.fileno()
         if fd < 0 or not os.environ.get("NOTIFY_SOCKET"):
             return
@@ -153,7 +153,7 @@ class LeashStore:
             data = SessionRecord.of(session, self._bus).model_dump_json(by_alias=True).encode()
             write_atomic(self._file(session.number), data, 0o600)
         except (McpdError, ValidationError) as error:
-            log.warning("Session %d would not outlive mcpd: %s", session.number, error)
+            log.warning("Session %d will end with mcpd: %s", session.number, error)
             return
         if store_fd(PREFIX + str(session.number), fd):
             self._kept.add(session.number)
@@ -167,7 +167,7 @@ class LeashStore:
             self._unlink(number)
 
     def _read(self) -> dict[int, SessionRecord]:
-        """The readable records by number; what else lies there is removed."""
+        """Return the valid records by number, and remove all other files."""
         found: dict[int, SessionRecord] = {}
         try:
             entries = list(self._directory.iterdir())
@@ -180,12 +180,12 @@ class LeashStore:
             name = _FILE.fullmatch(path.name)
             try:
                 if name is None:
-                    raise ValueError("its name is none of ours")  # noqa: TRY301 -- told like the other faults
+                    raise ValueError("not the name of a record")  # noqa: TRY301 -- reported like other faults
                 record = SessionRecord.model_validate_json(read_file(path, MAX_RECORD))
                 if record.number != int(name[1]):
                     raise ValueError(f"it is about session {record.number}")  # noqa: TRY301
             except (ValueError, InvalidManifest, OSError) as error:
-                log.warning("The record %s is removed: %s", path.name, _first(error))
+                log.warning("Removing the record %s: %s", path.name, _first(error))
                 _remove(path)
             else:
                 found[record.number] = record
@@ -199,7 +199,7 @@ class LeashStore:
 
 
 def _first(error: Exception) -> str:
-    """A fault in one line."""
+    """Return the error in one line."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -216,24 +216,24 @@ def _remove(path: Path) -> None:
 
 
 def _problem(record: SessionRecord | None, fds: Sequence[int]) -> str:
-    """Why *fds* are not the leash of *record*; empty if they are."""
+    """Return why *fds* are not the leash of *record*; empty if they are."""
     if record is None:
-        return "there is no record of it"
+        return "it has no record"
     if len(fds) != 1:
-        return f"there are {len(fds)} of that name"
+        return f"there are {len(fds)} with that name"
     if not stat.S_ISSOCK(os.fstat(fds[0]).st_mode):
-        return "it is no socket"
+        return "it is not a socket"
     with socket.socket(fileno=os.dup(fds[0])) as sock:
         if (sock.family, sock.type & ~socket.SOCK_NONBLOCK) != (socket.AF_UNIX, socket.SOCK_STREAM):
-            return "it is no unix stream socket"
+            return "it is not a unix stream socket"
     return ""
 
 
 def _let_go(name: str, fds: Sequence[int]) -> None:
-    """Close *fds*, and the service manager's copies."""
+    """Close *fds* and remove the service manager's copies."""
     for fd in fds:
         os.close(fd)
     try:
         remove_fd(name)
     except ValueError as error:
-        log.warning("The service manager keeps it: %s", error)
+        log.warning("The service manager's copy was not removed: %s", error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What no permission may open: mcpd's own files, and the sockets that lead out of the sandbox."""
+"""Protection of mcpd's own files, and of sockets that lead out of the sandbox, from permissions."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ if TYPE_CHECKING:
     from mcpd.runtime.permissions import PathGrant
 
 MAX_SYMLINKS: Final = 40
-"""The most symlinks in one path, as in the kernel."""
+"""Maximum number of symlinks in one path, as in the kernel."""
 KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 BINDS: Final = frozenset({MountKind.RO_BIND, MountKind.BIND, MountKind.DEV_BIND})
 DISPLAYS: Final = (Path("/tmp/.X11-unix"), Path("/tmp/.ICE-unix"))  # noqa: S108 - where the protocols have them
-"""The sockets of X servers and of session managers. A client of one types and starts programs as the user does."""
+"""Sockets of X servers and session managers. Their clients can type and start programs as the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Paths, symlinks resolved, that grants are held against."""
+    """The paths, symlinks resolved, that grants are checked against."""
 
     hidden: tuple[Path, ...]
-    """Covered by an empty directory (or ``/dev/null``) wherever a grant would show them."""
+    """Covered by an empty directory or ``/dev/null`` where a grant would show them."""
     protected: tuple[Path, ...]
-    """Read-only wherever a grant would make them writable."""
+    """Read-only where a grant would make them writable."""
     named: tuple[Path, ...]
-    """All of these, and :attr:`brought`, as mcpd knows them, symlinks and all."""
+    """All of these, and :attr:`brought`, without symlinks resolved."""
     home: Path
     scope: Scope
     brought: tuple[Path, ...] = ()
-    """Protected as well where they exist: a package or an administrator makes them, and mcpd does not."""
+    """Protected if they exist; created by a package or an administrator, not by mcpd."""
 
     @classmethod
     def of(cls, paths: Paths, scope: Scope, *, signs: bool = False) -> Guard:
-        """The guard of the instance of *scope*, for a server that *signs* configurations of clients or, like most, not.
+        """Return the guard of the instance of *scope*; *signs* is true for the server that signs client configurations.
 
-        Who can read the user's signing key, or write beside it, can have anything deployed in the user's name.
+        A server that can read the user's signing key, or write to its directory, can deploy anything in the user's
+        name.
         """
         user, system = paths.user, paths.system
         hidden = [
@@ -62,7 +63,7 @@ class Guard:
         protected = [system.settings.parent, system.installed, system.generations, system.cache, paths.vendor]
         if scope is Scope.USER:
             hidden.append(Path(os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"))
-            # systemd makes them at boot. One that a user made would be in the way of a display.
+            # systemd creates them at boot. One created by a user would block a display.
             hidden += [*_bus_sockets(), *(path for path in DISPLAYS if path.exists())]
             protected += [user.settings.parent, user.secrets.parent, user.installed, user.generations, user.cache]
             protected += [] if signs else [user.orchestration]
@@ -71,14 +72,14 @@ class Guard:
         return cls(_resolved(hidden), _resolved(protected), named, paths.home, scope, _resolved(brought))
 
     def grants(self, server_id: str, wanted: Iterable[PathGrant], files: Sequence[Path] = ()) -> list[Mount]:
-        """The mounts for *wanted*; a missing path is skipped if it is read-only or one of a list.
+        """Return the mounts for *wanted*; a missing path is skipped if it is read-only or from a list.
 
-        *files* are the server's own directories and its manifest, which says what is granted. It can replace neither,
-        nor write to the manifest.
+        *files* are the server's own directories and its manifest. The server cannot replace them, nor write to the
+        manifest, which contains its permissions.
 
         Raises :class:`~mcpd.errors.InvalidManifest` for a path that cannot be granted, and
-        :class:`~mcpd.errors.SpawnFailed` if a writable one is missing, or if something of mcpd's in it is, and cannot
-        be made.
+        :class:`~mcpd.errors.SpawnFailed` if a writable path, or a directory of mcpd in it, is missing and cannot be
+        created.
         """
         binds: dict[Path, Mount] = {}
         links: dict[Path, Mount] = {}
@@ -94,7 +95,7 @@ class Guard:
         for own in _resolved(files):
             if own.is_file() and self._open(own, binds):
                 binds[own] = Mount(MountKind.RO_BIND, str(own), str(own))
-        # Below what is shown anyway a symlink is there already.
+        # Inside a mounted directory the symlink exists already.
         shown = [Path("/usr"), *binds]
         for named in sorted(links):
             if any(named.is_relative_to(path) for path in shown):
@@ -104,9 +105,9 @@ class Guard:
         return [binds[real] for real in sorted(binds)] + [links[named] for named in sorted(links)]
 
     def _pivots(self, server_id: str, binds: Mapping[Path, Mount], files: Sequence[Path]) -> set[Path]:
-        """The directories between what *binds* make writable and *files* or what is hidden or protected in there.
+        """Return the directories between the writable *binds* and *files*, or hidden or protected paths, inside them.
 
-        A mount point of its own cannot be renamed or removed: otherwise the server would move such a directory away,
+        As mount points they cannot be renamed or removed: otherwise the server could move such a directory away,
         with the covers below it, and put another one in its place for the next start.
         """
         if not any(mount.kind is MountKind.BIND for mount in binds.values()):
@@ -114,8 +115,8 @@ class Guard:
         for link in _links((*self.named, *files)):
             if self._open(link, binds):
                 raise InvalidManifest(
-                    f"{server_id}: {link} is a symlink on the way to files of mcpd or of the server, which one with"
-                    " a permission filesystem:rw: for a directory above could replace; name the directories that are"
+                    f"{server_id}: {link} is a symlink in the path of files of mcpd or of the server, and a permission"
+                    " filesystem:rw: for a directory above would allow to replace it; name the directories that are"
                     " needed"
                 )
         found: set[Path] = set()
@@ -127,19 +128,19 @@ class Guard:
         return found - binds.keys()
 
     def _open(self, path: Path, binds: Mapping[Path, Mount]) -> bool:
-        """Whether *binds* let a server rename *path*, once what is hidden and protected is covered."""
+        """Return whether *binds* let a server rename *path*, although hidden and protected paths are covered."""
         mount = next((binds[place] for place in path.parents if place in binds), None)
         covered = any(own in path.parents for own in (*self.hidden, *self.protected, *self.brought))
         return mount is not None and mount.kind is MountKind.BIND and not covered
 
     def _there(self) -> list[Path]:
-        """Those of :attr:`brought` that exist."""
+        """Return the paths of :attr:`brought` that exist."""
         return [own for own in self.brought if os.access(own, os.F_OK)]
 
     def check(self, server_id: str, mounts: Iterable[Mount]) -> None:
-        """Raise :class:`~mcpd.errors.InvalidManifest` if one of *mounts* shows something hidden, whoever asked for it.
+        """Raise :class:`~mcpd.errors.InvalidManifest` if one of *mounts* is in a hidden path.
 
-        Where something hidden is only a part of what is shown, :meth:`covers` sees to it.
+        Hidden paths inside a mount are covered by :meth:`covers`.
         """
         for mount in mounts:
             if mount.kind in BINDS and any(_lies_in(mount.source, str(barred)) for barred in self.hidden):
@@ -151,7 +152,7 @@ class Guard:
     def check_grants(self, server_id: str, wanted: Iterable[PathGrant]) -> None:
         """Raise :class:`~mcpd.errors.InvalidManifest` if one of *wanted* cannot be granted, even if it is missing.
 
-        Raises :class:`~mcpd.errors.SpawnFailed` for one that cannot be looked at.
+        Raises :class:`~mcpd.errors.SpawnFailed` for a path that cannot be resolved.
         """
         for grant in wanted:
             where, path = self._wanted(server_id, grant)
@@ -161,20 +162,20 @@ class Guard:
         return self.home / path[2:] if path == "~" or path.startswith("~/") else Path(path)
 
     def _wanted(self, server_id: str, grant: PathGrant) -> tuple[str, Path]:
-        """What messages call *grant*, and its path."""
+        """Return a description of *grant* for messages, and its path."""
         where = f"{server_id}: permission {grant.permission!r}"
         if grant.path.startswith("~") and self.scope is Scope.SYSTEM:
-            raise InvalidManifest(f"{where}: a server of the system has no home; name a path outside of homes")
+            raise InvalidManifest(f"{where}: a server of the system has no home; name a path outside of /home")
         path = self._named(grant.path)
         if not path.is_absolute() or ".." in path.parts or "\0" in grant.path:
-            raise InvalidManifest(f"{where}: {grant.shown} must be absolute or begin with ~/, and cannot hold '..'")
+            raise InvalidManifest(f"{where}: {grant.shown} must be absolute or begin with ~/, and cannot contain '..'")
         return where, path
 
     def _reals(self, server_id: str, wanted: Iterable[PathGrant]) -> list[tuple[PathGrant, Path]]:
-        """Those of *wanted* that can be mounted, each with where it leads.
+        """Return the grants of *wanted* that can be mounted, with their resolved paths.
 
-        The server itself may have made what lies in a directory that is granted for writing. A symlink in there leads
-        nowhere that it could not write anyway: otherwise a server would choose what it is granted the next time.
+        The server itself may have created symlinks in a directory that is granted for writing. These can lead only to
+        paths that it can write to anyway: otherwise a server could choose its grants for the next start.
         """
         found = [(grant, way) for grant in wanted if (way := self._real(server_id, grant)) is not None]
         open_to_it = {real for grant, (real, _) in found if grant.writable}
@@ -190,12 +191,12 @@ class Guard:
             elif grant.writable and not grant.listed:
                 raise SpawnFailed(
                     f"{server_id}: permission {grant.permission!r}: {grant.shown} leads elsewhere by a symlink in a"
-                    " directory that the server may write to; grant the place where it leads"
+                    " directory that the server may write to; grant the target of the symlink"
                 )
         return reals
 
     def _real(self, server_id: str, grant: PathGrant) -> tuple[Path, list[Path]] | None:
-        """Where *grant* leads, with the symlinks on the way; None for one that is left out if it is missing."""
+        """Return the resolved path of *grant* and the symlinks in it; None if it is missing and may be skipped."""
         where, path = self._wanted(server_id, grant)
         if grant.create and not os.path.lexists(path):
             self._check(where, grant, *_end(where, grant, path))
@@ -217,9 +218,9 @@ class Guard:
         return real, links
 
     def _check(self, where: str, grant: PathGrant, real: Path, links: Iterable[Path]) -> None:
-        """Raise :class:`~mcpd.errors.InvalidManifest` if *real*, to which *grant* leads by *links*, cannot be granted.
+        """Raise :class:`~mcpd.errors.InvalidManifest` if *real*, the path of *grant* through *links*, is not grantable.
 
-        A symlink in what is hidden is refused as well: in its state directory the server itself may have made it.
+        A symlink in a hidden path is refused as well: the server may have created it in its state directory.
         """
         for barred in self.hidden:
             if any(place.is_relative_to(barred) for place in (real, *links)):
@@ -233,9 +234,9 @@ class Guard:
             raise InvalidManifest(f"{where}: {grant.shown} is mcpd's own and can only be granted with filesystem:ro")
 
     def covers(self, mounts: Sequence[Mount]) -> list[Mount]:
-        """The mounts that keep *mounts* from showing what is hidden, or from opening what is protected.
+        """Return the mounts that cover hidden paths, and make protected paths read-only, in *mounts*.
 
-        Directories of mcpd's that do not exist yet are made, lest a running server see them come.
+        Missing directories of mcpd are created, so that they are covered before they exist.
         """
         found: dict[str, Mount] = {}
         for mount in mounts:
@@ -260,7 +261,7 @@ class Guard:
 
 @contextmanager
 def _explained(where: str, grant: PathGrant) -> Iterator[None]:
-    """Turn the errors of resolving the path of *grant* into SpawnFailed, but for FileNotFoundError."""
+    """Convert errors of resolving the path of *grant* to SpawnFailed, except FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -269,17 +270,17 @@ def _explained(where: str, grant: PathGrant) -> Iterator[None]:
         reason = "it leads through too many symlinks"
         if isinstance(error, OSError) and error.errno != errno.ELOOP:
             reason = error.strerror or str(error)
-        raise SpawnFailed(f"{where}: {grant.shown} cannot be looked at: {reason}") from error
+        raise SpawnFailed(f"{where}: {grant.shown} cannot be resolved: {reason}") from error
 
 
 def _end(where: str, grant: PathGrant, path: Path) -> tuple[Path, set[Path]]:
-    """Resolve *path*, which may be missing; return its target and the symlinks on the way, each by its real place."""
+    """Resolve *path*, which may be missing; return its target and the symlinks in it, each by its real path."""
     with _explained(where, grant):
         return path.resolve(), _links([path])
 
 
 def _way(path: Path) -> tuple[Path, list[Path]]:
-    """Resolve *path*; return its target and the symlinks on the way, each by its real place. Raises OSError."""
+    """Resolve *path*; return its target and the symlinks in it, each by its real path. Raises OSError."""
     here, links = Path("/"), []
     ahead = list(reversed(path.parts[1:]))
     while ahead:
@@ -307,11 +308,11 @@ def _make(where: str, grant: PathGrant, path: Path) -> None:
     try:
         make_private(path)
     except OSError as error:
-        raise SpawnFailed(f"{where}: {grant.shown} cannot be made: {error.strerror}") from error
+        raise SpawnFailed(f"{where}: {grant.shown} cannot be created: {error.strerror}") from error
 
 
 def _lies_in(path: str, directory: str) -> bool:
-    """Whether *path* is *directory* or below it; pathlib would take most of the time of a spawn for this."""
+    """Return whether *path* is *directory* or below it; much faster than pathlib."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
@@ -320,7 +321,7 @@ def _secret(layout: Layout) -> tuple[Path, ...]:
 
 
 def _bus_sockets() -> list[Path]:
-    """The sockets of the session bus: an address is a list of places, with escapes in their values."""
+    """Return the sockets in the address of the session bus, which is a list with escaped values."""
     found: list[Path] = []
     for place in os.environ.get("DBUS_SESSION_BUS_ADDRESS", "").split(";"):
         transport, _, fields = place.strip().partition(":")
@@ -336,7 +337,7 @@ def _resolved(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _links(paths: Iterable[Path]) -> set[Path]:
-    """The symlinks on the way to *paths*, each where it really lies."""
+    """Return the symlinks in *paths*, each by its real path."""
     found: set[Path] = set()
     pending = list(paths)
     for path in pending:
@@ -349,7 +350,7 @@ def _links(paths: Iterable[Path]) -> set[Path]:
 
 
 def _made(path: Path) -> bool:
-    """Whether *path* exists and can be reached, if need be from now on."""
+    """Return whether *path* exists and is accessible; create it if it is missing."""
     try:
         if not path.exists():
             make_private(path)
@@ -359,15 +360,15 @@ def _made(path: Path) -> bool:
 
 
 def _require(server_id: str, path: Path) -> None:
-    """Raise :class:`~mcpd.errors.SpawnFailed` if *path* is missing, and only we ourselves are in the way of making it.
+    """Raise :class:`~mcpd.errors.SpawnFailed` if *path* cannot be created in a directory that belongs to this user.
 
-    Where somebody else's directory is in the way a server, which has our uid, could not make it either.
+    In a directory of another user the server, which has our uid, could not create it either.
     """
     if _made(path):
         return
     nearest = next(place for place in path.parents if os.path.lexists(place))
     if nearest.lstat().st_uid == os.getuid():
         raise SpawnFailed(
-            f"{server_id}: {path} cannot be made, so that a server that may write to a directory above could make it;"
-            f" see what is wrong with {nearest}"
+            f"{server_id}: {path} cannot be created, and a server that may write to a directory above could create it;"
+            f" check the permissions of {nearest}"
         )

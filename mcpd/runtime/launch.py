@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Starting one confined process tree and holding it by a leash (docs/launch-protocol.md).
+"""Start of one confined process tree, and its leash (docs/launch-protocol.md).
 
 A :class:`Launcher` starts ``mcpd-exec`` with one end of a unix socket as its fd 0; the other end is the
-:class:`Leash`. Launchers differ only in who starts ``mcpd-exec``; what travels over the leash is the same.
+:class:`Leash`. Launchers differ only in how ``mcpd-exec`` is started; the protocol on the leash is the same.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 PROTOCOL_VERSION: Final = 1
 MAX_LINE: Final = 1024 * 1024
-"""Bytes of a launch line, its newline included."""
+"""Bytes of a launch line, including its newline."""
 MAX_REPLY: Final = 1024 * 1024
 STOP_GRACE: Final = 3.0
-"""Seconds between SIGTERM and SIGKILL; ``mcpd-exec`` counts them."""
+"""Seconds between SIGTERM and SIGKILL, which ``mcpd-exec`` sends."""
 START_TIMEOUT: Final = 30.0
 """Seconds in which ``mcpd-exec`` must answer; building a sandbox takes milliseconds."""
 KILLED: Final = 137
 UNCONFINED_MANIFEST: Final = MANIFEST_PATH
-"""Where a program without a sandbox finds its private manifest: in a descriptor that it inherits, on no disk."""
+"""Path of the private manifest without a sandbox: an inherited descriptor, so that it is on no disk."""
 
 log = logging.getLogger(__name__)
 
 
 class MountKind(StrEnum):
-    """What :class:`Mount` does, in the words of bubblewrap."""
+    """The kinds of :class:`Mount`, named as in bubblewrap."""
 
     RO_BIND = "ro-bind"
     BIND = "bind"
@@ -52,25 +52,25 @@ class MountKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One step in building the file system of a sandbox; steps are taken in order."""
+    """One step in building the file system of a sandbox; steps are applied in order."""
 
     kind: MountKind
     target: str
     """Absolute path inside."""
     source: str = ""
-    """For the binds: the host's path, symlinks resolved; for ``symlink`` what it points at; for ``file`` its text."""
+    """For binds the resolved path on the host, for ``symlink`` its target, for ``file`` the text."""
 
     def to_json(self) -> list[str]:
-        """The mount as the launch line carries it."""
+        """Return the mount as in the launch line."""
         return [self.kind.value, self.target, self.source]
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """The private merged ``manifest.json``; its bytes travel in a memfd, never in the line."""
+    """The private merged ``manifest.json``; its content is passed in a memfd, never in the launch line."""
 
     path: str
-    """Absolute path inside the sandbox, of a file that exists there or can be made in a directory of its own.
+    """Absolute path inside the sandbox, of a file that exists or can be created in a directory of the sandbox.
 
     Without a sandbox it is :data:`UNCONFINED_MANIFEST`.
     """
@@ -79,27 +79,27 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """The session bus, as a filtering proxy shows it."""
+    """The session bus, accessed through a filtering proxy."""
 
     rules: tuple[str, ...]
-    """``talk:NAME`` for all interfaces of NAME, ``call:NAME`` for the interface of the same name only."""
+    """``talk:NAME`` for all interfaces of NAME, ``call:NAME`` only for the interface with the same name."""
     address: str
-    """The bus that the proxy connects to."""
+    """Address of the bus that the proxy connects to."""
     proxy: str
     """Path on the host where the proxy listens."""
     socket: str
-    """Path inside the sandbox where it is reached."""
+    """Path of the proxy's socket inside the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """Everything ``mcpd-exec`` needs to know about one process, already resolved.
+    """The resolved specification of one process for ``mcpd-exec``.
 
     ``env`` may hold secrets (``target = "env"``), so a spec is never logged.
     """
 
     id: str
-    """Server id (it becomes a journal field), or ``build:<id>`` for a step of an installation."""
+    """Server id (used as a journal field), or ``build:<id>`` for a step of an installation."""
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str] = field(repr=False)
@@ -107,14 +107,14 @@ class LaunchSpec:
     network: bool
     manifest: Overlay | None
     confined: bool = True
-    """False only by the setting ``sandbox = "off"``."""
+    """False only with the setting ``sandbox = "off"``."""
     bus: Bus | None = None
     confines: bool = False
-    """Whether it is a bundled server that runs and confines programs itself, for which it needs what others do not get:
-    openat2(2), whose mode no filter sees, user namespaces and mounts."""
+    """True for a bundled server that runs and confines programs itself. It needs what others are denied: openat2(2),
+    whose mode the filter cannot see, user namespaces and mounts."""
 
     def to_line(self, fds: tuple[int, ...]) -> bytes:
-        """The launch line; *fds* are the numbers that the passed descriptors get in the server.
+        """Return the launch line; *fds* are the numbers of the passed descriptors in the server.
 
         Raises :class:`~mcpd.errors.LimitExceeded` over 1 MiB.
         """
@@ -139,7 +139,7 @@ class LaunchSpec:
         data = json.dumps(line, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
         if len(data) > MAX_LINE:
             raise LimitExceeded(
-                f"{self.id}: arguments, environment and mounts take {len(data)} bytes, at most {MAX_LINE} are possible;"
+                f"{self.id}: arguments, environment and mounts take {len(data)} bytes, more than {MAX_LINE};"
                 " shorten the configuration values or the environment"
             )
         return data
@@ -147,14 +147,14 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process tree ended."""
+    """The end of a process tree."""
 
     code: int
-    """Exit status of the program, 128 + n if signal n ended it."""
+    """Exit status of the program, 128 + n if it was ended by signal n."""
     stderr_tail: str
-    """The last 64 KiB of its stderr; empty if the caller took fd 2 itself."""
+    """The last 64 KiB of its stderr; empty if the caller passed fd 2."""
     hangup: bool = False
-    """The client had let go of the program's stdin, a pipe, when the program ended."""
+    """True if the program's stdin was a pipe that the client had closed when the program ended."""
 
 
 class Launcher(Protocol):
@@ -162,12 +162,12 @@ class Launcher(Protocol):
 
     @property
     def name(self) -> str:
-        """``plain`` or ``systemd-user``, as the settings call it."""
+        """The launcher's name in the settings, for example ``plain``."""
 
     async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
-        """Start *spec* and return once the program really runs.
+        """Start *spec* and return once the program has been executed.
 
-        *fds* maps the server's descriptor (0, 1, optionally 2) to one of ours, which stays the caller's to close.
+        *fds* maps the server's descriptor (0, 1, optionally 2) to one of ours, which the caller closes.
         A missing 0 or 1 is ``/dev/null``; without 2 stderr goes to the journal and into :attr:`Exit.stderr_tail`.
 
         Raises :class:`~mcpd.errors.SpawnFailed`, its subclass :class:`~mcpd.errors.SandboxUnavailable`, or
@@ -176,11 +176,11 @@ class Launcher(Protocol):
 
 
 class _Answers(asyncio.Protocol):
-    """Reads the lines of ``mcpd-exec`` and turns them into two futures."""
+    """Parses the lines of ``mcpd-exec`` and sets the futures ``started`` and ``ended``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.started: asyncio.Future[dict[str, Any]] = loop.create_future()
-        # Whoever waited may have been cancelled; the error is then nobody's, and no fault.
+        # If the waiting task was cancelled, nobody retrieves the exception; that is not an error.
         self.started.add_done_callback(lambda started: started.cancelled() or started.exception())
         self.ended: asyncio.Future[Exit] = loop.create_future()
         self.transport: asyncio.Transport | None = None
@@ -224,27 +224,27 @@ class _Answers(asyncio.Protocol):
 
 
 class Keeper(Protocol):
-    """Who holds the ``mcpd-exec`` process behind a leash."""
+    """The supervision of an ``mcpd-exec`` process behind a leash."""
 
     def kill(self) -> None:
-        """End an ``mcpd-exec`` that does not react."""
+        """Kill an ``mcpd-exec`` that does not respond."""
 
     async def gone(self) -> None:
-        """Await that the process itself, which has said its last word, is no more."""
+        """Wait until the process itself has ended."""
 
 
 class NobodysKeeper:
-    """For an ``mcpd-exec`` that is no child of ours: it ends with the leash, and the service manager sees to it."""
+    """For an ``mcpd-exec`` that is not our child: it ends with the leash, and the service manager reaps it."""
 
     def kill(self) -> None:
-        """Nothing we could do."""
+        """Do nothing."""
 
     async def gone(self) -> None:
-        """Nothing we could wait for."""
+        """Return at once."""
 
 
 class Leash:
-    """One started process tree. It ends when the last copy of the leash is closed, which this process may hold."""
+    """A started process tree. It ends when the last copy of the leash is closed; other processes may have copies."""
 
     def __init__(self, answers: _Answers, keeper: Keeper) -> None:
         self._answers = answers
@@ -256,9 +256,9 @@ class Leash:
 
     @classmethod
     async def start(cls, sock: socket.socket, spec: LaunchSpec, fds: Mapping[int, int], keeper: Keeper) -> Leash:
-        """Send *spec* and *fds* to the ``mcpd-exec`` behind *sock*, which this takes over, and await its answer.
+        """Send *spec* and *fds* to the ``mcpd-exec`` behind *sock*, and wait for its answer; takes over *sock*.
 
-        Nothing is left of a start that fails or is cancelled. Errors as :meth:`Launcher.launch`.
+        A start that fails or is cancelled leaves nothing behind. Errors as :meth:`Launcher.launch`.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -268,7 +268,7 @@ class Leash:
             answers = _Answers(loop)
             transport, _ = await loop.create_unix_connection(lambda: answers, sock=sock)
         except BaseException:
-            # mcpd-exec sees the end of its leash and cleans up, which it could not if it were killed.
+            # mcpd-exec sees the end of its leash and cleans up, which it could not do if it were killed.
             sock.close()
             await keeper.gone()
             raise
@@ -281,7 +281,7 @@ class Leash:
             leash.abort()
             raise SpawnFailed(f"{spec.id}: mcpd-exec did not answer within {START_TIMEOUT:.0f} s") from None
         except McpdError:
-            # mcpd-exec ends with its refusal.
+            # mcpd-exec ends after it has reported the error.
             await keeper.gone()
             raise
         except BaseException:
@@ -294,8 +294,8 @@ class Leash:
     async def adopt(cls, sock: socket.socket, pid: int, unit: str) -> Leash:
         """Take over the leash *sock* of a tree that an earlier process of this instance started.
 
-        What came over it meanwhile is read now. Raises :class:`OSError` if it cannot be used; *sock* is the
-        caller's then.
+        Data received meanwhile is read now. Raises :class:`OSError` if the leash cannot be used; the caller then closes
+        *sock*.
         """
         answers = _Answers(asyncio.get_running_loop())
         answers.started.set_result({"pid": pid, "unit": unit})
@@ -306,54 +306,54 @@ class Leash:
         return leash
 
     def fileno(self) -> int:
-        """The leash's descriptor, for the service manager to keep; -1 once the tree has ended."""
+        """Return the leash's descriptor, to be stored by the service manager; -1 once the tree has ended."""
         transport = self._answers.transport
         sock = transport.get_extra_info("socket") if transport else None
         return int(sock.fileno()) if sock is not None else -1
 
     async def wait(self) -> Exit:
-        """How the tree ended, once nothing of it is left; may be awaited by many."""
+        """Wait until nothing of the tree is left and return how it ended; may be awaited several times."""
         ended = await asyncio.shield(self._answers.ended)
         await self._keeper.gone()
         return ended
 
     async def stop(self) -> Exit:
-        """End the tree: SIGTERM, SIGKILL after 3 s. Again or afterwards it changes nothing."""
+        """End the tree: SIGTERM, SIGKILL after 3 s. Does nothing if it has ended."""
         self.close()
         try:
             async with asyncio.timeout(STOP_GRACE * 3):
                 return await self.wait()
         except TimeoutError:
-            log.warning("mcpd-exec of process %d does not react and is killed", self.pid)
+            log.warning("mcpd-exec of process %d does not respond and is killed", self.pid)
             self.abort()
             return await self.wait()
 
     def close(self) -> None:
-        """Begin to end the tree, without waiting for it."""
+        """Start ending the tree, without waiting."""
         transport = self._answers.transport
         if transport is not None and not transport.is_closing():
             transport.write_eof()
 
     def abort(self) -> None:
-        """Kill ``mcpd-exec`` itself, which takes the tree with it."""
+        """Kill ``mcpd-exec`` itself, which ends the tree, too."""
         self._keeper.kill()
         self.close()
         self.let_go()
 
     def let_go(self) -> None:
-        """Forget the tree without ending it: whoever else holds the leash, as the service manager may, keeps it."""
+        """Close our copy of the leash without ending the tree, if the service manager or another process has a copy."""
         if self._answers.transport is not None:
             self._answers.transport.abort()
 
 
 def _send_with_fds(sock: socket.socket, line: bytes, spec: LaunchSpec, fds: tuple[int, ...]) -> int:
-    """Send the beginning of *line* with *fds* and the manifest's memfd; returns how many bytes went."""
+    """Send the beginning of *line* with *fds* and the manifest's memfd; return the number of bytes sent."""
     passed, memfd = list(fds), -1
     try:
         if spec.manifest is not None:
             memfd = memory_file("manifest.json", spec.manifest.data)
             passed.append(memfd)
-        # One piece that fits any socket buffer carries the descriptors; the transport sends the rest.
+        # The descriptors are sent with a part that fits any socket buffer; the transport sends the rest.
         return socket.send_fds(sock, [line[:4096]], passed) if passed else 0
     except OSError as error:
         raise SpawnFailed(f"{spec.id}: mcpd-exec cannot be reached: {error.strerror}") from error
@@ -363,7 +363,7 @@ def _send_with_fds(sock: socket.socket, line: bytes, spec: LaunchSpec, fds: tupl
 
 
 def memory_file(name: str, data: bytes) -> int:
-    """A descriptor, the caller's to close, from which *data* can be read."""
+    """Return a memfd that contains *data*, at position 0; the caller closes it."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         view = memoryview(data)

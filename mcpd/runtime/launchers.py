@@ -28,12 +28,12 @@ EXEC_FILE: Final = Path(__file__).parent / "exec" / "mcpd_exec.py"
 
 
 def exec_command() -> tuple[str, ...]:
-    """The argument list that starts ``mcpd-exec``."""
+    """Return the command line of ``mcpd-exec``."""
     return (sys.executable or "/usr/bin/python3", "-IS", str(EXEC_FILE))
 
 
 class PlainLauncher:
-    """Runs ``mcpd-exec`` in a session of its own; it and its tree die with this process by the leash's end."""
+    """Runs ``mcpd-exec`` as a child in its own session; the tree ends with this process, which holds the leash."""
 
     name = "plain"
 
@@ -51,7 +51,7 @@ class PlainLauncher:
 
 
 class _Child:
-    """One ``mcpd-exec`` process, reaped through a pidfd when it ends."""
+    """An ``mcpd-exec`` child process, reaped through a pidfd."""
 
     def __init__(self, leash: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -85,38 +85,38 @@ class _Child:
         self._gone.set()
 
     def kill(self) -> None:
-        """SIGKILL; again or afterwards it changes nothing."""
+        """Send SIGKILL, unless it has ended."""
         if self._pidfd >= 0:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     async def gone(self) -> None:
-        """Await that it is reaped."""
+        """Wait until it has been reaped."""
         await self._gone.wait()
 
 
 SPAWN_SOCKET: Final = "spawn.sock"
 BUILD_SOCKET: Final = "build.sock"
 CONNECT_TIMEOUT: Final = 10.0
-"""Seconds until the service manager must take the connection; it needs none but with a full backlog."""
+"""Seconds for the service manager to accept the connection; it takes time only if the backlog is full."""
 SERVER_USER: Final = "mcp-server"
 BUILD_USER: Final = "mcpd"
 RETRY: Final = 0.01
-"""Seconds between two attempts then."""
+"""Seconds between two attempts to connect."""
 
 
 class SystemdSocketLauncher:
-    """Connects to a socket unit, which starts an instance of its service, a unit of its own, for each connection.
+    """Connects to a socket unit, which starts an instance of its service for each connection.
 
-    mcpd needs no privilege for that: what may be started, and as whom, stands in the unit's file.
+    mcpd needs no privileges for that: the unit file says what may be started, and as which user.
     """
 
     name = "systemd-socket"
 
     def __init__(self, path: Path, user: str) -> None:
         self.path = path
-        """The unit's socket."""
+        """Path of the unit's socket."""
         self.user = user
-        """Whom the unit starts things as."""
+        """The user that the unit starts programs as."""
 
     async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
         """See :meth:`mcpd.runtime.launch.Launcher.launch`."""
@@ -127,8 +127,8 @@ class SystemdSocketLauncher:
         except TimeoutError:
             sock.close()
             raise SpawnFailed(
-                f"{spec.id}: the service manager took no connection to {self.path} for {CONNECT_TIMEOUT:.0f} s;"
-                f" see: systemctl status {self._unit}"
+                f"{spec.id}: the service manager did not accept the connection to {self.path} within"
+                f" {CONNECT_TIMEOUT:.0f} s; see: systemctl status {self._unit}"
             ) from None
         except OSError as error:
             sock.close()
@@ -141,7 +141,7 @@ class SystemdSocketLauncher:
         return await Leash.start(sock, spec, fds, NobodysKeeper())
 
     async def _connect(self, sock: socket.socket) -> None:
-        """A unix socket with a full backlog says EAGAIN, which no event tells the end of."""
+        """Connect; retry after EAGAIN, as no event signals that the backlog has room again."""
         while True:
             try:
                 sock.connect(str(self.path))
@@ -166,7 +166,7 @@ if TYPE_CHECKING:
 
 GIB: Final = 1 << 30
 SLICE: Final = "app-mcp.slice"
-"""Below ``app.slice``, as the desktops' conventions want it for what is no session service."""
+"""Below ``app.slice``, as recommended for programs that are not session services."""
 
 
 class UnitManager(Protocol):
@@ -176,14 +176,14 @@ class UnitManager(Protocol):
         """Start the unit *name* and return when its job is done.
 
         *properties* maps each name to its D-Bus signature and value. *fd* is passed as the property
-        ``StandardInputFileDescriptor`` (signature ``h``) and stays the caller's.
+        ``StandardInputFileDescriptor`` (signature ``h``); the caller closes it.
 
-        Raises :class:`~mcpd.errors.McpdError` if the manager refuses or is gone.
+        Raises :class:`~mcpd.errors.McpdError` if the manager refuses or is not available.
         """
 
 
 class SystemdUserLauncher:
-    """Gives every server a unit and a cgroup of its own, which the service manager cleans up."""
+    """Starts every server in its own transient unit and cgroup, which the service manager cleans up."""
 
     name = "systemd-user"
 
@@ -208,15 +208,15 @@ class SystemdUserLauncher:
 
 
 def unit_name(spec_id: str) -> str:
-    """A fresh unit name that says which server it runs."""
+    """Return a unique unit name that contains the server's id."""
     safe = "".join(c if c.isalnum() or c in "._" else "_" for c in spec_id)
     return f"mcp-{safe}-{secrets.token_hex(4)}.service"
 
 
 def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
-    """What the unit is, as ``StartTransientUnit`` wants it.
+    """Return the unit's properties for ``StartTransientUnit``.
 
-    No environment and no credential is set here: a unit's properties and its file can be read by everybody.
+    They contain no environment and no credentials, since every user can read them.
     """
     command = list(exec_command())
     build = spec_id.startswith("build:")
@@ -225,19 +225,19 @@ def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
         "Type": ("s", "exec"),
         "CollectMode": ("s", "inactive-or-failed"),
         "ExecStart": ("a(sasb)", [(command[0], command, False)]),
-        # What was wrong with a launch is told to mcpd.
+        # Launch errors are reported to mcpd.
         "SuccessExitStatus": ("(aiai)", ([1], [])),
         "LimitCORE": ("t", 0),
-        # mcpd-exec stops its tree itself; what is left a little later is killed.
+        # mcpd-exec stops its tree itself; processes still left a little later are killed.
         "KillMode": ("s", "mixed"),
         "TimeoutStopUSec": ("t", int((STOP_GRACE + 2) * 1_000_000)),
         "Slice": ("s", SLICE),
         "UMask": ("u", 0o077),
-        # stdin alone is a descriptor: with more of them stderr would land in stdout.
+        # Only stdin is a descriptor: with more of them stderr would go to stdout.
         "StandardOutput": ("s", "null"),
         "StandardError": ("s", "journal"),
         "OOMPolicy": ("s", "kill"),
-        # As mcpd-spawn@.service and mcpd-build@.service have it.
+        # As in mcpd-spawn@.service and mcpd-build@.service.
         "TasksMax": ("t", 1024 if build else 512),
         "MemoryMax": ("t", (8 if build else 4) * GIB),
         "MemorySwapMax": ("t", (2 if build else 1) * GIB),
@@ -246,19 +246,19 @@ def properties(spec_id: str) -> dict[str, tuple[str, Property]]:
 
 @dataclass(frozen=True, slots=True)
 class Launchers:
-    """What starts servers, and what starts the commands of installations."""
+    """The launchers of servers and of the commands of installations."""
 
     servers: Launcher
     builds: Launcher
 
 
 def launchers_for(settings: Settings, scope: Scope, paths: Paths, units: UnitManager | None = None) -> Launchers:
-    """The launchers of *settings* for the instance of *scope*.
+    """Return the launchers of *settings* for the instance of *scope*.
 
-    ``auto`` is the system's socket units where their sockets are, or the user's service manager *units*, else plain
-    children.
+    ``auto`` selects the system's socket units if their sockets exist, or the user's service manager *units*, else plain
+    child processes.
 
-    Raises :class:`~mcpd.errors.NotSupported` if what is wanted by name is not there.
+    Raises :class:`~mcpd.errors.NotSupported` if the configured launcher is not available.
     """
     wanted = settings.runtime.launcher
     spawn, build = (paths.layout(scope).runtime / name for name in (SPAWN_SOCKET, BUILD_SOCKET))
@@ -267,7 +267,7 @@ def launchers_for(settings: Settings, scope: Scope, paths: Paths, units: UnitMan
     if units is not None and wanted in {"auto", "systemd-user"}:
         one: Launcher = SystemdUserLauncher(units)
     elif wanted == "systemd-user":
-        raise NotSupported('launcher = "systemd-user", but no systemd --user answers on the session bus; use "auto"')
+        raise NotSupported('launcher = "systemd-user", but systemd --user is not on the session bus; use "auto"')
     elif wanted == "systemd-socket":
         raise NotSupported('launcher = "systemd-socket" is for the system\'s mcpd only; use "auto"')
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What of the host's file system a sandbox shows."""
+"""The parts of the host's file system that a sandbox shows."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ETC_NETWORK: Final = (
 NSSWITCH: Final = "passwd: files\ngroup: files\nhosts: files\n"
 
 SYSTEM_USER: Final = "mcp-server"
-"""The user that confined servers of the system instance run as."""
+"""The user that servers of the system instance run as."""
 
 
 def bind(source: Path, target: Path | None = None, kind: MountKind = MountKind.RO_BIND) -> Mount:
-    """Show *source*, symlinks resolved, at *target* (default: where it really is)."""
+    """Return a mount of *source*, symlinks resolved, at *target* (default: the resolved path)."""
     real = os.path.realpath(source)
     return Mount(kind, str(target or real), real)
 
 
 def base(*, network: bool, home: str, runtime_dir: str, system: bool) -> list[Mount]:
-    """What every sandbox has: the system's programs, what of ``/etc`` they need, private ``/tmp`` and runtime files."""
+    """Return the mounts of every sandbox: programs, parts of ``/etc``, private ``/tmp`` and runtime directory."""
     mounts = [bind(Path("/usr"))]
     for name in ROOT_LINKS:
         path = Path("/") / name
@@ -62,7 +62,7 @@ def base(*, network: bool, home: str, runtime_dir: str, system: bool) -> list[Mo
 
 
 def _accounts(home: str, *, system: bool) -> list[Mount]:
-    """The two users and groups a server may know: its own, and root."""
+    """Return ``/etc/passwd`` and ``/etc/group`` with only root and the server's own user."""
     try:
         user = pwd.getpwnam(SYSTEM_USER) if system else pwd.getpwuid(os.getuid())
     except KeyError:
@@ -85,11 +85,11 @@ def _accounts(home: str, *, system: bool) -> list[Mount]:
 def program(
     command: str, cwd: Path, search: Iterable[str], shown: Iterable[Path], homes: Iterable[Path]
 ) -> list[Mount]:
-    """What must be shown besides *shown* so that *command* can be executed.
+    """Return the mounts needed besides *shown* to execute *command*.
 
-    Follows symlinks, ``#!`` lines and ``pyvenv.cfg``; the latter two not out of *shown*, for whoever wrote a package
-    would choose by them what is shown to it. An interpreter outside is shown by its prefix (``/opt/x`` for
-    ``/opt/x/bin/python`` beside ``/opt/x/lib``), unless that is or holds one of *homes*: then by its file alone.
+    Follows symlinks, ``#!`` lines and ``pyvenv.cfg``; the latter two not out of *shown*, since a package could
+    otherwise choose which files it gets. An interpreter outside is mounted with its prefix (``/opt/x`` for
+    ``/opt/x/bin/python`` beside ``/opt/x/lib``), unless that is or contains one of *homes*: then only its file.
     """
     seen: dict[Path, Mount] = {}
     packages = [path.resolve() for path in shown]
@@ -100,7 +100,7 @@ def program(
         here = hop.parent.resolve() / hop.name
         packaged = _below(here, packages)
         is_shown = packaged or here.is_relative_to("/usr") or _below(here, seen)
-        # os.access calls directories executable as well, and whoever can write the program would choose one.
+        # Only files: for os.access directories are executable as well, and the author of the program could choose one.
         if not is_shown and here.is_file() and os.access(here, os.X_OK):
             mount = _prefix(here, homes)
             seen[Path(mount.target)] = mount

@@ -5,10 +5,9 @@
 ``session-bus:talk:NAME`` · ``mcp`` · ``mcp:ID`` · ``installed``, each optionally followed by ``?KEY``: granted only
 while the boolean configuration value KEY is true.
 
-Registries also put words for people under ``permissions`` ("Reads your calendar", "filesystem"). A string is a
-permission if it is one of the above or begins like one that takes a value; then it must be right to the last
-character, or the server is not started. Any other string grants nothing and is reported in
-:attr:`Permissions.ignored`.
+Registries also put descriptions for people under ``permissions`` ("Reads your calendar", "filesystem"). A string is
+a permission if it is one of the above or begins like one that takes a value; it must then be completely valid, or the
+server is not started. Any other string grants nothing and is listed in :attr:`Permissions.ignored`.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ REFUSED: Final = {
     "org.xfce.FileManager": _FILES,
     "org.xfce.Thunar": _FILES,
 }
-"""Beginnings of names, each with the reason that completes "NAME ..."."""
+"""Prefixes of bus names, each with the reason, which completes "NAME ..."."""
 
 SHARED: Final = frozenset(
     {
@@ -93,11 +92,12 @@ SHARED: Final = frozenset(
         "org.gnome.ScreenSaver", "org.kde.JobViewServer", "org.kde.StatusNotifierWatcher",
     }
 )  # fmt: skip
-"""Names that on some desktops the shell or the file manager owns. Only the interface of the same name is granted."""
+"""Names that on some desktops belong to the shell or the file manager. Only the interface with the same name is
+granted."""
 
 
 def refusal(name: str) -> str:
-    """Return the reason why no server may call *name*, which may end in ``.*``; empty if one may."""
+    """Return why no server may call *name*, which may end in ``.*``; empty if a server may."""
     stem = name.removesuffix(".*")
     for refused, reason in REFUSED.items():
         if stem.startswith(refused) or (stem != name and refused.startswith(f"{stem}.")):
@@ -111,7 +111,7 @@ KNOWN: Final = (
     "network, devices, filesystem:ro:PATH, filesystem:rw:PATH, filesystem:create:PATH, session-bus:talk:NAME, mcp,"
     " mcp:ID and installed, each optionally followed by ?KEY"
 )
-"""All there are, for messages."""
+"""All permissions, for messages."""
 _SHAPED: Final = re.compile(r"(network|devices|mcp|installed)(\?\S|$)|(network|devices|filesystem|session-bus|mcp):\S")
 _WORDS: Final = frozenset({"network", "devices", "installed"})
 _CONDITION: Final = re.compile(r"(.*)\?([A-Za-z0-9_.-]+)", re.DOTALL)
@@ -121,22 +121,22 @@ _BUS_NAME: Final = re.compile(r"[A-Za-z_-][A-Za-z0-9_-]*(\.[A-Za-z_-][A-Za-z0-9_
 
 @dataclass(frozen=True, slots=True)
 class PathGrant:
-    """One path that a permission names, placeholders filled in, not yet looked at."""
+    """One path of a permission, with placeholders filled in, but not yet checked."""
 
     path: str
     writable: bool
     permission: str
-    """The string it comes from, for messages."""
+    """The permission string, for messages."""
     create: bool = False
-    """Whether a directory is made of it if it is missing."""
+    """True to create a missing directory."""
     number: int = 0
-    """Which of several it is that a list of the configuration gives, from 1 on; 0 for the only one."""
+    """Position, from 1, in the list of the configuration; 0 for a single path."""
     listed: bool = False
-    """Whether a list of the configuration gives it: the server is started without it if it is missing."""
+    """True if it is from a list of the configuration; the server starts without it if it is missing."""
 
     @property
     def shown(self) -> str:
-        """The path for messages, which hold no configuration values."""
+        """The path for messages, which must not contain configuration values."""
         if self.path in self.permission:
             return repr(self.path)
         return f"{f'path {self.number}' if self.number else 'the path'} that the configuration gives"
@@ -144,27 +144,27 @@ class PathGrant:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """What a manifest's permission strings grant with the present configuration."""
+    """The permissions that a manifest grants with the current configuration."""
 
     network: bool = False
     devices: bool = False
     paths: tuple[PathGrant, ...] = ()
     bus_names: tuple[str, ...] = ()
     mcp: tuple[str, ...] | None = None
-    """Ids of the servers it may call, empty for all; None without the permission."""
+    """Ids of the servers that it may call, empty for all; None without the permission."""
     installed: bool = False
-    """Whether it may read what is installed, and how it is set up."""
+    """True if it may read the installed servers and their configuration."""
     ignored: tuple[str, ...] = ()
-    """Words for people, which grant nothing."""
+    """Descriptions for people, which grant nothing."""
 
 
 def parse(
     server_id: str, strings: Iterable[str], values: Mapping[str, JsonValue], *, sensitive: Collection[str] = ()
 ) -> Permissions:
-    """What *strings* grant a server whose configuration is *values*, those with the keys *sensitive* being secrets.
+    """Return the permissions of *strings* with the configuration *values*, where the keys *sensitive* are secrets.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none, that names a
-    secret, or that names a program on the session bus that no server may call, also while its condition is false.
+    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is invalid, that names
+    a secret, or that names a bus name that no server may call, also while its condition is false.
     """
     words: set[str] = set()
     paths: list[PathGrant] = []
@@ -210,21 +210,21 @@ def parse(
 
 
 def problems(server_id: str, strings: Iterable[str]) -> list[str]:
-    """What a listing should say about *strings*: the words for people, which grant nothing."""
+    """Return a warning for each of *strings* that grants nothing."""
     ignored = parse(server_id, strings, {}).ignored
-    return [f"{server_id}: {text[:200]!r} is no permission and grants nothing" for text in ignored]
+    return [f"{server_id}: {text[:200]!r} is not a permission and grants nothing" for text in ignored]
 
 
 def _refuse_secrets(server_id: str, string: str, sensitive: Collection[str]) -> None:
     for key in placeholders(string):
         if key in sensitive:
             raise InvalidManifest(
-                f"{server_id}: permission {string[:200]!r}: {key!r} is sensitive, and what a permission names is no"
-                " secret; the manifest has to name a property that is not sensitive"
+                f"{server_id}: permission {string[:200]!r}: {key!r} is sensitive, but permissions are shown in"
+                " messages; the manifest has to use a property that is not sensitive"
             )
 
 
 def _condition(string: str, values: Mapping[str, JsonValue]) -> tuple[str, bool]:
-    """*string* without its ``?KEY``, and whether KEY is true."""
+    """Return *string* without its ``?KEY``, and whether KEY is true."""
     found = _CONDITION.fullmatch(string)
     return (found[1], values.get(found[2]) is True) if found else (string, True)

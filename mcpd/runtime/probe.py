@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a sandbox looks like from inside: run there as a script, by the system's Python (mcpd.runtime.self_check).
+"""The probe of the self-check, run as a script in the sandbox by the system's Python (mcpd.runtime.self_check).
 
-Writes one JSON object of what it finds. What of it is as it should be is judged outside.
+Writes its findings as one JSON object; they are judged outside.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ CLONE_NEWUSER = 0x10000000
 
 
 def writable(path: str) -> bool:
-    """Whether the file system at *path* takes writes at all, whoever asks."""
+    """Return whether the file system at *path* is mounted read-write."""
     try:
         return not os.statvfs(path).f_flag & os.ST_RDONLY
     except OSError:
@@ -22,13 +22,13 @@ def writable(path: str) -> bool:
 
 
 def status() -> dict[str, str]:
-    """The fields of /proc/self/status."""
+    """Return the fields of /proc/self/status."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - no need of pathlib
         return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
 
 
 def main() -> None:
-    """Look around; the arguments are the paths that should not be there."""
+    """Write the findings; the arguments are paths that should not be visible."""
     fields = status()
     found = {
         "uid": os.getuid(),
@@ -40,7 +40,7 @@ def main() -> None:
         "processes": sum(name.isdigit() for name in os.listdir("/proc")),  # noqa: PTH208
         "environment": sorted(os.environ),
     }
-    # Last, for it would change what is looked at.
+    # Last, since it would change the other findings.
     found["user-namespaces"] = ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER) == 0
     json.dump(found, sys.stdout)
 

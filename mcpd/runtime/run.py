@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Run one command to its end through a launcher: the steps of an installation."""
+"""Running one command to its end through a launcher, for the steps of an installation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 64 * 1024
 DRAIN: Final = 2.0
-"""Seconds for what the pipe still holds once the tree has ended, should somebody outside hold its other end."""
+"""Seconds to read the rest of the pipe once the tree has ended, in case its other end is still open elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Completed:
     """A command that has ended."""
 
     code: int
-    """Exit status, 128 + n if signal n ended it."""
+    """Exit status, 128 + n if it was ended by signal n."""
     stdout: bytes = field(repr=False)
     stderr_tail: str
     """The last 64 KiB of its stderr."""
@@ -39,13 +39,13 @@ async def run(
     on_line: Callable[[str], None] | None = None,
     limit: int = 16 * 1024 * 1024,
 ) -> Completed:
-    """Start *spec* with ``/dev/null`` as its stdin, collect its stdout and await its end.
+    """Start *spec* with ``/dev/null`` as its stdin, collect its stdout, and wait for its end.
 
-    *timeout* is in seconds, *limit* in bytes of stdout; *on_line* gets each line of stdout as it comes. However this
-    ends, cancellation included, nothing of the command is left.
+    *timeout* is in seconds, *limit* in bytes of stdout; *on_line* is called with each line of stdout. The command has
+    ended when this returns or raises, also after a cancellation.
 
-    Raises :class:`~mcpd.errors.TimedOut`, :class:`~mcpd.errors.LimitExceeded` and what
-    :meth:`~mcpd.runtime.launch.Launcher.launch` raises; a command that fails raises nothing.
+    Raises :class:`~mcpd.errors.TimedOut`, :class:`~mcpd.errors.LimitExceeded` and the errors of
+    :meth:`~mcpd.runtime.launch.Launcher.launch`; a failing command is not an error.
     """
     read, write = os.pipe()
     try:
@@ -67,7 +67,7 @@ async def run(
 
 
 async def _until_the_end(leash: Leash, read: int, output: _Output) -> Exit:
-    """How the tree ended, with *output* all that it wrote to the pipe *read*, which is closed."""
+    """Collect *output* from the pipe *read*, which is closed, until the tree ends; return how it ended."""
     collecting = asyncio.create_task(output.collect(read))
     ending = asyncio.create_task(leash.wait())
     try:
@@ -87,7 +87,7 @@ async def _until_the_end(leash: Leash, read: int, output: _Output) -> Exit:
 
 
 async def _end(leash: Leash) -> None:
-    """Stop the tree even while this task is being cancelled: whoever cancels wants nothing left."""
+    """Stop the tree, also while this task is being cancelled."""
     stopping = asyncio.ensure_future(leash.stop())
     try:
         await asyncio.shield(stopping)
@@ -97,7 +97,7 @@ async def _end(leash: Leash) -> None:
 
 
 class _Output:
-    """What a command writes to its stdout."""
+    """The stdout of a command."""
 
     def __init__(self, spec_id: str, on_line: Callable[[str], None] | None, limit: int) -> None:
         self.collected = bytearray()
@@ -105,7 +105,7 @@ class _Output:
         self._spec_id, self._on_line, self._limit = spec_id, on_line, limit
 
     async def collect(self, fd: int) -> None:
-        """Read *fd*, which this closes, to its end."""
+        """Read *fd* to its end and close it."""
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
@@ -126,6 +126,6 @@ class _Output:
                 self._on_line(line.decode(errors="replace"))
 
     def finish(self) -> None:
-        """There is no more: what no newline ended is a line, too."""
+        """Pass on the last line if it has no newline."""
         if self._on_line is not None and self._partial:
             self._on_line(self._partial.decode(errors="replace"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From an installed server, or a step of an installation, to a :class:`~mcpd.runtime.launch.LaunchSpec`.
+"""Launch specifications of servers and of installation steps.
 
-Everything is resolved here, in mcpd: which paths, which variables, which arguments. ``mcpd-exec`` builds what it is
-told and adds the flags that no sandbox goes without.
+All paths, variables and arguments are resolved here, in mcpd. ``mcpd-exec`` builds the sandbox from the specification
+and adds the flags that every sandbox has.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 FIXED: Final = {"PYTHONNOUSERSITE": "1"}
-"""What nothing changes: no Python runs what somebody left in ``~/.local``, which is a server's state or a build's."""
+"""Variables that cannot be overridden: Python must not load code from ``~/.local``, which a server can write to."""
 
 _LOCALE: Final = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ|TERM|COLORTERM|NO_COLOR")
 _PROXY: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
@@ -52,7 +52,7 @@ CA_BUNDLES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where distributions keep the certificates that the machine trusts, in one file."""
+"""Paths of the trusted CA certificates, in one file, on different distributions."""
 _CA_VARIABLES: Final = (
     "SSL_CERT_FILE",
     "PIP_CERT",
@@ -64,7 +64,7 @@ _CA_VARIABLES: Final = (
 
 
 def base_environment(home: str, runtime_dir: str, search: tuple[str, ...] = ()) -> dict[str, str]:
-    """What every process gets; *search* comes before the usual ``PATH``."""
+    """Return the environment of every process; *search* is prepended to the usual ``PATH``."""
     own = {name: value for name, value in os.environ.items() if _LOCALE.fullmatch(name)}
     return {
         "LANG": "C.UTF-8",
@@ -77,7 +77,7 @@ def base_environment(home: str, runtime_dir: str, search: tuple[str, ...] = ()) 
 
 
 def network_environment() -> dict[str, str]:
-    """What a process with network gets on top: the system's certificates, and the proxies mcpd itself would use."""
+    """Return the variables for processes with network access: the system's certificates, and mcpd's own proxies."""
     found: dict[str, str] = {}
     bundle = next((path for path in CA_BUNDLES if Path(path).exists()), None)
     if bundle:
@@ -89,19 +89,19 @@ def network_environment() -> dict[str, str]:
 
 
 def inherited(caller: Mapping[str, str]) -> dict[str, str]:
-    """What of a *caller*'s environment a server in the user scope gets."""
+    """Return the variables of the *caller*'s environment that a server in the user scope inherits."""
     return {name: value for name, value in caller.items() if is_passable(name, value) and not STEERING.fullmatch(name)}
 
 
 def is_passable(name: str, value: str) -> bool:
-    """Whether an environment can hold the variable at all."""
+    """Return whether the variable is valid in an environment."""
     return bool(name) and "=" not in name and "\0" not in name and "\0" not in value
 
 
 def grants(paths: Paths, scope: Scope) -> list[PathGrant]:
-    """The directories, read-only, symlinks on the way to them included; the guard covers what of it is hidden.
+    """Return read-only grants of the directories with installed servers and configuration; the guard hides secrets.
 
-    A user's own directories are made if they are missing: a server that runs already is to see what comes into them.
+    Missing directories of the user are created, so that a running server sees files that are added later.
     """
     system, user = paths.system, paths.user
     wanted = [paths.vendor.parent, system.settings.parent, *_trees(system)]
@@ -110,7 +110,7 @@ def grants(paths: Paths, scope: Scope) -> list[PathGrant]:
             with suppress(OSError):
                 own.mkdir(mode=0o700, parents=True, exist_ok=True)
         wanted += [user.settings.parent, user.secrets.parent, *_trees(user)]
-    # os.path, as pathlib raises for what may not be looked at.
+    # os.path, as pathlib raises for inaccessible paths.
     shown = [path for path in dict.fromkeys(wanted) if os.path.isdir(path)]  # noqa: PTH112
     return [PathGrant(str(path), writable=False, permission=f"installed ({path})") for path in shown]
 
@@ -120,17 +120,17 @@ def _trees(layout: Layout) -> tuple[Path, ...]:
 
 
 MCP_SOCKET_VARIABLE: Final = "MCPD_SOCKET"
-"""Tells a server with the permission ``mcp`` where the other servers are reached."""
+"""Path of the socket to the other servers, for a server with the permission ``mcp``."""
 MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of it
-"""Holds what it has to show there."""
+"""The token to send there."""
 _NO_DEVICES: Final = ("/dev/pts", "/dev/shm")  # noqa: S108 - hidden
-"""The terminals and the shared memory of all the user's programs."""
+"""Terminals and shared memory of all the user's programs."""
 McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Way]"
-"""From a server's id and the ids it may call (none: all) to where on the host they are reached."""
+"""Returns the access to other servers, from a server's id and the ids it may call (empty: all)."""
 MAX_FILES: Final = 1024
-"""Files and directories in the directory of a server that are shown one by one."""
+"""Entries in a server's directory that are mounted one by one."""
 PROGRAM_DIRECTORIES: Final = (".venv/bin", "node_modules/.bin")
-"""Where an installation puts a server's own programs; searched before the system's."""
+"""Directories of a server's own programs; searched before the system's."""
 
 
 def server_spec(
@@ -143,20 +143,20 @@ def server_spec(
     caller_environment: Mapping[str, str] | None = None,
     mcp_socket: McpSocket | None = None,
 ) -> LaunchSpec:
-    """How *server* is started with the configuration in *launch*.
+    """Return the launch specification of *server* with the configuration in *launch*.
 
-    *scope* is that of the instance that starts it. *caller_environment* counts in the user scope only. *mcp_socket*
-    makes the way to the servers that the permission ``mcp`` grants. The state directory is made if it is missing.
+    *scope* is that of this instance. *caller_environment* is used in the user scope only. *mcp_socket* creates the
+    access to other servers that the permission ``mcp`` grants. A missing state directory is created.
 
     Raises :class:`~mcpd.errors.NotStdio`, :class:`~mcpd.errors.InvalidManifest` for permissions that cannot be granted
-    and for a secret that is meant for the command line, :class:`~mcpd.errors.InvalidConfig` for one that cannot be kept
-    from others without a sandbox, and :class:`~mcpd.errors.SpawnFailed` for a missing path.
+    and for a secret on the command line, :class:`~mcpd.errors.InvalidConfig` for one that cannot be protected without
+    a sandbox, and :class:`~mcpd.errors.SpawnFailed` for a missing path.
     """
     manifest = launch.manifest
     confined = settings.runtime.sandbox == "on"
     state = _state_directory(paths, scope, server.id)
     runtime_dir = f"/run/user/{os.getuid()}" if scope is Scope.USER else f"/run/{mounts.SYSTEM_USER}"
-    # Where no grant can lie over it.
+    # No grant can be mounted over this path.
     private = f"/{MANIFEST}" if confined else UNCONFINED_MANIFEST
     argv, granted, bundled = _command(server, manifest, launch.values, private)
     generation = _working_directory(server, state, Path(runtime_dir, "server") if confined else state)
@@ -168,7 +168,7 @@ def server_spec(
     if granted.network:
         env |= network_environment()
     if scope is Scope.USER and any(grant.path.startswith("~") for grant in granted.paths):
-        # What of its configuration a permission names reaches it as it was written, and its own HOME is another one.
+        # Paths of its configuration are passed to it with "~", but its own HOME is another directory.
         env[locations.HOME_VARIABLE] = str(paths.home)
     if granted.installed:
         env |= locations.to_environment(paths)
@@ -182,7 +182,7 @@ def server_spec(
     if bus:
         env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path={bus.socket}"
     guard = Guard.of(paths, scope, signs=programs.command_of(server) == programs.ORCHESTRATION)
-    # A script server's manifest is in no file that it could get at.
+    # A script server has no access to the file with its manifest.
     files = [server.directory, generation, *([server.manifest_path] if server.manifest_path else [])]
     wanted = [*granted.paths, *(grants(paths, scope) if granted.installed else ())]
     asked = [
@@ -196,19 +196,19 @@ def server_spec(
     ]
     shown += guard.covers(shown)
     own = script_mounts(server, shown) if server.script else _files(server.directory, generation, shown)
-    # Shown entry by entry, it is still the place that must not be one of mcpd's.
+    # The generation is checked itself, too, even if its entries are mounted one by one.
     guard.check(server.id, [*asked, *own, *([] if server.script else [mounts.bind(generation)])])
-    # Another tool may have put a server anywhere.
+    # Another tool may have installed a server anywhere.
     shown += [*own, *guard.covers(own)]
     shown.append(mounts.bind(state, state, MountKind.BIND))
     if granted.devices:
         shown.append(Mount(MountKind.DEV_BIND, "/dev", "/dev"))
-        # Whoever can open the user's terminals reads what is typed there, passwords too.
+        # A process that can open the user's terminals can read what is typed, including passwords.
         shown += [Mount(MountKind.TMPFS, path) for path in _NO_DEVICES if os.path.isdir(path)]  # noqa: PTH112
     if granted.mcp is not None:
         if mcp_socket is None:
             raise SpawnFailed(
-                f"{server.id} may call other servers (permission mcp), but no bridge is there to reach them"
+                f"{server.id} may call other servers (permission mcp), but there is no bridge to reach them"
             )
         way = mcp_socket(server.id, granted.mcp)
         env[MCP_SOCKET_VARIABLE] = f"{runtime_dir}/mcp/{CALLS_SOCKET}"
@@ -241,12 +241,12 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
     confined: bool = True,
     proxied: Sequence[str] = (),
 ) -> LaunchSpec:
-    """How one command of an installation is run: *writable* and *readable* directories, nothing else of the user's.
+    """Return the launch specification of one command of an installation, with *writable* and *readable* directories.
 
-    *proxied* is a command that executes *argv* behind a proxy. It gets what goes with a *network*, certificates and the
-    like, but a namespace without one.
-    HOME is a private directory that is gone afterwards, unless *env* names another. mcpd's own secrets stay hidden
-    even if *readable* holds them. *confined* is False only with the setting ``sandbox = "off"``.
+    *proxied* is a command that executes *argv* behind a proxy: with the environment for a *network*, but in a network
+    namespace of its own.
+    HOME is a private temporary directory, unless *env* sets it. mcpd's own secrets stay hidden, even in a *readable*
+    directory. *confined* is False only with the setting ``sandbox = "off"``.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for a path that is never shown.
     """
@@ -282,9 +282,9 @@ def build_spec(  # noqa: PLR0913 - each says one thing about the command
 
 
 def _working_directory(server: InstalledServer, state: Path, spare: Path) -> Path:
-    """Where the server is started: with its own files, if it has some.
+    """Return the directory that the server is started in: its generation, if it has one.
 
-    One of an index of the older form may have none, and gets the directory *spare* for its manifest.
+    A server of an old index without one gets the directory *spare* for its manifest.
     """
     if server.script is not None and server.script.path is None:
         return state
@@ -303,9 +303,9 @@ def _is_missing(path: Path) -> bool:
 def _overlay(
     server: InstalledServer, generation: Path, private: str, launch: LaunchManifest, own: Sequence[Mount]
 ) -> Overlay | None:
-    """The private manifest: over the public one, and where there is none, where a script server is told to look.
+    """Return the private manifest: mounted over the public one or, for a script server, at *private*.
 
-    In the directory of a server that has no public one there is room for it if *own* made some.
+    None if a server has no public manifest and no directory in *own* to create it in.
     """
     public = generation / MANIFEST
     has_room = any(mount.kind is MountKind.TMPFS and mount.target == str(generation) for mount in own)
@@ -315,10 +315,10 @@ def _overlay(
 
 
 def script_mounts(server: InstalledServer, shown: Sequence[Mount] = ()) -> list[Mount]:
-    """The directory of scripts, from which they may import, and the content that its entry may name.
+    """Return mounts of the scripts directory, from which scripts may import, and of the content used by the entry.
 
-    Of a script that a symlink leads to, the file alone: what lies beside it is nobody's business. What *shown* shows
-    already is left out.
+    Of a script behind a symlink, only the file itself is mounted, not its directory. Paths already in *shown* are
+    omitted.
     """
     script = server.script
     if script is None:
@@ -337,9 +337,9 @@ def script_mounts(server: InstalledServer, shown: Sequence[Mount] = ()) -> list[
 def _command(
     server: InstalledServer, manifest: Manifest, values: Mapping[str, JsonValue], private: str
 ) -> tuple[tuple[str, ...], Permissions, list[Mount]]:
-    """What is started, what it is granted, and what has to be shown besides its program.
+    """Return the command line, the permissions, and the mounts needed besides the program.
 
-    *private* is where a script server finds its manifest.
+    *private* is the path of a script server's manifest.
     """
     server_id = server.id
     sensitive = {item.key for item in manifest.configurable_properties if item.sensitive}
@@ -354,24 +354,24 @@ def _command(
     if manifest.stdio is not None:
         return (manifest.stdio.command, *_arguments(manifest, manifest.stdio, values)), granted, []
     if manifest.remote is None:
-        raise NotStdio(f"{server_id} has neither a program to start nor a URL that mcpd knows how to reach")
+        raise NotStdio(f"{server_id} has neither a program to start nor a URL that mcpd supports")
     program = programs.remote_program(server_id)
-    # The way there needs the network and nothing else, whatever the manifest names.
+    # The proxy program needs only the network, whatever permissions the manifest has.
     return program.argv, Permissions(network=True), program.mounts()
 
 
 def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:
-    """Return the state directory of *server_id*, made if it is missing.
+    """Return the state directory of *server_id*; create it if it is missing.
 
-    A server may give its own directory any mode; others are kept out by the directory above. That of the system, which
-    the package makes, is closed to all but the servers' group.
+    A server may change the mode of its own directory; the parent directory keeps others out. That of the system,
+    created by the package, is accessible to the servers' group only.
     """
     state = paths.layout(scope).state / server_id
     try:
         make_private(state.parent)
         with contextlib.suppress(FileExistsError):
             state.mkdir(mode=0o700)
-            # In the system scope mcpd owns it and the servers' group, which it has from its parent, writes there.
+            # In the system scope it belongs to mcpd; the servers' group, inherited from its parent, can write.
             state.chmod(0o770 if scope is Scope.SYSTEM else 0o700)
         if scope is Scope.USER:
             for directory in (state.parent, state):
@@ -383,7 +383,7 @@ def _state_directory(paths: Paths, scope: Scope, server_id: str) -> Path:
 
 
 def _bridge_address(server: InstalledServer, paths: Paths, scope: Scope) -> dict[str, str]:
-    """Return what tells *server*, if it hands out a key, where the user's bridge serves that key while it runs."""
+    """Return the URL of the user's bridge as a variable, for the bundled server that publishes its key there."""
     if scope is not Scope.USER or programs.command_of(server) != programs.ORCHESTRATION:
         return {}
     try:
@@ -405,13 +405,13 @@ def _configured_environment(manifest: Manifest, values: Mapping[str, JsonValue])
     for name, value in found.items():
         if not is_passable(name, value):
             raise InvalidConfig(
-                f"{manifest.id}: {name[:128]!r} cannot be an environment variable, or its value holds NUL"
+                f"{manifest.id}: {name[:128]!r} is not a valid environment variable, or its value contains NUL"
             )
     return found
 
 
 def _arguments(manifest: Manifest, transport: Transport, values: Mapping[str, JsonValue]) -> list[str]:
-    """The arguments: ``{config.KEY}`` filled in, then ``--KEY=VALUE`` for values with target ``arg`` not yet used."""
+    """Return the arguments: ``{config.KEY}`` filled in, then ``--KEY=VALUE`` for unused values with target ``arg``."""
     argv = [filled for text in transport.args for filled in expand(text, values)]
     used = {key for text in transport.args for key in placeholders(text)}
     for item in manifest.configurable_properties:
@@ -428,7 +428,7 @@ def _arguments(manifest: Manifest, transport: Transport, values: Mapping[str, Js
         else:
             argv += (f"--{item.key}={as_text(one)}" for one in (value if isinstance(value, list) else [value]))
     if any("\0" in argument for argument in argv):
-        raise InvalidConfig(f"{manifest.id}: a value with target 'arg' holds NUL, which no argument can")
+        raise InvalidConfig(f"{manifest.id}: a value with target 'arg' contains NUL")
     return argv
 
 
@@ -466,9 +466,9 @@ def _program(command: str, cwd: Path, search: str, shown: Sequence[Path], guard:
 
 
 def _files(directory: Path, generation: Path, shown: Sequence[Mount]) -> list[Mount]:
-    """The generation, with room for the manifest where another tool keeps that elsewhere.
+    """Return mounts of the generation, in which the private manifest can be created if there is no public one.
 
-    There is none where so many files lie, or what *shown* shows, that they cannot be shown one by one.
+    It cannot be created if there are too many files, or mounts in *shown*, to mount all entries one by one.
     """
     if (generation / MANIFEST).is_file():
         return _generation(directory, generation, shown)
@@ -486,17 +486,17 @@ def _files(directory: Path, generation: Path, shown: Sequence[Mount]) -> list[Mo
         if entry.is_symlink():
             made.append(Mount(MountKind.SYMLINK, entry.path, str(Path(entry.path).readlink())))
         elif entry.is_dir() or entry.is_file():
-            # Not resolved again: what was no symlink and is one now is not shown.
+            # Not resolved again: an entry that was replaced by a symlink is not mounted.
             made.append(Mount(MountKind.RO_BIND, entry.path, entry.path))
     return made + [mount for mount in _generation(directory, generation, shown) if mount.kind is MountKind.SYMLINK]
 
 
 def _generation(directory: Path, generation: Path, shown: Sequence[Mount]) -> list[Mount]:
-    """The generation read-only at its real path, and the path it is known by as a symlink to it."""
+    """Return the generation as a read-only mount at its real path, and symlinks to it at its other paths."""
     if generation.is_relative_to("/usr"):
         return []
     found = [mounts.bind(generation)]
-    # Where a symlink of another mount leads the path is there already, and nothing can be made below it.
+    # Behind a symlink of another mount the path exists, and nothing can be created below it.
     there = {MountKind.RO_BIND, MountKind.BIND, MountKind.SYMLINK}
     binds = [Path(mount.target) for mount in shown if mount.kind in there]
     found += (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Nothing is started before it is known that the sandbox confines, and nothing at all if it does not."""
+"""The self-check of the sandbox: no server is started before it has succeeded."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 class GatedLauncher:
-    """A launcher that is closed until :meth:`check` has found it safe."""
+    """A launcher that refuses to launch until :meth:`check` has succeeded."""
 
     def __init__(self, launcher: Launcher, verify: Callable[[Launcher], Awaitable[None]]) -> None:
-        """*verify* raises what is wrong with a launcher."""
+        """*verify* raises an error if a launcher's sandbox does not confine."""
         self._launcher = launcher
         self._verify = verify
         self._check: asyncio.Task[None] | None = None
@@ -41,23 +41,23 @@ class GatedLauncher:
 
     @property
     def problem(self) -> str:
-        """What the last check found; empty if nothing, or before."""
+        """The error of the last check; empty if there was none."""
         return self._fault.message if self._fault else ""
 
     @property
     def name(self) -> str:
-        """The name of the launcher behind."""
+        """The name of the underlying launcher."""
         return self._launcher.name
 
     @property
     def checking(self) -> bool:
-        """Whether a check is under way."""
+        """True while a check is in progress."""
         return self._check is not None and not self._check.done()
 
     async def launch(self, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
-        """See :meth:`mcpd.runtime.launch.Launcher.launch`; waits for a check that is under way.
+        """See :meth:`mcpd.runtime.launch.Launcher.launch`; waits for a check in progress.
 
-        Raises what the check raised, too, and :class:`~mcpd.errors.SandboxUnavailable` without one.
+        Also raises the error of the check, and :class:`~mcpd.errors.SandboxUnavailable` if there was no check.
         """
         await self._checked()
         if self._check is None or self._check.cancelled():
@@ -67,18 +67,18 @@ class GatedLauncher:
         return await self._launcher.launch(spec, fds)
 
     def check(self, told: Callable[[], None]) -> None:
-        """Look (again) whether the sandbox confines, and call *told* then."""
+        """Start the check (again), and call *told* when it is finished."""
         if self._check is not None:
             self._check.cancel()
         self._check = asyncio.create_task(self._look(told), name=f"self-check of {self.name}")
 
     async def _checked(self) -> None:
-        """Await the check under way, and one that has taken its place meanwhile."""
+        """Wait until no check is in progress."""
         while self._check is not None and not self._check.done():
             await asyncio.wait([self._check])
 
     async def close(self) -> None:
-        """End the check."""
+        """Cancel the check."""
         if self._check is not None:
             self._check.cancel()
             await asyncio.gather(self._check, return_exceptions=True)
@@ -91,7 +91,7 @@ class GatedLauncher:
             fault = error
             log.error("No server is started with the launcher %s: %s", self.name, error.message)  # noqa: TRY400 -- expected
         except Exception:
-            fault = SandboxUnavailable("the check of the sandbox met a fault of mcpd's own; see its log")
+            fault = SandboxUnavailable("internal error in the check of the sandbox; see the journal of mcpd")
             log.exception("The check of the sandbox of the launcher %s failed", self.name)
         self._fault = fault
         told()
@@ -100,18 +100,18 @@ class GatedLauncher:
 PROBE: Final = Path(__file__).with_name("probe.py")
 INTERPRETER: Final = "/usr/bin/python3"
 TIMEOUT: Final = 20.0
-"""Seconds for the whole look."""
+"""Seconds for the whole check."""
 MAX_PROCESSES: Final = 3
-"""The first one of the namespace, and the program; one more is nobody's harm."""
+"""The namespace's first process, the program, and a margin of one."""
 HOME: Final = "/tmp/home"  # noqa: S108 - inside the sandbox, private
 
 
 async def verify_sandbox(launcher: Launcher, paths: Paths, scope: Scope, settings: Settings) -> None:
-    """Start a probe with *launcher* as a server of *scope* without permissions, and judge what it finds.
+    """Start a probe with *launcher*, like a server of *scope* without permissions, and check its findings.
 
-    Nothing is looked at with ``sandbox = "off"``, which is the administrator's own word.
+    With ``sandbox = "off"`` nothing is checked.
 
-    Raises :class:`~mcpd.errors.SandboxUnavailable` that says what does not hold, or why that cannot be found out.
+    Raises :class:`~mcpd.errors.SandboxUnavailable` that says what is not confined, or why that cannot be determined.
     """
     if settings.runtime.sandbox != "on":
         return
@@ -121,25 +121,25 @@ async def verify_sandbox(launcher: Launcher, paths: Paths, scope: Scope, setting
     except SandboxUnavailable:
         raise
     except McpdError as error:
-        raise SandboxUnavailable(f"the sandbox cannot be looked at: {error.message}") from error
+        raise SandboxUnavailable(f"the sandbox cannot be checked: {error.message}") from error
     try:
         found = json.loads(ended.stdout)
         faults = list(_faults(found, _expected_uid(launcher)))
     except (ValueError, LookupError, TypeError):
         last = ended.stderr_tail.strip().rpartition("\n")[2][:500]
-        raise SandboxUnavailable(f"the sandbox cannot be looked at: the probe failed ({ended.code}): {last}") from None
+        raise SandboxUnavailable(f"the sandbox cannot be checked: the probe failed ({ended.code}): {last}") from None
     if faults:
         raise SandboxUnavailable(
             f"the sandbox does not confine what runs in it: {'; '.join(faults)}. No server is started until that is"
-            " mended; look for changed units (systemd-delta --type=extended,overridden) and another bwrap in PATH"
+            " fixed; look for changed units (systemd-delta --type=extended,overridden) and another bwrap in PATH"
         )
 
 
 def _hidden(paths: Paths, scope: Scope) -> tuple[str, ...]:
-    """What no server may see: mcpd's own, and the homes."""
+    """Return the paths that no server may see: mcpd's own, and home directories."""
     own = Guard.of(paths, scope).hidden
     found = [*own, Path("/home"), Path("/root"), *([paths.home] if scope is Scope.USER else [])]
-    # What is below a directory that every sandbox has of its own proves nothing.
+    # Below a directory that every sandbox replaces, a missing path proves nothing.
     return tuple(str(path) for path in found if not any(path.is_relative_to(place) for place in ("/tmp", "/var/tmp")))  # noqa: S108
 
 
@@ -148,10 +148,10 @@ def _spec(hidden: tuple[str, ...], paths: Paths, scope: Scope) -> LaunchSpec:
     runtime_dir = f"/run/user/{os.getuid()}" if scope is Scope.USER else f"/run/{mounts.SYSTEM_USER}"
     shown = mounts.base(network=False, home=HOME, runtime_dir=runtime_dir, system=scope is Scope.SYSTEM)
     if not PROBE.is_relative_to("/usr"):
-        # A checkout is in somebody's home, which must not show.
+        # A checkout may be in a home directory, which must not be visible.
         probe = mounts.bind(PROBE, Path("/tmp/probe.py"))  # noqa: S108 - inside the sandbox, private
         shown.append(probe)
-    # A directory of the sandbox's own stands where the runtime directory of the session would show.
+    # The sandbox has a directory of its own at the path of the session's runtime directory.
     looked_for = tuple(path for path in hidden if not Path(runtime_dir).is_relative_to(path))
     return LaunchSpec(
         id="mcpd-self-check",

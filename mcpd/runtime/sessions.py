@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every running server of this instance."""
+"""Sessions: the running servers of this instance, their limits, and the delay after crashes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from mcpd.store import InstalledServer, LaunchManifest
 
 FREE_CRASHES: Final = 2
-"""Crashes in a row that cost nothing: a child that dies must be there again for the next call."""
+"""Consecutive crashes without a delay, since a client restarts a server for its next call."""
 FIRST_DELAY: Final = 1.0
 LONGEST_DELAY: Final = 300.0
 LONG_ENOUGH: Final = 60.0
-"""Seconds after which a crash is not put down to the start."""
+"""Seconds of uptime after which a crash does not count as a failed start."""
 
 
 @dataclass(slots=True)
@@ -56,14 +56,14 @@ class _Record:
 
 
 class Backoff:
-    """Counts crashes in a row per server id; the delay doubles from 1 s to 5 min."""
+    """Counts consecutive crashes per server id; the delay doubles from 1 s to 5 min."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._records: dict[str, _Record] = {}
 
     def check(self, server_id: str) -> None:
-        """Raise :class:`~mcpd.errors.HeldBack`, which says for how long, if *server_id* may not start yet."""
+        """Raise :class:`~mcpd.errors.HeldBack`, with the remaining time, if *server_id* may not start yet."""
         record = self._records.get(server_id)
         left = record.until - self._clock() if record else 0.0
         if record and left > 0:
@@ -73,7 +73,7 @@ class Backoff:
             )
 
     def crashed(self, server_id: str, code: int, lived: float) -> None:
-        """*server_id* ended by itself with status *code* after *lived* seconds."""
+        """Record that *server_id* ended by itself with status *code* after *lived* seconds."""
         if lived >= LONG_ENOUGH:
             self.forget(server_id)
         record = self._records.setdefault(server_id, _Record())
@@ -84,15 +84,15 @@ class Backoff:
             record.until = self._clock() + min(delay, LONGEST_DELAY)
 
     def forget(self, server_id: str) -> None:
-        """Start anew: the server ended as it should, or it was changed."""
+        """Reset the count of *server_id*: it ended normally, or was changed."""
         self._records.pop(server_id, None)
 
 
 def check_room(server_id: str, owner: Owner, running: Sequence[Owner], settings: RuntimeSettings, scope: Scope) -> None:
-    """Return if *owner* may start *server_id* beside what *running*, the owners of all sessions, have.
+    """Check that *owner* may start *server_id* beside *running*, the owners of all sessions.
 
-    Where there are several users each has a share, and an eighth is kept for root and for mcpd itself. Raises
-    :class:`~mcpd.errors.LimitExceeded` that names the setting.
+    In the system scope each user has a limit, and an eighth of the sessions is reserved for root and for mcpd itself.
+    Raises :class:`~mcpd.errors.LimitExceeded` that names the setting.
     """
     limit = settings.max_sessions
     shared = limit if scope is Scope.USER or _has_reserve(owner) else limit - limit // 8
@@ -118,28 +118,28 @@ def _has_reserve(owner: Owner) -> bool:
 
 
 TRIAL_TIMEOUT: Final = 20.0
-"""Seconds that a start waits for the trial of a fresh version: less than callers on the bus wait for an answer."""
+"""Seconds that a start waits for the end of a trial; less than callers on the bus wait for an answer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A client that wants a server which is on trial."""
+    """A client that waits for the end of a trial."""
 
     client: str
     is_gone: bool = False
 
 
 class Trials:
-    """Which servers are on trial; of one there is one at a time."""
+    """The trials in progress, at most one per server."""
 
     def __init__(self) -> None:
         self._running: dict[str, asyncio.Event] = {}
-        """By server id, each with what is set at its end."""
+        """Events that are set at the end of the trial, by server id."""
         self._waiting: list[_Waiting] = []
 
     @contextmanager
     def of(self, server_id: str) -> Iterator[None]:
-        """A trial of *server_id*."""
+        """Mark *server_id* as on trial."""
         ended = self._running[server_id] = asyncio.Event()
         try:
             yield
@@ -148,10 +148,10 @@ class Trials:
             ended.set()
 
     async def over(self, server_id: str, client: str) -> None:
-        """Return when *server_id* is not on trial (any more), so that *client* may start it.
+        """Wait until *server_id* is not on trial, so that *client* may start it.
 
-        Raises :class:`~mcpd.errors.Busy` if that takes long, and :class:`~mcpd.errors.SpawnFailed` if the client
-        leaves meanwhile.
+        Raises :class:`~mcpd.errors.Busy` after :data:`TRIAL_TIMEOUT`, and :class:`~mcpd.errors.SpawnFailed` if the
+        client leaves meanwhile.
         """
         waiting = _Waiting(client)
         self._waiting.append(waiting)
@@ -160,21 +160,21 @@ class Trials:
                 while trial := self._running.get(server_id):
                     await trial.wait()
         except TimeoutError:
-            raise Busy(f"{server_id} is just being installed or updated; try again when that is done") from None
+            raise Busy(f"{server_id} is being installed or updated; try again when that is done") from None
         finally:
             self._waiting.remove(waiting)
         if waiting.is_gone:
             raise SpawnFailed(f"{server_id}: the client that asked for it is gone")
 
     def leave(self, client: str) -> None:
-        """The *client* has vanished: nothing is started for it."""
+        """Record that *client* is gone, so that nothing is started for it."""
         for waiting in self._waiting:
             if waiting.client == client:
                 waiting.is_gone = True
 
 
 CLOSE_TIMEOUT: Final = 4.0
-"""Seconds for the end of all sessions when mcpd ends: a server has three until it is killed."""
+"""Seconds for the end of all sessions when mcpd stops; a server is killed after three."""
 
 State: TypeAlias = Literal["running", "stopping", "exited"]
 StopReason: TypeAlias = Literal["", "asked", "owner-gone", "server-changed", "shutdown"]
@@ -183,28 +183,28 @@ log = logging.getLogger(__name__)
 
 
 class ServerSource(Protocol):
-    """What the sessions need of :class:`mcpd.store.Store`."""
+    """The methods of :class:`mcpd.store.Store` that sessions need."""
 
     def get(self, server_id: str) -> InstalledServer:
-        """The server; :class:`~mcpd.errors.NotFound`."""
+        """Return the server; raise :class:`~mcpd.errors.NotFound`."""
 
     def launch_manifest(self, server_id: str) -> LaunchManifest:
-        """Its configuration with secrets; :class:`~mcpd.errors.ConfigMissing`."""
+        """Return its configuration with secrets; raise :class:`~mcpd.errors.ConfigMissing`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom a session belongs to."""
+    """The owner of a session."""
 
     uid: int
     name: str
-    """Unique name on the bus, or any other word that ends with the client."""
+    """Unique name on the bus, or another string that is unique to the client."""
     is_mcpd: bool = False
-    """Whether mcpd itself runs it, on behalf of :attr:`uid`."""
+    """True if mcpd itself runs it, on behalf of :attr:`uid`."""
 
 
 class Session:
-    """One running server. Made by :class:`Sessions` only."""
+    """One running server. Created by :class:`Sessions` only."""
 
     def __init__(self, number: int, server_id: str, owner: Owner, leash: Leash, generation: str) -> None:
         self.number = number
@@ -223,17 +223,17 @@ class Session:
         self.exit: Exit | None = None
 
     def stderr_tail(self) -> str:
-        """The last 64 KiB of its stderr once it has exited, if nobody else took fd 2; empty before."""
+        """Return the last 64 KiB of its stderr; empty before it has exited, or if the client took fd 2."""
         return self.exit.stderr_tail if self.exit else ""
 
     async def wait(self) -> Exit:
-        """How it ended."""
+        """Wait until it has ended and return how."""
         return await self.leash.wait()
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A session that is being started, and whether it should be stopped at once."""
+    """A session that is being started."""
 
     server_id: str
     owner: Owner
@@ -244,14 +244,14 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """Something a listener may care for."""
+    """The start or end of a session."""
 
     kind: Literal["started", "exited"]
     session: Session
 
 
 class Sessions:
-    """Starts servers, knows them all, and leaves none behind."""
+    """The running servers: starts, lists and stops them."""
 
     def __init__(
         self,
@@ -282,22 +282,22 @@ class Sessions:
     async def spawn(
         self, server_id: str, fds: Mapping[int, int], *, owner: Owner, environment: Mapping[str, str] | None = None
     ) -> Session:
-        """Start *server_id* with *fds* (server's number → ours, which stay the caller's) for *owner*.
+        """Start *server_id* for *owner* with *fds* (number in the server → our descriptor, which the caller closes).
 
-        *environment* is the caller's, of which a user's server gets what does not steer it.
+        *environment* is the caller's; a server in the user scope gets its harmless variables.
 
-        Raises :class:`~mcpd.errors.InvalidArgument` for descriptors through which a server would reach files outside
-        its sandbox, :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled`, :class:`~mcpd.errors.NotStdio`,
+        Raises :class:`~mcpd.errors.InvalidArgument` for descriptors that would give access to files outside
+        the sandbox, :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.Disabled`, :class:`~mcpd.errors.NotStdio`,
         :class:`~mcpd.errors.SystemInstanceOnly`, :class:`~mcpd.errors.ConfigMissing`, :class:`~mcpd.errors.HeldBack`,
         :class:`~mcpd.errors.LimitExceeded`, :class:`~mcpd.errors.InvalidManifest`, :class:`~mcpd.errors.InvalidConfig`,
-        :class:`~mcpd.errors.SpawnFailed`, and :class:`~mcpd.errors.Busy` for one that is on trial (:meth:`reserved`).
+        :class:`~mcpd.errors.SpawnFailed`, and :class:`~mcpd.errors.Busy` for a server on trial (:meth:`reserved`).
         """
         if not set(fds) <= {0, 1, 2}:
             raise InvalidArgument(f"{server_id}: only the descriptors 0, 1 and 2 can be given, not {sorted(fds)}")
         for number, fd in fds.items():
             if fault := unsuitable(fd, pipes=self._scope is Scope.SYSTEM):
                 raise InvalidArgument(
-                    f"{server_id}: descriptor {number} {fault}; pass pipes, or none and mcpd makes them"
+                    f"{server_id}: descriptor {number} {fault}; pass pipes, or none to have mcpd create them"
                 )
         if not owner.is_mcpd:
             await self._trials.over(server_id, owner.name)
@@ -322,9 +322,9 @@ class Sessions:
 
     @asynccontextmanager
     async def reserved(self, server_id: str) -> AsyncIterator[None]:
-        """Have nobody but mcpd start *server_id*, which is on trial; others wait a while.
+        """Put *server_id* on trial: only mcpd can start it, other callers wait.
 
-        It begins when what is being started already runs, from whatever version that found.
+        Starts of any version that are in progress are waited for first.
         """
         with self._trials.of(server_id):
             for pending in [pending for pending in self._pending if pending.server_id == server_id]:
@@ -332,7 +332,7 @@ class Sessions:
             yield
 
     async def _launch(self, pending: _Pending, spec: LaunchSpec, fds: Mapping[int, int]) -> Leash:
-        """Launch as a task of its own, which :meth:`close` can give up without giving up its caller."""
+        """Launch in a separate task, so that :meth:`close` can cancel it without cancelling the caller."""
         if self._closed:
             raise SpawnFailed(f"{pending.server_id}: mcpd is stopping")
         pending.launching = asyncio.create_task(self._launcher.launch(spec, fds))
@@ -345,9 +345,9 @@ class Sessions:
             raise
 
     async def adopt(self, record: SessionRecord, owner: Owner, sock: socket.socket) -> Session:
-        """Take over the running session of *record*, which an earlier mcpd started, with its leash *sock*.
+        """Take over the running session of *record*, started by an earlier mcpd, with its leash *sock*.
 
-        Raises :class:`OSError` if the leash cannot be used; *sock* is the caller's then.
+        Raises :class:`OSError` if the leash cannot be used; the caller then closes *sock*.
         """
         leash = await Leash.adopt(sock, record.pid, record.unit)
         session = Session(record.number, record.server_id, owner, leash, record.generation)
@@ -356,28 +356,28 @@ class Sessions:
         return self._register(session, adopted=True)
 
     def list(self) -> list[Session]:
-        """Every session that has not exited, the oldest first."""
+        """Return the sessions that have not exited, oldest first."""
         return [self._sessions[number] for number in sorted(self._sessions)]
 
     def get(self, number: int) -> Session:
-        """The session *number*. Raises :class:`~mcpd.errors.NotFound`, also once it has exited."""
+        """Return the session *number*. Raises :class:`~mcpd.errors.NotFound`, also once it has exited."""
         if number not in self._sessions:
             raise NotFound(f"no session {number} is running")
         return self._sessions[number]
 
     def subscribe(self, listener: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """Have *listener* called at every start and exit; returns what ends that."""
+        """Call *listener* at every start and exit until the returned function is called."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     async def stop(self, number: int) -> Exit:
-        """End the session *number* and await its end. Raises :class:`~mcpd.errors.NotFound`."""
+        """Stop the session *number* and wait for its end. Raises :class:`~mcpd.errors.NotFound`."""
         session = self.get(number)
         await self._stop([session], "asked")
         return await session.wait()
 
     async def stop_owner(self, name: str) -> None:
-        """End what the client *name*, which has vanished, started or is starting."""
+        """Stop the sessions, running or starting, of the client *name*, which is gone."""
         self._trials.leave(name)
         for pending in self._pending:
             if pending.owner.name == name:
@@ -385,7 +385,7 @@ class Sessions:
         await self._stop([s for s in self.list() if s.owner.name == name], "owner-gone")
 
     async def stop_server(self, server_id: str) -> None:
-        """End all sessions of *server_id*, which is about to change, and forget that it crashed."""
+        """Stop all sessions of *server_id*, which is about to change, and reset its count of crashes."""
         for pending in self._pending:
             if pending.server_id == server_id:
                 pending.stop_for = "server-changed"
@@ -393,30 +393,30 @@ class Sessions:
         self._backoff.forget(server_id)
 
     async def stop_generation(self, server_id: str, generation: Path) -> None:
-        """End the sessions of *server_id* that run from *generation*, which is not in use any more, and no others."""
+        """Stop only the sessions of *server_id* that run from *generation*, which is no longer active."""
         for pending in [pending for pending in self._pending if pending.server_id == server_id]:
-            await pending.done.wait()  # nobody can tell yet from which generation it starts
+            await pending.done.wait()  # its generation is not known before
         chosen = [s for s in self.list() if s.server_id == server_id and s.generation == str(generation)]
         await self._stop(chosen, "server-changed")
 
     def forgive(self, server_id: str) -> None:
-        """Let *server_id*, which was configured anew, start again at once."""
+        """Let *server_id*, whose configuration or version has changed, start again at once."""
         self._backoff.forget(server_id)
 
     @property
     def starting(self) -> int:
-        """How many are being started."""
+        """Number of starts in progress."""
         return len(self._pending)
 
     async def close(self) -> None:
-        """End all sessions within :data:`CLOSE_TIMEOUT`, await that nothing of them is left, and start no more."""
+        """Stop all sessions within :data:`CLOSE_TIMEOUT`, wait for their end, and start no more."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._start_no_more()
                 await self._stop(self.list(), "shutdown")
         except TimeoutError:
             for session in self.list():
-                log.warning("session %d: %s does not end and is let go", session.number, session.server_id)
+                log.warning("session %d: %s does not stop and is killed", session.number, session.server_id)
                 session.leash.abort()
         while self._watchers:
             await asyncio.wait(self._watchers)
@@ -434,7 +434,7 @@ class Sessions:
             session.leash.let_go()
 
     async def _start_no_more(self) -> None:
-        """Give up what is being started; its callers are told."""
+        """Cancel the starts in progress; their callers get an error."""
         self._closed = True
         for pending in self._pending:
             pending.stop_for = "shutdown"
@@ -492,11 +492,11 @@ class Sessions:
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception:  # One listener's fault must not leave a session unwatched.
+            except Exception:  # A failing listener must not leave a session unwatched.
                 log.exception("a listener failed on session %d", event.session.number)
 
     def _spec(self, server_id: str, environment: Mapping[str, str]) -> tuple[LaunchSpec, str]:
-        """How to start it, and its generation."""
+        """Return its launch specification and generation."""
         server = self._store.get(server_id)
         manifest = server.manifest
         if manifest is None:
@@ -529,7 +529,7 @@ def _begin_stop(session: Session, reason: StopReason) -> None:
 
 
 def _fields(session: Session, message_id: str) -> dict[str, str | int]:
-    """What the journal keeps of *session*."""
+    """Return the journal fields of *session*."""
     return {
         "MESSAGE_ID": message_id,
         "MCP_SERVER_ID": session.server_id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The state directories of servers: what the next installation of an id finds there (docs/permissions.md)."""
+"""The state directories of servers: kept or removed for the next installation of an id (docs/permissions.md)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from mcpd.settings import Settings
 
 TIMEOUT: Final = 120.0
-"""Seconds that emptying one directory may take."""
+"""Seconds for emptying one directory."""
 REMOVED: Final = "~removed"
-"""Ends the name of a directory that nobody uses any more."""
+"""Suffix of the names of directories to be removed."""
 KEPT: Final = "~kept"
-"""Ends the name of the file that says that a state without a server was kept on purpose."""
+"""Suffix of the marker file of a state directory that was kept on purpose, without a server."""
 HOME: Final = "/tmp/home"  # noqa: S108 - inside the sandbox, private
 
 EMPTY: Final = """
 import itertools, os, sys
 
-# Directories move up before they are looked into, so that no depth is too deep.
+# Directories are moved up before they are emptied, so that no path gets too long.
 os.chdir(sys.argv[1])
 fresh = map((os.urandom(8).hex() + "-{}").format, itertools.count())
 while found := os.listdir():
@@ -58,14 +58,14 @@ log = logging.getLogger(__name__)
 
 
 class States:
-    """Removes what servers have left, as the user that they ran as.
+    """Removes the state of servers, as the user that they ran as.
 
-    What mcpd may not read, in the system scope, it gives a name that no server gets, and lets a confined process with
-    the servers' user and nothing else to write empty it.
+    In the system scope mcpd may not read all of it. It renames the directory to a name that no server gets, and starts
+    a confined process, as the servers' user and with write access only to that directory, to empty it.
     """
 
     def __init__(self, launcher: Launcher, paths: Paths, scope: Scope, settings: Settings) -> None:
-        """*launcher* is that of servers."""
+        """*launcher* is the launcher of servers."""
         self._launcher = launcher
         self._directory = paths.layout(scope).state
         self._scope = scope
@@ -73,24 +73,24 @@ class States:
         self._clearing = asyncio.Lock()
 
     async def keep(self, server_id: str) -> None:
-        """The next installation of *server_id*, which is being removed, shall find the state."""
+        """Keep the state of *server_id*, which is being removed, for its next installation."""
         await asyncio.to_thread(self._mark, server_id)
 
     async def drop(self, server_id: str) -> None:
-        """Remove the state of *server_id*, which does not run.
+        """Remove the state of *server_id*, which must not be running.
 
-        What cannot be removed is logged and no server's any more; :class:`~mcpd.errors.SpawnFailed` if it still is.
+        Errors are logged once no server can get the state; before that, raises :class:`~mcpd.errors.SpawnFailed`.
         """
         if await asyncio.to_thread(self._set_aside, server_id):
             await self._clear()
 
     async def drop_unless_kept(self, server_id: str) -> None:
-        """As :meth:`drop`, for a server that was not installed: its first installation begins, or has failed."""
+        """As :meth:`drop`, unless the state was kept; before a first installation, or after its failure."""
         if not await asyncio.to_thread(self._marker(server_id).exists):
             await self.drop(server_id)
 
     async def settle(self, server_id: str) -> None:
-        """The state is that of an installed server again, and no longer kept for one."""
+        """Remove the marker of a kept state: it belongs to an installed server again."""
         await asyncio.to_thread(self._unmark, server_id)
 
     def _mark(self, server_id: str) -> None:
@@ -98,7 +98,7 @@ class States:
             try:
                 self._marker(server_id).touch(mode=0o600)
             except OSError as error:
-                log.warning("%s: its state will not be found again: %s", server_id, error)
+                log.warning("%s: could not keep its state: %s", server_id, error)
 
     def _unmark(self, server_id: str) -> None:
         with suppress(OSError):
@@ -108,9 +108,9 @@ class States:
         return self._directory / f".{server_id}{KEPT}"
 
     def _set_aside(self, server_id: str) -> bool:
-        """Take the name from the directory in one step; whether there was one.
+        """Rename the directory to a name that no server gets; return whether there was one.
 
-        Raises :class:`~mcpd.errors.SpawnFailed` if it cannot be done: a state that nobody kept is given to no server.
+        Raises :class:`~mcpd.errors.SpawnFailed` if that fails: no server may get a state that was not kept.
         """
         self._unmark(server_id)
         place = self._directory / server_id
@@ -119,17 +119,17 @@ class States:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise SpawnFailed(f"{place}, which an earlier server has left, cannot be set aside: {error}") from error
+            raise SpawnFailed(f"{place}, left by an earlier server, cannot be renamed: {error}") from error
         return True
 
     async def _clear(self) -> None:
-        """Remove everything that was set aside, also what an earlier attempt could not."""
+        """Remove all renamed directories, including those of earlier failed attempts."""
         async with self._clearing:
             for path in await asyncio.to_thread(self._aside):
                 try:
                     await self._remove(path)
                 except (McpdError, OSError) as error:
-                    log.warning("%s could not be removed, and stays: %s", path, error)
+                    log.warning("%s could not be removed: %s", path, error)
 
     def _aside(self) -> list[Path]:
         try:
@@ -164,7 +164,7 @@ class States:
 
 
 def _removed_at_once(path: Path) -> bool:
-    """Whether it was nothing that has to be emptied first."""
+    """Remove *path* if that is possible without emptying it first; return whether it is removed."""
     if not path.is_dir() or path.is_symlink():
         path.unlink()
         return True

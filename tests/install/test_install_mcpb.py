@@ -258,7 +258,7 @@ async def test_another_platform_is_named_before_anything_is_unpacked(world: Worl
 
 
 REFUSED = {
-    "no bundle": (b"nonsense", "no zip file"),
+    "no bundle": (b"nonsense", "not a zip file"),
     "no manifest": (packed(described()).replace(b"manifest.json", b"manifesto.jso"), "does not contain manifest.json"),
     "no JSON": (packed("{"), "manifest.json of bundle.mcpb"),
     "no object": (packed([]), "manifest.json of bundle.mcpb"),

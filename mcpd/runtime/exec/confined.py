@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# pathlib and contextlib take longer to load than all this program does:
+# pathlib and contextlib take longer to load than this program runs:
 # ruff: noqa: PTH108, PTH115, SIM105
-"""The process tree in its sandbox: bubblewrap, and a filtering D-Bus proxy where one is granted."""
+"""The process tree in its sandbox: bubblewrap, and a filtering D-Bus proxy if the session bus is granted."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from mcpd.runtime.exec.wire import Request
 
 ENTER: Final = ("/usr/bin/python3", "-IS", "/proc/self/fd/{0}", "{0}", "{1}", "{2}", "{3:d}")
-"""How :mod:`mcpd.runtime.exec.enter` is started: with its own descriptor and what it explains."""
+"""Command line of :mod:`mcpd.runtime.exec.enter`: its own descriptor and the arguments explained there."""
 EXECUTED: Final = b"x"
 UNSHARE: Final = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 ALWAYS: Final = ("--cap-drop", "ALL", "--clearenv", "--die-with-parent", "--new-session")
 PROXY_TIMEOUT: Final = 10
-"""Seconds that xdg-dbus-proxy may take until it listens."""
+"""Seconds until xdg-dbus-proxy must be listening."""
 TMPFS_SIZE: Final = 1 << 30
-"""Bytes that each of the sandbox's own writable directories holds."""
+"""Bytes in each tmpfs of the sandbox."""
 FD_BINDS: Final = {"ro-bind": "--ro-bind-fd", "bind": "--bind-fd"}
 
 
 class Confined(Tree):
-    """bubblewrap, which dies with us and takes its pid namespace with it."""
+    """A bubblewrap sandbox, which ends with us, together with all processes in its pid namespace."""
 
     def __init__(self, request: Request, stderr: int) -> None:
         super().__init__(request, stderr)
@@ -52,7 +52,7 @@ class Confined(Tree):
         self._executed = False
         self._proxy = 0
         self._confines = "confines" in request.permissions
-        # The ids of a user namespace are written to /proc, which root could do much more with.
+        # Nested user namespaces need a writable /proc, with which root could do much more.
         self._nests = self._confines and os.getuid() != 0
 
     def start(self) -> None:
@@ -99,23 +99,23 @@ class Confined(Tree):
         return fd
 
     def _pin(self, path: str) -> int:
-        """Open *path* so that what was checked is what gets mounted, whoever swaps a symlink in meanwhile."""
+        """Open *path*, so that the checked file is mounted even if its path is replaced by a symlink meanwhile."""
         try:
             fd = self._inherit(os.open(path, os.O_PATH | os.O_CLOEXEC))
         except OSError as error:
             raise Failure("SandboxUnavailable", f"{path} cannot be mounted: {error.strerror}") from error
         if os.readlink(f"/proc/self/fd/{fd}") != path:
-            raise Failure("SandboxUnavailable", f"{path} cannot be mounted: it leads elsewhere by way of a symlink")
+            raise Failure("SandboxUnavailable", f"{path} cannot be mounted: its path contains a symlink")
         return fd
 
     def _arguments(self) -> list[str]:
         request = self.request
         args = [*UNSHARE, *([] if "network" in request.permissions else ["--unshare-net"]), *ALWAYS]
         args += ["--proc", "/proc", "--dev", "/dev"]
-        # The kernel lets root's uid write its settings without any capability, whatever the namespaces.
+        # The kernel lets uid 0 write its settings without any capability, whatever the namespaces.
         args += [] if self._nests else ["--disable-userns", "--remount-ro", "/proc"]
         if os.access("/proc/keys", os.F_OK):
-            # Keyrings know no namespaces, so it lists the keys of the user's processes outside.
+            # Keyrings have no namespaces, so it lists the keys of the user's processes outside.
             args += ["--dev-bind", os.devnull, "/proc/keys"]
         for kind, target, source in request.mounts:
             if kind in FD_BINDS:
@@ -123,8 +123,8 @@ class Confined(Tree):
                 if kind == "bind" and os.statvfs(fd).f_flag & os.ST_RDONLY:
                     raise Failure(
                         "SpawnFailed",
-                        f"{source} is to be written, but is read-only here; for a server of the system its unit has to"
-                        " have it in ReadWritePaths=, too",
+                        f"{source} must be writable, but is read-only here; for a server of the system its unit needs"
+                        " it in ReadWritePaths=, too",
                     )
                 args += [FD_BINDS[kind], str(fd), target]
             elif kind == "file":
@@ -145,7 +145,7 @@ class Confined(Tree):
         return [*args, "--remount-ro", "/", "--chdir", request.cwd]
 
     def _start_proxy(self) -> str:
-        """Start xdg-dbus-proxy, which ends when we close our end of its pipe, and await that it listens."""
+        """Start xdg-dbus-proxy, which ends when we close our end of its pipe, and wait until it listens."""
         bus = self.request.bus
         ready, held = os.pipe()
         os.set_inheritable(held, True)
@@ -173,7 +173,7 @@ class Confined(Tree):
         return bus["proxy"]
 
     def read_status(self) -> bool:
-        """bubblewrap tells the namespace's first process."""
+        """Read the namespace's first process from bubblewrap's status; return False at the end of the stream."""
         try:
             data = os.read(self.status, 4096)
         except BlockingIOError:
@@ -190,7 +190,7 @@ class Confined(Tree):
         return bool(data)
 
     def read_report(self) -> bool:
-        """Take what :mod:`.enter` says; False once its end of the pipe is closed, by the execution or its own end."""
+        """Read the report of :mod:`.enter`; return False once its end is closed, by the execution or its exit."""
         try:
             while data := os.read(self.report, 4096):
                 self._report += data
@@ -203,7 +203,7 @@ class Confined(Tree):
         return False
 
     def executed(self) -> bool:
-        """Return whether the program itself runs, or has run."""
+        """Return whether the program itself has been executed."""
         return self._executed
 
     def _find_program(self) -> None:
@@ -214,25 +214,25 @@ class Confined(Tree):
                 self._pidfd = os.pidfd_open(self.pid)
             except OSError:
                 self._pidfd = -1
-        # One that has ended already has no number any more.
+        # A program that has already ended is not found.
         self.pid = self.pid or self.child
 
     def terminate(self) -> None:
-        """SIGTERM for the program; the namespace's first process would ignore it, and bubblewrap pass nothing on."""
+        """Send SIGTERM to the program; the first process would ignore it, and bubblewrap does not forward it."""
         signal_pidfd(self._pidfd if self._pidfd >= 0 else self.pidfd, SIGTERM if self._pidfd >= 0 else SIGKILL)
 
     def kill(self) -> None:
-        """SIGKILL for the namespace's first process, with which all others die."""
+        """Send SIGKILL to the namespace's first process, which ends all others, too."""
         signal_pidfd(self._top_pidfd, SIGKILL)
         super().kill()
 
     def end_all(self) -> None:
-        """Also what bubblewrap leaves behind if it is killed before it has tied the namespace to its own life."""
+        """Also end what bubblewrap leaves behind if it is killed before the namespace depends on it."""
         super().end_all()
         self._forget_proxy_socket()
 
     def _forget_proxy_socket(self) -> None:
-        """Its mount keeps it alive, so nothing need be left on the host should we be killed."""
+        """Remove the socket from the host; its mount in the sandbox keeps working."""
         if self.request.bus:
             try:
                 os.unlink(self.request.bus["proxy"])
@@ -240,7 +240,7 @@ class Confined(Tree):
                 pass
 
     def failure(self, stderr: str | None) -> Failure:
-        """What bubblewrap's last words mean."""
+        """Return the error for what bubblewrap or :mod:`.enter` reported last."""
         program = self.request.argv[0]
         if self._report.startswith(EXECUTED):
             reason = self._report.removeprefix(EXECUTED).decode(errors="replace")
@@ -250,7 +250,7 @@ class Confined(Tree):
         return Failure("SandboxUnavailable", f"the sandbox cannot be built: {words}")
 
     def _repeat(self) -> str:
-        """bubblewrap's words went to the caller's stderr, so let it say them again, for what can never be executed."""
+        """Run bubblewrap again, with an invalid command, to get the error that went to the caller's stderr."""
         read, write = os.pipe()
         again = Confined(self.request, write)
         again.fds, again.argv = {2: write}, ["/"]

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# Runs before every server, so it loads nothing that takes time: not even os, which -S leaves out.
+# Runs before every server, so it loads no slow modules: not even os, which -S leaves out.
 # ruff: noqa: SLF001
 """The last step of a launch, inside the sandbox: enter a Landlock domain and execute the program.
 
 ``bwrap … -- /usr/bin/python3 -IS /proc/self/fd/SELF SELF LAUNCH REPORT DOMAIN``: three inherited descriptors, and 1 or
-0. LAUNCH holds the program's arguments and environment, see :meth:`mcpd.runtime.exec.confined.Confined.start`. REPORT
-gets ``x`` just before the program is executed and is closed by its execution; if that fails, the reason follows. With
+0. LAUNCH contains the program's arguments and environment, see :meth:`mcpd.runtime.exec.confined.Confined.start`. To
+REPORT ``x`` is written just before the program is executed, which closes it; if that fails, the reason follows. With
 DOMAIN 0 no domain is entered.
 
-The domain (landlock(7)) allows everything below the sandbox's own ``/`` and nothing else, so a descriptor of a foreign
-directory that reaches the server in whatever way opens nothing. Where the kernel can, abstract unix sockets and signals
-(Linux 6.12) and the paths of unix sockets (7.1) are limited to the domain as well. A kernel without Landlock is passed
-over: ``mcpctl doctor`` reports it.
+The domain (landlock(7)) allows everything below the sandbox's own ``/`` and nothing else, so that a descriptor of an
+outside directory, however the server gets it, gives no access to files. If the kernel supports it, abstract unix
+sockets and signals (Linux 6.12) and the paths of unix sockets (7.1) are limited to the domain as well. A kernel without
+Landlock is accepted; ``mcpctl doctor`` reports it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 VERSION_FLAG = 1
 PATH_BENEATH = 1
 RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16, 6: 16, 7: 16, 8: 16}
-"""How many rights to files each version of Landlock knows; from version 9 on it is 17."""
+"""Number of file rights by version of Landlock; 17 from version 9 on."""
 FILE_RIGHTS = 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 """Write, read, truncate, and ioctl of devices."""
 SCOPES = 1 << 0 | 1 << 1
@@ -59,8 +59,8 @@ def landlock() -> None:
     root = posix.open("/", posix.O_PATH)
     checked(ADD_RULE, domain, PATH_BENEATH, word(rights) + word(root, 4), 0)
     for number in (0, 1, 2):
-        # A terminal, a file or /dev/null of the host's can be opened again as /dev/stderr. A memfd, which has no rule,
-        # can be anyway.
+        # A terminal, a file or /dev/null of the host has to be usable as /dev/stderr. A memfd, for which there can be
+        # no rule, is usable anyway.
         if posix.fstat(number).st_mode & S_IFMT in {S_IFREG, S_IFCHR}:
             call(ADD_RULE, domain, PATH_BENEATH, word(rights & FILE_RIGHTS) + word(number, 4), 0)
     checked(RESTRICT_SELF, domain, 0)
@@ -69,7 +69,7 @@ def landlock() -> None:
 
 
 def execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Execute ``argv[0]``, looked up in the ``PATH`` of *env*. Raises the :class:`OSError` that tells most."""
+    """Execute ``argv[0]``, looked up in the ``PATH`` of *env*. Raises the most informative :class:`OSError`."""
     found: OSError = FileNotFoundError(2, posix.strerror(2))
     for directory in [b""] if b"/" in argv[0] else env.get(b"PATH", b"/usr/bin:/bin").split(b":"):
         try:
@@ -93,7 +93,7 @@ def main() -> None:
     count, *words = data.split(b"\0")
     argv = words[: int(count)]
     env = dict(variable.split(b"=", 1) for variable in words[int(count) :])
-    # Python ignores them, and what is ignored stays so in the program.
+    # Python ignores these signals, and the program would inherit that.
     for ignored in (SIGPIPE, SIGXFSZ):
         _signal.signal(ignored, SIG_DFL)
     try:

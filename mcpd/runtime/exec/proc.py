@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# pathlib and contextlib take longer to load than all this program does:
+# pathlib and contextlib take longer to load than this program runs:
 # ruff: noqa: PTH123, PTH208, SIM105
-"""What /proc knows of processes, and signals for them."""
+"""Processes: information from /proc, prctl(2) and signals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import os
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 SIGINT, SIGKILL, SIGPIPE, SIGTERM, SIGSTOP, SIGXFSZ = 2, 9, 13, 15, 19, 25
-"""Spelt out because :mod:`signal` takes longer to load than all else here."""
+"""Defined here because :mod:`signal` takes longer to load than everything else."""
 
 
 _LIBC = _ctypes.dlopen(None, os.RTLD_NOW)  # type: ignore[arg-type]
@@ -22,19 +22,19 @@ _JOIN_SESSION_KEYRING = 1
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2), which no module offers; :mod:`ctypes` would take as long as the rest together."""
+    """Call prctl(2), for which there is no module; :mod:`ctypes` would take as long to load as the rest together."""
     _ctypes.call_cdeclfunction(_PRCTL, (option, value, 0, 0, 0))
 
 
 def join_session_keyring() -> None:
-    """Leave the user's session keyring for a new one, which the sandbox inherits: keyrings know no namespaces."""
+    """Replace the user's session keyring by a new one, which the sandbox inherits; keyrings have no namespaces."""
     number = _KEYCTL.get(os.uname().machine)
     if number is not None:
         _ctypes.call_cdeclfunction(_ctypes.dlsym(_LIBC, "syscall"), (number, _JOIN_SESSION_KEYRING, None))
 
 
 def close_inherited() -> None:
-    """Close what the one who started us left open: a server must not find it."""
+    """Close inherited descriptors, which a server must not get."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             try:
@@ -44,7 +44,7 @@ def close_inherited() -> None:
 
 
 def reap_orphans() -> bool:
-    """Reap what has ended below us; False if there is nothing left at all."""
+    """Reap all ended children; return False if there are no children left."""
     try:
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
@@ -54,7 +54,7 @@ def reap_orphans() -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of all threads of *pid*, the oldest first."""
+    """Return the children of all threads of *pid*, oldest first."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -66,7 +66,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """All processes below *pid*; one whose state is Z may still have threads that run."""
+    """Return all processes below *pid*; zombies are included, since they may still have running threads."""
     found: list[int] = []
     for child in children_of(pid):
         found += [child, *descendants_of(child)]
@@ -74,7 +74,7 @@ def descendants_of(pid: int) -> list[int]:
 
 
 def unit() -> str:
-    """The systemd unit we run in, empty without one."""
+    """Return the systemd unit of this process; empty without one."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             last = file.read().strip().rpartition("/")[2]
@@ -84,7 +84,7 @@ def unit() -> str:
 
 
 def tell_status(text: str) -> None:
-    """Have ``systemctl status`` of our unit show *text* (sd_notify(3)); nobody need listen."""
+    """Set the status text of our unit (sd_notify(3)); errors are ignored."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] in {"/", "@"}:
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC | _socket.SOCK_NONBLOCK)
@@ -96,7 +96,7 @@ def tell_status(text: str) -> None:
 
 
 def signal_pidfd(pidfd: int, number: int) -> None:
-    """Send signal *number* to the process behind *pidfd*, if there is one and it still lives."""
+    """Send signal *number* to the process of *pidfd*, unless it has ended or *pidfd* is negative."""
     if pidfd >= 0:
         try:
             _signal.pidfd_send_signal(pidfd, number)

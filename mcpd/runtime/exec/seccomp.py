@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The seccomp filter of every sandbox, which bubblewrap installs just before the program is executed.
 
-It leaves no way to a set-user-ID or set-group-ID file: one in a directory that others can reach would let them act as
-the server's user. ``RestrictSUIDSGID=`` of systemd does the same, but bubblewrap could not call openat2(2) under it.
-It also denies what reaches beyond the sandbox or around the filter: the kernel's keyrings, which belong to the user and
-not to a namespace, io_uring, userfaultfd and kcmp, and system calls of other architectures.
+It prevents the creation of set-user-ID and set-group-ID files: one in a directory that others can access would let
+them act as the server's user. ``RestrictSUIDSGID=`` of systemd does the same, but bubblewrap could not call openat2(2)
+under it. It also denies what affects more than the sandbox or evades the filter: the kernel's keyrings, which belong
+to the user and not to a namespace, io_uring, userfaultfd, kcmp, and system calls of other architectures.
 
-openat2(2) has its mode in memory, where no filter looks. It fails with ENOSYS as on an old kernel, except for the
+openat2(2) has its mode in memory, which a filter cannot read. It fails with ENOSYS as on an old kernel, except for the
 bundled servers that resolve paths with it; these deny it to the commands that they run.
 """
 
@@ -23,11 +23,11 @@ EPERM, ENOSYS = 1, 38
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, DENY, UNKNOWN = 0x7FFF0000, 0x00050000 | EPERM, 0x00050000 | ENOSYS
 NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16
-"""Where the filter finds them."""
+"""Offsets in ``struct seccomp_data``."""
 X32 = 0x40000000
 SET_ID = 0o6000
 CREATES = os.O_CREAT | 0o20000000
-"""O_CREAT and the bit of O_TMPFILE that is its own: with one of them, open(2) has a mode."""
+"""O_CREAT, and the bit that is specific to O_TMPFILE: with one of them, open(2) has a mode."""
 
 Calls = dict[str, int]
 _COMMON: Final[Calls] = {
@@ -45,18 +45,18 @@ MACHINES: Final[dict[str, tuple[int, Calls]]] = {
     "aarch64": (0xC00000B7, _GENERIC),
     "riscv64": (0xC00000F3, _GENERIC),
 }  # fmt: skip
-"""Audit architecture and numbers of the system calls, by the machine that uname(2) names."""
+"""Audit architecture and numbers of the system calls, by the machine name of uname(2)."""
 MODES: Final = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "mknod": 1, "mknodat": 2, "creat": 1}
-"""Which argument of a call is a mode."""
+"""Index of the argument that is a mode, by system call."""
 OPENS: Final = {"open": 1, "openat": 2}
-"""Which argument is the flags; the mode follows."""
+"""Index of the argument with the flags, which the mode follows, by system call."""
 DENIED: Final = ("add_key", "request_key", "keyctl", "userfaultfd", "kcmp")
 MISSING: Final = ("io_uring_setup", "io_uring_enter", "io_uring_register")
-"""Calls that programs do without where the kernel lacks them."""
+"""System calls that fail with ENOSYS, since programs work without them on kernels that lack them."""
 
 
 def program(machine: str, *, openat2: bool) -> bytes:
-    """Return the filter for *machine* as an array of ``struct sock_filter``; empty for a machine that is not known."""
+    """Return the filter for *machine* as an array of ``struct sock_filter``; empty for an unknown machine."""
     if machine not in MACHINES:
         return b""
     architecture, calls = MACHINES[machine]
@@ -82,7 +82,7 @@ def _no_set_id(mode: int) -> list[bytes]:
 
 
 def _argument(index: int) -> bytes:
-    """Load the low half of an argument; all known machines are little-endian."""
+    """Return the instruction that loads the low half of an argument; all known machines are little-endian."""
     return _step(LOAD, ARGUMENTS + 8 * index)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where a server's stderr goes when nobody else wants it."""
+"""A server's stderr, if the client does not take it: journal, and the last 64 KiB."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BYTES_PER_SECOND: Final = 1024 * 1024
 MAX_LOG_LINE: Final = 16 * 1024
 JOURNAL: Final = "/run/systemd/journal/socket"
 LEASH_REFUSED: Final = "d676dce6287345458a17dc9dd63df8bf"
-"""As in :mod:`mcpd.journal`."""
+"""Message id, as in :mod:`mcpd.journal`."""
 
 
 def journal() -> _socket.socket | None:
-    """A connection to the journal that nothing can hold up; None where there is no journal."""
+    """Return a non-blocking connection to the journal; None if there is no journal."""
     found = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
     try:
         found.connect(JOURNAL)
@@ -34,7 +34,7 @@ def journal() -> _socket.socket | None:
 
 
 def log_refusal(uid: int, message: str) -> None:
-    """Tell the administrator that the user *uid* was refused at the leash."""
+    """Log that the user *uid* was refused at the leash."""
     text = " ".join(message.split())
     fields = f"PRIORITY=4\nSYSLOG_IDENTIFIER=mcpd-exec\nMESSAGE_ID={LEASH_REFUSED}\nCALLER_UID={uid}\nMESSAGE={text}\n"
     sock = journal()
@@ -48,16 +48,16 @@ def log_refusal(uid: int, message: str) -> None:
 
 
 def _takes(fd: int) -> bool:
-    """Whether a short line can be written to *fd* without waiting for whoever reads there."""
+    """Return whether a short line can be written to *fd* without blocking."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return any(events & select.POLLOUT for _, events in poll.poll(0))
 
 
 class Stderr:
-    """The server's stderr: its last 64 KiB, and line by line the journal, which a flood does not reach.
+    """The server's stderr: collects its last 64 KiB, and logs its lines to the journal, with a rate limit.
 
-    Where there is no journal the lines go to our own stderr, which is that of mcpd.
+    Without a journal the lines are written to our own stderr, which is that of mcpd.
     """
 
     def __init__(self, server_id: str) -> None:
@@ -70,7 +70,7 @@ class Stderr:
         self._head = (fields if self._journal is not None else f"{server_id}: ").encode()
 
     def pump(self) -> bool:
-        """Take what is there; False once nobody holds the other end."""
+        """Read what is available; return False once the other end is closed."""
         try:
             data = os.read(self.fd, 65536)
         except BlockingIOError:
@@ -93,7 +93,7 @@ class Stderr:
         if second != self._second:
             dropped, self._second, self._lines, self._bytes, self._dropped = self._dropped, second, 0, 0, 0
             if dropped:
-                self._send(b"mcpd-exec: %d lines of stderr were dropped, the server writes too many" % dropped)
+                self._send(b"mcpd-exec: %d lines of stderr were dropped: the server writes too many" % dropped)
         self._lines += 1
         self._bytes += len(line)
         flood = self._lines > LINES_PER_SECOND or self._bytes > BYTES_PER_SECOND
@@ -113,7 +113,7 @@ class Stderr:
         return True
 
     def tail(self) -> str:
-        """The last 64 KiB, after taking what is still in the pipe; a descendant may yet hold its other end."""
+        """Return the last 64 KiB, including what is still in the pipe, whose other end a descendant may hold open."""
         for _ in range(64):
             if not self.pump():
                 break
@@ -122,7 +122,7 @@ class Stderr:
         return self._tail[-TAIL:].decode(errors="replace")
 
     def close(self) -> None:
-        """Let go of the pipe's reading end and of the journal."""
+        """Close the pipe's reading end and the journal."""
         os.close(self.fd)
         if self._journal is not None:
             self._journal.close()

@@ -2,8 +2,8 @@
 """mcpd-exec: starts one process tree in its sandbox, watches it, and ends it with its leash.
 
 fd 0 is the leash, a unix socket; ``argv[1]``, if given, is the user whose mcpd may hold it (default: our own). The
-protocol is docs/launch-protocol.md. Everything in this package is standard library only, and of that only what loads
-in no time: ``json``, ``socket``, ``signal`` and ``re`` would each cost more than all this program does.
+protocol is described in docs/launch-protocol.md. This package uses only modules of the standard library that load fast:
+``json``, ``socket``, ``signal`` and ``re`` would each take longer than everything this program does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ POLLRDHUP: Final = 0x2000
 
 
 class Supervisor:
-    """One launch, from the request to the last word about it."""
+    """One launch, from the request to the report of its end."""
 
     def __init__(self, leash: _socket.socket, request: Request) -> None:
         self._leash = leash
@@ -57,7 +57,7 @@ class Supervisor:
         self._killed = False
 
     def run(self) -> None:
-        """Start the program, say so, and stay until it has ended."""
+        """Start the program, report that, and supervise it until it has ended."""
         wake, wake_write = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(wake_write, False)
@@ -84,7 +84,7 @@ class Supervisor:
             self._tree.end_all()
 
     def _close_passed(self) -> int:
-        """Let go of the server's descriptors, so that its end is seen; a pipe as stdin tells later who hung up."""
+        """Close our copies of the server's descriptors; return a pipe as stdin, which later shows a hangup, or -1."""
         stdin = -1
         if self._stderr:
             os.close(self._stderr.writer)
@@ -101,7 +101,7 @@ class Supervisor:
         return None
 
     def _step(self, wake: int) -> bool:
-        """Handle what has happened; False once the tree's top has ended."""
+        """Wait for events and handle them; return False once the top process of the tree has ended."""
         events = [fd for fd, _ in self._poll.poll(self._timeout())]
         stop = False
         if 0 in events:
@@ -126,7 +126,7 @@ class Supervisor:
         return self._tree.pidfd not in events
 
     def _hear(self) -> bool:
-        """Nothing is expected from the leash but its end; False then."""
+        """Read from the leash, whose only expected event is its end; return False at the end."""
         try:
             if self._leash.recv(4096):
                 return True
@@ -161,14 +161,14 @@ class Supervisor:
 
 
 def _hung_up(stdin: int) -> bool:
-    """Whether the client had let go of the server's stdin."""
+    """Return whether the client had closed its end of the server's stdin."""
     poll = select.poll()
     poll.register(stdin, select.POLLIN | POLLRDHUP)
     return any(event & (select.POLLHUP | POLLRDHUP) for _, event in poll.poll(0))
 
 
 def say(leash: _socket.socket, line: str) -> None:
-    """Write one line of answer; nobody need be there to read it, though the service manager may hold the other end."""
+    """Write one line to the leash; errors are ignored, and the timeout covers a peer that does not read."""
     try:
         leash.settimeout(GRACE)
         leash.sendall(line.encode() + b"\n")
@@ -177,11 +177,11 @@ def say(leash: _socket.socket, line: str) -> None:
 
 
 def main() -> None:
-    """Run one launch; the exit status says only whether the program was started."""
+    """Run one launch; the exit status is 0 if the program was started, else 1."""
     close_inherited()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     join_session_keyring()
-    # Our memory, and a server's, may hold secrets.
+    # Our memory, and a server's, may contain secrets.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     leash = _socket.socket(fileno=0)
     status = 0
@@ -190,7 +190,7 @@ def main() -> None:
         check_peer(leash, user)
         request = receive(leash)
         for number, fd in request.fds.items():
-            # mcpd has checked them as well. A user is named in the units of the system.
+            # mcpd has checked them, too. The user is given in the system's units only.
             if fault := unsuitable(fd, pipes=bool(user)):
                 raise Refusal(f"descriptor {number} of {request.id} {fault}")
         Supervisor(leash, request).run()
@@ -200,5 +200,5 @@ def main() -> None:
         name, message = encode_basestring_ascii(failure.name), encode_basestring_ascii(str(failure))
         say(leash, f'{{"error":{{"name":{name},"message":{message}}}}}')
         status = 1
-    # Everything has been said, and the interpreter's own farewell would keep a unit alive for longer.
+    # Skip the interpreter's shutdown, which would keep a unit alive for longer.
     os._exit(status)

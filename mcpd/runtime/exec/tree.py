@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# pathlib and contextlib take longer to load than all this program does:
+# pathlib and contextlib take longer to load than this program runs:
 # ruff: noqa: SIM105
-"""The process tree below us, as the supervisor sees it; and the one without a sandbox."""
+"""Process trees: the interface for the supervisor, and the tree without a sandbox."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
 
 
 class Tree(ABC):
-    """A process tree below one child of ours."""
+    """A process tree whose top process is our child."""
 
     def __init__(self, request: Request, stderr: int) -> None:
         self.request = request
         self.fds = request.fds | {2: stderr}
         self.status = -1
-        """Becomes readable when :meth:`read_status` has something to do."""
+        """Descriptor that is readable when :meth:`read_status` should be called; -1 if unused."""
         self.report = -1
         """The same for :meth:`read_report`."""
         self.pid = 0
-        """The program itself."""
+        """Process id of the program itself."""
         self.child = 0
         self.pidfd = -1
-        """Becomes readable when the tree's top has ended."""
+        """Pidfd of the top process; readable once that has ended."""
 
     @abstractmethod
     def start(self) -> None:
-        """Start the program; :class:`Failure` if that is known to be impossible."""
+        """Start the program; raise :class:`Failure` if that fails at once."""
 
     def read_status(self) -> bool:
-        """Take what is there; False once there will be no more."""
+        """Read what is available; return False at the end of the stream."""
         return False
 
     def read_report(self) -> bool:
-        """Take what is there; False once there will be no more."""
+        """Read what is available; return False at the end of the stream."""
         return False
 
     def executed(self) -> bool:
-        """Return whether the program itself runs, or has run."""
+        """Return whether the program itself has been executed."""
         return True
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Tree(ABC):
         """Ask the program to end."""
 
     def kill(self) -> None:
-        """SIGKILL for all; stopped first, so that none can fork away from the sweep."""
+        """Kill all processes; they are stopped first, so that none can fork meanwhile."""
         found: list[int] = []
         for sent in (SIGSTOP, SIGSTOP, SIGKILL):
             found = descendants_of(os.getpid())
@@ -77,27 +77,27 @@ class Tree(ABC):
                     pass
 
     def end_all(self) -> None:
-        """Sweep until nothing is left."""
+        """Kill and reap until no process is left."""
         self.kill()
         while reap_orphans():
             time.sleep(0.002)
             self.kill()
 
     def failure(self, stderr: str | None) -> Failure:
-        """Why the program never ran; *stderr* is what was written there, None if it went elsewhere."""
+        """Return why the program was not executed; *stderr* is its output, None if that went elsewhere."""
         return Failure("SpawnFailed", f"{self.request.argv[0]} was not executed: {stderr}")
 
     def reap(self) -> int:
-        """The exit status, once the tree's top has ended."""
+        """Reap the top process, which has ended, and return its exit status (128 + n for signal n)."""
         status = os.waitpid(self.child, 0)[1]
         return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
 class Unconfined(Tree):
-    """No sandbox; whatever the program leaves behind is adopted by us and killed."""
+    """A tree without a sandbox; orphaned processes become our children and are killed."""
 
     def start(self) -> None:
-        """Start the program in a session of its own."""
+        """Start the program in a new session."""
         read, write = os.pipe()
         self.child = self.pid = os.fork()
         if self.child == 0:
@@ -108,7 +108,8 @@ class Unconfined(Tree):
                 for number in (0, 1, 2):
                     os.dup2(self.fds.get(number, null), number)
                 if self.request.manifest is not None:
-                    # Last, as one of the others may have been there; inheritable by hand, as it may be there itself.
+                    # Last, since this number may have been one of the others; dup2 onto itself would not make it
+                    # inheritable.
                     os.dup2(self.request.manifest_fd, MANIFEST_FD)
                     os.set_inheritable(MANIFEST_FD, True)
                 for ignored in (SIGPIPE, SIGXFSZ):
@@ -128,5 +129,5 @@ class Unconfined(Tree):
         self.pidfd = os.pidfd_open(self.child)
 
     def terminate(self) -> None:
-        """SIGTERM for the program."""
+        """Send SIGTERM to the program."""
         signal_pidfd(self.pidfd, SIGTERM)

@@ -184,5 +184,5 @@ async def test_a_script_is_described_by_a_manifest_that_is_inherited() -> None:
 async def test_without_a_sandbox_no_path_can_be_covered(tmp_path: Path) -> None:
     public = tmp_path / "manifest.json"
     public.write_text("public")
-    with pytest.raises(SpawnFailed, match="nothing to mount a manifest over"):
+    with pytest.raises(SpawnFailed, match="a manifest cannot be mounted"):
         await printed(unconfined("cat", str(public), manifest=Overlay(str(public), b"private")))

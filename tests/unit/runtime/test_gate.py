@@ -85,7 +85,7 @@ async def test_a_launch_waits_for_the_check(gate: GatedLauncher, verdict: Verdic
 
 
 @pytest.mark.parametrize(
-    ("error", "said"), [(SandboxUnavailable("no bwrap"), "no bwrap"), (ZeroDivisionError("x"), "fault of mcpd's own")]
+    ("error", "said"), [(SandboxUnavailable("no bwrap"), "no bwrap"), (ZeroDivisionError("x"), "internal error")]
 )
 async def test_nothing_starts_after_a_check_that_failed(
     gate: GatedLauncher, verdict: Verdict, world: World, error: Exception, said: str

@@ -167,7 +167,7 @@ async def test_create_follows_no_link_into_what_is_hidden_and_says_what_cannot_b
     assert not list(world.paths.user.secrets.iterdir())
     (world.paths.home / "file").write_text("")
     world.install("server", LISTING, permissions=["filesystem:create:~/file/x"])
-    with pytest.raises(SpawnFailed, match="cannot be made: Not a directory"):
+    with pytest.raises(SpawnFailed, match="cannot be created: Not a directory"):
         await talk(world.sessions(scope=Scope.USER), "server")
 
 

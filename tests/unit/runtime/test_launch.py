@@ -244,9 +244,9 @@ def test_unknown_protocol_version_is_refused() -> None:
 
 def test_descriptors_must_match_the_line() -> None:
     answer = _talk_raw(spec("true").to_line((0, 1)), [0])
-    assert "do not agree" in answer["error"]["message"]
+    assert "does not match" in answer["error"]["message"]
     answer = _talk_raw(spec("true").to_line((5,)), [0])
-    assert "do not agree" in answer["error"]["message"]
+    assert "does not match" in answer["error"]["message"]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")

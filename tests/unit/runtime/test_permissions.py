@@ -136,7 +136,7 @@ def test_words_for_people_grant_nothing_and_are_reported(text: str) -> None:
     granted = parse("s", [text], {})
     assert granted.ignored == (text,)
     assert (granted.network, granted.devices, granted.paths, granted.mcp) == (False, False, (), None)
-    assert problems("s", [text, "network"]) == [f"s: {text!r} is no permission and grants nothing"]
+    assert problems("s", [text, "network"]) == [f"s: {text!r} is not a permission and grants nothing"]
 
 
 def test_expand_fills_in_every_placeholder() -> None:

@@ -189,7 +189,7 @@ async def test_busy_service_manager_is_waited_for(tmp_path: Path) -> None:
 
 async def test_service_manager_that_takes_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launchers, "CONNECT_TIMEOUT", 0.1)
-    with full(tmp_path / "spawn.sock"), pytest.raises(SpawnFailed, match="took no connection"):
+    with full(tmp_path / "spawn.sock"), pytest.raises(SpawnFailed, match="did not accept the connection"):
         await SystemdSocketLauncher(tmp_path / "spawn.sock", ME).launch(spec("1"), {})
 
 

@@ -149,7 +149,7 @@ def test_a_symlink_to_mcpds_own_files_cannot_be_in_a_writable_grant(world: World
 def test_settings_that_cannot_be_covered_refuse_a_writable_grant(world: World) -> None:
     (world.paths.home / ".config").write_text("in the way")
     world.install("server", PROGRAM, permissions=["filesystem:rw:~"])
-    with pytest.raises(SpawnFailed, match=r"\.config/mcp cannot be made"):
+    with pytest.raises(SpawnFailed, match=r"\.config/mcp cannot be created"):
         spec_of(world)
 
 
