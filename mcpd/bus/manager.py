@@ -508,7 +508,7 @@ def install(manager: Manager, call: Call, _server_id: str, options: Mapping[str,
 async def manifest_action(manager: Manager, call: Call, manifest: int, options: Mapping[str, Any]) -> str:
     """Return the polkit action for ``InstallManifest``: the weaker one if it is signed and pins its version."""
     from mcpd.catalog.ingest import pins_what_it_names  # noqa: PLC0415 -- not needed to start
-    from mcpd.install.entries import brought_entry  # noqa: PLC0415 -- nor this
+    from mcpd.install.entries import user_supplied_entry  # noqa: PLC0415 -- nor this
 
     signature = option(options, "signature", str, "")
     if not signature:
@@ -521,7 +521,7 @@ async def manifest_action(manager: Manager, call: Call, manifest: int, options: 
             " signature"
         )
     call.memo["signer"] = key.name
-    pins = pins_what_it_names(await asyncio.to_thread(brought_entry, data))
+    pins = pins_what_it_names(await asyncio.to_thread(user_supplied_entry, data))
     return _TRUSTED if pins and not option(options, "version", str, "") else _UNTRUSTED
 
 
@@ -598,7 +598,7 @@ async def update_action(manager: Manager, call: Call, ids: Sequence[str], option
     found = install_options(options)
     if found.config:
         raise InvalidArgument("Update: an update takes no config; use SetConfig")
-    offers = call.memo["offers"] = await manager.core.installer.newer(list(dict.fromkeys(ids)), found)
+    offers = call.memo["offers"] = await manager.core.installer.update_offers(list(dict.fromkeys(ids)), found)
     # A reinstallation may bring back what an administrator rolled back.
     if found.reinstall or not all(map(_is_signed, offers)):
         return _UNTRUSTED
@@ -619,18 +619,18 @@ def update(manager: Manager, call: Call, ids: Sequence[str], options: Mapping[st
 
 async def rollback_details(manager: Manager, call: Call, server_id: str, options: Mapping[str, Any]) -> dict[str, str]:
     """Return the polkit details of a rollback, and fix the generation that it goes back to."""
-    from mcpd.install.history import way_back  # noqa: PLC0415 -- not needed to start
+    from mcpd.install.history import rollback_target  # noqa: PLC0415 -- not needed to start
 
     wanted = _generation(options)
     with suppress(NotFound):  # the installer reports it
-        wanted = await asyncio.to_thread(way_back, manager.core.store, server_id, wanted)
+        wanted = await asyncio.to_thread(rollback_target, manager.core.store, server_id, wanted)
     call.memo["generation"] = wanted
     return _generation_details(server_id, wanted)
 
 
 async def rollback(manager: Manager, call: Call, server_id: str, _options: Mapping[str, Any]) -> str:
     """Implement ``Rollback``."""
-    generation = await manager.core.installer.way_back(server_id, call.memo["generation"])
+    generation = await manager.core.installer.rollback_target(server_id, call.memo["generation"])
     return _path(manager.core.installer.rollback(server_id, call.uid, generation=generation))
 
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class _PreviousState:
     """The state before an activation."""
 
     generation: int | None
@@ -74,7 +74,7 @@ class Activation:
         and the errors of activating; the previous generation is then active again.
         """
         job.advance(90)
-        before = await in_thread(self._remember, manifest.id)
+        before = await in_thread(self._previous_state, manifest.id)
         async with self._sessions.reserved(manifest.id):
             job.enter(JobState.ACTIVATING)
             given = answers.given()  # complete: the job takes no values during activation
@@ -89,16 +89,18 @@ class Activation:
                 if health is not None and watch_tools:
                     await in_thread(self._compare, before.generation, generation, manifest, health)
             except NeedsApproval as error:
-                if not await self._take_back(before, generation, given):
-                    raise NeedsApproval(f"{manifest.id} changes tools. {_after(manifest.id, is_back=False)}") from error
+                if not await self._undo(before, generation, given):
+                    raise NeedsApproval(
+                        f"{manifest.id} changes tools. {_version_in_use(manifest.id, is_back=False)}"
+                    ) from error
                 await self._hold(generation, manifest, health.tools if health is not None else None)
                 raise
             except BaseException as error:
-                is_back = await self._take_back(before, generation, given)
+                is_back = await self._undo(before, generation, given)
                 if is_back:
                     await self._discard(generation)
                 if isinstance(error, Unhealthy) and before.generation is not None:
-                    raise Unhealthy(f"{error.message}\n{_after(manifest.id, is_back=is_back)}") from error
+                    raise Unhealthy(f"{error.message}\n{_version_in_use(manifest.id, is_back=is_back)}") from error
                 raise
         await self._settle(manifest.id)
 
@@ -108,7 +110,7 @@ class Activation:
         Raises :class:`~mcpd.errors.NotFound` if that is not the pending one, and :class:`~mcpd.errors.Unhealthy`.
         """
         held = await self._held(server_id, number)
-        before = await in_thread(self._remember, server_id)
+        before = await in_thread(self._previous_state, server_id)
         async with self._sessions.reserved(server_id):
             job.enter(JobState.ACTIVATING)
             await self._sessions.stop_server(server_id)
@@ -121,10 +123,10 @@ class Activation:
                         await in_thread(self._check_shown, server_id, held, health)
             except BaseException as error:
                 # The tools shown for this generation stay as they are, or its number would come to mean something else.
-                is_back = await in_thread(self._back_to, server_id, before.generation, held)
+                is_back = await in_thread(self._restore_generation, server_id, before.generation, held)
                 self._sessions.forgive(server_id)
                 if isinstance(error, Unhealthy):
-                    raise Unhealthy(f"{error.message}\n{_after(server_id, is_back=is_back)}") from error
+                    raise Unhealthy(f"{error.message}\n{_version_in_use(server_id, is_back=is_back)}") from error
                 raise
         await self._sessions.stop_server(server_id)
         await self._settle(server_id)
@@ -195,18 +197,18 @@ class Activation:
             f" 'mcpctl approve {manifest.id}' shows how, and puts it into use"
         )
 
-    def _remember(self, server_id: str) -> _Before:
+    def _previous_state(self, server_id: str) -> _PreviousState:
         generation = self._store.active_generation(server_id)
         try:
             installed = self._store.get(server_id)
             values = self._store.values(server_id)
         except NotFound:
-            return _Before(None, other_layer=False, values={}, nothing=True)
+            return _PreviousState(None, other_layer=False, values={}, nothing=True)
         except McpdError:
             values = {}  # broken: there are no values to restore
-        return _Before(generation, not installed.writable, values)
+        return _PreviousState(generation, not installed.writable, values)
 
-    async def _take_back(self, before: _Before, generation: Generation, given: Collection[str]) -> bool:
+    async def _undo(self, before: _PreviousState, generation: Generation, given: Collection[str]) -> bool:
         """Restore *before*; errors are logged, since the caller raises the original one.
 
         Return whether *generation* is no longer active.
@@ -238,7 +240,7 @@ class Activation:
         except (McpdError, OSError):
             log.exception("%s: could not remove generation %d", generation.server_id, generation.number)
 
-    def _restore(self, before: _Before, generation: Generation, given: Collection[str]) -> None:
+    def _restore(self, before: _PreviousState, generation: Generation, given: Collection[str]) -> None:
         server_id = generation.server_id
         if self._store.active_generation(server_id) != generation.number:
             return
@@ -249,7 +251,7 @@ class Activation:
         else:
             self._restore_values(server_id, before, given)
 
-    def _restore_values(self, server_id: str, before: _Before, given: Collection[str]) -> None:
+    def _restore_values(self, server_id: str, before: _PreviousState, given: Collection[str]) -> None:
         manifest = self._store.get(server_id).manifest
         known = {prop.key: prop for prop in manifest.configurable_properties} if manifest else {}
         changed = [known[key] for key in given if key in known]
@@ -259,7 +261,7 @@ class Activation:
                 old = before.values.get(prop.key)
                 self._store.set_secret(server_id, prop.key, None if old is None else str(old))
 
-    def _back_to(self, server_id: str, number: int | None, held: int) -> bool:
+    def _restore_generation(self, server_id: str, number: int | None, held: int) -> bool:
         """Activate generation *number* again and hold *held* as before; return whether that succeeded."""
         try:
             tried = self._store.get(server_id).manifest
@@ -273,7 +275,7 @@ class Activation:
         return True
 
 
-def _after(server_id: str, *, is_back: bool) -> str:
+def _version_in_use(server_id: str, *, is_back: bool) -> str:
     """Return a sentence that says which version is in use after a failure."""
     if is_back:
         return "The previous version is in use again."

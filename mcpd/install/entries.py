@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from mcpd.settings import CatalogSettings
     from mcpd.trust.keys import Keys
 
-_OF_MCPD: Final = frozenset({"config", "installDir"})
+_INSTALLED_FIELDS: Final = frozenset({"config", "installDir"})
 """Fields that an installed manifest has in addition to an entry's."""
 
 
-def brought_entry(data: bytes) -> Entry:
+def user_supplied_entry(data: bytes) -> Entry:
     """Return the entry in *data*, the JSON of a manifest, an entry or a ``server.json``.
 
     Raises :class:`~mcpd.errors.InvalidManifest`.
     """
     document = load_json(data, "the manifest")
     if isinstance(document, dict):
-        document = {key: value for key, value in document.items() if key not in _OF_MCPD}
+        document = {key: value for key, value in document.items() if key not in _INSTALLED_FIELDS}
     parse = server_json.entry_of if server_json.is_server_json(document) else Entry.parse
     return parse(document, "the manifest")
 
@@ -40,7 +40,7 @@ MAX_MANIFEST: Final = 1024 * 1024
 """Bytes of a manifest that is not part of a registry."""
 
 
-async def whole_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) -> CatalogEntry:
+async def complete_entry(offer: CatalogEntry, limits: CatalogSettings, keys: Keys) -> CatalogEntry:
     """Return *offer* itself or, for a summary, the offer with the manifest fetched from its URL.
 
     The manifest is signed by a key if a signed registry pins its hash, or if it has a signature file; it counts as

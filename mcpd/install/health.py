@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Bytes that a server may write in total; its tools have to fit into a catalog file."""
-MAX_JUNK: Final = 200
+MAX_INVALID_LINES: Final = 200
 """Lines that are not JSON-RPC messages, after which the check fails."""
 
 
-class WireFault(Exception):
+class ConnectionFault(Exception):
     """The server does not speak JSON-RPC, or has closed its stdin or stdout."""
 
 
@@ -44,19 +44,19 @@ class Refused(Exception):
         self.code = code
 
 
-class Wire:
+class StdioConnection:
     """A JSON-RPC connection to a server: the client's ends of its stdin and stdout."""
 
     def __init__(self) -> None:
         stdin_read, self._stdin = os.pipe()
         self._stdout, stdout_write = os.pipe()
         self.fds: Mapping[int, int] = {0: stdin_read, 1: stdout_write}
-        """The server's ends, by descriptor number in the server; :meth:`handed_over` closes them."""
+        """The server's ends, by descriptor number in the server; :meth:`close_server_ends` closes them."""
         self._reader = asyncio.StreamReader(limit=MAX_BYTES)
         self._writer: asyncio.StreamWriter | None = None
         self._transport: asyncio.ReadTransport | None = None
         self._next_id = 0
-        self._junk = 0
+        self._invalid_lines = 0
         self._received = 0
 
     async def __aenter__(self) -> Self:
@@ -71,13 +71,13 @@ class Wire:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.handed_over()
+        self.close_server_ends()
         if self._writer is not None:
             self._writer.close()
         if self._transport is not None:
             self._transport.close()
 
-    def handed_over(self) -> None:
+    def close_server_ends(self) -> None:
         """Close our copies of the server's ends, once the server has them."""
         for fd in self.fds.values():
             os.close(fd)
@@ -91,7 +91,7 @@ class Wire:
     async def request(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request and return its ``result``.
 
-        Raises :class:`Refused` for an error response, and :class:`WireFault` if the server ends or does not write
+        Raises :class:`Refused` for an error response, and :class:`ConnectionFault` if the server ends or does not write
         JSON-RPC. Other messages are answered or ignored meanwhile.
         """
         self._next_id += 1
@@ -125,20 +125,20 @@ class Wire:
         try:
             await self._writer.drain()
         except ConnectionError as error:
-            raise WireFault("it closed its stdin") from error
+            raise ConnectionFault("it closed its stdin") from error
 
     async def _receive(self) -> dict[str, Any]:
         while True:
             try:
                 line = await self._reader.readline()
             except ValueError as error:
-                raise WireFault(f"it wrote a line of more than {MAX_BYTES} bytes to its stdout") from error
+                raise ConnectionFault(f"it wrote a line of more than {MAX_BYTES} bytes to its stdout") from error
             self._received += len(line)
             if self._received > MAX_BYTES:
-                raise WireFault(f"it wrote more than {MAX_BYTES} bytes to its stdout")
+                raise ConnectionFault(f"it wrote more than {MAX_BYTES} bytes to its stdout")
             if not line:
-                junk = f" after {self._junk} lines that are not JSON-RPC" if self._junk else ""
-                raise WireFault(f"it closed its stdout{junk}")
+                suffix = f" after {self._invalid_lines} lines that are not JSON-RPC" if self._invalid_lines else ""
+                raise ConnectionFault(f"it closed its stdout{suffix}")
             try:
                 message = json.loads(line)
             except (ValueError, RecursionError):
@@ -146,9 +146,9 @@ class Wire:
             if isinstance(message, dict) and message.get("jsonrpc") == "2.0":
                 return message
             if line.strip():
-                self._junk += 1
-            if self._junk > MAX_JUNK:
-                raise WireFault("its stdout is not JSON-RPC; log messages belong on stderr")
+                self._invalid_lines += 1
+            if self._invalid_lines > MAX_INVALID_LINES:
+                raise ConnectionFault("its stdout is not JSON-RPC; log messages belong on stderr")
 
 
 def _result(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _result(message: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(error, dict):
         code = error.get("code")
         raise Refused(code if isinstance(code, int) else 0, str(error.get("message", ""))[:500])
-    raise WireFault("it sent an answer with neither result nor error")
+    raise ConnectionFault("it sent an answer with neither result nor error")
 
 
 HANDSHAKE: Final = "2025-11-25"
@@ -293,16 +293,16 @@ class HealthCheck:
             return None
 
     @asynccontextmanager
-    async def _conversation(self, timeout: float) -> AsyncIterator[Wire]:  # noqa: ASYNC109 - the message names the server
-        async with Wire() as wire:
+    async def _conversation(self, timeout: float) -> AsyncIterator[StdioConnection]:  # noqa: ASYNC109 - the message names the server
+        async with StdioConnection() as wire:
             session = await self._sessions.spawn(self._server_id, wire.fds, owner=self._owner)
-            wire.handed_over()
+            wire.close_server_ends()
             try:
                 async with asyncio.timeout(timeout):
                     yield wire
             except TimeoutError:
                 raise await self._unhealthy(session, f"did not answer within {timeout:.0f} s") from None
-            except WireFault as fault:
+            except ConnectionFault as fault:
                 raise await self._unhealthy(session, f"does not work: {fault}") from fault
             finally:
                 wire.close_stdin()
@@ -321,10 +321,12 @@ class HealthCheck:
 
 def _has_ended(error: Unhealthy) -> bool:
     """Return whether the server of *error* ended or did not speak JSON-RPC, rather than staying silent."""
-    return isinstance(error.__cause__, WireFault)
+    return isinstance(error.__cause__, ConnectionFault)
 
 
-async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str, Any]) -> list[dict[str, Any]]:
+async def _list_tools(
+    wire: StdioConnection, about: Mapping[str, Any], params: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Return all pages of ``tools/list``; empty for a server without the ``tools`` capability that refuses it."""
     tools: list[dict[str, Any]] = []
     cursor: str | None = None
@@ -335,21 +337,21 @@ async def _list_tools(wire: Wire, about: Mapping[str, Any], params: Mapping[str,
         except Refused as error:
             if error.code == -32601 and "tools" not in (about.get("capabilities") or {}):
                 return []
-            raise WireFault(f"it refused tools/list: {error}") from error
+            raise ConnectionFault(f"it refused tools/list: {error}") from error
         found = page.get("tools")
         if not isinstance(found, list) or not all(isinstance(tool, dict) and tool.get("name") for tool in found):
-            raise WireFault("its answer to tools/list is not a list of tools")
+            raise ConnectionFault("its answer to tools/list is not a list of tools")
         try:
             check_json(found)
         except ValueError as error:
-            raise WireFault(f"its answer to tools/list cannot be kept: {error}") from error
+            raise ConnectionFault(f"its answer to tools/list cannot be kept: {error}") from error
         tools += found
         size += len(json.dumps(found))
         if size > MAX_BYTES:
-            raise WireFault(f"its tool definitions are larger than {MAX_BYTES >> 20} MiB")
+            raise ConnectionFault(f"its tool definitions are larger than {MAX_BYTES >> 20} MiB")
         cursor = page.get("nextCursor")
         if not cursor:
             return tools
         if len(tools) > MAX_TOOLS:
             break
-    raise WireFault(f"it lists more than {MAX_TOOLS} tools, or more than {MAX_PAGES} pages")
+    raise ConnectionFault(f"it lists more than {MAX_TOOLS} tools, or more than {MAX_PAGES} pages")

@@ -94,7 +94,7 @@ def _installed(lock: dict[str, Any], path: Path) -> float:
             raise from_oserror(error, f"reading {path}") from error
 
 
-def way_back(store: Store, server_id: str, wanted: int | None = None) -> int:
+def rollback_target(store: Store, server_id: str, wanted: int | None = None) -> int:
     """Return the generation to roll back to: *wanted*, or the newest one before the active one with other content.
 
     An update that was rolled back and installed again exists twice. If all are the same, it is the previous one. Blocks

@@ -23,17 +23,17 @@ from mcpd.errors import (
     SignatureInvalid,
 )
 from mcpd.install.activation import Activation
-from mcpd.install.entries import MAX_MANIFEST, brought_entry, whole_entry
-from mcpd.install.history import way_back
+from mcpd.install.entries import MAX_MANIFEST, complete_entry, user_supplied_entry
+from mcpd.install.history import rollback_target
 from mcpd.install.job import JobKind, Jobs, JobState
 from mcpd.install.pipeline import PLAN_ONLY, Pipeline
 from mcpd.install.plan import at_version, make_plan
 from mcpd.install.updates import (
-    Newer,
     Revisions,
+    Updates,
     check_pin,
     content_digest,
-    is_another,
+    is_different_server,
     is_older,
     is_same_version,
     recorded_registry,
@@ -94,7 +94,7 @@ class Installer:
         tools = Tools(launchers.builds, paths, settings, scope)
         self._pipeline = Pipeline(store, tools, self._activation)
         self._revisions = Revisions(tools, store)
-        self._newer = Newer(store, catalog, self._revisions)
+        self._updates = Updates(store, catalog, self._revisions)
 
     async def find(self, server_id: str, options: InstallOptions) -> CatalogEntry:
         """Return the offer for *server_id*, in the version that *options* ask for.
@@ -124,7 +124,7 @@ class Installer:
         """
         if len(data) > MAX_MANIFEST:
             raise InvalidManifest(f"the manifest is larger than {MAX_MANIFEST} bytes")
-        entry = brought_entry(data)
+        entry = user_supplied_entry(data)
         vouched = signer if pins_what_it_names(entry) else ""
         return self._install(CatalogEntry(entry, "", verified=bool(vouched), signer=vouched), options, owner_uid)
 
@@ -157,9 +157,9 @@ class Installer:
         :class:`~mcpd.errors.Busy` and :class:`~mcpd.errors.LimitExceeded`.
         """
         wanted = list(dict.fromkeys(server_ids))
-        return self.update_to(wanted, await self.newer(wanted, options), options, owner_uid)
+        return self.update_to(wanted, await self.update_offers(wanted, options), options, owner_uid)
 
-    async def newer(self, server_ids: Iterable[str], options: InstallOptions) -> list[CatalogEntry]:
+    async def update_offers(self, server_ids: Iterable[str], options: InstallOptions) -> list[CatalogEntry]:
         """Return the offers that :meth:`update` would install, in the version that *options* ask for.
 
         Raises :class:`~mcpd.errors.NotFound`, :class:`~mcpd.errors.ReadOnly`, and
@@ -171,7 +171,7 @@ class Installer:
 
         def find() -> list[CatalogEntry]:
             servers = {server_id: self._own(server_id) for server_id in wanted}
-            found = self._newer.find(servers.values(), reinstall=options.reinstall)
+            found = self._updates.find(servers.values(), reinstall=options.reinstall)
             for offer in found:
                 server = servers.get(offer.entry.id)
                 if server is not None and server.manifest is not None and not options.version:
@@ -204,16 +204,16 @@ class Installer:
 
         return self.jobs.start(JobKind.UPDATE, list(wanted) or [one.entry.id for one in found], owner_uid, work)
 
-    async def way_back(self, server_id: str, wanted: int | None = None) -> int:
+    async def rollback_target(self, server_id: str, wanted: int | None = None) -> int:
         """Return the generation that :meth:`rollback` activates: *wanted* if it still exists.
 
         Raises :class:`~mcpd.errors.NotFound` and :class:`~mcpd.errors.ReadOnly`.
         """
         self._own(server_id)
-        return await in_thread(way_back, self._store, server_id, wanted)
+        return await in_thread(rollback_target, self._store, server_id, wanted)
 
     def rollback(self, server_id: str, owner_uid: int, *, generation: int | None = None) -> Job:
-        """Activate *generation*; by default as :func:`~mcpd.install.history.way_back`. Errors as :meth:`update`.
+        """Activate *generation*; by default as :func:`~mcpd.install.history.rollback_target`. Errors as :meth:`update`.
 
         The job fails with :class:`~mcpd.errors.IntegrityMismatch` if the files differ from what was installed.
         """
@@ -221,7 +221,7 @@ class Installer:
 
         async def work(job: Job) -> None:
             job.enter(JobState.VERIFYING)
-            number = await in_thread(way_back, self._store, server_id, generation)
+            number = await in_thread(rollback_target, self._store, server_id, generation)
             await in_thread(check_generation, self._store, server_id, number)
             await self._change(job, server_id, partial(self._store.rollback, server_id, number, keep_pin=True))
 
@@ -286,7 +286,7 @@ class Installer:
 
         async def work(job: Job) -> None:
             await self._read_registries(job)
-            await self._revisions.look(job, await in_thread(self._store.list))
+            await self._revisions.refresh(job, await in_thread(self._store.list))
 
         return self.jobs.start(JobKind.CHECK_UPDATES, [], owner_uid, work)
 
@@ -296,7 +296,7 @@ class Installer:
 
     def updates(self) -> dict[str, Update]:
         """Return the updates of this layer's servers, by id. Blocks on the disk."""
-        return self._newer.updates()
+        return self._updates.updates()
 
     async def close(self) -> None:
         """Cancel all jobs and undo what they began."""
@@ -325,7 +325,7 @@ class Installer:
         job.enter(JobState.PLANNING)
         if plan is None:
             content = content_digest(offer.entry)
-            offer = await whole_entry(offer, self._settings.catalog, self._keys)
+            offer = await complete_entry(offer, self._settings.catalog, self._keys)
             plan = self._plan(offer, options, content=content)
             job.answers.forget()  # those for the previous server
             job.answers = plan.answers
@@ -333,7 +333,7 @@ class Installer:
 
         def again(entry: Entry) -> Plan:
             told = replace(offer, entry=entry, verified=bool(known.verified), signer=known.verified)
-            return self._plan(told, replace(options, version=""), content=known.content, given=known.is_given)
+            return self._plan(told, replace(options, version=""), content=known.content, given=known.is_user_supplied)
 
         await self._pipeline.install(job, plan, again, self._check_signer)
 
@@ -345,7 +345,7 @@ class Installer:
     def _plan(self, offer: CatalogEntry, options: InstallOptions, *, content: str = "", given: bool = False) -> Plan:
         content = content or content_digest(offer.entry)
         guard = Guard.of(self._paths, self._scope) if self._settings.runtime.sandbox == "on" else None
-        return make_plan(offer, options, self._store, guard, self._scope, content=content, is_given=given)
+        return make_plan(offer, options, self._store, guard, self._scope, content=content, is_user_supplied=given)
 
     async def _change(self, job: Job, server_id: str, change: Callable[[], object]) -> None:
         """Stop *server_id*, apply *change*, and stop it again, since clients restart it at once."""
@@ -379,8 +379,8 @@ class Installer:
             check_pin(manifest, entry, reinstall=options.reinstall)
         if options.reinstall:
             return
-        if is_another(manifest, entry, registry):
-            known = _whence(manifest) if registry or recorded_registry(manifest) else "from another source"
+        if is_different_server(manifest, entry, registry):
+            known = _origin_text(manifest) if registry or recorded_registry(manifest) else "from another source"
             new = f"what {registry} offers" if registry else "this"
             raise AlreadyInstalled(f"{entry.id} is installed already, {known}; to replace it by {new}, {REINSTALL}")
         if not installed.problem and is_same_version(manifest, entry, options.version):
@@ -414,7 +414,7 @@ class Installer:
         return server
 
 
-def _whence(manifest: Manifest) -> str:
+def _origin_text(manifest: Manifest) -> str:
     registry = recorded_registry(manifest)
     if registry is None:
         return "by another tool from another source"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mcpd.install.job import Job
     from mcpd.install.plan import Plan
     from mcpd.install.sources.base import Recipe
-    from mcpd.install.trees import Found
+    from mcpd.install.trees import TreeItem
     from mcpd.install.workbench import Tools
     from mcpd.model import Entry, Manifest
     from mcpd.store import Generation, Store
@@ -67,7 +67,7 @@ def seal(root: Path) -> None:
         raise from_oserror(error, f"checking {root}") from error
 
 
-def _seal(item: Found) -> int:
+def _seal(item: TreeItem) -> int:
     """Set the mode of *item*; return its size in bytes."""
     mode = item.status.st_mode
     if stat.S_ISLNK(mode):
@@ -96,7 +96,7 @@ SYSTEM_DIRECTORIES: Final = ("/usr/local/bin", "/usr/bin", "/bin")
 _RUNNERS: Final = {"npx": SourceType.NPM, "uvx": SourceType.PYPI, "pipx": SourceType.PYPI}
 
 
-def settle(entry: Entry, outcome: Outcome, root: Path) -> list[Transport]:
+def resolve_transports(entry: Entry, outcome: Outcome, root: Path) -> list[Transport]:
     """Return the transports of *entry*, with stdio commands that exist in *root* or on the system.
 
     An entry without transports gets one for the only script of its package, or for the script of the same name. ``npx
@@ -147,7 +147,7 @@ def _check(entry: Entry, transport: Transport, root: Path) -> None:
     if not _exists(command, root):
         raise InvalidManifest(
             f"{entry.id}: the command {command[:200]!r} is neither part of the package nor installed on this system"
-            + (_meant(command, root) or _needs_build(root))
+            + (_command_hint(command, root) or _needs_build(root))
         )
     script = _script_argument(command, transport.args)
     if script and not _inside(root, script):
@@ -156,7 +156,7 @@ def _check(entry: Entry, transport: Transport, root: Path) -> None:
         )
 
 
-def _meant(command: str, root: Path) -> str:
+def _command_hint(command: str, root: Path) -> str:
     """Return how to write *command* if it contains arguments, or is a file at the top of *root*; empty if neither."""
     program, _, arguments = command.partition(" ")
     if arguments and _exists(program, root):
@@ -216,11 +216,11 @@ class Pipeline:
         self._is_trimmed = False
 
     async def install(
-        self, job: Job, plan: Plan, again: Callable[[Entry], Plan], check_signer: Callable[[str], None]
+        self, job: Job, plan: Plan, replan: Callable[[Entry], Plan], check_signer: Callable[[str], None]
     ) -> None:
         """Carry out *plan* as *job*.
 
-        *again* makes a new plan from the entry that a package contains. *check_signer* raises if the key of that name
+        *replan* makes a new plan from the entry that a package contains. *check_signer* raises if the key of that name
         is no longer trusted, which can happen while the job waits for consent.
 
         Raises the errors of all steps; a generation that was begun is then removed.
@@ -240,7 +240,7 @@ class Pipeline:
                 recipe = plan.recipe(bench)
                 resolution = await recipe.resolve() if recipe is not None else Resolution()
             if resolution.entry is not None:
-                plan = again(resolution.entry)
+                plan = replan(resolution.entry)
                 plan.answers.take_over(job.answers)
                 job.answers = plan.answers
                 bench.entry = plan.entry
@@ -305,12 +305,12 @@ class Pipeline:
             job.enter(JobState.BUILDING)
             bench.stage(55, 85)
             outcome = await recipe.build()
-            plan = plan.described(outcome.words) if outcome.words is not None else plan
+            plan = plan.with_texts(outcome.texts) if outcome.texts is not None else plan
         job.enter(JobState.VERIFYING)
         job.advance(86)
         await in_thread(bench.clean)
         await in_thread(seal, bench.root)
-        transports = plan.entry.transports if plan.remote else settle(plan.entry, outcome, bench.root)
+        transports = plan.entry.transports if plan.remote else resolve_transports(plan.entry, outcome, bench.root)
         await in_thread(
             lambda: write_lock(
                 bench.root,

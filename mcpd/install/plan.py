@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mcpd.catalog import CatalogEntry
     from mcpd.install.options import InstallOptions
-    from mcpd.install.sources.base import Recipe, Resolution, Words
+    from mcpd.install.sources.base import PackageTexts, Recipe, Resolution
     from mcpd.install.workbench import Workbench
     from mcpd.model import Entry, JsonValue, Transport
     from mcpd.runtime.guard import Guard
@@ -51,7 +51,7 @@ def unverified(entry: Entry, *, vouched: bool, given: bool) -> Iterator[Need]:
         yield Need("unverified", where, "nobody vouches for this file: no trusted key signed its hash")
 
 
-def needs_of(
+def required_consent(
     manifest: Manifest,
     installed: InstalledServer | None,
     given: Mapping[str, JsonValue],
@@ -63,7 +63,7 @@ def needs_of(
     same id left behind; None if it left neither values nor secrets.
     """
     before = installed.manifest if installed and installed.writable and installed.manifest else None
-    needs = [*_elsewhere(manifest, installed, kept)]
+    needs = [*_address_change(manifest, installed, kept)]
     needs += [
         Need("permission", text, filled_in(text, manifest, given))
         for text in granted(manifest)
@@ -102,7 +102,7 @@ def _grants_the_same(text: str, before: Manifest, after: Manifest) -> bool:
     return then == now
 
 
-def _elsewhere(
+def _address_change(
     manifest: Manifest, installed: InstalledServer | None, kept: Mapping[str, JsonValue] | None
 ) -> Iterator[Need]:
     """Yield the need to confirm a remote server's new address, which receives the values set for the old one."""
@@ -176,7 +176,7 @@ class Plan:
     """Name of the trusted key that covers exactly this; empty if there is none."""
     is_dry_run: bool
     """True to stop once the plan is shown."""
-    is_given: bool
+    is_user_supplied: bool
     """True if the files are user-supplied, so that they cannot be fetched again."""
     content: str
     """Digest of the entry in its registry, to recognise updates."""
@@ -201,16 +201,16 @@ class Plan:
     def recorded(self) -> Entry:
         """The entry to record, without the URL of user-supplied files, which are removed after the job."""
         source = self.entry.source
-        if not self.is_given or source is None:
+        if not self.is_user_supplied or source is None:
             return self.entry
         return self.entry.model_copy(update={"source": source.model_copy(update={"url": ""})})
 
-    def described(self, words: Words) -> Plan:
+    def with_texts(self, texts: PackageTexts) -> Plan:
         """Return the plan with name and summary of the package filled in where the entry has none."""
         entry, source = self.entry, self.entry.source
-        given = {"summary": entry.summary or words.summary}
-        if words.name and source is not None and entry.name in {entry.id, source.package}:
-            given["name"] = words.name
+        given = {"summary": entry.summary or texts.summary}
+        if texts.name and source is not None and entry.name in {entry.id, source.package}:
+            given["name"] = texts.name
         return replace(self, entry=entry.model_copy(update=given))
 
     def recipe(self, bench: Workbench) -> Recipe | None:
@@ -226,7 +226,7 @@ class Plan:
         if self.verified:
             yield PlanItem("verified", self.verified)
         if entry.source is not None and not self.remote:
-            yield from self._fetched(entry.source, resolution)
+            yield from self._source_items(entry.source, resolution)
         for transport in entry.transports:
             if transport.runs_here and (transport is entry.stdio or transport is entry.remote):
                 command = " ".join([transport.command, *transport.args]).strip()
@@ -241,9 +241,9 @@ class Plan:
         for prop in self.answers.missing():
             yield PlanItem("setting", prop.key, prop.label)
 
-    def _fetched(self, source: Source, resolution: Resolution) -> Iterator[PlanItem]:
+    def _source_items(self, source: Source, resolution: Resolution) -> Iterator[PlanItem]:
         """Yield *source* and the files to fetch; their size is that of the entry if the resolution has none."""
-        where = ("" if self.is_given else strip_credentials(source.url)) or source.package or source.path
+        where = ("" if self.is_user_supplied else strip_credentials(source.url)) or source.package or source.path
         integrity = f"sha256:{source.sha256}" if source.sha256 else ""
         version = source.rev or resolution.version or source.version or self.entry.version
         yield PlanItem("source", where, str(source.type), version, integrity)
@@ -259,7 +259,7 @@ class Plan:
         document = self.recorded.to_json()
         found = document.get("origin")
         origin: dict[str, JsonValue] = dict(found) if isinstance(found, dict) else {}
-        if self.entry.source is not None and self.entry.source.url and not self.is_given:
+        if self.entry.source is not None and self.entry.source.url and not self.is_user_supplied:
             document["source"]["url"] = strip_credentials(self.entry.source.url)
         document |= {
             "transports": [transport.to_json() for transport in transports],
@@ -284,12 +284,12 @@ def make_plan(
     scope: Scope,
     *,
     content: str,
-    is_given: bool = False,
+    is_user_supplied: bool = False,
 ) -> Plan:
     """Plan the installation of *offer* in *scope*.
 
     *guard* checks the requested paths, None without a sandbox. *content* is the digest of the entry in the registry,
-    from which *offer* may have been completed. *is_given* is true if the caller supplied the files.
+    from which *offer* may have been completed. *is_user_supplied* is true if the caller supplied the files.
 
     Raises :class:`~mcpd.errors.InvalidManifest` for an entry that cannot be installed,
     :class:`~mcpd.errors.InvalidConfig` and :class:`~mcpd.errors.InvalidArgument` for the options, the former also
@@ -298,7 +298,7 @@ def make_plan(
     offer = at_version(offer, options.version)
     entry, registry = offer.entry, offer.origin
     manifest = Manifest.parse(entry.to_json(), entry.id)
-    _check(entry, manifest, guard, scope, "" if is_given else registry)
+    _check(entry, manifest, guard, scope, "" if is_user_supplied else registry)
     installed, held = _installed(store, entry.id)
     if not options.check and (manifest.remote is None or installed is not None):
         raise InvalidArgument(f"{entry.id}: only the first installation of a remote server goes without a check")
@@ -315,8 +315,8 @@ def make_plan(
         is_orphan = manifest.remote is not None and (installed is None or installed.manifest is None)
         kept = store.kept(entry.id) if is_orphan else None
         needs = (
-            *unverified(entry, vouched=vouched, given=is_given),
-            *needs_of(manifest, installed, answers.given(), kept),
+            *unverified(entry, vouched=vouched, given=is_user_supplied),
+            *required_consent(manifest, installed, answers.given(), kept),
         )
     return Plan(
         entry,
@@ -326,7 +326,7 @@ def make_plan(
         answers,
         verified,
         options.dry_run,
-        is_given,
+        is_user_supplied,
         content,
         is_checked=options.check,
         may_be_offline=manifest.remote is not None and installed is None,

@@ -81,7 +81,7 @@ class Proxy:
                 handover.bind(f"/proc/self/fd/{parent}/{SOCKET}")
             finally:
                 os.close(parent)
-            loop.add_reader(handover, self._take, handover)
+            loop.add_reader(handover, self._accept_listener, handover)
             try:
                 yield
             finally:
@@ -93,7 +93,7 @@ class Proxy:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _take(self, handover: socket.socket) -> None:
+    def _accept_listener(self, handover: socket.socket) -> None:
         asyncio.get_running_loop().remove_reader(handover)
         for fd in socket.recv_fds(handover, 1, 1)[1]:
             listener = socket.socket(fileno=fd)
@@ -118,10 +118,10 @@ class Proxy:
                 if request.is_tunnel and proxy is None:
                     writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 else:
-                    server_writer.write(request.onward(proxy))
+                    server_writer.write(request.forwarded(proxy))
                 if not request.is_tunnel:
                     writer.write(_closing(await server_reader.readuntil(_END)))
-                await _either(_pump(reader, server_writer), _pump(server_reader, writer, self._arrived))
+                await _until_one_ends(_pump(reader, server_writer), _pump(server_reader, writer, self._arrived))
             finally:
                 server_writer.close()
         except (_Failed, OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
@@ -194,7 +194,7 @@ class _Request:
     def is_tunnel(self) -> bool:
         return self.method == "CONNECT"
 
-    def onward(self, proxy: SplitResult | None) -> bytes:
+    def forwarded(self, proxy: SplitResult | None) -> bytes:
         """Return the request line and headers to send to the server, or to *proxy*."""
         target = self.target if proxy else urlunsplit(("", "", self.url.path or "/", self.url.query, ""))
         headers = [header for header in self.headers if not header.lower().startswith(_HOP)]
@@ -275,7 +275,7 @@ def _failure(error: Exception) -> bytes:
     return f"HTTP/1.1 {status} {reason}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode("ascii", "replace")
 
 
-async def _either(*directions: Coroutine[None, None, None]) -> None:
+async def _until_one_ends(*directions: Coroutine[None, None, None]) -> None:
     """Wait until one direction has ended: with HTTP the other then ends as well."""
     tasks = [asyncio.create_task(direction) for direction in directions]
     try:

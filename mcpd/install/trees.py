@@ -97,7 +97,7 @@ _SHOWN: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TreeItem:
     """A file, directory or link in the tree."""
 
     parent: int
@@ -109,8 +109,8 @@ class Found:
     """From lstat(2)."""
 
 
-def walk(root: int, origin: str, left_out: Collection[str] = ()) -> Generator[Found]:
-    """Yield everything below the directory *root*, a descriptor, except the names *left_out*; directories come first.
+def walk(root: int, origin: str, excluded: Collection[str] = ()) -> Generator[TreeItem]:
+    """Yield everything below the directory *root*, a descriptor, except the names *excluded*; directories come first.
 
     Every directory is opened relative to its parent without following links, so that a tree that changes meanwhile
     cannot lead elsewhere. The generator has to be closed.
@@ -121,7 +121,7 @@ def walk(root: int, origin: str, left_out: Collection[str] = ()) -> Generator[Fo
     opened: list[int] = []
     try:
         opened.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=root))
-        waiting = [("", iter(_names(opened[0], left_out)))]
+        waiting = [("", iter(_names(opened[0], excluded)))]
         while waiting:
             above, names = waiting[-1]
             name = next(names, None)
@@ -134,21 +134,21 @@ def walk(root: int, origin: str, left_out: Collection[str] = ()) -> Generator[Fo
                 raise InvalidManifest(f"{origin} holds more than {MAX_ENTRIES:,} files and directories")
             relative = f"{above}/{name}" if above else name
             status = os.stat(name, dir_fd=opened[-1], follow_symlinks=False)
-            yield Found(opened[-1], name, relative, status)
+            yield TreeItem(opened[-1], name, relative, status)
             if stat.S_ISDIR(status.st_mode):
                 if len(opened) > MAX_DEPTH:
                     raise InvalidManifest(f"{origin} holds more than {MAX_DEPTH} directories in each other")
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 opened.append(os.open(name, flags, dir_fd=opened[-1]))
-                waiting.append((relative, iter(_names(opened[-1], left_out))))
+                waiting.append((relative, iter(_names(opened[-1], excluded))))
     finally:
         for fd in opened:
             os.close(fd)
 
 
-def _names(fd: int, left_out: Collection[str]) -> list[str]:
+def _names(fd: int, excluded: Collection[str]) -> list[str]:
     with os.scandir(fd) as entries:
-        names = (entry.name for entry in entries if entry.name not in left_out)
+        names = (entry.name for entry in entries if entry.name not in excluded)
         return sorted(islice(names, MAX_ENTRIES + 1))
 
 
@@ -166,7 +166,7 @@ def readable(name: str) -> str:
 _CHUNK: Final = 1024 * 1024
 MAX_BYTES: Final = 4 * 1024**3
 """Bytes of a project; a sparse file counts in full, since it is copied in full."""
-LEFT_OUT: Final = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__"})
+EXCLUDED: Final = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__"})
 """Version control data, and files that are created again for the copy."""
 
 
@@ -180,7 +180,7 @@ def copy_tree(
     *,
     stop: threading.Event,
     progress: Callable[[int], None],
-    left_out: Collection[str] = LEFT_OUT,
+    excluded: Collection[str] = EXCLUDED,
 ) -> None:
     """Copy the content of the directory *source* into the existing directory *target*.
 
@@ -191,17 +191,17 @@ def copy_tree(
     :class:`~mcpd.errors.McpdError` for files that cannot be read or change meanwhile.
     """
     try:
-        with closing(walk(source.fd, str(source.path), left_out)) as found:
+        with closing(walk(source.fd, str(source.path), excluded)) as found:
             _Copy(source.path, target, stop, progress).take(found)
     except OSError as error:
         raise from_oserror(error, f"copying {source.path} to {target}") from error
 
 
-def tree_bytes(source: Pinned, left_out: Collection[str] = LEFT_OUT) -> int:
+def tree_bytes(source: Pinned, excluded: Collection[str] = EXCLUDED) -> int:
     """Return the number of bytes that :func:`copy_tree` would copy. Errors as that, if known beforehand."""
     total = 0
     try:
-        with closing(walk(source.fd, str(source.path), left_out)) as found:
+        with closing(walk(source.fd, str(source.path), excluded)) as found:
             for item in found:
                 if stat.S_ISREG(item.status.st_mode):
                     total += item.status.st_size
@@ -226,7 +226,7 @@ class _Copy:
         self._progress = progress
         self._done = 0
 
-    def take(self, found: Iterable[Found]) -> None:
+    def take(self, found: Iterable[TreeItem]) -> None:
         """Copy all items of *found*."""
         for item in found:
             if self._stop.is_set():

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 _Key: TypeAlias = list[tuple[int, int, str]]
 
-_FORM: Final = "1-"
+_DIGEST_PREFIX: Final = "1-"
 """Version of the digest's algorithm, its prefix; digests with other prefixes are ignored."""
-_CONTENT: Final = (
+_CONTENT_FIELDS: Final = (
     "source",
     "transports",
     "permissions",
@@ -45,7 +45,7 @@ _CONTENT: Final = (
     "manifest",
     "integrity",
 )
-_TEXTS: Final = frozenset({"label", "title", "description", "placeholder"})
+_TEXT_FIELDS: Final = frozenset({"label", "title", "description", "placeholder"})
 """Fields of a configurable property that are only shown to people."""
 
 
@@ -60,7 +60,7 @@ def recorded_registry(manifest: Manifest) -> str | None:
     return registry if isinstance(registry, str) else None
 
 
-def is_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
+def has_same_origin(manifest: Manifest, entry: Entry, registry: str) -> bool:
     """Return whether *entry* of *registry* has the same origin as the installed *manifest*.
 
     For servers that another tool installed the package sources are compared, as no registry is recorded.
@@ -68,12 +68,14 @@ def is_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
     recorded = recorded_registry(manifest)
     if recorded is None:
         return (
-            entry.source is not None and manifest.source is not None and _thing(entry.source) == _thing(manifest.source)
+            entry.source is not None
+            and manifest.source is not None
+            and _source_id(entry.source) == _source_id(manifest.source)
         )
     return recorded != "" and recorded == registry
 
 
-def is_another(manifest: Manifest, entry: Entry, registry: str) -> bool:
+def is_different_server(manifest: Manifest, entry: Entry, registry: str) -> bool:
     """Return whether *entry* is a different server than the installed *manifest*.
 
     *registry* is empty for a user-supplied entry. Of two user-supplied files only the types are compared, since another
@@ -81,13 +83,13 @@ def is_another(manifest: Manifest, entry: Entry, registry: str) -> bool:
     server is not a difference, since it requires consent.
     """
     if registry:
-        return not is_from(manifest, entry, registry)
+        return not has_same_origin(manifest, entry, registry)
     new, old = entry.source, manifest.source
     if new is None or old is None:
         return new is not old or _command(entry) != _command(manifest)
     if new.is_file and recorded_registry(manifest) == "":
         return new.type != old.type
-    return _thing(new) != _thing(old)
+    return _source_id(new) != _source_id(old)
 
 
 def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
@@ -95,14 +97,14 @@ def is_update(manifest: Manifest, entry: Entry, registry: str) -> bool:
 
     That is an entry with the same origin and a higher version; or, in the same registry, with other content.
     """
-    if is_pinned(manifest) or not is_from(manifest, entry, registry):
+    if is_pinned(manifest) or not has_same_origin(manifest, entry, registry):
         return False
     if entry.version and manifest.version and entry.version != manifest.version:
         return _key(entry.version) > _key(manifest.version)
     if recorded_registry(manifest) is None:
         return False
     known = origin_of(manifest).get("content")
-    if isinstance(known, str) and known.startswith(_FORM):
+    if isinstance(known, str) and known.startswith(_DIGEST_PREFIX):
         return known != content_digest(entry)
     return not entry.is_summary and _pins(entry) != _pins(manifest)
 
@@ -134,7 +136,7 @@ def is_older(entry: Entry, manifest: Manifest) -> bool:
 def is_made_from(manifest: Manifest, entry: Entry, registry: str) -> bool:
     """Return whether *manifest*, of a pending update, was made from what *entry* of *registry* contains now."""
     return (
-        is_from(manifest, entry, registry)
+        has_same_origin(manifest, entry, registry)
         and origin_of(manifest).get("content") == content_digest(entry)
         and entry.version in {"", manifest.version}
     )
@@ -146,17 +148,17 @@ def content_digest(entry: Entry) -> str:
     It is recorded as ``origin.content`` of the manifest, for the entry as it is in the registry.
     """
     document = entry.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    content = {key: document[key] for key in _CONTENT if document.get(key) not in (None, "", [], {})}
+    content = {key: document[key] for key in _CONTENT_FIELDS if document.get(key) not in (None, "", [], {})}
     if isinstance(content.get("permissions"), list):
         content["permissions"] = sorted(content["permissions"])
     content["configurableProperties"] = [
-        {key: value for key, value in prop.items() if key not in _TEXTS}
+        {key: value for key, value in prop.items() if key not in _TEXT_FIELDS}
         for prop in document.get("configurableProperties", ())
     ]
     if isinstance(content.get("source"), dict):
         content["source"] = {**content["source"], "url": strip_credentials(content["source"].get("url", ""))}
     data = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return _FORM + hashlib.sha256(data.encode()).hexdigest()
+    return _DIGEST_PREFIX + hashlib.sha256(data.encode()).hexdigest()
 
 
 def is_same_version(manifest: Manifest, entry: Entry, wanted: str) -> bool:
@@ -167,7 +169,7 @@ def is_same_version(manifest: Manifest, entry: Entry, wanted: str) -> bool:
     return bool(wanted) or entry.version in {"", manifest.version}
 
 
-def _thing(source: Source) -> tuple[str, ...]:
+def _source_id(source: Source) -> tuple[str, ...]:
     return (source.type, strip_credentials(source.url), source.package, source.path)
 
 
@@ -212,14 +214,14 @@ def _number(digits: str) -> tuple[int, int, str]:
 
 PARALLEL: Final = 4
 """Repositories that are queried at the same time."""
-_NAMED: Final = 12
+_SHORT_COMMIT: Final = 12
 """Digits of a shortened commit id."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _BranchState:
     """The last known state of the branch that one server follows."""
 
     head: str
@@ -236,40 +238,44 @@ class Revisions:
         self._tools = tools
         self._store = store
         self._cache = tools.paths.layout(tools.scope).cache
-        self._looking = asyncio.Lock()
-        self._looks: dict[str, _Look] | None = None
+        self._lock = asyncio.Lock()
+        self._states: dict[str, _BranchState] | None = None
         """By server id; None until read from the cache."""
 
-    async def look(self, job: Job, servers: Iterable[InstalledServer]) -> None:
+    async def refresh(self, job: Job, servers: Iterable[InstalledServer]) -> None:
         """Query the branches that *servers* follow; a failure leaves the last known state."""
-        following = [one for one in servers if one.writable and one.manifest is not None and _follows(one.manifest)]
-        async with self._looking:
+        following = [
+            one for one in servers if one.writable and one.manifest is not None and _follows_branch(one.manifest)
+        ]
+        async with self._lock:
             known = await in_thread(self._known)
-            looks = {one.id: known[one.id] for one in following if one.id in known}
+            states = {one.id: known[one.id] for one in following if one.id in known}
             await in_thread(remove_tree, self._scratch)  # left by a killed mcpd
-            room = asyncio.Semaphore(PARALLEL)
+            limit = asyncio.Semaphore(PARALLEL)
             async with asyncio.TaskGroup() as group:
                 for server in following:
-                    group.create_task(self._look(job, server, room, looks))
-            self._looks = looks
-            await in_thread(self._keep, looks)
+                    group.create_task(self._refresh(job, server, limit, states))
+            self._states = states
+            await in_thread(self._keep, states)
 
-    def moved(self, server: InstalledServer, generation: Path) -> str:
+    def new_commit(self, server: InstalledServer, generation: Path) -> str:
         """Return the shortened commit of *server*'s branch; empty if *generation* is made from it, or from a newer one.
 
         Blocks on the disk.
         """
-        look = self._known().get(server.id)
-        if look is None or server.manifest is None or is_pinned(server.manifest):
+        state = self._known().get(server.id)
+        if state is None or server.manifest is None or is_pinned(server.manifest):
             return ""
         installed = _commit(generation)
-        return look.head[:_NAMED] if installed != look.head and installed in look.made_from else ""
+        return state.head[:_SHORT_COMMIT] if installed != state.head and installed in state.made_from else ""
 
-    async def _look(self, job: Job, server: InstalledServer, room: asyncio.Semaphore, looks: dict[str, _Look]) -> None:
+    async def _refresh(
+        self, job: Job, server: InstalledServer, limit: asyncio.Semaphore, states: dict[str, _BranchState]
+    ) -> None:
         try:
             made_from = await in_thread(self._made_from, server)
-            async with room, asyncio.timeout(self._tools.settings.catalog.timeout):
-                looks[server.id] = _Look(await self._ask(job, server), made_from)
+            async with limit, asyncio.timeout(self._tools.settings.catalog.timeout):
+                states[server.id] = _BranchState(await self._ask(job, server), made_from)
         except (McpdError, OSError) as error:  # a TimeoutError is one
             said = error.message if isinstance(error, McpdError) else str(error) or "timed out"
             log.warning("%s: could not check its branch for updates: %s", server.id, said)
@@ -300,12 +306,12 @@ class Revisions:
     def _file(self) -> Path:
         return self._cache / "revisions.json"
 
-    def _known(self) -> dict[str, _Look]:
-        if self._looks is None:
-            self._looks = self._read()
-        return self._looks
+    def _known(self) -> dict[str, _BranchState]:
+        if self._states is None:
+            self._states = self._read()
+        return self._states
 
-    def _read(self) -> dict[str, _Look]:
+    def _read(self) -> dict[str, _BranchState]:
         try:
             document = load_json(read_file(self._file), str(self._file))
         except InvalidManifest as error:
@@ -316,10 +322,10 @@ class Revisions:
                 log.warning("%s: %s", self._file, error.strerror)
             return {}
         found = document.items() if isinstance(document, dict) else ()
-        return {server_id: look for server_id, said in found if (look := _parsed(said)) is not None}
+        return {server_id: state for server_id, said in found if (state := _parsed(said)) is not None}
 
-    def _keep(self, looks: dict[str, _Look]) -> None:
-        document = {server_id: asdict(look) for server_id, look in looks.items()}
+    def _keep(self, states: dict[str, _BranchState]) -> None:
+        document = {server_id: asdict(state) for server_id, state in states.items()}
         try:
             make_directory(self._cache)
             write_atomic(self._file, json.dumps(document).encode())
@@ -327,11 +333,11 @@ class Revisions:
             log.warning("%s: could not write it, so it is lost when mcpd stops: %s", self._file, error)
 
 
-def _parsed(said: Any) -> _Look | None:
+def _parsed(said: Any) -> _BranchState | None:
     head, made_from = (said.get("head"), said.get("made_from")) if isinstance(said, dict) else (None, None)
     if not isinstance(head, str) or not COMMIT.fullmatch(head) or not isinstance(made_from, list):
         return None
-    return _Look(head, tuple(commit for commit in made_from if isinstance(commit, str)))
+    return _BranchState(head, tuple(commit for commit in made_from if isinstance(commit, str)))
 
 
 def _commit(generation: Path) -> str:
@@ -341,7 +347,7 @@ def _commit(generation: Path) -> str:
     return commit if isinstance(commit, str) else ""
 
 
-def _follows(manifest: Manifest) -> bool:
+def _follows_branch(manifest: Manifest) -> bool:
     """Return whether the server follows a git branch, so that it has updates while its entry stays the same."""
     source = manifest.source
     return (
@@ -363,7 +369,7 @@ class Update(NamedTuple):
     """URL of the registry."""
 
 
-class Newer:
+class Updates:
     """Finds updates of the installed servers in registries and git branches. All methods block on the disk."""
 
     def __init__(self, store: Store, catalog: Catalog, revisions: Revisions) -> None:
@@ -377,7 +383,7 @@ class Newer:
         for offer in self.find():
             with suppress(NotFound):  # removed since
                 server = self._store.get(offer.entry.id)
-                commit = self._revisions.moved(server, server.generation)
+                commit = self._revisions.new_commit(server, server.generation)
                 version = f"{offer.entry.version} ({commit})".strip() if commit else offer.entry.version
                 found[server.id] = Update(version, offer.origin)
         return found
@@ -391,7 +397,7 @@ class Newer:
         for server in servers:
             for offer in offers.get(server.id, ()):
                 if self._is_wanted(server, offer, again=again):
-                    if again or not self._waits(server, offer):
+                    if again or not self._is_pending(server, offer):
                         found.append(offer)
                     break
         return found
@@ -403,12 +409,12 @@ class Newer:
             return again  # the origin of a broken server is unknown
         if is_update(manifest, offer.entry, offer.origin):
             return True
-        if not is_from(manifest, offer.entry, offer.origin):
+        if not has_same_origin(manifest, offer.entry, offer.origin):
             return False
         has_version = offer.entry.version in {"", manifest.version}
-        return again or (has_version and bool(self._revisions.moved(server, server.generation)))
+        return again or (has_version and bool(self._revisions.new_commit(server, server.generation)))
 
-    def _waits(self, server: InstalledServer, offer: CatalogEntry) -> bool:
+    def _is_pending(self, server: InstalledServer, offer: CatalogEntry) -> bool:
         """Return whether *offer* is already the pending update."""
         if not server.pending_generation:
             return False
@@ -418,4 +424,4 @@ class Newer:
         except McpdError as error:
             log.warning("%s: could not read the pending update: %s", server.id, error.message)
             return False
-        return is_made_from(held, offer.entry, offer.origin) and not self._revisions.moved(server, path)
+        return is_made_from(held, offer.entry, offer.origin) and not self._revisions.new_commit(server, path)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from pathlib import Path
 
-    from mcpd.install.trees import Found
+    from mcpd.install.trees import TreeItem
     from mcpd.model import Manifest
     from mcpd.store import Store
 
@@ -166,7 +166,7 @@ def _lines(root: Path) -> Generator[tuple[str, str, int | None]]:
         os.close(directory)
 
 
-def _described(item: Found) -> tuple[str, int | None]:
+def _described(item: TreeItem) -> tuple[str, int | None]:
     mode = item.status.st_mode
     if stat.S_ISLNK(mode):
         return f"link {_quoted(os.readlink(item.name, dir_fd=item.parent))}", None
@@ -194,7 +194,7 @@ async def verify_servers(store: Store, server_ids: Collection[str], progress: Ca
     and :class:`~mcpd.errors.NotFound` if one was removed meanwhile.
     """
     changed: list[str] = []
-    untold: list[str] = []
+    unverifiable: list[str] = []
     others: list[McpdError] = []
     wanted = server_ids or await in_thread(_installed_by_mcpd, store)
     for done, server_id in enumerate(wanted):
@@ -206,19 +206,19 @@ async def verify_servers(store: Store, server_ids: Collection[str], progress: Ca
                 others.append(error)
             continue
         except McpdError as error:
-            untold.append(f"{server_id}:\n  could not be verified: {error.message}")
+            unverifiable.append(f"{server_id}:\n  could not be verified: {error.message}")
             continue
         if faults:
             changed.append("\n  ".join([f"{server_id}:", *faults]))
     said = [error.message for error in others]
-    if changed or untold:
+    if changed or unverifiable:
         said = ["'mcpctl install --reinstall' repairs it", *said]
-    if untold:
-        said = ["could not verify the installed files:", *untold, *said]
+    if unverifiable:
+        said = ["could not verify the installed files:", *unverifiable, *said]
     if changed:
         said = ["changed since installation:", *changed, *said]
     if said:
-        raise (IntegrityMismatch if changed or untold else type(others[0]))("\n".join(said))
+        raise (IntegrityMismatch if changed or unverifiable else type(others[0]))("\n".join(said))
 
 
 def check_generation(store: Store, server_id: str, number: int) -> None:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _KEY_SIZE: Final = 32
-_MOST: Final = 64 * 1024
+_MAX_PASS: Final = 64 * 1024
 """Bytes of a pass."""
 
 
-class Way(NamedTuple):
+class Access(NamedTuple):
     """The access of one server."""
 
     directory: Path
@@ -53,7 +53,7 @@ class Calls:
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime
 
-    def __call__(self, server_id: str, allowed: tuple[str, ...]) -> Way:
+    def __call__(self, server_id: str, allowed: tuple[str, ...]) -> Access:
         """Return the access of *server_id* to *allowed* (empty: all). Raises :class:`~mcpd.errors.SpawnFailed`."""
         directory = calls_socket(self._runtime).parent
         try:
@@ -64,7 +64,7 @@ class Calls:
                 f"{server_id} may call other servers (permission mcp), but its access cannot be set up in "
                 f"{self._runtime}: {error.strerror}"
             ) from error
-        return Way(directory, issue(Pass(os.getuid(), server_id, allowed), key))
+        return Access(directory, issue(Pass(os.getuid(), server_id, allowed), key))
 
 
 def _make_key(path: Path) -> bytes:
@@ -94,7 +94,7 @@ def issue(about: Pass, key: bytes) -> str:
 def read(token: bytes, key: bytes) -> Pass | None:
     """Return the pass of *token*; ``None`` if it was not issued with *key*."""
     body, _, mark = token.partition(b".")
-    if len(token) > _MOST or len(key) != _KEY_SIZE or not hmac.compare_digest(_encode(_sign(body, key)), mark):
+    if len(token) > _MAX_PASS or len(key) != _KEY_SIZE or not hmac.compare_digest(_encode(_sign(body, key)), mark):
         return None
     try:
         uid, server, allowed = json.loads(base64.urlsafe_b64decode(body + b"=" * (-len(body) % 4)))

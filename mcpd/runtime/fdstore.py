@@ -126,7 +126,7 @@ class LeashStore:
             problem = _problem(record, fds)
             if record is None or problem:
                 log.warning("Closing the stored descriptor %s: %s", name, problem)
-                _let_go(name, fds)
+                _release(name, fds)
                 if record is not None:
                     self._unlink(record.number)
                 continue
@@ -229,7 +229,7 @@ def _problem(record: SessionRecord | None, fds: Sequence[int]) -> str:
     return ""
 
 
-def _let_go(name: str, fds: Sequence[int]) -> None:
+def _release(name: str, fds: Sequence[int]) -> None:
     """Close *fds* and remove the service manager's copies."""
     for fd in fds:
         os.close(fd)

@@ -38,10 +38,10 @@ class Guard:
     protected: tuple[Path, ...]
     """Read-only where a grant would make them writable."""
     named: tuple[Path, ...]
-    """All of these, and :attr:`brought`, without symlinks resolved."""
+    """All of these, and :attr:`optional`, without symlinks resolved."""
     home: Path
     scope: Scope
-    brought: tuple[Path, ...] = ()
+    optional: tuple[Path, ...] = ()
     """Protected if they exist; created by a package or an administrator, not by mcpd."""
 
     @classmethod
@@ -67,9 +67,9 @@ class Guard:
             hidden += [*_bus_sockets(), *(path for path in DISPLAYS if path.exists())]
             protected += [user.settings.parent, user.secrets.parent, user.installed, user.generations, user.cache]
             protected += [] if signs else [user.orchestration]
-        brought = [paths.vendor_mcps, paths.vendor_scripts, paths.vendor_contents, system.contents]
-        named = (*hidden, *protected, *brought)
-        return cls(_resolved(hidden), _resolved(protected), named, paths.home, scope, _resolved(brought))
+        optional = [paths.vendor_mcps, paths.vendor_scripts, paths.vendor_contents, system.contents]
+        named = (*hidden, *protected, *optional)
+        return cls(_resolved(hidden), _resolved(protected), named, paths.home, scope, _resolved(optional))
 
     def grants(self, server_id: str, wanted: Iterable[PathGrant], files: Sequence[Path] = ()) -> list[Mount]:
         """Return the mounts for *wanted*; a missing path is skipped if it is read-only or from a list.
@@ -123,19 +123,19 @@ class Guard:
         for own in (*self.hidden, *self.protected):
             if self._open(own, binds):
                 _require(server_id, own)
-        for own in (*self.hidden, *self.protected, *self._there(), *_resolved(files)):
+        for own in (*self.hidden, *self.protected, *self._existing(), *_resolved(files)):
             found |= {path for path in own.parents if self._open(path, binds) and os.access(path, os.F_OK)}
         return found - binds.keys()
 
     def _open(self, path: Path, binds: Mapping[Path, Mount]) -> bool:
         """Return whether *binds* let a server rename *path*, although hidden and protected paths are covered."""
         mount = next((binds[place] for place in path.parents if place in binds), None)
-        covered = any(own in path.parents for own in (*self.hidden, *self.protected, *self.brought))
+        covered = any(own in path.parents for own in (*self.hidden, *self.protected, *self.optional))
         return mount is not None and mount.kind is MountKind.BIND and not covered
 
-    def _there(self) -> list[Path]:
-        """Return the paths of :attr:`brought` that exist."""
-        return [own for own in self.brought if os.access(own, os.F_OK)]
+    def _existing(self) -> list[Path]:
+        """Return the paths of :attr:`optional` that exist."""
+        return [own for own in self.optional if os.access(own, os.F_OK)]
 
     def check(self, server_id: str, mounts: Iterable[Mount]) -> None:
         """Raise :class:`~mcpd.errors.InvalidManifest` if one of *mounts* is in a hidden path.
@@ -156,7 +156,7 @@ class Guard:
         """
         for grant in wanted:
             where, path = self._wanted(server_id, grant)
-            self._check(where, grant, *_end(where, grant, path))
+            self._check(where, grant, *_resolve_leniently(where, grant, path))
 
     def _named(self, path: str) -> Path:
         return self.home / path[2:] if path == "~" or path.startswith("~/") else Path(path)
@@ -199,11 +199,11 @@ class Guard:
         """Return the resolved path of *grant* and the symlinks in it; None if it is missing and may be skipped."""
         where, path = self._wanted(server_id, grant)
         if grant.create and not os.path.lexists(path):
-            self._check(where, grant, *_end(where, grant, path))
-            _make(where, grant, path)
+            self._check(where, grant, *_resolve_leniently(where, grant, path))
+            _create(where, grant, path)
         try:
             with _explained(where, grant):
-                real, links = _way(path)
+                real, links = _resolve(path)
         except FileNotFoundError:
             if grant.writable and not grant.listed:
                 raise SpawnFailed(
@@ -230,7 +230,7 @@ class Guard:
                 )
         if real == Path("/") or any(real.is_relative_to(kernel) for kernel in KERNEL):
             raise InvalidManifest(f"{where}: {grant.shown} cannot be granted; name the directories that are needed")
-        if grant.writable and any(real.is_relative_to(own) for own in (*self.protected, *self.brought)):
+        if grant.writable and any(real.is_relative_to(own) for own in (*self.protected, *self.optional)):
             raise InvalidManifest(f"{where}: {grant.shown} is mcpd's own and can only be granted with filesystem:ro")
 
     def covers(self, mounts: Sequence[Mount]) -> list[Mount]:
@@ -244,12 +244,12 @@ class Guard:
                 continue
             source = Path(mount.source)
             if mount.kind is not MountKind.RO_BIND:
-                for own in (*self.protected, *self._there()):
-                    if _lies_in(str(own), mount.source) and _made(own):
+                for own in (*self.protected, *self._existing()):
+                    if _lies_in(str(own), mount.source) and _ensure(own):
                         target = str(Path(mount.target) / own.relative_to(source))
                         found[target] = Mount(MountKind.RO_BIND, target, str(own))
             for secret in self.hidden:
-                if _lies_in(str(secret), mount.source) and _made(secret):
+                if _lies_in(str(secret), mount.source) and _ensure(secret):
                     target = str(Path(mount.target) / secret.relative_to(source))
                     found[target] = (
                         Mount(MountKind.TMPFS, target)
@@ -273,13 +273,13 @@ def _explained(where: str, grant: PathGrant) -> Iterator[None]:
         raise SpawnFailed(f"{where}: {grant.shown} cannot be resolved: {reason}") from error
 
 
-def _end(where: str, grant: PathGrant, path: Path) -> tuple[Path, set[Path]]:
+def _resolve_leniently(where: str, grant: PathGrant, path: Path) -> tuple[Path, set[Path]]:
     """Resolve *path*, which may be missing; return its target and the symlinks in it, each by its real path."""
     with _explained(where, grant):
         return path.resolve(), _links([path])
 
 
-def _way(path: Path) -> tuple[Path, list[Path]]:
+def _resolve(path: Path) -> tuple[Path, list[Path]]:
     """Resolve *path*; return its target and the symlinks in it, each by its real path. Raises OSError."""
     here, links = Path("/"), []
     ahead = list(reversed(path.parts[1:]))
@@ -304,7 +304,7 @@ def _way(path: Path) -> tuple[Path, list[Path]]:
     return here, links
 
 
-def _make(where: str, grant: PathGrant, path: Path) -> None:
+def _create(where: str, grant: PathGrant, path: Path) -> None:
     try:
         make_private(path)
     except OSError as error:
@@ -349,7 +349,7 @@ def _links(paths: Iterable[Path]) -> set[Path]:
     return found
 
 
-def _made(path: Path) -> bool:
+def _ensure(path: Path) -> bool:
     """Return whether *path* exists and is accessible; create it if it is missing."""
     try:
         if not path.exists():
@@ -364,7 +364,7 @@ def _require(server_id: str, path: Path) -> None:
 
     In a directory of another user the server, which has our uid, could not create it either.
     """
-    if _made(path):
+    if _ensure(path):
         return
     nearest = next(place for place in path.parents if os.path.lexists(place))
     if nearest.lstat().st_uid == os.getuid():

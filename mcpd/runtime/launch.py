@@ -175,7 +175,7 @@ class Launcher(Protocol):
         """
 
 
-class _Answers(asyncio.Protocol):
+class _Replies(asyncio.Protocol):
     """Parses the lines of ``mcpd-exec`` and sets the futures ``started`` and ``ended``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -223,7 +223,7 @@ class _Answers(asyncio.Protocol):
             self.ended.set_result(Exit(KILLED, ""))
 
 
-class Keeper(Protocol):
+class ExecProcess(Protocol):
     """The supervision of an ``mcpd-exec`` process behind a leash."""
 
     def kill(self) -> None:
@@ -233,7 +233,7 @@ class Keeper(Protocol):
         """Wait until the process itself has ended."""
 
 
-class NobodysKeeper:
+class ForeignProcess:
     """For an ``mcpd-exec`` that is not our child: it ends with the leash, and the service manager reaps it."""
 
     def kill(self) -> None:
@@ -246,16 +246,16 @@ class NobodysKeeper:
 class Leash:
     """A started process tree. It ends when the last copy of the leash is closed; other processes may have copies."""
 
-    def __init__(self, answers: _Answers, keeper: Keeper) -> None:
+    def __init__(self, answers: _Replies, process: ExecProcess) -> None:
         self._answers = answers
-        self._keeper = keeper
+        self._process = process
         self.pid = 0
         """The server's process id on the host."""
         self.unit = ""
         """Its systemd unit; empty without systemd."""
 
     @classmethod
-    async def start(cls, sock: socket.socket, spec: LaunchSpec, fds: Mapping[int, int], keeper: Keeper) -> Leash:
+    async def start(cls, sock: socket.socket, spec: LaunchSpec, fds: Mapping[int, int], process: ExecProcess) -> Leash:
         """Send *spec* and *fds* to the ``mcpd-exec`` behind *sock*, and wait for its answer; takes over *sock*.
 
         A start that fails or is cancelled leaves nothing behind. Errors as :meth:`Launcher.launch`.
@@ -265,14 +265,14 @@ class Leash:
             line = spec.to_line(tuple(fds))
             sent = _send_with_fds(sock, line, spec, tuple(fds.values()))
             sock.setblocking(False)
-            answers = _Answers(loop)
+            answers = _Replies(loop)
             transport, _ = await loop.create_unix_connection(lambda: answers, sock=sock)
         except BaseException:
             # mcpd-exec sees the end of its leash and cleans up, which it could not do if it were killed.
             sock.close()
-            await keeper.gone()
+            await process.gone()
             raise
-        leash = cls(answers, keeper)
+        leash = cls(answers, process)
         try:
             transport.write(line[sent:])
             async with asyncio.timeout(START_TIMEOUT):
@@ -282,7 +282,7 @@ class Leash:
             raise SpawnFailed(f"{spec.id}: mcpd-exec did not answer within {START_TIMEOUT:.0f} s") from None
         except McpdError:
             # mcpd-exec ends after it has reported the error.
-            await keeper.gone()
+            await process.gone()
             raise
         except BaseException:
             await leash.stop()
@@ -297,11 +297,11 @@ class Leash:
         Data received meanwhile is read now. Raises :class:`OSError` if the leash cannot be used; the caller then closes
         *sock*.
         """
-        answers = _Answers(asyncio.get_running_loop())
+        answers = _Replies(asyncio.get_running_loop())
         answers.started.set_result({"pid": pid, "unit": unit})
         sock.setblocking(False)
         await asyncio.get_running_loop().create_unix_connection(lambda: answers, sock=sock)
-        leash = cls(answers, NobodysKeeper())
+        leash = cls(answers, ForeignProcess())
         leash.pid, leash.unit = pid, unit
         return leash
 
@@ -314,7 +314,7 @@ class Leash:
     async def wait(self) -> Exit:
         """Wait until nothing of the tree is left and return how it ended; may be awaited several times."""
         ended = await asyncio.shield(self._answers.ended)
-        await self._keeper.gone()
+        await self._process.gone()
         return ended
 
     async def stop(self) -> Exit:
@@ -336,11 +336,11 @@ class Leash:
 
     def abort(self) -> None:
         """Kill ``mcpd-exec`` itself, which ends the tree, too."""
-        self._keeper.kill()
+        self._process.kill()
         self.close()
-        self.let_go()
+        self.release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close our copy of the leash without ending the tree, if the service manager or another process has a copy."""
         if self._answers.transport is not None:
             self._answers.transport.abort()

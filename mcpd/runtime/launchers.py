@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from mcpd.errors import McpdError, NotSupported, SpawnFailed
 from mcpd.paths import Scope
-from mcpd.runtime.launch import STOP_GRACE, Leash, NobodysKeeper
+from mcpd.runtime.launch import STOP_GRACE, ForeignProcess, Leash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,7 +138,7 @@ class SystemdSocketLauncher:
         except BaseException:
             sock.close()
             raise
-        return await Leash.start(sock, spec, fds, NobodysKeeper())
+        return await Leash.start(sock, spec, fds, ForeignProcess())
 
     async def _connect(self, sock: socket.socket) -> None:
         """Connect; retry after EAGAIN, as no event signals that the backlog has room again."""
@@ -204,7 +204,7 @@ class SystemdUserLauncher:
             raise
         finally:
             theirs.close()
-        return await Leash.start(ours, spec, fds, NobodysKeeper())
+        return await Leash.start(ours, spec, fds, ForeignProcess())
 
 
 def unit_name(spec_id: str) -> str:

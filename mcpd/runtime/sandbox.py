@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from mcpd.model import JsonValue, Manifest, Transport
     from mcpd.paths import Layout, Paths
-    from mcpd.runtime.calls import Way
+    from mcpd.runtime.calls import Access
     from mcpd.settings import Settings
     from mcpd.store import InstalledServer, LaunchManifest
 
@@ -125,7 +125,7 @@ MCP_TOKEN_VARIABLE: Final = "MCPD_SOCKET_TOKEN"  # noqa: S105 -- the name of it
 """The token to send there."""
 _NO_DEVICES: Final = ("/dev/pts", "/dev/shm")  # noqa: S108 - hidden
 """Terminals and shared memory of all the user's programs."""
-McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Way]"
+McpSocket: TypeAlias = "Callable[[str, tuple[str, ...]], Access]"
 """Returns the access to other servers, from a server's id and the ids it may call (empty: all)."""
 MAX_FILES: Final = 1024
 """Entries in a server's directory that are mounted one by one."""
@@ -210,10 +210,10 @@ def server_spec(
             raise SpawnFailed(
                 f"{server.id} may call other servers (permission mcp), but there is no bridge to reach them"
             )
-        way = mcp_socket(server.id, granted.mcp)
+        access = mcp_socket(server.id, granted.mcp)
         env[MCP_SOCKET_VARIABLE] = f"{runtime_dir}/mcp/{CALLS_SOCKET}"
-        env[MCP_TOKEN_VARIABLE] = way.token
-        shown.append(mounts.bind(way.directory, Path(env[MCP_SOCKET_VARIABLE]).parent))
+        env[MCP_TOKEN_VARIABLE] = access.token
+        shown.append(mounts.bind(access.directory, Path(env[MCP_SOCKET_VARIABLE]).parent))
     return LaunchSpec(
         id=server.id,
         argv=argv,

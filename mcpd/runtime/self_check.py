@@ -66,11 +66,11 @@ class GatedLauncher:
             raise type(self._fault)(f"{spec.id} is not started: {self._fault.message}")
         return await self._launcher.launch(spec, fds)
 
-    def check(self, told: Callable[[], None]) -> None:
-        """Start the check (again), and call *told* when it is finished."""
+    def check(self, on_done: Callable[[], None]) -> None:
+        """Start the check (again), and call *on_done* when it is finished."""
         if self._check is not None:
             self._check.cancel()
-        self._check = asyncio.create_task(self._look(told), name=f"self-check of {self.name}")
+        self._check = asyncio.create_task(self._run_check(on_done), name=f"self-check of {self.name}")
 
     async def _checked(self) -> None:
         """Wait until no check is in progress."""
@@ -83,7 +83,7 @@ class GatedLauncher:
             self._check.cancel()
             await asyncio.gather(self._check, return_exceptions=True)
 
-    async def _look(self, told: Callable[[], None]) -> None:
+    async def _run_check(self, on_done: Callable[[], None]) -> None:
         fault: McpdError | None = None
         try:
             await self._verify(self._launcher)
@@ -94,7 +94,7 @@ class GatedLauncher:
             fault = SandboxUnavailable("internal error in the check of the sandbox; see the journal of mcpd")
             log.exception("The check of the sandbox of the launcher %s failed", self.name)
         self._fault = fault
-        told()
+        on_done()
 
 
 PROBE: Final = Path(__file__).with_name("probe.py")

@@ -88,7 +88,9 @@ class Backoff:
         self._records.pop(server_id, None)
 
 
-def check_room(server_id: str, owner: Owner, running: Sequence[Owner], settings: RuntimeSettings, scope: Scope) -> None:
+def check_limits(
+    server_id: str, owner: Owner, running: Sequence[Owner], settings: RuntimeSettings, scope: Scope
+) -> None:
     """Check that *owner* may start *server_id* beside *running*, the owners of all sessions.
 
     In the system scope each user has a limit, and an eighth of the sessions is reserved for root and for mcpd itself.
@@ -303,7 +305,7 @@ class Sessions:
             await self._trials.over(server_id, owner.name)
         running = [session.owner for session in self._sessions.values()]
         running += [pending.owner for pending in self._pending]
-        check_room(server_id, owner, running, self._settings.runtime, self._scope)
+        check_limits(server_id, owner, running, self._settings.runtime, self._scope)
         if self._closed:
             raise SpawnFailed(f"{server_id}: mcpd is stopping")
         pending = _Pending(server_id, owner, asyncio.Event())
@@ -431,7 +433,7 @@ class Sessions:
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
         for session in self.list():
-            session.leash.let_go()
+            session.leash.release()
 
     async def _start_no_more(self) -> None:
         """Cancel the starts in progress; their callers get an error."""
@@ -463,7 +465,7 @@ class Sessions:
             session.owner.uid,
             extra=_fields(session, SESSION_STARTED),
         )
-        self._tell(SessionEvent("started", session))
+        self._notify(SessionEvent("started", session))
         return session
 
     async def _watch(self, session: Session) -> None:
@@ -486,9 +488,9 @@ class Sessions:
             f" ({session.stopped_for})" if session.stopped_for else "",
             extra=_fields(session, SESSION_ENDED) | {"EXIT_STATUS": ended.code, "STOP_REASON": session.stopped_for},
         )
-        self._tell(SessionEvent("exited", session))
+        self._notify(SessionEvent("exited", session))
 
-    def _tell(self, event: SessionEvent) -> None:
+    def _notify(self, event: SessionEvent) -> None:
         for listener in list(self._listeners):
             try:
                 listener(event)

@@ -318,7 +318,7 @@ async def test_a_key_vouches_for_nothing_that_is_not_pinned(world: World, tmp_pa
 async def test_a_version_is_that_of_one_server(world: World, tmp_path: Path) -> None:
     for ids in ([], ["org.test.hello", "other"]):
         with pytest.raises(InvalidArgument, match="one server"):
-            await world.installer.newer(ids, InstallOptions(version="1.0"))
+            await world.installer.update_offers(ids, InstallOptions(version="1.0"))
 
 
 async def test_a_key_vouches_for_no_version_that_somebody_chose(world: World, tmp_path: Path) -> None:
@@ -327,9 +327,9 @@ async def test_a_key_vouches_for_no_version_that_somebody_chose(world: World, tm
     world.shelf.signer = "example"
     pinned = {"type": "npm", "package": "x", "version": "2.0.0"}
     world.shelf.put({**document, "version": "2.0", "source": pinned})
-    (newer,) = await world.installer.newer(["org.test.hello"], InstallOptions())
+    (newer,) = await world.installer.update_offers(["org.test.hello"], InstallOptions())
     assert newer.verified
-    (chosen,) = await world.installer.newer(["org.test.hello"], InstallOptions(version="1.5.0"))
+    (chosen,) = await world.installer.update_offers(["org.test.hello"], InstallOptions(version="1.5.0"))
     assert not chosen.verified
     assert chosen.entry.source is not None
     assert chosen.entry.source.version == "1.5.0"

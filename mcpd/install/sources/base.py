@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from mcpd.model import Entry, JsonValue, Source
 
-MAX_WORDS: Final = 500
+MAX_TEXT: Final = 500
 """Characters of a package's name or summary that are kept."""
 
 
@@ -39,21 +39,21 @@ class LockedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class PackageTexts:
     """Name and summary in the metadata of a package, each as one printable line; empty if missing."""
 
     name: str
     summary: str
 
     @classmethod
-    def of(cls, name: object, summary: object) -> Words:
+    def of(cls, name: object, summary: object) -> PackageTexts:
         """Return name and summary, cleaned up and shortened; a package may contain values of any type and length."""
         return cls(_line(name), _line(summary))
 
 
 def _line(value: object) -> str:
     text = " ".join(value.encode("utf-8", "replace").decode().split()) if isinstance(value, str) else ""
-    return "".join(filter(str.isprintable, text))[:MAX_WORDS]
+    return "".join(filter(str.isprintable, text))[:MAX_TEXT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Outcome:
     """Name of the package; empty if it is not one."""
     scripts: tuple[str, ...] = ()
     """Commands that the package installs."""
-    words: Words | None = None
+    texts: PackageTexts | None = None
     """Name and summary of the package."""
 
 

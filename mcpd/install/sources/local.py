@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mcpd.errors import InvalidManifest, SourceUnavailable
 from mcpd.install.sources.base import Resolution
 from mcpd.install.sources.project import ProjectBuild
-from mcpd.install.trees import LEFT_OUT, copy_tree, overlap, pin, pinning, tree_bytes
+from mcpd.install.trees import EXCLUDED, copy_tree, overlap, pin, pinning, tree_bytes
 from mcpd.paths import Scope
 from mcpd.store.threads import ended, in_thread
 
@@ -95,15 +95,15 @@ async def copy_project(bench: Workbench, source: Pinned) -> None:
     """Copy *source* into the generation and report progress; stop when the task is cancelled."""
     loop = asyncio.get_running_loop()
     # A node project gets the modules in its lock file, not those in its directory.
-    left_out = LEFT_OUT | ({"node_modules"} if await in_thread(_holds_file, source, "package.json") else frozenset())
-    total = await in_thread(tree_bytes, source, left_out)
+    excluded = EXCLUDED | ({"node_modules"} if await in_thread(_holds_file, source, "package.json") else frozenset())
+    total = await in_thread(tree_bytes, source, excluded)
     stop = threading.Event()
 
     def progress(done: int) -> None:
         loop.call_soon_threadsafe(_report, bench, done, total)
 
     copying = asyncio.ensure_future(
-        asyncio.to_thread(copy_tree, source, bench.root, stop=stop, progress=progress, left_out=left_out)
+        asyncio.to_thread(copy_tree, source, bench.root, stop=stop, progress=progress, excluded=excluded)
     )
     try:
         await asyncio.shield(copying)

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import NPM_REGISTRY, npm_config
 from mcpd.install.proxy import Proxy, origin, origins
-from mcpd.install.sources.base import MAX_FILE, MAX_LOCK, LockedFile, Outcome, Resolution, Words, read_project_file
+from mcpd.install.sources.base import (
+    MAX_FILE,
+    MAX_LOCK,
+    LockedFile,
+    Outcome,
+    PackageTexts,
+    Resolution,
+    read_project_file,
+)
 from mcpd.install.trees import readable
 from mcpd.install.workbench import program, refusal
 from mcpd.store.files import read_file
@@ -173,7 +181,7 @@ class NpmRecipe:
             files=tuple(self._files),
             package=main.name,
             scripts=tuple(await in_thread(declared_commands, self._bench.root / MODULES / main.name)),
-            words=await in_thread(_words, self._bench.root / MODULES / main.name),
+            texts=await in_thread(_package_texts, self._bench.root / MODULES / main.name),
         )
 
     async def _check_sha256(self, main: LockedFile) -> None:
@@ -292,10 +300,10 @@ def declared_commands(package: Path) -> list[str]:
     return sorted(commands) if isinstance(commands, dict) else []
 
 
-def _words(package: Path) -> Words:
+def _package_texts(package: Path) -> PackageTexts:
     """Return name and summary of the npm package in the directory *package*."""
     declared = _declared(package)
-    return Words.of(declared.get("name"), declared.get("description"))
+    return PackageTexts.of(declared.get("name"), declared.get("description"))
 
 
 def _declared(package: Path) -> dict[str, Any]:

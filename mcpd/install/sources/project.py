@@ -19,7 +19,7 @@ from mcpd.errors import BuildFailed, InvalidManifest
 from mcpd.install.sources.base import MAX_LOCK, LockedFile, Outcome, read_project_file
 from mcpd.install.sources.npm import NodeModules, declared_commands
 from mcpd.install.sources.pypi import PythonEnvironment, PythonProject, check_line, normalise
-from mcpd.install.trees import LEFT_OUT
+from mcpd.install.trees import EXCLUDED
 from mcpd.store.threads import in_thread
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class ProjectBuild:
 
 
 def _copy_sources(root: Path, target: Path, scratch: str) -> None:
-    left_out = {*LEFT_OUT, scratch, "node_modules"}
+    left_out = {*EXCLUDED, scratch, "node_modules"}
     shutil.copytree(root, target, symlinks=True, ignore=lambda _, names: left_out.intersection(names))
 
 

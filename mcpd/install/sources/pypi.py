@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import pip_config, uv_config
 from mcpd.install.proxy import Proxy
-from mcpd.install.sources.base import LockedFile, Outcome, Resolution, Words, read_project_file
+from mcpd.install.sources.base import LockedFile, Outcome, PackageTexts, Resolution, read_project_file
 from mcpd.install.workbench import SYSTEM_PYTHON
 from mcpd.runtime.bundled import PYTHON as SERVERS_PYTHON
 from mcpd.runtime.sandbox import CA_BUNDLES
@@ -190,7 +190,7 @@ class PythonEnvironment:
         points = PathDistribution(info).entry_points.select(group="console_scripts")
         return sorted(point.name for point in points)
 
-    def words(self, package: str) -> Words | None:
+    def texts(self, package: str) -> PackageTexts | None:
         """Return name and summary of the installed *package*; None if its metadata cannot be read."""
         info = self._info(package)
         try:
@@ -200,7 +200,7 @@ class PythonEnvironment:
         if data is None:
             return None
         found = HeaderParser().parsestr(data.decode("utf-8", "replace"))
-        return Words.of(found.get("Name"), found.get("Summary"))
+        return PackageTexts.of(found.get("Name"), found.get("Summary"))
 
     def _info(self, package: str) -> Path | None:
         """Return the metadata directory of the installed *package*."""
@@ -599,7 +599,7 @@ class PypiRecipe:
             files=tuple(self._files),
             package=normalise(self._source.package),
             scripts=tuple(await in_thread(self._python.scripts, self._source.package)),
-            words=await in_thread(self._python.words, self._source.package),
+            texts=await in_thread(self._python.texts, self._source.package),
         )
 
     def _main(self) -> LockedFile:

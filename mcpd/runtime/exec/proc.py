@@ -83,7 +83,7 @@ def unit() -> str:
     return last if last.endswith((".service", ".scope")) else ""
 
 
-def tell_status(text: str) -> None:
+def notify_status(text: str) -> None:
     """Set the status text of our unit (sd_notify(3)); errors are ignored."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address[:1] in {"/", "@"}:

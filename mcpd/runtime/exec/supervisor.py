@@ -25,8 +25,8 @@ from mcpd.runtime.exec.proc import (
     SIGTERM,
     close_inherited,
     join_session_keyring,
+    notify_status,
     prctl,
-    tell_status,
     unit,
 )
 from mcpd.runtime.exec.stderr import Stderr, log_refusal
@@ -76,7 +76,7 @@ class Supervisor:
                 if fd >= 0:
                     self._poll.register(fd, select.POLLIN)
             if self._tree.executed():
-                self._say_started()
+                self._report_started()
             while self._step(wake):
                 pass
             self._finish(stdin)
@@ -105,7 +105,7 @@ class Supervisor:
         events = [fd for fd, _ in self._poll.poll(self._timeout())]
         stop = False
         if 0 in events:
-            stop = not self._hear()
+            stop = not self._read_leash()
         if wake in events:
             os.read(wake, 64)
             stop = True
@@ -116,7 +116,7 @@ class Supervisor:
         if self._stderr and self._stderr.fd in events and not self._stderr.pump():
             self._poll.unregister(self._stderr.fd)
         if not self._started and self._tree.executed():
-            self._say_started()
+            self._report_started()
         if stop and self._deadline is None:
             self._deadline = time.monotonic() + GRACE
             self._tree.terminate()
@@ -125,7 +125,7 @@ class Supervisor:
             self._tree.kill()
         return self._tree.pidfd not in events
 
-    def _hear(self) -> bool:
+    def _read_leash(self) -> bool:
         """Read from the leash, whose only expected event is its end; return False at the end."""
         try:
             if self._leash.recv(4096):
@@ -135,10 +135,10 @@ class Supervisor:
         self._poll.unregister(0)
         return False
 
-    def _say_started(self) -> None:
+    def _report_started(self) -> None:
         self._started = True
-        say(self._leash, f'{{"started":{{"pid":{self._tree.pid},"unit":{encode_basestring_ascii(unit())}}}}}')
-        tell_status(f"{self._request.id}, process {self._tree.pid}")
+        write_line(self._leash, f'{{"started":{{"pid":{self._tree.pid},"unit":{encode_basestring_ascii(unit())}}}}}')
+        notify_status(f"{self._request.id}, process {self._tree.pid}")
 
     def _finish(self, stdin: int) -> None:
         code = self._tree.reap()
@@ -155,9 +155,9 @@ class Supervisor:
         if not self._started and not self._tree.executed():
             raise self._tree.failure(tail if self._stderr else None)
         if not self._started:
-            self._say_started()
+            self._report_started()
         flag = "true" if hangup else "false"
-        say(self._leash, f'{{"exit":{code},"hangup":{flag},"stderr-tail":{encode_basestring_ascii(tail)}}}')
+        write_line(self._leash, f'{{"exit":{code},"hangup":{flag},"stderr-tail":{encode_basestring_ascii(tail)}}}')
 
 
 def _hung_up(stdin: int) -> bool:
@@ -167,7 +167,7 @@ def _hung_up(stdin: int) -> bool:
     return any(event & (select.POLLHUP | POLLRDHUP) for _, event in poll.poll(0))
 
 
-def say(leash: _socket.socket, line: str) -> None:
+def write_line(leash: _socket.socket, line: str) -> None:
     """Write one line to the leash; errors are ignored, and the timeout covers a peer that does not read."""
     try:
         leash.settimeout(GRACE)
@@ -198,7 +198,7 @@ def main() -> None:
         if isinstance(failure, Refusal):
             log_refusal(peer_uid(leash), str(failure))
         name, message = encode_basestring_ascii(failure.name), encode_basestring_ascii(str(failure))
-        say(leash, f'{{"error":{{"name":{name},"message":{message}}}}}')
+        write_line(leash, f'{{"error":{{"name":{name},"message":{message}}}}}')
         status = 1
     # Skip the interpreter's shutdown, which would keep a unit alive for longer.
     os._exit(status)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import NotFound
-from mcpd.install.history import GenerationInfo, history, way_back
+from mcpd.install.history import GenerationInfo, history, rollback_target
 from mcpd.install.lockfile import LOCK_FILE, write_lock
 from mcpd.install.sources.base import Outcome
 from mcpd.model import Entry, Manifest
@@ -128,4 +128,4 @@ def test_the_way_back_passes_over_what_is_known_to_be_the_same(paths: Paths, loc
     for number, lock in enumerate(locks, 1):
         put(store, str(number), lock=False)
         (store.generation_path(ONE, number) / LOCK_FILE).write_text(lock)
-    assert way_back(store, ONE) == expected
+    assert rollback_target(store, ONE) == expected

@@ -12,7 +12,7 @@ import pytest
 
 from mcpd.errors import BuildFailed, IntegrityMismatch, InvalidManifest, SourceUnavailable
 from mcpd.install.hostconfig import npm_config, pip_config, uv_config
-from mcpd.install.pipeline import seal, settle
+from mcpd.install.pipeline import resolve_transports, seal
 from mcpd.install.sources.base import Outcome
 from mcpd.install.sources.local import check_readable
 from mcpd.install.sources.npm import declared_commands, parse_lock
@@ -200,7 +200,7 @@ def test_what_a_package_says_about_itself_may_be_nonsense(tmp_path: Path) -> Non
     assert declared_commands(tmp_path) == []
     entry = Entry.parse({"id": "a", "transports": [{"type": "stdio", "command": "not-there"}]}, "test")
     with pytest.raises(InvalidManifest, match="not-there"):
-        settle(entry, Outcome(), tmp_path)
+        resolve_transports(entry, Outcome(), tmp_path)
 
 
 def test_a_wheel_that_cannot_be_unpacked_is_a_failed_build(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_the_script_of_a_package(tmp_path: Path, scripts: tuple[str, ...], comma
     binaries.mkdir(parents=True)
     for script in scripts:
         (binaries / script).touch()
-    (transport,) = settle(entry, Outcome(package="my-server", scripts=scripts), tmp_path)
+    (transport,) = resolve_transports(entry, Outcome(package="my-server", scripts=scripts), tmp_path)
     assert transport.command == command
 
 
@@ -379,7 +379,7 @@ def test_runners(tmp_path: Path, command: str, args: list[str], settled: tuple[s
     binaries.mkdir(parents=True)
     for name in ("srv", command):
         (binaries / name).touch()
-    (transport,) = settle(Entry.parse(document, "test"), Outcome(package="srv", scripts=("srv",)), tmp_path)
+    (transport,) = resolve_transports(Entry.parse(document, "test"), Outcome(package="srv", scripts=("srv",)), tmp_path)
     assert (transport.command, transport.args) == (settled or (command, args))
 
 
@@ -395,15 +395,15 @@ def test_a_command_that_is_not_there_may_be_written_otherwise(tmp_path: Path, co
     (tmp_path / "server.sh").touch()
     entry = Entry.parse({"id": "a", "transports": [{"type": "stdio", "command": command}]}, "test")
     with pytest.raises(InvalidManifest, match=way_out):
-        settle(entry, Outcome(), tmp_path)
+        resolve_transports(entry, Outcome(), tmp_path)
 
 
 def test_several_scripts_are_named(tmp_path: Path) -> None:
     entry = Entry.parse({"id": "a", "source": {"type": "pypi", "package": "srv"}}, "test")
     with pytest.raises(InvalidManifest, match="one, two"):
-        settle(entry, Outcome(package="srv", scripts=("one", "two")), tmp_path)
+        resolve_transports(entry, Outcome(package="srv", scripts=("one", "two")), tmp_path)
     with pytest.raises(InvalidManifest, match="no command"):
-        settle(entry, Outcome(package="srv"), tmp_path)
+        resolve_transports(entry, Outcome(package="srv"), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from mcpd.errors import BuildFailed, InvalidManifest
 from mcpd.install import trees
-from mcpd.install.pipeline import seal, settle
+from mcpd.install.pipeline import resolve_transports, seal
 from mcpd.install.sources import base
 from mcpd.install.sources.base import Outcome, read_project_file
 from mcpd.install.sources.npm import declared_commands, parse_lock
@@ -213,7 +213,7 @@ def test_a_huge_package_json_is_not_read(tmp_path: Path) -> None:
     assert declared_commands(tmp_path) == []
     document = {"id": "x", "name": "x", "transports": [{"type": "stdio", "command": "nothing-of-that-name"}]}
     with pytest.raises(InvalidManifest, match="nothing-of-that-name"):
-        settle(Entry.parse(document, "test"), Outcome(), tmp_path)
+        resolve_transports(Entry.parse(document, "test"), Outcome(), tmp_path)
     with pytest.raises(InvalidManifest, match=r"package\.json of the project is larger than 1 MiB"):
         read_project_file(tmp_path / "package.json")
     with pytest.raises(InvalidManifest, match="larger than 8 MiB"):

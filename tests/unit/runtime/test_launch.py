@@ -23,7 +23,7 @@ from mcpd.errors import LimitExceeded, SandboxUnavailable, SpawnFailed
 from mcpd.runtime import mounts
 from mcpd.runtime.exec import confined
 from mcpd.runtime.exec.wire import Failure, Request
-from mcpd.runtime.launch import Bus, LaunchSpec, Leash, Mount, MountKind, NobodysKeeper, Overlay
+from mcpd.runtime.launch import Bus, ForeignProcess, LaunchSpec, Leash, Mount, MountKind, Overlay
 from mcpd.runtime.launchers import EXEC_FILE, PlainLauncher, exec_command
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ async def test_leash_is_adopted_by_a_later_mcpd() -> None:
     client = Client()
     with subprocess.Popen(exec_command(), stdin=theirs) as process:
         theirs.close()
-        first = await Leash.start(ours, spec("cat"), client.fds, NobodysKeeper())
+        first = await Leash.start(ours, spec("cat"), client.fds, ForeignProcess())
         kept = socket.socket(fileno=os.dup(first.fileno()))
         first._answers.transport.abort()  # what the end of the first mcpd does
         adopted = await Leash.adopt(kept, first.pid, first.unit)

@@ -18,7 +18,7 @@ from world import PYTHON, talk
 
 from mcpd.errors import InvalidConfig, InvalidManifest, SpawnFailed
 from mcpd.paths import Scope
-from mcpd.runtime.calls import Way
+from mcpd.runtime.calls import Access
 from mcpd.runtime.launch import MountKind
 from mcpd.runtime.launchers import PlainLauncher
 from mcpd.runtime.run import run
@@ -281,9 +281,9 @@ async def test_mcp_socket_is_bound_when_granted(world: World) -> None:
     door_directory.mkdir()
     server = world.install("server", permissions=["mcp:a", "mcp:b"])
 
-    def door(server_id: str, allowed: tuple[str, ...]) -> Way:
+    def door(server_id: str, allowed: tuple[str, ...]) -> Access:
         asked.append((server_id, allowed))
-        return Way(door_directory, "the pass")
+        return Access(door_directory, "the pass")
 
     spec = server_spec(
         server,
