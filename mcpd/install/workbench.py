@@ -123,7 +123,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What all installations of this instance share."""
+    """The launcher, paths and settings that all installations of this instance share."""
 
     launcher: Launcher
     paths: Paths
