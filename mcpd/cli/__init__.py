@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mcpctl``, the command line of mcpd.
 
-Each command is a function in a module of its own, named by the parser and imported only when it is chosen, so
-that ``mcpctl run`` and ``mcpctl list`` start fast.
+The parser names the handler of each command, a function in :mod:`mcpd.cli.commands`. Its module is imported only when
+the command is used, so that ``mcpctl run`` and ``mcpctl list`` start fast.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What arguments on mcpctl's command line may be, for argparse, and those that many commands have."""
+"""Argument types for argparse, and arguments that several commands have."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 
 
 def add_id(parser: argparse.ArgumentParser, **kwargs: Any) -> None:
-    """Add the argument ``ID`` to *parser*; *kwargs* as of ``add_argument``."""
+    """Add the argument ``ID`` to *parser*; *kwargs* go to ``add_argument``."""
     parser.add_argument("id", metavar="ID", help="id of the server", **kwargs)
 
 
@@ -21,18 +21,18 @@ def add_consent(parser: argparse.ArgumentParser) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="list each package with its version and hash, not only their number, and say how long each step took",
+        help="list each package with its version and hash, and the time that each step took",
     )
     parser.add_argument(
         "-y",
         "--yes",
         action="store_true",
-        help="consent to the permissions that the server asks for, and to what nobody vouches for",
+        help="consent to the permissions that the server asks for, and to unverified packages",
     )
 
 
 def pair(text: str) -> tuple[str, str]:
-    """``KEY=VALUE``."""
+    """Parse ``KEY=VALUE``."""
     key, separator, value = text.partition("=")
     if not key or not separator:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
@@ -40,14 +40,14 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
+    """Parse a whole number above 0."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return int(text)
 
 
 def seconds(text: str) -> float:
-    """A duration of at most a day."""
+    """Parse a duration of at most a day, in seconds."""
     try:
         value = float(text)
     except ValueError:
@@ -58,7 +58,7 @@ def seconds(text: str) -> float:
 
 
 def sha256(text: str) -> str:
-    """A SHA-256 digest, in small letters."""
+    """Parse a SHA-256 digest; return it in lower case."""
     if not _SHA256.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a SHA-256 digest, which has 64 hexadecimal digits")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a SHA-256 digest (64 hexadecimal digits)")
     return text.lower()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Entry point of ``mcpctl``: parse, run one command, turn every failure into one line and an exit code."""
+"""Entry point of ``mcpctl``: run one command, and turn every failure into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 DEBUG_VARIABLE = "MCPCTL_DEBUG"
-"""When set, a fault of mcpctl itself ends with its traceback instead of one line."""
+"""If set, an internal error prints its traceback instead of one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``mcpctl`` with *argv* (default: the process's own arguments) and return its exit code.
+    """Run ``mcpctl`` with *argv* (default: the process's own arguments) and return its exit status.
 
-    0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted; ``run`` returns what the
-    server returned. argparse ends the process itself for ``--help``, ``--version`` and wrong usage.
+    0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted; ``run`` returns the status of
+    the server. argparse exits by itself after ``--help`` and ``--version``, and for wrong usage.
     """
     fill_closed()
     try:
         parser = build_parser()
         if "_ARGCOMPLETE" in os.environ:
-            from mcpd.cli.completion import complete  # noqa: PLC0415 - only a shell that completes needs it
+            from mcpd.cli.completion import complete  # noqa: PLC0415 - only for completion in a shell
 
             complete(parser)
         code = _run(parse(parser, argv))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has gone. Nothing is left to flush into, nor anybody to tell.
+        # The reader of our output is gone: keep the interpreter from flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         result = _handler(args.handler)(args)
         if isinstance(result, Coroutine):
-            import asyncio  # noqa: PLC0415 - what a synchronous command does not need, it does not wait for
+            import asyncio  # noqa: PLC0415 - synchronous commands start faster without it
 
             return int(asyncio.run(result))
     except McpdError as error:
@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
         raise
     except OSError as error:
         return _fail(from_oserror(error, str(error.filename or args.command)))
-    # The boundary: nobody sees a traceback unasked.
+    # The last resort: users see one line instead of a traceback.
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The one description of mcpctl's command line; man pages and completions are generated from it."""
+"""The command line of mcpctl; man pages and completions are generated from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = "mcpd.cli.commands."
 CALL: Final = COMMANDS + "tools:call"
-"""Calls a tool, whose arguments may stand before and after options."""
+"""Handler of ``mcpctl call``."""
 
 HEADINGS: Final = {
     "find and install servers": ("search", "show", "install", "list", "update", "remove"),
@@ -33,19 +33,19 @@ HEADINGS: Final = {
     "registries and trust": ("source", "refresh", "key", "sign"),
     "look into problems": ("doctor", "paths"),
 }
-"""Every command, below its heading in the help."""
+"""The commands under each heading of the help."""
 
 EPILOG: Final = """\
 exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted.
-environment: NO_COLOR turns colours off, MCPCTL_DEBUG=1 shows where a fault of mcpctl itself happened.
+environment: NO_COLOR turns colours off, MCPCTL_DEBUG=1 prints the traceback of an internal error.
 """
 
 
 def build_parser() -> _MainParser:
-    """The parser of the whole command line.
+    """Return the parser of the whole command line.
 
     Its namespace holds ``handler`` ("module:function"), ``parser`` (of the command), ``system`` (bool, the scope) and
-    what the command takes.
+    the arguments of the command.
     """
     parser = _MainParser(
         prog="mcpctl",
@@ -75,9 +75,9 @@ def build_parser() -> _MainParser:
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """What *argv* (default: the process's own arguments) says to *parser*.
+    """Parse *argv* (default: the process's own arguments) with *parser*.
 
-    *parser* ends the process if it is wrong, and after its help if it names no command.
+    Without a command, print the help and exit; exit with status 2 for wrong usage.
     """
     args, rest = parser.parse_known_args(argv)
     if args.command is None:
@@ -94,13 +94,13 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) ->
         args.json = True
     words = [word for word in rest if not word.startswith("-")]
     if rest and (action := _open_ended(args.parser)) is not None:
-        # argparse takes no more of them after an option that stands between them.
+        # argparse does not accept arguments of one list before and after an option.
         setattr(
             args, action.dest, [*getattr(args, action.dest), *(_converted(word, action, args.parser) for word in words)]
         )
         rest = [word for word in rest if word.startswith("-") and word != "--"]
     if args.handler == RUN and args.input is None and args.input_file is None and _is_word(rest):
-        # Nor the input of an ensemble.
+        # Likewise for the input of an ensemble, which is optional.
         args.input, rest = rest[-1], []
     if rest:
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -108,14 +108,14 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) ->
 
 
 def _open_ended(parser: argparse.ArgumentParser) -> argparse.Action | None:
-    """The last argument of *parser* that is no option, if there may be any number of it."""
+    """Return the last positional argument of *parser* if it may be repeated, else ``None``."""
     # argparse has no public way to list them.
     arguments = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001
     return arguments[-1] if arguments and arguments[-1].nargs in ("*", "+") else None
 
 
 def _converted(word: str, action: argparse.Action, parser: argparse.ArgumentParser) -> object:
-    """*word* as *action* takes it; ends the process if it does not."""
+    """Convert *word* to the type of *action*; exit with status 2 if that fails."""
     convert = action.type if callable(action.type) else str
     try:
         return convert(word)
@@ -124,54 +124,60 @@ def _converted(word: str, action: argparse.Action, parser: argparse.ArgumentPars
 
 
 def _is_word(rest: Sequence[str]) -> bool:
-    """Whether *rest* is one argument that is no option, or one after ``--``."""
+    """Return whether *rest* is exactly one positional argument, perhaps after ``--``."""
     return (len(rest) == 1 and (not rest[0].startswith("-") or rest[0] == "-")) or (len(rest) == 2 and rest[0] == "--")
 
 
 def is_system(args: argparse.Namespace) -> bool:
-    """Return whether *args* mean the system's instance, root's own unless told otherwise."""
+    """Return whether *args* select the system scope, which is the default for root."""
     return "asks_system" in args or ("asks_user" not in args and os.geteuid() == 0)
 
 
 def _add_common(parser: argparse.ArgumentParser, *, suppress: bool) -> None:
-    """The global options. They stand before or after the command; only the outer parser has the defaults."""
+    """Add the global options to *parser*; with *suppress* without defaults, for the parsers of commands.
+
+    They are accepted before and after the command.
+    """
     scope = parser.add_mutually_exclusive_group()
     scope.add_argument(
         "--system",
         action="store_true",
         dest="asks_system",
         default=argparse.SUPPRESS,
-        help="talk to the system instance (default for root)",
+        help="use the system's servers (default for root)",
     )
     scope.add_argument(
         "--user",
         action="store_true",
         dest="asks_user",
         default=argparse.SUPPRESS,
-        help="talk to the caller's own instance (default for everybody else)",
+        help="use your own servers (default for everybody else)",
     )
     parser.add_argument(
         "--no-ask-password",
         action="store_false",
         dest="interactive",
         default=argparse.SUPPRESS if suppress else True,
-        help="do not ask for authorization, fail instead",
+        help="fail instead of asking for authorization",
     )
 
 
 def _add_early_json(parser: argparse.ArgumentParser) -> None:
-    """``--json`` before a command; those that have it take it themselves, and set it to their own default."""
+    """Add a ``--json`` that is accepted before the command, in a variable of its own.
+
+    The parsers of commands would overwrite ``json`` with their default.
+    """
     parser.add_argument(
         "--json",
         action="store_true",
         dest="early_json",
         default=argparse.SUPPRESS,
-        help="print JSON; after the command, too",
+        help="print JSON; also accepted after the command",
     )
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that names the command that may have been meant instead of listing all of them."""
+    """A parser that suggests a similar command for an unknown one, instead of listing all of them."""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - argparse has no public name for it
@@ -182,7 +188,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _MainParser(_Parser):
-    """The parser of mcpctl itself, whose help has its commands below :data:`HEADINGS`."""
+    """The parser of mcpctl itself, whose help groups the commands under :data:`HEADINGS`."""
 
     commands: argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -190,7 +196,7 @@ class _MainParser(_Parser):
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
-        # argparse knows no groups of commands.
+        # argparse has no groups of commands.
         commands = {action.dest: action for action in self.commands._choices_actions}  # noqa: SLF001
         for heading, names in HEADINGS.items():
             formatter.start_section(heading)
@@ -204,7 +210,7 @@ class _MainParser(_Parser):
 
 
 class _Adder:
-    """Adds commands with what they all have in common."""
+    """Adds commands, each with its handler and the common options."""
 
     def __init__(self, commands: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser):
         self._commands = commands
@@ -227,7 +233,7 @@ class _Adder:
         return parser
 
     def group(self, name: str, summary: str) -> _Adder:
-        """A command that has commands of its own, e.g. ``mcpctl source add``."""
+        """Add a command with subcommands, e.g. ``mcpctl source``, and return the adder for these."""
         parser = self._commands.add_parser(
             name,
             help=summary,
@@ -245,7 +251,7 @@ def _configuration(add: _Adder) -> None:
     get = config(
         "get",
         "config:get",
-        "show the properties with their types, defaults and values; sensitive values are never shown",
+        "show the properties with their types, defaults and values, except sensitive values",
         json=True,
     )
     add_id(get)
@@ -257,15 +263,15 @@ def _configuration(add: _Adder) -> None:
         metavar="KEY=VALUE",
         nargs="+",
         type=pair,
-        help="a property and its value: yes or no for a boolean; for a list its items between commas, in further "
-        "arguments with the same KEY, or as JSON",
+        help="a property and its value: yes or no for a boolean; for a list, items separated by commas, a repeated "
+        "KEY, or JSON",
     )
-    unset = config("unset", "config:unset_values", "return properties to their defaults")
+    unset = config("unset", "config:unset_values", "reset properties to their defaults")
     add_id(unset)
     unset.add_argument("keys", metavar="KEY", nargs="+", help="the property")
     secret = add.group("secret", "set and remove the secrets of a server")
     for name, handler, summary in (
-        ("set", "set_secret", "set a sensitive property, read from the terminal or standard input"),
+        ("set", "set_secret", "set a sensitive property to a value read from the terminal or standard input"),
         ("unset", "unset_secret", "remove the value of a sensitive property"),
     ):
         command = secret(name, f"config:{handler}", summary)
@@ -274,38 +280,42 @@ def _configuration(add: _Adder) -> None:
 
 
 def _scripts(add: _Adder) -> None:
-    script = add.group("script", "manage the scripts that are servers")
-    new = script("add", "script:add", "make a server of a Python file or a shell script")
-    new.add_argument("file", metavar="FILE", help="the script, which is copied")
+    script = add.group("script", "manage script servers")
+    new = script("add", "script:add", "turn a Python file or a shell script into a server")
+    new.add_argument("file", metavar="FILE", help="the script; it is copied")
     new.add_argument("--name", metavar="NAME", help="id of the server (default: the name of FILE without its suffix)")
-    new.add_argument("--watch", action="store_true", help="stay, and copy each edit of FILE that can be read")
+    new.add_argument("--watch", action="store_true", help="keep running, and copy FILE again after each valid edit")
     new.add_argument("--force", action="store_true", help="replace another script of that name")
-    script("list", "script:list_scripts", "list the scripts, those of the system and of packages among them", json=True)
-    remove = script("remove", "script:remove", "remove a script and what was set for it")
-    remove.add_argument("id", metavar="NAME", help="id of its server")
+    script("list", "script:list_scripts", "list all scripts, also those of the system and of packages", json=True)
+    remove = script("remove", "script:remove", "remove a script, its configuration, secrets and state")
+    remove.add_argument("id", metavar="NAME", help="id of the script server")
     remove.add_argument("--keep-config", action="store_true", help="keep the configuration, the secrets and the state")
-    mcps = add.group("mcps", "make and check the mcps map, which says what servers offer")
-    build = mcps("build", "mcps:build_map", "make a map of a source, which names files where the map has content ids")
-    build.add_argument("source", metavar="SOURCE", help="the source, mcps.source.json; files are relative to it")
-    build.add_argument("-o", "--output", metavar="OUT", required=True, help="the map to write (- is standard output)")
-    build.add_argument("--contents", metavar="DIR", help="where the content goes (default: where mcpd looks for it)")
+    mcps = add.group("mcps", "build and check the mcps map, which configures what servers offer")
+    build = mcps("build", "mcps:build_map", "build a map from a source file, storing the files that it names")
+    build.add_argument("source", metavar="SOURCE", help="a mcps.source.json; paths in it are relative to it")
+    build.add_argument("-o", "--output", metavar="OUT", required=True, help="the map to write (-: standard output)")
+    build.add_argument("--contents", metavar="DIR", help="content store to write to (default: the one that mcpd reads)")
     check = mcps("check", "mcps:check", "check maps and scripts, and show what each server would offer", json=True)
     check.add_argument(
-        "files", metavar="FILE", nargs="*", help="maps, or sources *.source.json (default: all that mcpd reads)"
+        "files", metavar="FILE", nargs="*", help="maps, or source files *.source.json (default: all that mcpd reads)"
     )
 
 
 def _running(add: _Adder) -> None:
-    add_id(add("run", "run:run", "run a server on this process's standard input and output", aliases=["spawn"]))
+    add_id(add("run", "run:run", "run a server on standard input and output", aliases=["spawn"]))
     add("ps", "sessions:ps", "list the running servers", json=True)
     stop = add("stop", "sessions:stop", "stop a running server")
-    stop.add_argument("session", metavar="SESSION|ID", help="number of a session, or the id of a server: all of its")
-    logs = add("logs", "logs:logs", "show what a server wrote to its standard error, and what mcpd wrote about it")
+    stop.add_argument(
+        "session", metavar="SESSION|ID", help="number of a session, or id of a server for all its sessions"
+    )
+    logs = add("logs", "logs:logs", "show the journal of a server: its standard error, and messages of mcpd about it")
     add_id(logs)
-    logs.add_argument("-f", "--follow", action="store_true", help="wait for more")
-    logs.add_argument("-n", "--lines", type=positive, metavar="N", help="only the last N lines")
-    logs.add_argument("--since", metavar="TIME", help="only from TIME on, as journalctl takes it: today, '1h ago'")
-    tools = add("tools", "tools:tools", "list the tools of a server, optional arguments in brackets", json=True)
+    logs.add_argument("-f", "--follow", action="store_true", help="keep running, and print new lines")
+    logs.add_argument("-n", "--lines", type=positive, metavar="N", help="show only the last N lines")
+    logs.add_argument(
+        "--since", metavar="TIME", help="show only lines since TIME, in the format of journalctl: today, '1h ago'"
+    )
+    tools = add("tools", "tools:tools", "list the tools of a server, with optional arguments in brackets", json=True)
     add_id(tools)
     call = add("call", "tools:call", "call a tool of a server", json=True)
     add_id(call)
@@ -315,19 +325,21 @@ def _running(add: _Adder) -> None:
         metavar="JSON|KEY=VALUE",
         nargs="*",
         default=[],
-        help="one JSON object, or single arguments; none for a tool that needs none",
+        help="the arguments of the tool, one by one or as one JSON object",
     )
     for command in (tools, call):
         command.add_argument(
             "--timeout", type=seconds, default=300.0, metavar="SECONDS", help="give up after SECONDS (300)"
         )
-    pages = add("open", "open:open_pages", "show the pages of your bridge in a browser, which is signed in by a link")
+    pages = add("open", "open:open_pages", "open the web pages of your bridge in a browser")
     add_id(pages, nargs="?")
-    pages.add_argument("--print", action="store_true", help="print the link, which works once, and open nothing")
-    token = add("token", "token:token", "print the token that HTTP clients show to the bridge over TCP")
-    token.add_argument("--renew", action="store_true", help="make a new one; the old one is refused from then on")
+    pages.add_argument(
+        "--print", action="store_true", help="print the sign-in link, which works once, and open nothing"
+    )
+    token = add("token", "token:token", "print the token that HTTP clients need to use the bridge over TCP")
+    token.add_argument("--renew", action="store_true", help="replace the token; the old one is refused from then on")
 
 
 def _diagnosis(add: _Adder) -> None:
-    add("doctor", "doctor:doctor", "check what mcpd needs on this machine", json=True)
-    add("paths", "paths:paths", "show where everything lies", json=True)
+    add("doctor", "doctor:doctor", "check this machine for problems", json=True)
+    add("paths", "paths:paths", "show the files and directories of mcpd", json=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The part of mcpctl's command line that takes servers from other programs' files, and writes files for them."""
+"""Command line of mcpctl: import servers from files of other programs, and export them."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
 def add_exchange(add: _Adder) -> None:
     """Add ``mcpctl import`` and ``mcpctl export``."""
-    importer = add("import", "import_:import_file", "install the servers that a file of another program names")
+    importer = add("import", "import_:import_file", "install the servers in a file of another program")
     importer.add_argument(
         "file",
         metavar="FILE",
         help="configuration of an MCP client (JSON, TOML or YAML), registry, page of the official registry, or "
         "server.json (-: standard input)",
     )
-    importer.add_argument("names", metavar="NAME", nargs="*", help="names in FILE, or ids (default: all servers of it)")
-    importer.add_argument("--dry-run", action="store_true", help="show what the file says of each, and install nothing")
+    importer.add_argument("names", metavar="NAME", nargs="*", help="names in FILE, or ids (default: all its servers)")
+    importer.add_argument("--dry-run", action="store_true", help="show what would be installed, and install nothing")
     add_consent(importer)
     importer.add_argument("--json", action="store_true", help="print JSON")
-    exporter = add("export", "export:export", "write the entries of installed servers for others")
+    exporter = add("export", "export:export", "export installed servers as registry entries")
     exporter.epilog = (
-        "An entry holds no value of the configuration. Environment variables that an imported entry set are part of it."
+        "Entries contain no configuration. They contain the environment variables that an imported entry sets."
     )
     add_id(exporter, nargs="*")
     exporter.add_argument(
         "--format",
         choices=("registry", "server.json"),
         default="registry",
-        help="a registry of all of them, or a server.json for each (default: registry)",
+        help="write one registry, or a server.json for each server (default: registry)",
     )
     exporter.add_argument(
         "-o",
         "--output",
         metavar="FILE|DIR",
-        help="where to write it (default: standard output); server.json of several servers go to an existing directory",
+        help="write to FILE (default: standard output), or several server.json to the existing directory DIR",
     )

@@ -183,8 +183,8 @@ def test_every_action_of_polkit_and_what_rules_are_told_is_described(pages: Path
     assert {detail.strip() for details in listed for detail in details} == DETAILS
 
 
-def test_the_last_generation_that_was_something_else_is_said_everywhere() -> None:
-    words = "the last that was something else"
+def test_every_text_says_which_generation_a_rollback_chooses() -> None:
+    words = "the latest that differs from the active one"
     rollback = next(parser for command, parser in subparsers(build_parser(), "") if command == " rollback")
     texts = [
         " ".join(rollback.format_help().split()),
