@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The polkit agent that asks for a password on a plain terminal, as systemctl starts it."""
+"""The polkit agent that asks for a password on a terminal; systemctl uses the same one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _STOP_TIMEOUT: Final = 5.0
 
 @contextmanager
 def password_agent() -> Iterator[None]:
-    """Run ``pkttyagent`` for this process if somebody sits at a terminal.
+    """Run ``pkttyagent`` for this process at a terminal, unless the caller is root.
 
-    A session may have an agent of its own, a desktop's, which gets the precedence. Root is never asked for a password.
+    If the session has an agent of its own, such as that of a desktop, that one takes precedence.
     """
     program = shutil.which("pkttyagent") if os.geteuid() != 0 and terminal() else None
     if program is None:
@@ -35,10 +35,10 @@ def password_agent() -> Iterator[None]:
     ready, notify = os.pipe()
     with os.fdopen(ready, "rb"):
         try:
-            # polkit looks for agents that stand back only after it has found a session.
-            behind = ["--fallback"] if _in_session() else []
+            # polkit considers fallback agents only for processes in a session.
+            fallback = ["--fallback"] if _in_session() else []
             agent = subprocess.Popen(
-                [program, "--process", str(os.getpid()), *behind, "--notify-fd", str(notify)], pass_fds=[notify]
+                [program, "--process", str(os.getpid()), *fallback, "--notify-fd", str(notify)], pass_fds=[notify]
             )
         finally:
             os.close(notify)
@@ -55,7 +55,7 @@ def password_agent() -> Iterator[None]:
 
 
 def _in_session() -> bool:
-    """Whether logind knows a session for this process: its own, or the display of its user."""
+    """Return whether logind has a session for this process: its own, or the graphical session of its user."""
     try:
         cgroup = _CGROUP.read_text()
         if "/session-" in cgroup:

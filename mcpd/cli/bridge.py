@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Asking a bridge at its unix socket."""
+"""Requests to a bridge, and the TCP addresses that it listens at."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
 
 TIMEOUT: Final = 30.0
-"""Seconds in which a bridge must answer, its start included."""
+"""Seconds for a bridge to start and answer."""
 LARGEST_ANSWER: Final = 65536
 
 
@@ -40,17 +40,17 @@ class _Connection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Open the socket, which starts the bridge if it does not run."""
+        """Connect to the socket, which starts the bridge if needed."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
 def ask(path: Path, method: str, target: str, *, system: bool) -> dict[str, Any]:
-    """What the bridge at the unix socket *path* answers to a request without a body.
+    """Send a request without a body to the bridge at the unix socket *path*; return its answer.
 
-    Raises :class:`~mcpd.errors.NotAuthorized` or :class:`~mcpd.errors.ServiceUnavailable` if it cannot be asked,
-    :class:`~mcpd.errors.NotFound` or McpdError for what it refuses.
+    Raises :class:`~mcpd.errors.NotAuthorized` or :class:`~mcpd.errors.ServiceUnavailable` if it cannot be reached, and
+    :class:`~mcpd.errors.NotFound` or McpdError if it refuses the request.
     """
     whose, scope = ("the system's", "") if system else ("your", " --user")
     connection = _Connection(path)
@@ -60,18 +60,18 @@ def ask(path: Path, method: str, target: str, *, system: bool) -> dict[str, Any]
         status, body = reply.status, json.loads(reply.read(LARGEST_ANSWER))
     except PermissionError as error:
         raise NotAuthorized(
-            f"{path} is open to members of the group mcp only; an administrator adds you with: usermod -aG mcp USER, "
-            "and it holds from your next login on"
+            f"only members of the group mcp may use {path}; an administrator adds you with: usermod -aG mcp USER; then "
+            "log in again"
             if system
-            else f"{path} is open to its owner only, who is somebody else"
+            else f"{path} belongs to another user"
         ) from error
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise ServiceUnavailable(
             f"{whose} bridge does not listen at {path}; start it with: systemctl{scope} enable --now mcpd-bridge.socket"
-            f"{'' if system else ', or where there is no systemd: mcpd-bridge --user'}"
+            f"{'' if system else ', or without systemd: mcpd-bridge --user'}"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise ServiceUnavailable(f"{whose} bridge at {path} gave no answer that makes sense: {error}") from error
+        raise ServiceUnavailable(f"{whose} bridge at {path} gave an invalid answer: {error}") from error
     finally:
         connection.close()
     if status == 200 and isinstance(body, dict):
@@ -88,55 +88,55 @@ _ROOT: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """An address at which a bridge is to listen on TCP."""
+class ListenAddress:
+    """A TCP address that a bridge is configured to listen at."""
 
     host: str
     port: int
     owner: int
-    """The uid that listens there if all is well."""
+    """The uid that should listen there."""
     by_unit: bool
-    """The unit listens there as long as its user is logged in; else the bridge does, while it runs."""
+    """True if the socket unit listens, as long as its user is logged in; else the bridge itself, while it runs."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def listeners(self) -> frozenset[int]:
-        """Return the uids that listen there now."""
+        """Return the uids that listen at the address now."""
         return listening(self.host, self.port)
 
     def fault(self) -> str:
-        """Return why no client may send a token there; empty if it may."""
+        """Return why clients must not send a token there; empty if they may."""
         uids = self.listeners()
         if strangers := uids - {self.owner}:
             return f"{self} belongs to {_names(strangers)}"
         return f"nobody listens at {self}, where {UNIT} should" if self.by_unit and not uids else ""
 
 
-def places(paths: Paths, scope: Scope) -> list[Place]:
-    """Return where the bridge of *scope* is to listen; a port that changes with every start is left out."""
-    return [*_places_of_unit(_unit(scope), scope), *_places_of_settings(paths, scope)]
+def listen_addresses(paths: Paths, scope: Scope) -> list[ListenAddress]:
+    """Return the addresses that the bridge of *scope* is configured to listen at, except for ephemeral ports."""
+    return [*_addresses_of_unit(_unit(scope), scope), *_addresses_of_settings(paths, scope)]
 
 
 def _unit(scope: Scope) -> dict[str, str]:
-    """Return what systemd knows of the unit; nothing if it is neither enabled nor started."""
+    """Return the properties of the socket unit; empty if it is neither enabled nor started."""
     shown = show([UNIT], ["ActiveState", "UnitFileState", "Listen"], system=scope is Scope.SYSTEM)
     unit = shown[0] if shown else {}
     is_wanted = unit.get("UnitFileState", "").startswith("enabled") or unit.get("ActiveState") in {"active", "failed"}
     return unit if is_wanted else {}
 
 
-def _places_of_unit(unit: Mapping[str, str], scope: Scope) -> Iterator[Place]:
+def _addresses_of_unit(unit: Mapping[str, str], scope: Scope) -> Iterator[ListenAddress]:
     owner = _ROOT if scope is Scope.SYSTEM else os.getuid()
     for line in unit.get("Listen", "").splitlines():
         try:
             host, port = split_address(line.rpartition(" (")[0])
         except InvalidConfig:
             continue
-        yield Place(host, port, owner, by_unit=True)
+        yield ListenAddress(host, port, owner, by_unit=True)
 
 
-def _places_of_settings(paths: Paths, scope: Scope) -> Iterator[Place]:
+def _addresses_of_settings(paths: Paths, scope: Scope) -> Iterator[ListenAddress]:
     listen = _settings(paths).listen
     if scope is Scope.SYSTEM or not listen:
         return
@@ -145,55 +145,55 @@ def _places_of_settings(paths: Paths, scope: Scope) -> Iterator[Place]:
     except InvalidConfig:
         return
     if port:
-        yield Place(host, port, os.getuid(), by_unit=False)
+        yield ListenAddress(host, port, os.getuid(), by_unit=False)
 
 
 def _settings(paths: Paths) -> BridgeSettings:
     try:
         return load([paths.system.settings, paths.user.settings]).bridge
     except McpdError:
-        return BridgeSettings()  # With those of the files the bridge does not start.
+        return BridgeSettings()  # The bridge does not start with invalid settings.
 
 
 def base_url(paths: Paths) -> str:
-    """Return the base of the URLs of the caller's bridge.
+    """Return the base URL of the caller's bridge.
 
-    Raises :class:`~mcpd.errors.ServiceUnavailable` unless the caller listens on a port that stays the same.
+    Raises :class:`~mcpd.errors.ServiceUnavailable` unless it listens on a fixed port of the caller.
     """
-    found = places(paths, Scope.USER)
-    for place in found:
-        if place.listeners() == {place.owner}:
-            return f"{'https' if _settings(paths).tls_certificate else 'http'}://{place}"
-    faults = "; ".join(place.fault() or f"nobody listens at {place}" for place in found)
+    found = listen_addresses(paths, Scope.USER)
+    for address in found:
+        if address.listeners() == {address.owner}:
+            return f"{'https' if _settings(paths).tls_certificate else 'http'}://{address}"
+    faults = "; ".join(address.fault() or f"nobody listens at {address}" for address in found)
     raise ServiceUnavailable(
-        f"your bridge has no URL that lasts: {faults or 'no port is set up for it'}. This gives it a port of your own:"
-        f" systemctl --user stop mcpd-bridge.service; systemctl --user enable --now {UNIT}; where there is no systemd,"
-        " set [bridge] listen in mcpd.toml"
+        f"your bridge has no fixed URL: {faults or 'no port is configured'}. To give it a port of your own:"
+        f" systemctl --user stop mcpd-bridge.service; systemctl --user enable --now {UNIT}; without systemd, set"
+        " [bridge] listen in mcpd.toml"
     )
 
 
 def check_url(url: str) -> None:
-    """Raise :class:`~mcpd.errors.Busy` if what a client sends to *url*, of this machine, may come to another user.
+    """Raise :class:`~mcpd.errors.Busy` unless only the caller or root listens at *url*, which is on this machine.
 
-    The caller and root may listen there.
+    Clients would send the bridge's token to another user.
     """
     parts = urlsplit(url)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
         addresses = _addresses(parts.hostname or "")
     except ValueError:
-        return  # There is no such address.
+        return  # Not a valid address.
     for address in addresses:
         uids = listening(address, port)
         strangers = uids - {_ROOT, os.getuid()}
         if strangers or not uids:
             who = f"{_names(strangers)} listens" if strangers else "nobody listens"
-            more = "" if len(addresses) == 1 else "; write 127.0.0.1 or [::1] instead of a name that stands for both"
+            more = "" if len(addresses) == 1 else "; write 127.0.0.1 or [::1] instead of the name, which means both"
             raise Busy(f"{url}: {who} at {address}, port {port}, where the client would send the bridge's token{more}")
 
 
 def _addresses(host: str) -> list[str]:
-    """Return the addresses of loopback that *host*, a name or an address of this machine, leads to."""
+    """Return the loopback addresses for *host*, a name or an address of this machine."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -206,30 +206,30 @@ def _addresses(host: str) -> list[str]:
 
 
 def checks(paths: Paths, scope: Scope) -> Iterator[Check]:
-    """Yield what ``mcpctl doctor`` finds about the addresses."""
+    """Check the addresses for ``mcpctl doctor``."""
     name, systemctl = "bridge port", "systemctl" if scope is Scope.SYSTEM else "systemctl --user"
     unit = _unit(scope)
     if unit and not unit.get("Listen"):
         yield Check(
-            name, "fail", f"{UNIT} listens nowhere: only a uid of at most four digits has a port of its own",
+            name, "fail", f"{UNIT} does not listen: only uids of at most four digits have a port of their own",
             f"choose a port: {systemctl} edit {UNIT}",
         )  # fmt: skip
-    for place in (*_places_of_unit(unit, scope), *_places_of_settings(paths, scope)):
-        fault = place.fault()
-        if fault and place.listeners():
+    for address in (*_addresses_of_unit(unit, scope), *_addresses_of_settings(paths, scope)):
+        fault = address.fault()
+        if fault and address.listeners():
             yield Check(
-                name, "fail", f"{fault}, who gets the token of clients that connect there",
-                f"have it freed, or choose another port ({systemctl} edit {UNIT}); then start that unit, and deploy the"
+                name, "fail", f"{fault}, who gets the tokens of clients that connect there",
+                f"free the port, or choose another one ({systemctl} edit {UNIT}); then start the unit, and deploy the"
                 " configurations of HTTP clients again",
             )  # fmt: skip
         elif fault:
             start = f"{systemctl} stop mcpd-bridge.service; {systemctl} restart {UNIT}"
             yield Check(name, "fail", f"{fault}, so another user can take it", f"run: {start}")
-        elif place.by_unit:
-            yield Check(name, "ok", f"{place} is held by {UNIT}")
+        elif address.by_unit:
+            yield Check(name, "ok", f"{address} is held by {UNIT}")
         else:
             yield Check(
-                name, "warn", f"{place} of [bridge] listen can be taken by another user while the bridge does not run",
+                name, "warn", f"another user can take {address} of [bridge] listen while the bridge does not run",
                 f"use the unit instead: {systemctl} enable --now {UNIT}",
             )  # fmt: skip
 

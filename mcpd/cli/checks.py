@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``mcpctl doctor`` checks on this machine without asking mcpd."""
+"""Checks of ``mcpctl doctor``, most of them without mcpd."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mcpd.bus.authorization import ACTION_PREFIX
 from mcpd.bus.names import BUS_NAME
-from mcpd.cli.commands.sources import faults_shown, of_faults
+from mcpd.cli.commands.sources import count_faults, shown_faults
 from mcpd.cli.units import BOOTED, show
 from mcpd.errors import McpdError, NotSupported
 from mcpd.paths import Scope
@@ -35,26 +35,26 @@ Result = Literal["ok", "warn", "fail"]
 BUBBLEWRAP: Final = (0, 8)
 """The first version with ``--disable-userns``."""
 PROBE: Final = "/usr/bin/true"
-"""What is run in a sandbox for a trial."""
+"""The program that is run to test the sandbox."""
 PYTHON: Final = "/usr/bin/python3"
-"""What the environments of Python servers are made with."""
+"""The interpreter that creates the environments of Python servers."""
 _POLKITD: Final = ("/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd", "/usr/libexec/polkit-1/polkitd")
 _TIMEOUT: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding."""
+    """The result of one check."""
 
     name: str
     result: Result
     message: str
     advice: str = ""
-    """What to do about it."""
+    """How to fix the problem."""
 
 
 def local_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
-    """Everything that can be seen without the bus."""
+    """Run the checks that do not need the bus."""
     settings, check = _settings(paths, scope)
     yield check
     confined = settings.runtime.sandbox == "on"
@@ -69,16 +69,16 @@ def local_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
         yield Check(
             "sandbox",
             "warn",
-            "off: servers run with all rights of the user they run as",
+            "off: servers run with all rights of their user",
             f'remove sandbox = "off" from {paths.layout(scope).settings}',
         )
     yield _program_runs(
         "python",
         [PYTHON, "-c", "import venv, ensurepip"],
-        "environments for Python servers can be made",
+        "environments for Python servers can be created",
         "Python servers cannot be installed; install python3 and python3-venv",
     )
-    with TemporaryDirectory() as scratch:  # npm makes its cache wherever it runs
+    with TemporaryDirectory() as scratch:  # npm creates its cache even for --version
         for program, package in (("node", "nodejs"), ("npm", "npm"), ("git", "git")):
             kind = "git repositories" if program == "git" else "npm servers"
             yield _program_runs(
@@ -133,7 +133,7 @@ def _landlock() -> Check:
     return Check(
         "landlock",
         "warn",
-        "not in this kernel or container, so a directory that is passed to a running server opens files outside it",
+        "not in this kernel or container, so a server can leave a directory that is passed to it while it runs",
         "add landlock to lsm= on the kernel command line, or allow landlock_* in the container's seccomp filter",
     )
 
@@ -150,9 +150,9 @@ def _sandbox(paths: Paths, scope: Scope) -> Check:
     except McpdError as error:
         return Check("sandbox", "fail", error.message, "no server can be started before this works")
     if done.code:
-        said = done.stderr_tail.strip() or f"{PROBE} ended with {done.code}"
-        return Check("sandbox", "fail", said.splitlines()[-1], "no server can be started before this works")
-    return Check("sandbox", "ok", "one was built, and a program ran in it")
+        error_text = done.stderr_tail.strip() or f"{PROBE} exited with {done.code}"
+        return Check("sandbox", "fail", error_text.splitlines()[-1], "no server can be started before this works")
+    return Check("sandbox", "ok", "a program ran in it")
 
 
 def _program_runs(
@@ -179,22 +179,22 @@ def _program_runs(
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check(name, bad, f"{argv[0]}: {error}", advice)
     if done.returncode:
-        last = (done.stderr.strip() or f"ended with {done.returncode}").splitlines()[-1]
+        last = (done.stderr.strip() or f"exited with {done.returncode}").splitlines()[-1]
         return Check(name, bad, f"{argv[0]}: {last}", advice)
     return Check(name, "ok", good or done.stdout.strip().partition("\n")[0])
 
 
 def scripts_check() -> Check:
-    """Whether what makes servers of scripts is there, which is a package of its own."""
-    from mcpd.runtime.bundled import scripts_program  # noqa: PLC0415 - few commands need what knows it
+    """Check that ``mcp-scripts``, which runs script servers, is installed; it comes in a package of its own."""
+    from mcpd.runtime.bundled import scripts_program  # noqa: PLC0415 - slow to import
 
     try:
         program = scripts_program("a script", "")
     except NotSupported as error:
-        # What it says of this one script holds for all.
+        # The error is about one script; the advice in it holds for all.
         advice = error.message.partition("; ")[2]
-        return Check("scripts", "warn", "what makes servers of scripts is not installed", advice)
-    return Check("scripts", "ok", f"{program.argv[0]} makes servers of them")
+        return Check("scripts", "warn", "mcp-scripts, which runs script servers, is not installed", advice)
+    return Check("scripts", "ok", f"{program.argv[0]} runs script servers")
 
 
 def _output(argv: Sequence[str]) -> str | None:
@@ -207,11 +207,11 @@ def _output(argv: Sequence[str]) -> str | None:
 def _polkit() -> Check:
     if any(Path(program).exists() for program in _POLKITD):
         return Check("polkit", "ok", "installed")
-    return Check("polkit", "warn", "not found, so only root may change system-wide servers", "install polkitd")
+    return Check("polkit", "warn", "not found, so only root may change the system's servers", "install polkitd")
 
 
 def _directories(layout: Layout) -> Iterator[Check]:
-    """The user's instance makes its directories itself; the system's come with the package."""
+    """Check the directories: those of the system must exist, those of a user must be possible to create."""
     named = {
         "installed": layout.installed, "state": layout.state, "cache": layout.cache, "runtime": layout.runtime
     }  # fmt: skip
@@ -220,7 +220,7 @@ def _directories(layout: Layout) -> Iterator[Check]:
             "directories",
             "warn",
             f"there is no system-wide mcpd: {', '.join(map(str, named.values()))} do not exist",
-            "install mcpd's package for one; 'mcpctl --user doctor' checks what your own servers need",
+            "install the package mcpd; for your own servers, run 'mcpctl --user doctor'",
         )
         return
     for name, path in named.items():
@@ -236,7 +236,10 @@ def _directories(layout: Layout) -> Iterator[Check]:
             yield Check(label, "ok", str(path))
         else:
             yield Check(
-                label, "fail", f"{existing} is not writable", "make it yours, or set another place (mcpctl paths)"
+                label,
+                "fail",
+                f"{existing} is not writable",
+                "change its owner, or set another directory (mcpctl paths)",
             )
 
 
@@ -257,25 +260,25 @@ USER: Final = "mcpd"
 USERS: Final = (USER, "mcp-server", "mcpd-bridge")
 GROUP: Final = "mcp"
 SHARED_GROUP: Final = "mcp-server"
-"""Lets mcpd into the state directories of servers."""
+"""The group that gives mcpd access to the state directories of servers."""
 SOCKETS: Final = (
     ("spawn.sock", "mcpd-spawn.socket", "mcpd", "", 0o600),
     ("build.sock", "mcpd-build.socket", "mcpd", "", 0o600),
     ("bridge.sock", "mcpd-bridge.socket", "root", GROUP, 0o660),
 )
-"""Name, unit, owner, group (empty: any) and mode of each."""
+"""Name, unit, owner, group (empty: any) and mode of each socket."""
 POLICY: Final = Path("usr/share/polkit-1/actions/org.mcpd.mcp1.policy")
 BUS_POLICY: Final = tuple(Path(place) / f"dbus-1/system.d/{BUS_NAME}.conf" for place in ("/usr/share", "/etc"))
 _SYSUSERS: Final = "run systemd-sysusers, or reinstall mcpd"
 
 
 def installed(layout: Layout) -> bool:
-    """Whether the system service is set up here at all."""
+    """Return whether the system service is set up on this machine."""
     return layout.runtime.is_dir() and BOOTED.is_dir()
 
 
 def service_checks(layout: Layout) -> Iterator[Check]:
-    """Everything but what is asked on the bus."""
+    """Run the checks of the system service that do not need the bus."""
     yield _users()
     for name, unit, owner, group, mode in SOCKETS:
         yield _socket(layout.runtime / name, unit, owner, group, mode)
@@ -286,14 +289,14 @@ def service_checks(layout: Layout) -> Iterator[Check]:
 
 
 async def name_check(bus: Client) -> Check:
-    """Who has the name on the system bus. Raises :class:`~mcpd.errors.McpdError` if nobody does."""
+    """Check the owner of the name on the system bus. Raises :class:`~mcpd.errors.McpdError` if there is none."""
     uid = int(await bus.connection.call_bus("GetConnectionUnixUser", "s", BUS_NAME))
     name = _user_name(uid)
     if name == USER:
         return Check("bus name", "ok", f"{BUS_NAME} belongs to the user {USER}")
     return Check(
         "bus name", "fail", f"{BUS_NAME} belongs to the user {name}, not {USER}",
-        f"stop that process; look for another policy than {BUS_POLICY[0]} that lets it have the name",
+        f"stop that process, and look for a bus policy other than {BUS_POLICY[0]} that lets it own the name",
     )  # fmt: skip
 
 
@@ -322,7 +325,7 @@ def _socket(path: Path, unit: str, owner: str, group: str, mode: int) -> Check:
     if state.get("LoadState") == "masked":
         return Check(unit, "warn", "masked, so it does not listen", f"run 'systemctl unmask {unit}'")
     if state.get("ActiveState") not in {"active", None}:
-        # The machine may well do without a bridge.
+        # The bridge is optional.
         bad: Result = "warn" if owner == "root" else "fail"
         return Check(unit, bad, f"does not listen: {state['ActiveState']}", start)
     try:
@@ -330,13 +333,13 @@ def _socket(path: Path, unit: str, owner: str, group: str, mode: int) -> Check:
     except OSError as error:
         return Check(unit, "fail", f"{path}: {error.strerror}", start)
     if not stat.S_ISSOCK(found.st_mode):
-        return Check(unit, "fail", f"{path} is no socket", f"remove it and restart {unit}")
+        return Check(unit, "fail", f"{path} is not a socket", f"remove it and restart {unit}")
     wanted = [f"{owner}:{group}".rstrip(":"), f"{mode:o}"]
     actual = [_user_name(found.st_uid) + (f":{_group_name(found.st_gid)}" if group else ""),
               f"{stat.S_IMODE(found.st_mode):o}"]  # fmt: skip
     if actual != wanted:
-        said = f"{path} is {' '.join(actual)} instead of {' '.join(wanted)}"
-        return Check(unit, "fail", said, f"restart {unit}; 'systemctl cat {unit}' shows what changes it")
+        fault = f"{path} is {' '.join(actual)} instead of {' '.join(wanted)}"
+        return Check(unit, "fail", fault, f"restart {unit}; 'systemctl cat {unit}' shows drop-ins that change it")
     return Check(unit, "ok", f"{path} listens for {' '.join(wanted)}")
 
 
@@ -355,17 +358,17 @@ def _group_name(gid: int) -> str:
 
 
 def _link(path: Path) -> Check:
-    """Where the servers really lie: ``/usr`` may be read-only."""
+    """Check the symlink to the writable directory of the servers: ``/usr`` may be read-only."""
     if not path.is_symlink():
-        return Check("installed", "fail", f"{path} is no symlink to where mcpd may write", "reinstall mcpd")
+        return Check("installed", "fail", f"{path} is not a symlink to a writable directory", "reinstall mcpd")
     if not path.is_dir():
-        return Check("installed", "fail", f"{path} leads to {path.readlink()}, which is no directory",
+        return Check("installed", "fail", f"{path} points to {path.readlink()}, which is not a directory",
                      "run systemd-tmpfiles --create")  # fmt: skip
     return Check("installed", "ok", f"{path} is {path.resolve()}")
 
 
 def _actions() -> Check:
-    """Every action that mcpd asks polkit about, and the right of mcpd to ask."""
+    """Check that polkit knows every action of mcpd, and lets mcpd ask about it."""
     program = shutil.which("pkaction")
     if program is None:
         return Check("polkit actions", "warn", "pkaction was not found", "install polkitd")
@@ -380,8 +383,8 @@ def _actions() -> Check:
     known = {block.partition(":")[0]: block for block in blocks}
     missing = sorted(action for action in wanted if action not in known)
     if missing or not wanted:
-        said = f"not registered: {', '.join(missing)}" if missing else f"/{POLICY} cannot be read"
-        return Check("polkit actions", "fail", said, "reinstall mcpd, then 'systemctl restart polkit'")
+        fault = f"not registered: {', '.join(missing)}" if missing else f"/{POLICY} cannot be read"
+        return Check("polkit actions", "fail", fault, "reinstall mcpd, then 'systemctl restart polkit'")
     owner = f"org.freedesktop.policykit.owner -> unix-user:{USER}"
     foreign = sorted(action for action in wanted if owner not in known[action])
     if foreign:
@@ -390,7 +393,7 @@ def _actions() -> Check:
 
 
 def shipped_actions(root: Path = Path("/")) -> Sequence[str]:
-    """The ids of the actions in the package's policy file, empty if it cannot be read."""
+    """Return the ids of the actions in the package's policy file; empty if it cannot be read."""
     try:
         text = (root / POLICY).read_text(encoding="utf-8")
     except OSError:
@@ -399,45 +402,45 @@ def shipped_actions(root: Path = Path("/")) -> Sequence[str]:
 
 
 _BAD: Final[Mapping[str, tuple[Result, str]]] = {
-    "invalid": ("fail", "mend it in {file}, or remove it there"),
+    "invalid": ("fail", "fix it in {file}, or remove it there"),
     "untrusted": (
         "fail",
-        "'mcpctl key add' trusts the key that signs it, then 'mcpctl refresh'; 'mcpctl source remove {url}' ends this",
+        "trust its key with 'mcpctl key add' and run 'mcpctl refresh', or remove it with 'mcpctl source remove {url}'",
     ),
-    "failed": ("fail", "'mcpctl refresh' tries again; 'mcpctl source remove {url}' ends this"),
-    "refused": ("warn", "what was read before is used; if what is there now is meant, the problem says what to do"),
-    "partly": ("warn", "the other files are used, and of these what was read before; 'mcpctl refresh' tries again"),
-    "offline": ("warn", "what was read before is used; 'mcpctl refresh' tries again"),
+    "failed": ("fail", "retry with 'mcpctl refresh', or remove it with 'mcpctl source remove {url}'"),
+    "refused": ("warn", "the entries read before are used; to accept the new content, see the problem"),
+    "partly": ("warn", "of unread files the entries read before are used; retry with 'mcpctl refresh'"),
+    "offline": ("warn", "the entries read before are used; retry with 'mcpctl refresh'"),
 }
-"""By the state of a registry that is not as it should be."""
+"""Result and advice for each faulty state of a registry."""
 _UNUSED: Final = frozenset({"untrusted", "invalid"})
 _FAULTS: Final = 3
-"""Faults in the entries of a registry that are named."""
+"""Faults in the entries of one registry that are listed."""
 
 
 def key_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
-    """Files among the trusted keys that cannot be used, by what mcpd would find there."""
-    from mcpd.trust.keys import Keys  # noqa: PLC0415 - with all models, which other commands do without
+    """Check the files of the trusted keys."""
+    from mcpd.trust.keys import Keys  # noqa: PLC0415 - slow to import
 
     keys = Keys(paths, scope)
     for problem in keys.problems():
-        yield Check("key", "warn", problem, "nothing is trusted for it; put a public Ed25519 key there, or remove it")
+        yield Check("key", "warn", problem, "the file is ignored; replace it with a public Ed25519 key, or remove it")
     yield Check("keys", "ok", f"{len(keys.list())} trusted")
 
 
 def source_checks(sources: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
-    """What is wrong with *sources*, as ListSources gives them."""
+    """Check the registries in *sources*, from ``ListSources``."""
     for source in sources:
         place = source.get("url") or source.get("file", "")
         if source["state"] in _BAD:
             result, advice = _BAD[source["state"]]
             if source["state"] == "refused" and not source.get("updated"):
-                result, advice = "fail", "nothing of it is known; what is to be done, the problem says"
+                result, advice = "fail", "none of its entries are known; the problem says what to do"
             problem = str(source.get("problem") or source["state"]).removeprefix(f"{place}: ")
             yield Check(
                 "registry", result, f"{place}: {problem}", advice.format(url=place, file=source.get("file", ""))
             )
-        if source["state"] not in _UNUSED and (number := of_faults(source)):
-            said = f"{place}: {number}: {'; '.join(faults_shown(source, _FAULTS, 'mcpctl source list'))}"
-            yield Check("registry", "warn", said, "who publishes it can mend them; its other entries are offered")
+        if source["state"] not in _UNUSED and (number := count_faults(source)):
+            faults = f"{place}: {number}: {'; '.join(shown_faults(source, _FAULTS, 'mcpctl source list'))}"
+            yield Check("registry", "warn", faults, "report them to its publisher; its other entries are available")
     yield Check("registries", "ok", f"{len(sources)} listed")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the commands of ``mcpctl client`` stand on: the libraries they take, and the configurations of their scope."""
+"""Runtime of ``mcpctl client``: its libraries, the configurations of the scope, and output that masks secrets."""
 
 from __future__ import annotations
 
@@ -39,43 +39,44 @@ if TYPE_CHECKING:
 HIDDEN: Final = "(hidden)"
 _WIDTH: Final = 160
 _PLAIN: Final = re.compile(r"type|command|cwd|url|args(\[\d+\])?", re.ASCII)
-"""The paths of values that are no secret unless they look like one; in an entry that cannot be read are others, too."""
+"""Paths of values that are shown unless they look like a secret. Broken entries may have further ones."""
 _HARMLESS: Final = re.compile(rf"((?i:bearer|basic|token) )?({PLACEHOLDER.pattern})?", re.ASCII)
 _LINES: Final = (("+++", "bold"), ("---", "bold"), ("@@", "cyan"), ("+", "green"), ("-", "red"))
 
 
 def servers_table(payload: Mapping[str, Any]) -> None:
-    """Print the servers of *payload*, what each runs and which variables it gets."""
+    """Print the servers of *payload* with their commands or URLs, and the names of their variables."""
     rows = []
     for name, entry in payload.get("mcpServers", {}).items():
-        # A draft may have been made when less was refused.
-        args, held = entry.get("args", []), (entry.get("env"), entry.get("headers"))
+        # Older drafts may contain values that are refused today.
+        args, groups = entry.get("args", []), (entry.get("env"), entry.get("headers"))
         words = args if isinstance(args, list) else [args]
-        variables = [each for fields in held if isinstance(fields, dict) for each in fields]
+        variables = [each for fields in groups if isinstance(fields, dict) for each in fields]
         runs = str(entry.get("url") or " ".join([str(entry.get("command", "")), *(_word(str(word)) for word in words)]))
         rows.append((name, ", ".join(variables), runs))
     table(("SERVER", "VARIABLES", "RUNS"), rows)
 
 
 def print_changes(changes: Mapping[str, Any], local: Mapping[str, Any] | None = None) -> None:
-    """Print what *changes*, a comparison of two payloads, holds: one line for each server and changed value.
+    """Print *changes*, a comparison of two payloads: one line for each server and changed value.
 
-    *local* are the entries of the first one, if they come from a file that anybody may have written.
+    *local* are the entries of the first payload if they come from a client's file, so that their secrets are masked.
     """
     for line, colour in _changes(changes, local or {}):
         write(paint(clean(line), colour))
 
 
 def masked_changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> dict[str, JsonValue]:
-    """*changes* for programs, without what the *local* entries, from a file that anybody may have written, keep secret.
+    """Return *changes* with the secrets of the *local* entries masked, which come from a client's file.
 
-    What replaces it was published, and so holds no secret.
+    New values come from a published configuration, which contains no secrets.
     """
     modified: list[JsonValue] = []
     for server in changes["servers_modified"]:
         secret = _secrets(local.get(server["server_id"]))
         masked: list[JsonValue] = [
-            change | {"old_value": _veiled(change["path"], change["old_value"], secret)} for change in server["changes"]
+            change | {"old_value": _redacted(change["path"], change["old_value"], secret)}
+            for change in server["changes"]
         ]
         modified.append({**server, "changes": masked})
     return {**changes, "servers_modified": modified}
@@ -83,25 +84,25 @@ def masked_changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> dict
 
 def print_findings(report: Mapping[str, Any]) -> None:
     """Print the errors, warnings and violations of *report*, one line each."""
-    for member, said, colour in (
+    for member, label, colour in (
         ("errors", "error", "red"),
         ("violations", "policy", "red"),
         ("warnings", "warning", "yellow"),
     ):
         for found in report[member]:
             code = found.get("code") or found["rule"]
-            write(f"{paint(said + ':', colour)} {clean(found['message'])} ({clean(code)})")
+            write(f"{paint(label + ':', colour)} {clean(found['message'])} ({clean(code)})")
 
 
 def print_diff(text: str) -> None:
-    """Print *text*, a unified diff, in the colours of diffs; tabs stay, as they are what differs in some files."""
+    """Print *text*, a unified diff, in colour. Tabs are kept, as they may be the difference."""
     for line in text.splitlines():
         colour = next((colour for start, colour in _LINES if line.startswith(start)), "")
         write(paint(clean(line, lines=True), colour))
 
 
-def moment(time: str) -> str:
-    """*time*, ISO 8601, as it is shown: to the second."""
+def short_time(time: str) -> str:
+    """Return *time*, in ISO 8601, without fractions of a second."""
     return re.sub(r"\.\d+", "", time)
 
 
@@ -120,19 +121,19 @@ def _changes(changes: Mapping[str, Any], local: Mapping[str, Any]) -> Iterator[t
 
 
 def _secrets(entry: JsonValue) -> set[str]:
-    """The paths in *entry* that hold secrets."""
+    """Return the paths of secrets in *entry*."""
     return {path for path, _ in literal_secrets(entry)} if isinstance(entry, dict) else set()
 
 
 def _shown(path: str, value: JsonValue, secret: Container[str]) -> str:
     if value is None:
         return "(none)"
-    text = json.dumps(_veiled(path, value, secret), ensure_ascii=False)
+    text = json.dumps(_redacted(path, value, secret), ensure_ascii=False)
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
-def _veiled(path: str, value: JsonValue, secret: Container[str]) -> JsonValue:
-    """*value*, which is at *path* of an entry, without what may be secret; *secret* are the paths of what surely is."""
+def _redacted(path: str, value: JsonValue, secret: Container[str]) -> JsonValue:
+    """Return *value*, from *path* of an entry, with possible secrets masked; *secret* has the paths of known ones."""
     if path in secret or not _PLAIN.fullmatch(path):
         return _masked(value)
     match value:
@@ -173,15 +174,15 @@ LIBRARIES: Final = {
     "signatures": _SIGNATURES,
     "files": (*_SIGNATURES, "ruamel.yaml", "tomlkit"),
 }
-"""What a command takes beside mcpctl's own libraries, by what it needs."""
-_BEGINNING: Final = re.compile("[0-9a-f]{6,63}")
-"""Of an id, as listings show it."""
+"""Libraries of the bundled servers, by the value of ``needs`` of a command."""
+_ID_PREFIX: Final = re.compile("[0-9a-f]{6,63}")
+"""An abbreviated id of a configuration, as listings show it."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``args.action``, in an environment that has what it takes.
+    """Run ``args.action`` in an environment with the libraries that it needs.
 
-    Raises :class:`~mcpd.errors.NotSupported` if there is none, and what the command raises.
+    Raises :class:`~mcpd.errors.NotSupported` if there is none, and the errors of the command.
     """
     try:
         require_own()
@@ -198,17 +199,17 @@ def run(args: argparse.Namespace) -> int:
             from mcpd.servers.orchestration.faults import error_object  # noqa: PLC0415
 
             write_json(error_object(fault))
-        raise explained(fault, args) from error
+        raise with_advice(fault, args) from error
 
 
 def scope(args: argparse.Namespace) -> Scope:
-    """Whose configurations are meant; the client's files are the caller's own in either scope."""
+    """Return the scope of the configurations; the clients' files are the caller's own in either scope."""
     return Scope.SYSTEM if args.system else Scope.USER
 
 
 def service(args: argparse.Namespace, paths: Paths | None = None) -> Orchestration:
-    """The configurations of the scope; those of the system are read only for who may not write them."""
-    from mcpd.servers.orchestration.service import Orchestration  # noqa: PLC0415 - not before run() provided for it
+    """Open the configurations of the scope, read-only if the caller may not write them."""
+    from mcpd.servers.orchestration.service import Orchestration  # noqa: PLC0415 - needs the libraries from run()
 
     paths, whose = paths or from_environment(), scope(args)
     root = paths.layout(whose).orchestration
@@ -216,47 +217,47 @@ def service(args: argparse.Namespace, paths: Paths | None = None) -> Orchestrati
 
 
 def changing(args: argparse.Namespace) -> Orchestration:
-    """The configurations of the scope, to change them.
+    """Open the configurations of the scope for changes.
 
-    Raises :class:`~mcpd.errors.NotAuthorized` if they are not the caller's to change.
+    Raises :class:`~mcpd.errors.NotAuthorized` if the caller may not change them.
     """
     found = service(args)
     if args.system and not is_writable(found.tree.root):
         raise NotAuthorized(
-            f"the system's configurations in {found.tree.root} are root's to change: run it with sudo, or without"
-            " --system for yourself"
+            f"only root may change the system's configurations in {found.tree.root}: use sudo, or leave out --system"
+            " for your own"
         )
     return found
 
 
 def is_writable(root: Path) -> bool:
-    """Whether the caller may write the directory *root*, or make it."""
+    """Return whether the caller may write to the directory *root*, or create it."""
     existing = next(path for path in (root, *root.parents) if path.exists())
     return os.access(existing, os.W_OK | os.X_OK)
 
 
 def stale_note(configurations: Orchestration, client_id: str, profile_id: str) -> None:
-    """Say so if what is installed has changed since the newest configuration was made of it."""
+    """Print a note if the installed servers changed since the newest configuration was made from them."""
     if configurations.is_stale(client_id, profile_id):
         note(
-            f"What is installed has changed since; 'mcpctl client publish {client_id}{profile_option(profile_id)}'"
-            " publishes it."
+            f"The installed servers have changed since; 'mcpctl client publish {client_id}{profile_option(profile_id)}'"
+            " publishes them."
         )
 
 
 def draft_note(configurations: Orchestration, client_id: str, profile_id: str) -> None:
-    """Say so if there is a draft, which is in nothing that is published."""
+    """Print a note if there is a draft, which is not published yet."""
     if configurations.tree.draft(client_id, profile_id).exists():
         note(
-            f"There is a draft that is not published; 'mcpctl client publish {client_id}{profile_option(profile_id)}'"
+            f"There is an unpublished draft; 'mcpctl client publish {client_id}{profile_option(profile_id)}'"
             " publishes it."
         )
 
 
 def artifact_of(args: argparse.Namespace, configurations: Orchestration) -> str | None:
-    """The id that was asked for, also if only its beginning was given and that is the beginning of one."""
+    """Return the id from ``--artifact``, completed if it is an unambiguous prefix; ``None`` without the option."""
     given: str | None = args.artifact
-    if given is None or not _BEGINNING.fullmatch(given):
+    if given is None or not _ID_PREFIX.fullmatch(given):
         return given
     known = {each.artifact_id for each in configurations.releases.history(args.client, args.profile)}
     found = [each for each in known if each.startswith(given)]
@@ -264,12 +265,12 @@ def artifact_of(args: argparse.Namespace, configurations: Orchestration) -> str 
 
 
 def profile_option(profile_id: str) -> str:
-    """The option that names *profile_id* in a command that is shown; none for the usual one."""
+    """Return the option for *profile_id* in a suggested command; empty for the default profile."""
     return "" if profile_id == DEFAULT_PROFILE else f" --profile {profile_id}"
 
 
-def explained(error: McpdError, args: argparse.Namespace) -> McpdError:
-    """*error* with the way out, where what raised it cannot know mcpctl's commands."""
+def with_advice(error: McpdError, args: argparse.Namespace) -> McpdError:
+    """Return *error*, with the mcpctl command that helps if it comes from the orchestration service."""
     from mcpd.servers.orchestration import faults  # noqa: PLC0415
 
     asked = [args.client] if "client" in args else getattr(args, "clients", None) or [""]
@@ -277,27 +278,27 @@ def explained(error: McpdError, args: argparse.Namespace) -> McpdError:
         case faults.ClientNotFound():
             _warn_of_descriptions(args)
             meant = _other(error.client_id, _names(error, "available_clients"))
-            return NotFound(f"{error.message}; {meant}'mcpctl client list' shows those that are known")
+            return NotFound(f"{error.message}; {meant}'mcpctl client list' lists the known clients")
         case faults.ProfileNotFound():
             known = ", ".join(_names(error, "available_profiles"))
             return NotFound(f"{error.message}; it has {known or 'none'}")
         case faults.ArtifactNotFound():
-            return NotFound(f"{error.message}; 'mcpctl client history {asked[0]}' shows those that were published")
+            return NotFound(f"{error.message}; 'mcpctl client history {asked[0]}' lists the published ones")
         case faults.ServerNotFound():
             what, _, _ = error.message.partition(";")
             command = f"client draft show {asked[0]}{profile_option(args.profile)}" if "names" in args else "list"
-            return NotFound(f"{what}; 'mcpctl {command}' shows those that are there")
+            return NotFound(f"{what}; 'mcpctl {command}' lists the servers")
         case _:
             return error
 
 
 def short(artifact_id: str) -> str:
-    """The beginning of an id, which is enough to tell a few apart."""
+    """Return an abbreviated id of a configuration."""
     return artifact_id[:12]
 
 
 def _warn_of_descriptions(args: argparse.Namespace) -> None:
-    """A client that is not known may be one whose description is broken."""
+    """Warn about broken descriptions of clients: an unknown client may have one."""
     from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
 
     for problem in Families.of(from_environment(), scope(args)).problems:
@@ -310,7 +311,7 @@ def _names(error: McpdError, member: str) -> list[str]:
 
 
 def _other(unknown: str, available: Sequence[str]) -> str:
-    """What of *available* could have been meant by *unknown*."""
+    """Return a question with the name in *available* that is closest to *unknown*; else empty."""
     import difflib  # noqa: PLC0415
 
     near = difflib.get_close_matches(unknown, available, 1)
@@ -318,39 +319,39 @@ def _other(unknown: str, available: Sequence[str]) -> str:
 
 
 def file_option(file: Path) -> str:
-    """The option that names *file* in a command that is shown."""
+    """Return the option for *file* in a suggested command."""
     return f" --file {shlex.quote(str(file))}"
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The configurations of the scope, and the caller's files."""
+    """The configurations of the scope, and the deployments into the caller's files."""
 
     paths: Paths
     configurations: Orchestration
     deployments: Deployments
     is_mine: bool
-    """Whether the configurations are the caller's to change."""
+    """True if the caller may change the configurations."""
 
     @classmethod
     def of(cls, args: argparse.Namespace, *, publishes: bool = False) -> Machine:
-        """What *args* mean; raises :class:`~mcpd.errors.NotAuthorized` if it *publishes*, and the caller may not."""
+        """Open what *args* select. Raises :class:`~mcpd.errors.NotAuthorized` if *publishes* and the caller may not."""
         paths = from_environment()
         configurations = changing(args) if publishes else service(args)
         deployments = Deployments(paths.user, now, home=paths.home)
         return cls(paths, configurations, deployments, is_mine=not args.system or is_writable(configurations.tree.root))
 
     @property
-    def told(self) -> Tree | None:
-        """The tree whose server is to know what is deployed."""
+    def recording_tree(self) -> Tree | None:
+        """The tree of configurations to record deployments in, if the caller may write it."""
         return self.configurations.tree if self.is_mine else None
 
     def file(self, family: Family, given: str | None) -> Path:
-        """The file of *family*, or the one that was *given*."""
+        """Return the file *given* on the command line, else the usual file of *family*."""
         return client_file(family, self.paths.home, os.environ, Path(given).absolute() if given else None)
 
     def deploying(self, family: Family, file: Path) -> str:
-        """The command line that deploys to *file* again what stands there, or a newer configuration of its kind."""
+        """Return the command that deploys the latest configuration of the profile in *file* into it again."""
         last = self.last(family, file)
         scope = " --system" if last is not None and last.scope is Scope.SYSTEM else ""
         profile = "" if last is None else profile_option(last.profile_id)
@@ -369,12 +370,12 @@ class Machine:
         details: dict[str, JsonValue],
         outcome: Outcome = "ok",
     ) -> None:
-        """Record *event* where the caller's deployments are, which no server can read, write or be in the way of."""
+        """Audit *event* in the directory of the caller's deployments, which no server can access."""
         Audit(Tree(self.paths.user.deployments, Scope.USER), now).record(
             event, client_id=family.id, profile_id=profile_id, artifact_id=artifact_id, outcome=outcome, details=details
         )
 
     def last(self, family: Family, file: Path | None) -> Deployment | None:
-        """The deployment that stands in *file*, or in the file that was deployed to last."""
+        """Return the last deployment into *file*, or into any file, that is not undone."""
         records = self.deployments.history(family.id, file)
         return next((each for each in records if each.undone_at is None), None)

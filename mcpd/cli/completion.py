@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a shell offers after ``mcpctl …<TAB>``: argcomplete over the parser, and what is installed and running.
+"""Shell completion: argcomplete over the parser, with the names of servers, sessions and other things.
 
 The shell starts ``mcpctl`` itself with ``_ARGCOMPLETE`` set. Nothing here may print, fail or wait for long: without
-mcpd there are just no ids.
+mcpd no ids are completed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
     from mcpd.bus.client import Client
 
-PATIENCE: Final = 2.0
-"""Seconds until nothing is offered; a service that has to be started first takes one."""
+TIMEOUT: Final = 2.0
+"""Seconds for mcpd to answer; its start takes about one."""
 _WIDTH: Final = 60
 
-Offer: TypeAlias = "Mapping[str, str]"
-"""What may stand there, with what a shell says beside it."""
+Candidates: TypeAlias = "Mapping[str, str]"
+"""The possible words, each with its description."""
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell and end the process. Without argcomplete, return."""
+    """Print the candidates for the shell and exit. Without argcomplete, return."""
     try:
-        import argcomplete  # noqa: PLC0415 - only completion needs it, and mcpctl works without
+        import argcomplete  # noqa: PLC0415 - optional
     except ImportError:
         return
     for command, action in _arguments(parser, ()):
@@ -44,28 +44,28 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 class _Completer:
-    """Called by argcomplete with what is on the command line so far."""
+    """A completer for argcomplete that asks mcpd."""
 
-    def __init__(self, offers: Callable[[Client, argparse.Namespace, str], Awaitable[Offer]]) -> None:
+    def __init__(self, offers: Callable[[Client, argparse.Namespace, str], Awaitable[Candidates]]) -> None:
         self._offers = offers
 
-    def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> Offer:
-        import asyncio  # noqa: PLC0415 - commands and options are offered without
+    def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> Candidates:
+        import asyncio  # noqa: PLC0415 - not needed for commands and options
 
         with suppress(McpdError, OSError, TimeoutError):
             return _shown(asyncio.run(self._ask(parsed_args, prefix)))
         return {}
 
-    async def _ask(self, args: argparse.Namespace, prefix: str) -> Offer:
+    async def _ask(self, args: argparse.Namespace, prefix: str) -> Candidates:
         import asyncio  # noqa: PLC0415
 
         from mcpd.bus.client import connect  # noqa: PLC0415
 
-        async with asyncio.timeout(PATIENCE), connect(is_system(args)) as bus:
+        async with asyncio.timeout(TIMEOUT), connect(is_system(args)) as bus:
             return await self._offers(bus, args, prefix)
 
 
-def _shown(found: Offer) -> Offer:
+def _shown(found: Candidates) -> Candidates:
     return {value: _brief(text) for value, text in found.items() if value == clean(value)}
 
 
@@ -75,7 +75,7 @@ def _brief(text: object) -> str:
 
 
 def _arguments(parser: argparse.ArgumentParser, command: tuple[str, ...]) -> Iterator[tuple[str, argparse.Action]]:
-    """Every argument with its command, e.g. ``config get``. argparse has no public way to list them."""
+    """Yield every argument with its command, e.g. ``config get``. argparse has no public way to list them."""
     for action in parser._actions:  # noqa: SLF001
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for name, inner in action.choices.items():
@@ -89,23 +89,23 @@ async def _servers(bus: Client, wanted: Mapping[str, object]) -> list[dict[str, 
     return servers
 
 
-async def _installed(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+async def _installed(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
     return {server["id"]: server.get("summary") or server.get("name", "") for server in await _servers(bus, {})}
 
 
-async def _updatable(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+async def _updatable(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
     servers = await _servers(bus, {"state": "updatable"})
     found = {server["id"]: server.get("available-version") for server in servers}
     return {server_id: f"to {version}" if version else "" for server_id, version in found.items()}
 
 
-async def _pinned(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
-    """What ``mcpctl pin`` has an effect on."""
+async def _pinned(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
+    """Return the servers that ``mcpctl pin`` would change."""
     servers = await _servers(bus, {"pinned": bool(getattr(args, "remove", False))})
     return {server["id"]: server.get("version", "") for server in servers}
 
 
-async def _waiting(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+async def _pending(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
     return {
         server["id"]: f"to {server['pending-version']}"
         for server in await _servers(bus, {})
@@ -113,8 +113,8 @@ async def _waiting(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offe
     }
 
 
-async def _generations(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
-    """The generations of the server named before that it may go back to."""
+async def _generations(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
+    """Return the earlier generations of the server on the command line."""
     return {
         str(generation["generation"]): generation.get("version", "")
         for generation in await bus.manager.call("GetHistory", "s", [args.id])
@@ -122,7 +122,7 @@ async def _generations(bus: Client, args: argparse.Namespace, _prefix: str) -> O
     }
 
 
-async def _available(bus: Client, _args: argparse.Namespace, prefix: str) -> Offer:
+async def _available(bus: Client, _args: argparse.Namespace, prefix: str) -> Candidates:
     if "/" in prefix or prefix.startswith("."):
         return _files(prefix)
     from mcpd.bus.client import variant  # noqa: PLC0415
@@ -134,60 +134,60 @@ async def _available(bus: Client, _args: argparse.Namespace, prefix: str) -> Off
     return {entry["id"]: entry.get("summary", "") for entry in found}
 
 
-def _files(prefix: str) -> Offer:
+def _files(prefix: str) -> Candidates:
     directory = prefix[: prefix.rfind("/") + 1]
     return {f"{directory}{path.name}{'/' * path.is_dir()}": "" for path in Path(directory or ".").iterdir()}
 
 
-async def _versions(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
-    """The version that a registry names of the server named before."""
+async def _versions(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
+    """Return the offered version of the server on the command line."""
     options = {"source": args.source} if args.source else {}
     offered = await bus.manager.call("GetAvailable", "sa{sv}", [args.target, options])
     version = offered.get("available-version") or offered.get("version", "")
     return {version: ""} if version else {}
 
 
-async def _known(bus: Client, args: argparse.Namespace, prefix: str) -> Offer:
+async def _known(bus: Client, args: argparse.Namespace, prefix: str) -> Candidates:
     return {**await _available(bus, args, prefix), **await _installed(bus, args, prefix)}
 
 
-async def _sessions(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
-    offer: dict[str, str] = {}
+async def _sessions(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
+    found: dict[str, str] = {}
     for session in await bus.manager.call("ListSessions"):
         number = session["path"].rpartition("/")[2]
-        offer[number] = session["server-id"]
-        offer[session["server-id"]] = "all of its sessions"
-    return offer
+        found[number] = session["server-id"]
+        found[session["server-id"]] = "all its sessions"
+    return found
 
 
-async def _sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+async def _sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
     sources = await bus.manager.call("ListSources")
     return {source["url"]: source.get("state", "") for source in sources if source["url"]}
 
 
-async def _own_sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
-    from mcpd.cli.commands.sources import name_of  # noqa: PLC0415 - for this alone
+async def _own_sources(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
+    from mcpd.cli.commands.sources import name_of  # noqa: PLC0415 - only here
 
     return {
-        called: source.get("state", "")
+        name: source.get("state", "")
         for source in await bus.manager.call("ListSources")
-        for called in (source["url"], name_of(source))
-        if called and not source["read-only"]
+        for name in (source["url"], name_of(source))
+        if name and not source["read-only"]
     }
 
 
-async def _trusted_keys(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+async def _trusted_keys(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
     return {key["name"]: key.get("fingerprint", "") for key in await bus.manager.call("ListKeys")}
 
 
-async def _own_trusted_keys(bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+async def _own_trusted_keys(bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
     return {
         key["name"]: key.get("fingerprint", "") for key in await bus.manager.call("ListKeys") if not key["read-only"]
     }
 
 
-async def _keys(bus: Client, args: argparse.Namespace, *, sensitive: bool) -> Offer:
-    """The properties of the server named before."""
+async def _keys(bus: Client, args: argparse.Namespace, *, sensitive: bool) -> Candidates:
+    """Return the properties of the server on the command line."""
     server, _path = await bus.manager.call("GetServer", "s", [args.id])
     return {
         item["key"]: item.get("label") or item.get("description") or ""
@@ -196,24 +196,24 @@ async def _keys(bus: Client, args: argparse.Namespace, *, sensitive: bool) -> Of
     }
 
 
-async def _plain_keys(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+async def _plain_keys(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
     return await _keys(bus, args, sensitive=False)
 
 
-async def _assignments(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+async def _assignments(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
     return {f"{key}=": label for key, label in (await _keys(bus, args, sensitive=False)).items()}
 
 
-async def _secret_keys(bus: Client, args: argparse.Namespace, _prefix: str) -> Offer:
+async def _secret_keys(bus: Client, args: argparse.Namespace, _prefix: str) -> Candidates:
     return await _keys(bus, args, sensitive=True)
 
 
-async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Offer:
+async def _nothing(_bus: Client, _args: argparse.Namespace, _prefix: str) -> Candidates:
     return {}
 
 
-def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
-    """What ``mcpctl script remove`` may remove; no mcpd is asked, as it removes them without one, too."""
+def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
+    """Return the scripts that ``mcpctl script remove`` can remove; read from disk, as that command needs no mcpd."""
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
     from mcpd.store.inspection import SUFFIXES  # noqa: PLC0415
 
@@ -226,8 +226,8 @@ def _own_scripts(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     return {}
 
 
-def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
-    """The MCP clients that are known."""
+def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
+    """Return the known MCP clients."""
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
     from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
 
@@ -237,8 +237,8 @@ def _clients(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     return {}
 
 
-def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
-    """The profiles of the clients that were named, else every one."""
+def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
+    """Return the profiles of the clients on the command line, or without one of all clients."""
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
     from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
     from mcpd.servers.orchestration.profiles import Profiles  # noqa: PLC0415
@@ -259,7 +259,7 @@ def _profiles(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
 
 
 def _ensemble_directories(args: argparse.Namespace) -> Iterator[tuple[Path, Path]]:
-    """Where ensembles are, and what their runs have left: of each project, of the user and of the package."""
+    """Yield the directories of ensembles and of their artifacts: of the projects, the user and the package."""
     from mcpd.cli.ensemble_runtime import configured  # noqa: PLC0415
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
     from mcpd.servers.ensembles.directories import nearest_project, shipped, user_directories  # noqa: PLC0415
@@ -277,8 +277,8 @@ def _ensemble_directories(args: argparse.Namespace) -> Iterator[tuple[Path, Path
     yield shipped(paths), data / "artifacts"
 
 
-def _ensembles(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
-    """The names of ensembles, as far as they are those of their files: reading YAML takes libraries, and time."""
+def _ensembles(*, parsed_args: argparse.Namespace, **_: object) -> Candidates:
+    """Return the ensembles by the names of their files, as reading YAML is slow and needs libraries."""
     with suppress(McpdError, OSError):
         return _shown(
             {
@@ -290,16 +290,16 @@ def _ensembles(*, parsed_args: argparse.Namespace, **_: object) -> Offer:
     return {}
 
 
-def _runs(prefix: str, *, parsed_args: argparse.Namespace, **_: object) -> Offer:
-    """Ensembles that were run, and the runs of the one that is written already."""
+def _runs(prefix: str, *, parsed_args: argparse.Namespace, **_: object) -> Candidates:
+    """Return the ensembles that were run, or after ``NAME/`` the runs of that ensemble."""
     name, slash, _rest = prefix.partition("/")
-    offer = {}
+    found = {}
     with suppress(McpdError, OSError):
         for artifacts in dict.fromkeys(artifacts for _, artifacts in _ensemble_directories(parsed_args)):
             with suppress(OSError):
                 for path in (artifacts / name if slash else artifacts).iterdir():
-                    offer[f"{name}/{path.name}" if slash else f"{path.name}/"] = ""
-    return _shown(offer)
+                    found[f"{name}/{path.name}" if slash else f"{path.name}/"] = ""
+    return _shown(found)
 
 
 _LOCAL: Final = {
@@ -312,8 +312,8 @@ _LOCAL: Final = {
     ("", "runs"): _runs,
     ("", "run_id"): _runs,
 }
-"""What is known without mcpd, by command and argument; without a command for every one that takes such an argument."""
-_OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str], Awaitable[Offer]]]] = {
+"""Completers that do not need mcpd, by command and argument; an empty command stands for every command."""
+_OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str], Awaitable[Candidates]]]] = {
     ("", "id"): _installed,
     ("", "session"): _sessions,
     ("show", "id"): _known,
@@ -326,7 +326,7 @@ _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str],
     ("update", "id"): _updatable,
     ("rollback", "to"): _generations,
     ("pin", "id"): _pinned,
-    ("approve", "id"): _waiting,
+    ("approve", "id"): _pending,
     ("source add", "key"): _trusted_keys,
     ("source remove", "url"): _own_sources,
     ("key remove", "name"): _own_trusted_keys,
@@ -336,4 +336,4 @@ _OFFERS: Final[dict[tuple[str, str], Callable[[Client, argparse.Namespace, str],
     ("secret set", "key"): _secret_keys,
     ("secret unset", "key"): _secret_keys,
 }
-"""The same of what mcpd has to be asked for."""
+"""Completers that ask mcpd, in the same form."""

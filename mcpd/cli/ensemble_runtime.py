@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the commands of ``mcpctl ensemble`` stand on: the libraries they take, and the projects they look in."""
+"""Runtime of ``mcpctl ensemble``: its libraries, the projects to search, and formatting."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.settings import Settings
 
 _LEAST: Final = 0.000001
-"""Dollars that are shown."""
+"""The smallest amount in dollars that is shown exactly."""
 
 
 def summary(execution: Mapping[str, Any]) -> str:
-    """One line on a run, as the tools say it: how it ended, what it took, and its id."""
+    """Return one line about a run: its status, duration, cost and id."""
     agents, took = execution.get("results"), duration(execution.get("seconds"))
     again = len(reused(execution))
-    said = [
+    parts = [
         str(execution.get("status")).replace("_", " ") + (f" in {took}" if took else ""),
         counted(len(agents) if isinstance(agents, dict) else 0, "agent") + (f" ({again} reused)" if again else ""),
         _tokens(execution.get("tokens")),
         cost(execution.get("cost_usd")),
         str(execution.get("artifact_id") or ""),
     ]
-    return clean(f"{execution.get('ensemble')}: {', '.join(each for each in said if each)}")
+    return clean(f"{execution.get('ensemble')}: {', '.join(each for each in parts if each)}")
 
 
 def reused(execution: Mapping[str, Any]) -> list[str]:
-    """The agents whose response is an earlier run's."""
+    """Return the agents whose responses come from an earlier run."""
     agents = execution.get("results")
     found = agents.items() if isinstance(agents, dict) else ()
     return [str(name) for name, each in found if isinstance(each, dict) and each.get("reused")]
 
 
 def cost(dollars: object, none: str = "") -> str:
-    """*dollars* to read, with as many places as it takes to see them; *none* for 0, nothing if they are not known."""
+    """Format *dollars* with as many decimal places as needed; return *none* for 0, and empty if they are unknown."""
     if not isinstance(dollars, int | float) or dollars < 0:
         return ""
     if dollars == 0:
@@ -61,7 +61,7 @@ def cost(dollars: object, none: str = "") -> str:
 
 
 def duration(seconds: object) -> str:
-    """*seconds* to read; nothing if they are not known."""
+    """Format *seconds* as ``1.5 s``, ``2 min 5 s`` or ``1 h 2 min``; empty if they are unknown."""
     if not isinstance(seconds, int | float):
         return ""
     if seconds < 60:
@@ -71,7 +71,7 @@ def duration(seconds: object) -> str:
 
 
 def when(seconds: float | None) -> str:
-    """The moment *seconds* since the epoch to read, in the caller's time zone; nothing if it is not known."""
+    """Format a Unix time in the local time zone; empty if it is unknown."""
     if seconds is None:
         return ""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -82,44 +82,44 @@ def _tokens(number: object) -> str:
 
 
 LIBRARIES: Final = ("ruamel.yaml",)
-WHOM: Final = "'mcpctl ensemble'"
+CONSUMER: Final = "'mcpctl ensemble'"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``args.action``, in an environment that has what it takes.
+    """Run ``args.action`` in an environment with the libraries that it needs.
 
-    Raises :class:`~mcpd.errors.NotSupported` if there is none, and what the command raises.
+    Raises :class:`~mcpd.errors.NotSupported` if there is none, and the errors of the command.
     """
     require_own()
-    provide(LIBRARIES, WHOM)
+    provide(LIBRARIES, CONSUMER)
     module, _, function = args.action.partition(":")
     return int(getattr(importlib.import_module(module), function)(args))
 
 
 @dataclass(frozen=True, slots=True)
 class Projects:
-    """The projects of one command."""
+    """The projects in which a command looks for ensembles."""
 
     own: Path | None
-    """The one that was named, or that the caller stands in."""
+    """The project from ``--project``, or around the current directory."""
     configured: tuple[Path, ...]
-    """Those that the server may use."""
+    """The projects that the server may use."""
     system: bool
-    """Whether that is the server of the system."""
+    """True for the server of the system."""
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Each once, the caller's own first."""
+        """All projects without duplicates, the caller's own first."""
         own = () if self.own is None else (self.own,)
         return (*own, *(each for each in self.configured if not own or not is_same(each, own[0])))
 
     def has(self, project: Path) -> bool:
-        """Whether the server may use *project*."""
+        """Return whether the server may use *project*."""
         return any(is_same(project, each) for each in self.configured)
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Whether both are one directory, however they are spelled."""
+    """Return whether both paths are the same directory."""
     try:
         return one == other or one.samefile(other)
     except OSError:
@@ -127,77 +127,77 @@ def is_same(one: Path, other: Path) -> bool:
 
 
 def projects_of(args: argparse.Namespace) -> Projects:
-    """The projects that *args* mean. Raises :class:`~mcpd.errors.NotFound` for one that was named and is none."""
+    """Return the projects for *args*. Raises :class:`~mcpd.errors.NotFound` if ``--project`` is not a project."""
     paths = from_environment()
     if args.project is None:
         own = nearest_project(Path.cwd())
     else:
         own = Path(args.project).expanduser().absolute()
         if not (own / DIRECTORY).is_dir():
-            raise NotFound(f"there is no directory {DIRECTORY} in {args.project}, so it is no project with ensembles")
+            raise NotFound(f"{args.project} is not a project with ensembles: there is no directory {DIRECTORY} in it")
     try:
         return Projects(own, configured(paths, Scope.SYSTEM if args.system else Scope.USER), args.system)
     except McpdError as fault:
-        warn(f"which projects {SERVER} may use is not known: {fault.message}")
+        warn(f"could not read which projects {SERVER} may use: {fault.message}")
         return Projects(own, (), args.system)
 
 
 def is_server_installed(args: argparse.Namespace) -> bool:
-    """Return whether the server is there that runs ensembles, as far as that can be read."""
-    from mcpd.store import Store  # noqa: PLC0415 - with pydantic
+    """Return whether the server that runs ensembles is installed; true if that cannot be read."""
+    from mcpd.store import Store  # noqa: PLC0415 - imports pydantic
 
     try:
         Store(from_environment(), Scope.SYSTEM if args.system else Scope.USER).get(SERVER)
     except NotFound:
         return False
     except McpdError:
-        # What is wrong with it is said where it is used.
+        # The problem is reported where the server is used.
         return True
     return True
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The directories that *args* mean: the projects, the user's own and the package's."""
+    """Return the directories of ensembles for *args*: of the projects, the user and the package."""
     return settings(from_environment(), projects_of(args).all)
 
 
 def not_configured(what: str, project: Path, projects: Projects) -> ConfigMissing:
-    """Says that the server may not use *project*, where *what* is, and which command lets it."""
-    import json  # noqa: PLC0415 - what is right needs none of it
+    """Return the error that the server may not use *project*, where *what* is, with the command that allows it."""
+    import json  # noqa: PLC0415 - only for errors
     import os  # noqa: PLC0415
     import shlex  # noqa: PLC0415
 
     paths = from_environment()
     wanted = json.dumps([tilde(each, paths) for each in (*projects.configured, project)], ensure_ascii=False)
     whose = f"the system's {SERVER} ('mcpctl --user ensemble' asks your own)" if projects.system else SERVER
-    # Without a word of it root means the system's, and everybody else their own.
+    # The default scope of root is the system, that of everybody else their own.
     instance = "--system " if projects.system else "--user " if os.geteuid() == 0 else ""
     return ConfigMissing(
-        f"{what} is in {tilde(project, paths)}, which {whose} may not use yet; if you trust what is in it: mcpctl"
+        f"{what} is in {tilde(project, paths)}, which {whose} may not use yet; if you trust its content: mcpctl"
         f" {instance}config set {SERVER} {shlex.quote(f'projects={wanted}')}"
     )
 
 
 def not_found(fault: NotFound) -> NotFound:
-    """*fault* of an ensemble that there is not, with the command that shows those that there are."""
-    return NotFound(f"{fault.message}; 'mcpctl ensemble list' shows those that are there")
+    """Return *fault*, about a missing ensemble, with the command that lists the ensembles."""
+    return NotFound(f"{fault.message}; 'mcpctl ensemble list' lists the ensembles")
 
 
 def invalid(fault: InvalidConfig, name: str) -> InvalidConfig:
-    """*fault* of the ensemble *name*, with the command that says all that is wrong with it."""
-    import shlex  # noqa: PLC0415 - what is right needs none of it
+    """Return *fault*, about the ensemble *name*, with the command that lists all its errors."""
+    import shlex  # noqa: PLC0415 - only for errors
 
-    said = InvalidConfig(f"{fault.message}; all that is wrong: mcpctl ensemble validate {shlex.quote(name)}")
-    said.data = fault.data
-    return said
+    error = InvalidConfig(f"{fault.message}; to list all errors: mcpctl ensemble validate {shlex.quote(name)}")
+    error.data = fault.data
+    return error
 
 
 def configured(paths: Paths, scope: Scope) -> tuple[Path, ...]:
-    """The property ``projects`` of the server, as it is stored: mcpd need not run.
+    """Return the property ``projects`` of the server, read from the store, so that mcpd need not run.
 
-    Raises what :meth:`mcpd.store.Store.config` and :func:`.expanded` raise, but for a server that is not there.
+    Raises the errors of :meth:`mcpd.store.Store.config` and :func:`.expanded`, but not if the server is missing.
     """
-    from mcpd.servers.given_paths import expanded  # noqa: PLC0415 - with pydantic, for all three
+    from mcpd.servers.given_paths import expanded  # noqa: PLC0415 - imports pydantic
     from mcpd.store import Store  # noqa: PLC0415
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The caller's home: whether it is theirs, and paths in it as people write them."""
+"""The caller's home directory: a check of its owner, and paths with ``~``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def require_own() -> None:
-    """Keep root out of somebody else's home: what root leaves there its owner cannot use, and links lead anywhere.
+    """Raise :class:`~mcpd.errors.NotAuthorized` if root would work in the home directory of another user.
 
-    Raises :class:`~mcpd.errors.NotAuthorized`.
+    The user could not use the files that root leaves there, and root would follow the user's symlinks.
     """
     home = from_environment().home
     owner = home.stat().st_uid if home.exists() else os.geteuid()
     if os.geteuid() == 0 and owner != 0:
         raise NotAuthorized(
-            f"{home} belongs to uid {owner}, and root would leave files there that are not theirs: run this as that"
-            " user, or with 'sudo -H' for what is root's and the system's"
+            f"{home} belongs to uid {owner}, and root would leave files of its own there: run this as that user, or"
+            " with 'sudo -H' for root and the system"
         )
 
 
 def tilde(path: Path | str, paths: Paths) -> str:
-    """*path* as people write it, with ``~`` for the home."""
+    """Return *path* with ``~`` for the home directory."""
     text, home = str(path), str(paths.home)
     return "~" + text[len(home) :] if text == home or text.startswith(home + os.sep) else text

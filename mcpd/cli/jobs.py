@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Starting a job of mcpd and following it to its end: progress, questions, cancellation."""
+"""Start jobs of mcpd and follow them: progress, questions, cancellation."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ if TYPE_CHECKING:
     from mcpd.bus.client import Client, JobResult, Remote
 
 UNKNOWN: Final = 101
-"""``Job.Progress`` when nobody can tell."""
+"""The value of ``Job.Progress`` for unknown progress."""
 
 _MIB: Final = 1 << 20
 
 
 class View(Protocol):
-    """Shows a job."""
+    """Shows the progress of a job."""
 
     def show(self, job: Mapping[str, object]) -> None:
-        """Show what the properties of the *job* say."""
+        """Show the progress in the properties of *job*."""
 
     def pause(self) -> None:
-        """Leave the terminal to somebody else until the next :meth:`show`."""
+        """Clear the terminal line for other output, until the next :meth:`show`."""
 
     def close(self) -> None:
-        """Show nothing more."""
+        """End the display."""
 
 
 class Lines:
-    """One line for each new state."""
+    """Shows one line for each new state."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def show(self, job: Mapping[str, object]) -> None:
-        """Print the state of *job* if it is another one."""
+        """Print the state of *job* if it has changed."""
         line = describe(job)
         if line != self._last:
             self._last = line
             note(line)
 
     def pause(self) -> None:
-        """Nothing is in the way."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class Bar:
-    """A progress bar by rich."""
+    """Shows a progress bar with rich."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415
@@ -77,7 +77,7 @@ class Bar:
         self._progress: Progress | None = None
 
     def show(self, job: Mapping[str, object]) -> None:
-        """Move the bar."""
+        """Update the bar."""
         if self._progress is None:
             self._progress = self._class(*self._columns, console=self._console, transient=True)
             self._task = self._progress.add_task("")
@@ -92,7 +92,7 @@ class Bar:
         )
 
     def pause(self) -> None:
-        """Take the bar off the terminal."""
+        """Remove the bar from the terminal."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -101,12 +101,12 @@ class Bar:
 
 
 def view() -> View:
-    """The view that suits standard error."""
+    """Return a bar if standard error is a terminal, else lines."""
     return Bar() if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" else Lines()
 
 
 def _fetched(job: Mapping[str, object]) -> str:
-    """How much of what has to be fetched is there; empty where nothing is said of it."""
+    """Return the fetched and the total size of *job* as text; empty if it fetches nothing."""
     done, total = job.get("BytesDone"), job.get("BytesTotal")
     if job.get("State") != "fetching" or not isinstance(done, int) or not isinstance(total, int) or not done:
         return ""
@@ -114,32 +114,32 @@ def _fetched(job: Mapping[str, object]) -> str:
 
 
 def describe(job: Mapping[str, object]) -> str:
-    """One line for *job*: what about, and which state."""
+    """Return one line about *job*: its server or kind, and its state."""
     return f"{clean(job.get('ServerId') or job.get('Kind', ''))}: {clean(job.get('State', ''))}"
 
 
 _CANCEL_GRACE: Final = 10.0
-"""Seconds that a cancelled job may take to end before mcpctl leaves it alone."""
+"""Seconds to wait for the end of a cancelled job."""
 
 
 @dataclass(slots=True)
 class Answers:
-    """What the command line says to the plan and the questions of a job."""
+    """Answers from the command line to the questions of a job, and how to show its plan."""
 
     consent: bool = False
     granted: frozenset[str] = frozenset()
-    """Permissions consented to by naming them."""
+    """Permissions that ``--permission`` names, which need no further consent."""
     secrets: dict[str, bytes] = field(default_factory=dict)
-    """By key; a job takes out those it asks for."""
+    """Secrets by key; those that the job asks for are removed."""
     takes_values: bool = False
-    """Whether the command has ``--set`` and ``--secret-file``."""
+    """True if the command has ``--set`` and ``--secret-file``."""
     verbose: bool = False
-    """Show each package of the plan."""
+    """True to show each package of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
-    """What a job would have done."""
+class DryRun:
+    """The result of a dry run."""
 
     server_id: str
     plan: list[dict[str, Any]]
@@ -156,14 +156,14 @@ async def run_job(
     file: str = "",
     about: str = "",
 ) -> str:
-    """Call the Manager's *member*, which starts a job, and return when that has ended well.
+    """Call the Manager's *member*, which starts a job, and wait until the job has succeeded.
 
-    The result is the id of the server that the job was about, empty if it was about several or none. What an
-    installation comes to is shown as soon as it is known. *file* is the name of the file that was sent, *about* what
-    its progress is shown under where mcpd names no server.
+    Return the id of the job's server; empty if the job is about several servers or none. The plan of an installation
+    is shown as soon as it is known. *file* is the name of the file that was sent; *about* labels the progress if the
+    job names no server.
 
-    Raises the error the job ended with; :class:`~mcpd.errors.NotAuthorized` if a needed consent is not given
-    and :class:`~mcpd.errors.ConfigMissing` if a needed value is not. Whatever ends it early cancels the job.
+    Raises the error of the job, :class:`~mcpd.errors.NotAuthorized` without a required consent, and
+    :class:`~mcpd.errors.ConfigMissing` without a required value. The job is cancelled if this ends early.
     """
     follower = _Follower(answers or Answers(), file=file, about=about)
     async with _following(follower, bus, member, signature, args, fds) as task:
@@ -173,35 +173,33 @@ async def run_job(
     return follower.server_id
 
 
-async def foresee_job(
+async def dry_run_job(
     bus: Client, member: str, signature: str, args: Sequence[object], *, fds: Sequence[int] = (), file: str = ""
-) -> Foreseen:
-    """Call *member*, which starts a job, with the option ``dry-run`` among *args*; returns what the job comes to.
+) -> DryRun:
+    """Call *member* with the option ``dry-run`` in *args*; return the plan of the job.
 
-    *file* is the name of the file that was sent.
-
-    Raises the error of a job that ends before that is known.
+    *file* is the name of the file that was sent. Raises the error of the job if it ends without a plan.
     """
-    follower = _Follower(Answers(), foresee=True, file=file)
+    follower = _Follower(Answers(), dry_run=True, file=file)
     async with _following(follower, bus, member, signature, args, fds) as task:
         await follower.follow()
         result = await task
     if not follower.plan:
         result.check()
-    return Foreseen(follower.server_id, follower.plan)
+    return DryRun(follower.server_id, follower.plan)
 
 
 @asynccontextmanager
 async def _following(
     follower: _Follower, bus: Client, member: str, signature: str, args: Sequence[object], fds: Sequence[int]
 ) -> AsyncIterator[asyncio.Task[JobResult]]:
-    """The job that *follower* follows; whatever ends the block early cancels it."""
+    """Start the job for *follower* and yield its task; cancel the job if the block ends early."""
     task = asyncio.ensure_future(bus.run_job(member, signature, args, fds=fds, on_change=follower.changed))
     task.add_done_callback(lambda _: follower.ended())
     try:
         yield task
     except BaseException as error:
-        with suppress(OSError):  # the terminal may be what is gone
+        with suppress(OSError):  # the terminal may be gone
             if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
                 note("cancelling")
         await follower.cancel(task)
@@ -212,13 +210,13 @@ async def _following(
 
 
 class _Follower:
-    """Shows one job and answers what it asks; with *foresee*, only until it is known what the job comes to."""
+    """Shows the progress of one job and answers its questions; with *dry_run*, only fetches its plan."""
 
-    def __init__(self, answers: Answers, *, foresee: bool = False, file: str = "", about: str = "") -> None:
+    def __init__(self, answers: Answers, *, dry_run: bool = False, file: str = "", about: str = "") -> None:
         self._answers = answers
         self._file = file
         self._about = about
-        self._foresee = foresee
+        self._dry_run = dry_run
         self._changes: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._job: Remote | None = None
         self._answered: set[tuple[str, str]] = set()
@@ -228,21 +226,21 @@ class _Follower:
         self._shown: set[str] = set()
 
     def changed(self, job: Remote, properties: dict[str, Any]) -> None:
-        """Note the *properties* of the *job*."""
+        """Store the new *properties* of *job*."""
         self._job = job
         self._changes.put_nowait(dict(properties))
 
     def ended(self) -> None:
-        """Note that the job has ended."""
+        """Store that the job has ended."""
         self._changes.put_nowait(None)
 
     async def follow(self) -> None:
-        """Return when the job has ended."""
+        """Follow the job until it has ended."""
         durations: dict[str, float] = {}
         while (properties := await self._changes.get()) is not None:
             self.server_id = str(properties.get("ServerId") or self.server_id)
             self._show_plan(properties.get("Plan") or [])
-            if not (self._foresee and self.plan and properties.get("State") == "cancelled"):  # which a dry run ends as
+            if not (self._dry_run and self.plan and properties.get("State") == "cancelled"):  # the end of a dry run
                 self.view.show(properties | {"ServerId": properties.get("ServerId") or self._about})
             if self._job is not None and properties.get("State") in {"needs-consent", "needs-config"}:
                 await self._answer(self._job, properties)
@@ -254,22 +252,22 @@ class _Follower:
     def _show_plan(self, plan: list[dict[str, Any]]) -> None:
         if not plan:
             return
-        from mcpd.cli.plan_output import named, plan_lines  # noqa: PLC0415 - which few jobs need
+        from mcpd.cli.plan_output import named, plan_lines  # noqa: PLC0415 - few jobs have a plan
 
         plan = named(plan, self._file) if self._file else plan
         if plan == self.plan:
             return
         self.plan = plan
-        # What is asked for before the packages are known has been shown by then.
+        # The plan arrives in parts; lines that were shown with an earlier part are left out.
         lines = [line for line in plan_lines(plan, verbose=self._answers.verbose) if line not in self._shown]
-        if lines and not self._foresee:
+        if lines and not self._dry_run:
             self._shown.update(lines)
             self.view.pause()
             heading = f"{clean(self.server_id)}:" if self.server_id else "the plan:"
             note("\n".join([heading, *lines]))
 
     async def cancel(self, task: asyncio.Task[JobResult]) -> None:
-        """Cancel the job and wait a little for its end; what it cannot undo goes on without us."""
+        """Cancel the job and wait for its end for some seconds; mcpd continues a job that cannot be cancelled."""
         if self._job is None or task.done():
             return
         with suppress(McpdError, TimeoutError):
@@ -278,7 +276,7 @@ class _Follower:
                 await asyncio.wait([task])
 
     async def _answer(self, job: Remote, properties: Mapping[str, Any]) -> None:
-        """Answer what the job needs, each need once: its list shrinks while the answers are on their way."""
+        """Answer the questions of the job, each once, as ``Needs`` may still contain those already answered."""
         needs = [need for need in properties.get("Needs") or [] if (need["kind"], need["key"]) not in self._answered]
         if not needs:
             return
@@ -306,7 +304,7 @@ class _Follower:
         if not user_input.terminal():
             raise NotAuthorized(f"{server}: this needs your consent; give it with --yes")
         if not user_input.confirm("Do you agree?"):
-            raise Cancelled(f"{server}: there was no consent, and nothing was changed")
+            raise Cancelled(f"{server}: without your consent, nothing was changed")
 
     async def _configure(self, server: str, job: Remote, needs: Sequence[Mapping[str, Any]]) -> None:
         keys = {need["key"] for need in needs}
@@ -328,11 +326,11 @@ class _Follower:
 
 
 def _ask_if_offline(server: str, problem: str) -> None:
-    """Ask if *server*, a remote one with a *problem*, is to be installed; raise if it is not."""
+    """Ask whether to install the remote *server* in spite of *problem*; raise if not."""
     if not user_input.terminal():
-        raise Unhealthy(f"{problem}; 'mcpctl install --no-check' installs it all the same")
+        raise Unhealthy(f"{problem}; 'mcpctl install --no-check' installs it anyway")
     note(problem)
-    if not user_input.confirm(f"Install {server} all the same?"):
+    if not user_input.confirm(f"Install {server} anyway?"):
         raise Cancelled(f"{server}: nothing was changed")
 
 
@@ -357,12 +355,12 @@ def _missing(server: str, needs: Sequence[Mapping[str, Any]], *, takes_values: b
         f"--secret-file {clean(need['key'])}=FILE" if need.get("sensitive") else f"--set {clean(need['key'])}=VALUE"
         for need in needs
     ]
-    how = f"give it with {' '.join(ways)}" if takes_values else f"'mcpctl install' takes it with {' '.join(ways)}"
-    return f"{server} needs a value for {keys}; {how}, and at a terminal it is asked for"
+    how = f"set it with {' '.join(ways)}" if takes_values else f"use 'mcpctl install' with {' '.join(ways)}"
+    return f"{server} needs a value for {keys}; {how}, or run this at a terminal to be asked for it"
 
 
 def _describe(need: Mapping[str, Any]) -> str:
-    """One line for something a job asks consent for."""
+    """Return one line about a consent that a job asks for."""
     if need["kind"] == "permission":
         return clean(described_as(need["key"], str(need.get("label") or "")))
     if need["kind"] == "variable":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The libraries of the bundled servers, for commands that take them: from the environment of mcpd-servers, if need be.
+"""Libraries of the bundled servers, which some commands of mcpctl need.
 
-mcpctl itself gets by without them.
+If they are not installed here, the command is executed in the environment of the package mcpd-servers.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 GUARD: Final = "MCPCTL_LIBRARIES"
-"""Set for the environment of mcpd-servers alone, so that it does not look for another one."""
+"""Environment variable that is set in the environment of mcpd-servers, to prevent a loop."""
 MAIN: Final = ("-I", "-m", "mcpd.cli.main")
-"""What starts mcpctl there. Isolated: neither the directory it is started in nor a variable adds to what it imports."""
+"""Arguments of the interpreter there. Isolated: the current directory and variables do not affect imports."""
 
 
-def provide(libraries: Iterable[str], whom: str) -> None:
-    """Have *libraries* for *whom*, if need be by running this command anew in the environment of mcpd-servers.
+def provide(libraries: Iterable[str], consumer: str) -> None:
+    """Return if *libraries* are installed here, else execute this command in the environment of mcpd-servers.
 
-    Raises :class:`~mcpd.errors.NotSupported` if they are nowhere.
+    Raises :class:`~mcpd.errors.NotSupported`, naming *consumer*, if they are not installed there either.
     """
-    python = interpreter(libraries, whom)
+    python = interpreter(libraries, consumer)
     if python is None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
     argv = [python, *MAIN, *sys.argv[1:]]
-    os.execve(python, argv, os.environ | {GUARD: "1"})  # noqa: S606 - in place of this process, without a shell
+    os.execve(python, argv, os.environ | {GUARD: "1"})  # noqa: S606 - no shell is wanted
 
 
-def interpreter(libraries: Iterable[str], whom: str) -> str | None:
-    """The interpreter that has *libraries*; None if it is this one.
+def interpreter(libraries: Iterable[str], consumer: str) -> str | None:
+    """Return the interpreter that has *libraries*; ``None`` if it is this one.
 
-    Raises :class:`~mcpd.errors.NotSupported` if they are nowhere, which names *whom* they are for.
+    Raises :class:`~mcpd.errors.NotSupported`, naming *consumer*, if there is none.
     """
     is_again = os.environ.pop(GUARD, None) is not None
     missing = [name for name in libraries if not _is_there(name)]
     if not missing:
         return None
-    what = f"{whom} needs the Python package {missing[0]}, which"
+    what = f"{consumer} needs the Python package {missing[0]}, which"
     if sys.prefix != sys.base_prefix and not is_again:
         raise NotSupported(
             f"{what} is not in {sys.prefix}; install it with: {sys.executable} -m pip install 'mcpd-system[servers]'"
         )
-    from mcpd.runtime import bundled  # noqa: PLC0415 - not where everything is there
+    from mcpd.runtime import bundled  # noqa: PLC0415 - only if a library is missing
 
     if is_again or not bundled.PYTHON.exists():
         raise NotSupported(f"{what} is not installed; install the package mcpd-servers")
@@ -60,5 +60,5 @@ def interpreter(libraries: Iterable[str], whom: str) -> str | None:
 def _is_there(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the package around it
+    except ModuleNotFoundError:  # its parent package
         return False

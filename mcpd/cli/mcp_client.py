@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A small MCP client at message level, for ``mcpctl tools``, ``call`` and ``ensemble run``.
 
-It speaks the handshake era (newline-delimited JSON-RPC over a server's stdin and stdout) and offers a server
-nothing: no sampling, no roots, no elicitation. Unknown fields of results are kept.
+It speaks the handshake era (newline-delimited JSON-RPC over a server's stdin and stdout) and has no client
+capabilities: no sampling, roots or elicitation. Unknown fields of results are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from mcpd import __version__
 from mcpd.cli.output import note
-from mcpd.cli.spawn import Between, spawned
+from mcpd.cli.spawn import UseBridge, spawned
 from mcpd.errors import McpdError, TimedOut, UnknownMethod
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ MAX_PAGES: Final = 1000
 _METHOD_NOT_FOUND: Final = -32601
 
 Notified: TypeAlias = "Callable[[str, dict[str, Any]], None]"
-"""Takes the method and the parameters of a notification, which are as the server sent them."""
+"""A callback for notifications, with the method and the parameters."""
 
 
 class McpClient:
-    """One conversation with a server. An async context manager; entering it shakes hands."""
+    """A connection to a server, as an async context manager; entering it does the handshake."""
 
     def __init__(self, to_server: int, from_server: int, name: str, on_notification: Notified | None = None) -> None:
         """Own the descriptors *to_server* (its stdin) and *from_server* (its stdout), or the one socket that is both.
 
-        *name* is for messages; *on_notification* hears what the server tells unasked.
+        *name* is for messages; *on_notification* is called with the notifications of the server.
         """
         self._fds = (to_server, from_server)
         self._on_notification = on_notification
@@ -91,7 +91,7 @@ class McpClient:
         self._close()
 
     async def tools(self) -> list[dict[str, Any]]:
-        """All tools, page by page."""
+        """Return all tools, from all pages."""
         found: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
         for _ in range(MAX_PAGES):
@@ -108,10 +108,10 @@ class McpClient:
     async def call(
         self, tool: str, arguments: Mapping[str, object], *, progress: bool = False, grace: float = 0.0
     ) -> dict[str, Any]:
-        """Call *tool*; its result, whatever that says.
+        """Call *tool* and return its result, which may have ``isError``.
 
-        With *progress* the server is asked to tell how far it is. If the task is cancelled so is the call, after which
-        the server has *grace* seconds to come to an end; there is no conversation any more then.
+        With *progress*, ask the server for progress notifications. If the task is cancelled, cancel the call and wait
+        up to *grace* seconds for the server to end; the connection cannot be used after that.
         """
         params: dict[str, object] = {"name": tool, "arguments": arguments}
         number = next(self._ids)
@@ -141,7 +141,7 @@ class McpClient:
                 return self._result(method, message)
 
     async def _cancel(self, number: int, grace: float) -> None:
-        """Cancel the request *number*, say that nothing more comes, and let the server end within *grace* seconds."""
+        """Cancel the request *number*, close our direction, and wait up to *grace* seconds for the server to end."""
         cancelled = {"requestId": number, "reason": "the user has interrupted it"}
         with suppress(McpdError, OSError, TimeoutError):
             self._write({"method": "notifications/cancelled", "params": cancelled})
@@ -163,7 +163,7 @@ class McpClient:
         return result
 
     async def _answer(self, message: Mapping[str, Any]) -> None:
-        """Answer a request of the server: we are there, and can do nothing else."""
+        """Handle a notification, or answer a request of the server: only ``ping`` is supported."""
         if "id" not in message:
             params = message.get("params")
             if self._on_notification is not None and isinstance(message["method"], str) and isinstance(params, dict):
@@ -200,8 +200,8 @@ class McpClient:
                 message = None
             if isinstance(message, dict):
                 return message
-            if not self._noisy:  # one line tells whoever wrote the server, thousands would hide the answer
-                note(f"{self._name} wrote to its standard output what is no message: {line[:80]!r}")
+            if not self._noisy:  # once, as thousands of notes would hide the answer
+                note(f"{self._name} wrote something other than a message to its standard output: {line[:80]!r}")
             self._noisy = True
 
     def _ended(self) -> McpdError:
@@ -213,23 +213,23 @@ class McpClient:
 
 
 def _file(fd: int, mode: str) -> Any:
-    """What asyncio's pipe transports take for *fd*, which is a pipe or a socket."""
+    """Return a file object for *fd*, a pipe or a socket, for the pipe transports of asyncio."""
     if stat.S_ISSOCK(os.fstat(fd).st_mode):
         return socket.socket(fileno=fd)
     return os.fdopen(fd, mode, buffering=0)
 
 
 _END_GRACE: Final = 2.0
-"""Seconds that a server may take to end by itself."""
+"""Seconds for a server to end by itself."""
 
 
 @asynccontextmanager
 async def conversation(
     args: argparse.Namespace, server_id: str, seconds: float | None, on_notification: Notified | None = None
 ) -> AsyncIterator[McpClient]:
-    """*server_id*, started and greeted; everything within *seconds*.
+    """Start *server_id* and yield an initialized client; all within *seconds*.
 
-    Raises :class:`~mcpd.errors.TimedOut`, what starting it raises and what :class:`McpClient` raises.
+    Raises :class:`~mcpd.errors.TimedOut`, and the errors of starting the server and of :class:`McpClient`.
     """
     try:
         async with asyncio.timeout(seconds), AsyncExitStack() as stack:
@@ -237,8 +237,8 @@ async def conversation(
             try:
                 server = await stack.enter_async_context(spawned(args, server_id, {}))
                 stdin, stdout = server.ends[0], server.ends[1]
-            except Between as found:
-                from mcpd.cli import spawn  # noqa: PLC0415 -- few servers need it
+            except UseBridge as found:
+                from mcpd.cli import spawn  # noqa: PLC0415 -- rarely needed
 
                 connection = await asyncio.to_thread(spawn.connect_bridge, server_id, {}, system=found.system)
                 stdin = stdout = connection.detach()
@@ -246,17 +246,17 @@ async def conversation(
                 yield client
             if server is not None:
                 with suppress(TimeoutError):
-                    # Its input is closed now. A server that does not end by itself is stopped when we leave the bus.
+                    # Its input is closed now. mcpd stops a server that is still running when we disconnect.
                     async with asyncio.timeout(_END_GRACE):
                         await server.wait()
     except TimeoutError:
         if seconds is None:
             raise
-        more = "; --timeout gives it more" if "timeout" in args else ""
+        more = "; --timeout allows more" if "timeout" in args else ""
         raise TimedOut(f"{server_id} did not answer in {seconds:g} s{more}") from None
 
 
 async def names_of_tools(args: argparse.Namespace, server_id: str, seconds: float) -> list[str]:
-    """Return what *server_id* calls its tools. Raises as :func:`conversation`."""
+    """Return the names of the tools of *server_id*. Raises the errors of :func:`conversation`."""
     async with conversation(args, server_id, seconds) as client:
         return [str(tool.get("name", "")) for tool in await client.tools()]

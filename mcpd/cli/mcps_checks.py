@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is wrong with the files of the mcps map (``docs/mcps.md``), as mcpd itself goes on without them."""
+"""Checks of the mcps map (``docs/mcps.md``); mcpd itself ignores faulty files and entries."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ NAME: Final = "mcps map"
 _MOST_NAMED: Final = 10
 """Fields or tools in one message."""
 _PIECE: Final = re.compile(r'[{}]|(?P<string>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)?')
-"""What tells apart the keys of JSON, which is known to be right."""
+"""The tokens needed to find the keys of objects in valid JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapFile:
-    """One file of the map, read."""
+    """The content of one file of the map."""
 
     origin: str
-    """What messages call it."""
+    """Its name in messages."""
     text: str
     data: dict[str, Any]
     scope: Scope
-    """Whose it is."""
+    """The scope that it belongs to."""
 
     def where(self, server_id: str) -> str:
-        """``FILE:LINE`` of an entry."""
+        """Return ``FILE:LINE`` of an entry."""
         return f"{self.origin}:{line_of(self.text, server_id)}"
 
 
 class Known:
-    """The servers that entries are about, the tools that they have listed, and the whole map."""
+    """The servers, their tools and the whole map, to check entries against."""
 
     def __init__(self, paths: Paths, scope: Scope, ids: Collection[str] = (), tools: Store | None = None) -> None:
-        """*ids* are those of servers that mcpd lists; *tools* has their tools, if not the store of *paths*."""
+        """*ids* are further servers that mcpd lists; *tools* is the store with the tools, if not that of *paths*."""
         self.paths = paths
         store = Store(paths, scope)
         self.servers = {server.id: server for server in store.list()}
@@ -65,32 +65,32 @@ class Known:
         self._below.refresh()
 
     def definition(self, server_id: str, scope: Scope) -> McpsEntry | None:
-        """Return what all files of *scope* say that a script server is; None if they cannot be used."""
+        """Return the definition of a script server from all files of *scope*; ``None`` if it is invalid."""
         found = self._map.definition(server_id, scope)
         return None if found.effective.problem else found.entry
 
     def tools(self, server_id: str, scope: Scope) -> list[str]:
-        """Return the names of the tools that an installed server listed, as files of *scope* know them.
+        """Return the names of the tools that an installed server listed, as seen by files of *scope*.
 
-        Empty if it was not asked, or listed none, as servers do that lack a setting.
+        Empty if its tools are unknown, or if it listed none, e.g. because it is not configured.
         """
-        from mcpd.cli.commands.mcps import Offer, narrow  # noqa: PLC0415 - which 'mcpctl list' does not need
+        from mcpd.cli.commands.mcps import Features, narrow  # noqa: PLC0415 - 'mcpctl list' starts faster without
 
         try:
             listed = self._tools.tools(server_id) or []
-        except McpdError:  # A broken server, of which that is said.
+        except McpdError:  # A broken server is reported elsewhere.
             return []
-        offer = Offer(server_id, "", "installed", tools=list(listed))
+        features = Features(server_id, "", "installed", tools=list(listed))
         if scope is Scope.USER:
-            narrow(offer, self._below.entry(server_id).policy)
-        return [str(tool.get("name", "")) for tool in offer.tools]
+            narrow(features, self._below.entry(server_id).policy)
+        return [str(tool.get("name", "")) for tool in features.tools]
 
 
 def map_checks(paths: Paths, scope: Scope, known: Known | None = None, *, deep: bool = False) -> Iterator[Check]:
-    """A failure for each file that is not used, and for each entry that is not understood.
+    """Yield a failure for each unusable file and invalid entry.
 
-    What has no effect on the servers that are *known* is a warning. *deep* also looks at the contents and resources
-    that entries name.
+    With *known*, warn about parts that have no effect on the servers. With *deep*, also check the contents and
+    resources that entries name.
     """
     files: list[tuple[Path, Scope]] = []
     faults: list[Check] = []
@@ -114,13 +114,13 @@ def map_checks(paths: Paths, scope: Scope, known: Known | None = None, *, deep: 
             read += 1
     yield from faults
     if read and not faults:
-        yield Check(NAME, "ok", f"{read} file{'s' if read > 1 else ''} understood")
+        yield Check(NAME, "ok", f"{read} valid file{'s' if read > 1 else ''}")
 
 
 def read_map(path: Path, directories: Sequence[Path], scope: Scope) -> MapFile | None:
-    """The file *path* of the map of *scope*, which may hold the content id of one in *directories*.
+    """Read the file *path* of the map of *scope*; it may contain the id of a content in *directories* instead.
 
-    ``None`` if there is none. Raises :class:`~mcpd.errors.InvalidManifest` that names it, if it cannot be used.
+    Return ``None`` if there is no file. Raises :class:`~mcpd.errors.InvalidManifest`, which names it, if it is invalid.
     """
     origin = str(path)
     try:
@@ -144,20 +144,20 @@ def read_map(path: Path, directories: Sequence[Path], scope: Scope) -> MapFile |
 
 
 def entry_checks(file: MapFile, known: Known | None, directories: Sequence[Path] | None = None) -> Iterator[Check]:
-    """Check the entries of *file*: faults, and fields that have no effect on the servers in *known*.
+    """Check the entries of *file*, and with *known* also for fields that have no effect on the servers.
 
-    With *directories* of contents, also what is wrong with the contents and resources that they name.
+    With *directories* of contents, also check the contents and resources that entries name.
     """
     for line, key in doubled(file.text):
-        message = f"{file.origin}:{line}: {printable(key)!r} is in its object a second time; only the last one counts"
-        yield Check(NAME, "warn", message, "remove all but one, or put what they say into one")
+        message = f"{file.origin}:{line}: duplicate key {printable(key)!r}; only the last one counts"
+        yield Check(NAME, "warn", message, "merge them into one")
     makers = []
     for server_id, raw in file.data.items():
         where = file.where(server_id)
         try:
             entry = parse_entry(server_id, raw, where)
         except InvalidManifest as error:
-            advice = "mend the entry; its server is disabled until then"
+            advice = "fix the entry; its server is disabled until then"
             yield Check(NAME, "fail", error.message, advice)
             continue
         makers += [server_id] * entry.is_server
@@ -165,22 +165,24 @@ def entry_checks(file: MapFile, known: Known | None, directories: Sequence[Path]
         if directories is not None:
             for field, fault in content_faults(raw, entry, directories):
                 message = f"{where}: entry {printable(server_id)!r}: {field}: {fault}"
-                yield Check(NAME, "fail", message, "'mcpctl mcps build' makes a map with its contents from a source")
+                yield Check(
+                    NAME, "fail", message, "'mcpctl mcps build' builds a map and its contents from a source file"
+                )
         for field in unknown_fields(raw):
-            message = f"{where}: the entry has {field!r}, which is no field of it and has no effect"
-            yield Check(NAME, "warn", message, 'the page "The mcps map" (mcps.md) has all fields')
+            message = f"{where}: unknown field {field!r} has no effect"
+            yield Check(NAME, "warn", message, 'the page "The mcps map" (mcps.md) lists all fields')
         if known is not None:
             yield from _effect_checks(file, raw, entry, server_id, known)
             if directories is not None:
                 yield from _resource_checks(file, entry, server_id, known)
     if fault := too_many(file.origin, makers):
-        yield Check(NAME, "fail", fault, "mcps.d takes any number of files")
+        yield Check(NAME, "fail", fault, "split the file into several in mcps.d")
 
 
 def _effect_checks(
     file: MapFile, raw: Mapping[str, Any], entry: McpsEntry, server_id: str, known: Known
 ) -> Iterator[Check]:
-    """Warn of an *entry* for a missing server, and of its fields that have no effect on the server that it names."""
+    """Warn about an *entry* for a missing server, and about fields that have no effect on its server."""
     if file.origin == str(known.paths.vendor_mcps):
         return  # An installed server may replace a shipped script, and nobody here can edit the shipped map.
     server = known.servers.get(server_id)
@@ -188,37 +190,37 @@ def _effect_checks(
         if server_id not in known.ids and not entry.is_server:
             message = f"{file.where(server_id)}: there is no server {server_id!r}, so its entry has no effect"
             advice = (
-                "'mcpctl list' shows the ids of what is installed; an entry is a server of its own if it has a"
+                "'mcpctl list' shows the ids of the servers; an entry defines a server of its own if it has a"
                 " definition_cid, a transform, resources or prompts"
             )
             yield Check(NAME, "warn", message, advice)
         return
     begin = f"{file.where(server_id)}: entry {printable(server_id)!r}: "
     is_script = server.script is not None
-    # Of what a user has instead the system's files need not know.
+    # Files of the system cannot know that a user replaced the script by a server.
     fields = script_fields(raw) if file.scope is Scope.USER or server.scope is Scope.SYSTEM else []
     if fields and not is_script:
-        message = f"{begin}no effect of {_listed(fields)}: {server_id} is an installed server and no script"
-        yield Check(NAME, "warn", message, "remove that; its manifest and 'mcpctl config' say how it is run")
+        message = f"{begin}no effect of {_listed(fields)}: {server_id} is an installed server, not a script"
+        yield Check(NAME, "warn", message, "remove it; the manifest and 'mcpctl config' define how the server runs")
     elif fields and server.scope is not file.scope:
         place = known.paths.layout(server.scope).mcps_dir
         message = f"{begin}no effect of {_listed(fields)}: {server_id} is a script of the system"
-        yield Check(NAME, "warn", message, f"move that to a file in {place}, or have a script of another name")
+        yield Check(NAME, "warn", message, f"move it to a file in {place}, or add a script with another name")
     if is_script:
         return
     changes = policies([entry])
     tools = known.tools(server_id, file.scope) if changes else []
     if not tools:
         return
-    from mcpd.bridge.upstream.policy import without_tool  # noqa: PLC0415 - which 'mcpctl list' does not need
+    from mcpd.bridge.upstream.policy import without_tool  # noqa: PLC0415 - 'mcpctl list' starts faster without
 
     if vain := without_tool(json.dumps(changes), tools):
         message = f"{begin}no effect of {_listed(vain)}: {server_id} listed no such tool when it was installed"
-        yield Check(NAME, "warn", message, f"'mcpctl tools {server_id}' lists what clients get of it now")
+        yield Check(NAME, "warn", message, f"'mcpctl tools {server_id}' lists its current tools")
 
 
 def _resource_checks(file: MapFile, entry: McpsEntry, server_id: str, known: Known) -> Iterator[Check]:
-    """A failure for each resource of *entry* that cannot be read."""
+    """Yield a failure for each resource of *entry* that cannot be read."""
     server, definition = known.servers.get(server_id), known.definition(server_id, file.scope)
     if server is None or server.script is None or server.scope is not file.scope or definition is None:
         return
@@ -228,7 +230,7 @@ def _resource_checks(file: MapFile, entry: McpsEntry, server_id: str, known: Kno
         is_content = source.startswith((contents.SCHEME, FILE))
         fault = uri_fault(resource.uri or source) or ("" if is_content else source_fault(source, server_id, definition))
         if fault:
-            advice = 'the page "Scripts as servers" (scripts.md) has what a resource can be read from'
+            advice = 'the page "Scripts as servers" (scripts.md) lists the possible sources of resources'
             yield Check(NAME, "fail", begin + fault, advice)
             continue
         other = called_server(source)
@@ -243,16 +245,15 @@ def _resource_checks(file: MapFile, entry: McpsEntry, server_id: str, known: Kno
 
 
 def _listed(names: Sequence[str]) -> str:
-    """*names* for a message, which has no room for very many."""
+    """Return *names* as text, with at most :data:`_MOST_NAMED` of them."""
     shown = ", ".join(map(printable, names[:_MOST_NAMED]))
     return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
 
 
 def check_permissions(server_id: str, entry: McpsEntry) -> Sequence[str]:
-    """The words for people among the permissions of *entry*, which grant nothing.
+    """Return the strings among the permissions of *entry* that are remarks for people and grant nothing.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for what is to be a permission and is none, as mcpd does when it
-    starts the server.
+    Raises :class:`~mcpd.errors.InvalidManifest` for an invalid permission, as mcpd does when it starts the server.
     """
     secret = {item.key for item in entry.configurable_properties if item.sensitive}
     return permissions.parse(server_id, entry.permissions, {}, sensitive=secret).ignored
@@ -264,14 +265,14 @@ def _permission_checks(server_id: str, entry: McpsEntry, where: str) -> Iterator
         ignored = check_permissions(server_id, entry)
     except InvalidManifest as error:
         message = begin + error.message.removeprefix(f"{server_id}: ")
-        yield Check(NAME, "fail", message, "mend the permission; the server is not started with it")
+        yield Check(NAME, "fail", message, "fix the permission; the server does not start with it")
         return
     for text in ignored:
-        yield Check(NAME, "warn", f"{begin}{text[:200]!r} is no permission and grants nothing")
+        yield Check(NAME, "warn", f"{begin}{text[:200]!r} is not a permission and grants nothing")
 
 
 def doubled(text: str) -> Iterator[tuple[int, str]]:
-    """Keys that an object of the JSON *text* has already, and their lines: JSON readers take the last silently."""
+    """Yield duplicate keys of objects in the JSON *text*, with their lines; JSON parsers silently use the last one."""
     objects: list[set[str]] = []
     for found in _PIECE.finditer(text):
         if found[0] in "{}":
@@ -287,6 +288,6 @@ def _unused(fault: str, what: str = "the file") -> Check:
     return Check(
         NAME,
         "fail",
-        f"{fault}; {what} counts as empty: what it takes away is NOT taken away",
-        f"mend {what}; mcpd looks at it every other second",
+        f"{fault}; {what} is ignored: its restrictions are NOT in force",
+        f"fix {what}; mcpd reads it again within two seconds",
     )

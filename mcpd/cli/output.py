@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What mcpctl prints: tables and text for people, JSON for programs.
+"""Output of mcpctl: tables and text for people, JSON for programs.
 
-Names and summaries come from registries and servers, that is from strangers. They are shown on terminals, so
-control characters in them are replaced before anything is printed.
+Names and summaries come from registries and servers and are not trusted: control characters in them are replaced, as
+they could control the terminal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATES: Final = {
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that move the cursor, reorder text or cannot be encoded."""
 _GAP: Final = "  "
-"""Between the columns of a table."""
+"""UseBridge the columns of a table."""
 
 
 def write(line: str = "") -> None:
@@ -36,19 +36,19 @@ def write(line: str = "") -> None:
 
 
 def note(line: str) -> None:
-    """Print *line* on standard error, where everything goes that is not the answer itself."""
+    """Print *line* on standard error, for everything but the result of a command."""
     sys.stdout.flush()
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
 
 def warn(text: object) -> None:
-    """Say on standard error what should be looked at, though what was asked for was done."""
+    """Print a warning on standard error."""
     note(f"{paint('warning:', 'yellow', sys.stderr)} {clean(text)}")
 
 
 def write_json(value: object) -> None:
-    """Print *value* as JSON; on a terminal as :func:`escaped`."""
+    """Print *value* as JSON, on a terminal with :func:`escaped`."""
     import json  # noqa: PLC0415
 
     text = json.dumps(value, indent=2, ensure_ascii=not encodes_unicode())
@@ -73,7 +73,7 @@ def escaped(text: str) -> str:
 
 
 def clean(text: object, *, lines: bool = False) -> str:
-    """*text* without what could steer a terminal; line breaks become blanks unless *lines* are wanted."""
+    """Return *text* without characters that control a terminal; line breaks become spaces unless *lines*."""
     text = str(text)
     if text.isascii() and text.isprintable():
         return text
@@ -107,7 +107,7 @@ def details(pairs: Iterable[tuple[str, object]]) -> None:
 
 
 def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
-    """*text* in *colour* if *stream* (default: standard output) is a terminal that shows colours."""
+    """Return *text* in *colour* if *stream* (default: standard output) is a terminal that shows colours."""
     stream = stream or sys.stdout
     if not colour or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
@@ -115,17 +115,17 @@ def paint(text: str, colour: str, stream: TextIO | None = None) -> str:
 
 
 def coloured(state: str, width: int = 0) -> str:
-    """*state*, at least *width* wide, in the colour that it has everywhere."""
+    """Return *state*, padded to *width*, in its colour."""
     return paint(state.ljust(width), _STATES.get(state.partition(",")[0], ""))
 
 
 def counted(number: int, noun: str) -> str:
-    """*number* and *noun*, in the plural where it has to be."""
+    """Return *number* and *noun*, in the plural unless *number* is 1."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _columns(text: str) -> int:
-    """The columns that *text* takes on a terminal."""
+    """Return the number of columns of *text* on a terminal."""
     if text.isascii():
         return len(text)
     return sum(
@@ -135,18 +135,18 @@ def _columns(text: str) -> int:
 
 
 def _cut_last(rows: list[list[str]], taken: int) -> None:
-    """Cut the last cell of each of *rows* to what the terminal has after the *taken* columns, at least ten."""
-    import shutil  # noqa: PLC0415 - with all its archive formats
+    """Truncate the last cell of each row to the columns left after *taken* on the terminal, at least ten."""
+    import shutil  # noqa: PLC0415 - slow to import
 
-    room = max(shutil.get_terminal_size().columns - taken - 1, 10)
+    limit = max(shutil.get_terminal_size().columns - taken - 1, 10)
     for row in rows:
-        if _columns(row[-1]) > room:
-            cut = row[-1][: room - 1]
-            while _columns(cut) >= room:
+        if _columns(row[-1]) > limit:
+            cut = row[-1][: limit - 1]
+            while _columns(cut) >= limit:
                 cut = cut[:-1]
             row[-1] = f"{cut}…"
 
 
 def encodes_unicode() -> bool:
-    """Whether standard output takes every character."""
+    """Return whether standard output can encode every character."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the permission strings of a manifest grant, in words (``docs/permissions.md``)."""
+"""Descriptions and checks of permission strings (``docs/permissions.md``)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ _WHOLE: Final = {
     "network": "may use the network",
     "devices": "may use the devices of this machine",
     "mcp": "may call all your other servers",
-    "installed": "may see what is installed, and how it is set up",
+    "installed": "may see the installed servers and their configuration",
 }
 _BEGINNINGS: Final = {
     "filesystem:ro:": "may read {}",
     "filesystem:rw:": "may read and change {}",
-    "filesystem:create:": "may read and change {}, which is made for it",
-    _BUS: "may call {} on the session bus, which is everything that program does for you",
+    "filesystem:create:": "may read and change {}, which is created for it",
+    _BUS: "may call {} on the session bus, and use everything that this program offers",
     "mcp:": "may call the server {}",
 }
 
 
 def meaning(permission: str) -> str:
-    """What *permission* grants, in words; empty if it is a remark for people, which grants nothing.
+    """Describe what *permission* grants; return an empty text for a remark for people, which grants nothing.
 
-    Raises :class:`~mcpd.errors.InvalidManifest` for a string that begins like a permission but is none, and for one
-    that is never granted.
+    Raises :class:`~mcpd.errors.InvalidManifest` for an invalid permission, and for one that is never granted.
     """
-    # With all of the model, which few commands need.
+    # Slow to import, and few commands need it.
     from mcpd.runtime.permissions import SHARED, parse  # noqa: PLC0415
 
     if parse("the manifest", [permission], {}).ignored:
@@ -51,7 +50,7 @@ def meaning(permission: str) -> str:
 
 
 def described(permission: str) -> str:
-    """One line for *permission*: the string, and what it grants."""
+    """Return one line for *permission*: the string, and what it grants."""
     try:
         words = meaning(permission)
     except InvalidManifest:
@@ -60,7 +59,7 @@ def described(permission: str) -> str:
 
 
 def described_as(permission: str, filled_in: str) -> str:
-    """One line for *permission* with the values that it has, *filled_in*, and the names of those."""
+    """Return one line for *permission* with the values of its properties, from *filled_in*, and their keys."""
     if filled_in in {"", permission}:
         return described(permission)
     beginning = permission.partition("{config.")[0]
@@ -86,10 +85,10 @@ def check(permissions: Iterable[str]) -> None:
 
 
 def missing_paths(permissions: Iterable[str], values: Mapping[str, Any], home: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the paths in *values* for which *permissions* ask and that do not exist, each with its key.
+    """Yield the paths in *values* that *permissions* need and that do not exist, each with its key.
 
-    ``~`` stands for *home*. A directory that is made for the server is not missing, and one that the caller may not
-    look into is taken to be there.
+    ``~`` stands for *home*. Directories that are created for the server do not count, and inaccessible paths are
+    assumed to exist.
     """
     named = [permission for permission in permissions if _PROPERTY.search(permission)]
     if not named:
@@ -99,7 +98,7 @@ def missing_paths(permissions: Iterable[str], values: Mapping[str, Any], home: P
     try:
         grants = parse("the manifest", named, values).paths
     except InvalidManifest:
-        # The server is not started, whatever is there.
+        # The server does not start with invalid permissions anyway.
         return
     seen: set[Path] = set()
     for grant in grants:
@@ -129,6 +128,6 @@ def _refusal(permission: str) -> str:
 
 
 def _conditional(permission: str) -> tuple[str, str]:
-    """*permission* without its ``?KEY``, and KEY."""
+    """Split *permission* into the part before ``?KEY``, and KEY."""
     found = _CONDITION.fullmatch(permission)
     return (found[1], found[2]) if found else (permission, "")

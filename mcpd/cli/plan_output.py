@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What an installation comes to (the property ``Plan`` of a job), for the person who is to agree to it."""
+"""The plan of an installation (the property ``Plan`` of a job) as text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _NETWORK: Final = "network"
 
 
 def plan_lines(items: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> list[str]:
-    """Return *items* in lines: where it is from, its size and packages, what is started, what it may do, what has to be
-    set, and who vouches for it.
+    """Return the plan *items* as lines: package source, size, packages, command, permissions, properties, signers.
 
     Packages are counted; with *verbose* each is listed with its version and hash.
     """
@@ -32,7 +31,7 @@ def plan_lines(items: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> 
 
 
 def named(items: Sequence[Mapping[str, Any]], file: str) -> list[dict[str, Any]]:
-    """*items* of an installation of *file*: mcpd, which got it without a name, knows a copy of it alone."""
+    """Return the plan *items* with the name of *file*, of which mcpd only got the content."""
     digests = {item.get("integrity") for item in items if item.get("kind") == "source"} - {None, ""}
     shown = []
     for item in items:
@@ -61,8 +60,8 @@ def _rows(items: Sequence[Mapping[str, Any]], *, verbose: bool) -> Iterator[tupl
     yield "network", _network(permissions)
     yield from (("runs as", _words(item, "key")) for item in kinds["run-as"])
     yield from (("to be set", _setting(item)) for item in kinds["setting"])
-    vouching = [f"the key {item.get('key', '')}" for item in kinds["verified"]]
-    yield "verified by", ", ".join(vouching) or "nobody: no trusted key vouches for it"
+    signers = [f"the key {item.get('key', '')}" for item in kinds["verified"]]
+    yield "verified by", ", ".join(signers) or "nobody: no trusted key signed it"
 
 
 def _words(item: Mapping[str, Any], *keys: str) -> str:
@@ -75,13 +74,13 @@ def _size(digits: str) -> str:
 
 
 def _command(item: Mapping[str, Any]) -> str:
-    """What is started, or the address of a server elsewhere with how it is spoken to."""
+    """Return the command, or the address of a remote server with its transport."""
     how = item.get("label", "")
     return str(item.get("key", "")) + (f"  ({how})" if how not in {"", "stdio"} else "")
 
 
 def _setting(item: Mapping[str, Any]) -> str:
-    """A required setting that has no value yet, with what it is called."""
+    """Return the key and label of a required property without a value."""
     key, label = str(item.get("key", "")), item.get("label", "")
     return key + (f"  ({label})" if label not in {"", key} else "")
 

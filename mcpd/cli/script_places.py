@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the files of scripts are, those that are not used among them."""
+"""Directories and files of scripts, also unused ones."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
 
 Place: TypeAlias = "tuple[str, Path]"
-"""What the layer of something is called, and where it lies."""
+"""A layer (``user``, ``system`` or ``vendor``) and a path in it."""
 
 
 def layers(paths: Paths, scope: Scope) -> list[Place]:
-    """The directories of scripts, by falling precedence."""
+    """Return the directories of scripts, the one with the highest precedence first."""
     own = [("user", paths.user.scripts)] if scope is Scope.USER else []
     return [*own, ("system", paths.system.scripts), ("vendor", paths.vendor_scripts)]
 
 
 def files(directory: Path, name: str) -> list[Path]:
-    """What is called *name* in *directory*, the one that counts first."""
+    """Return the scripts *name* in *directory*, the one that is used first."""
     return [path for suffix in SUFFIXES if os.path.lexists(path := directory / f"{name}{suffix}")]
 
 
 def first(places: Iterable[Place], name: str) -> Place | None:
-    """The file of the script *name* that counts in the directories *places*."""
+    """Return the script *name* that is used from the directories *places*."""
     return next(((layer, path) for layer, directory in places for path in files(directory, name)), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The way of a command to mcpd: which bus, and whether somebody can be asked for a password."""
+"""Connections of commands to mcpd: the bus of the scope, and authorization."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_bus(args: argparse.Namespace, *, changing: bool = False) -> AsyncIterator[Client]:
-    """Connect to the instance that *args* name; for a *changing* command, somebody may be asked for a password.
+    """Connect to mcpd in the scope of *args*; a *changing* command may ask for a password.
 
-    A server that the block does not find is answered with the id that may have been meant. Raises
+    A ``NotFound`` error of the block gets a suggestion of a similar id. Raises
     :class:`~mcpd.errors.ServiceUnavailable`.
     """
     with asking(args, system=changing and args.system):
@@ -29,15 +29,15 @@ async def open_bus(args: argparse.Namespace, *, changing: bool = False) -> Async
             try:
                 yield bus
             except NotFound as error:
-                from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only mistakes need it
+                from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only for errors
 
                 raise await with_suggestion(bus, args, error) from None
 
 
 def asking(args: argparse.Namespace, *, system: bool) -> AbstractContextManager[None]:
-    """Polkit's text agent, for calls to the *system* instance that need authorization."""
+    """Return a context with polkit's text agent, for calls to the *system* instance that need authorization."""
     if not (system and args.interactive):
         return nullcontext()
-    from mcpd.cli.agent import password_agent  # noqa: PLC0415 - only changes of the system need it
+    from mcpd.cli.agent import password_agent  # noqa: PLC0415 - only for changes in the system scope
 
     return password_agent()

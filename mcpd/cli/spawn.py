@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Starting a server for this process and hearing of its end."""
+"""Start a server for this process, or connect to one through the bridge, and wait for its end."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 64 * 1024
 MAX_ANSWER: Final = 64 * 1024
-"""Bytes of the line that answers ours."""
+"""Bytes of the line with which the bridge answers."""
 ANSWER_TIMEOUT: Final = 60.0
-"""Seconds in which it must come; the bridge and mcpd may have to be started first."""
+"""Seconds for the bridge to answer; it and mcpd may have to be started first."""
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR})
 
 
 def connect_bridge(server_id: str, environment: Mapping[str, str], *, system: bool) -> socket.socket:
-    """A connection to *server_id* through the user's bridge, or the *system*'s, which speaks as its stdio would.
+    """Connect to *server_id* through the user's bridge, or the *system*'s; the connection works like its stdio.
 
-    The *environment* is for a process that is ours alone. Raises :class:`~mcpd.errors.ServiceUnavailable` if there is
-    no bridge, and the :class:`~mcpd.errors.McpdError` with which it turns us away.
+    The *environment* is for a process that is not shared. Raises :class:`~mcpd.errors.ServiceUnavailable` if the bridge
+    cannot be reached, and the :class:`~mcpd.errors.McpdError` with which it refuses.
     """
     known = from_environment()
     path = places(known.system if system else known.user).stdio
@@ -72,7 +72,7 @@ def connect_bridge(server_id: str, environment: Mapping[str, str], *, system: bo
 
 
 def _line(connection: socket.socket) -> bytes:
-    """The first line, and not a byte more."""
+    """Read exactly one line; what follows belongs to the server."""
     line = bytearray()
     while not line.endswith(b"\n") and len(line) < MAX_ANSWER:
         byte = connection.recv(1)
@@ -99,24 +99,24 @@ def _unreachable(server_id: str, path: str, error: OSError, *, system: bool) -> 
     plain = "mcpd-bridge --system" if system else "mcpd-bridge --user"
     why = (
         f"server {server_id} is used through the bridge, because its entry in the mcps map changes what it offers or "
-        f"its process is shared, and the bridge cannot be reached at {path}: {error.strerror or error}"
+        f"its process is shared, but the bridge cannot be reached at {path}: {error.strerror or error}"
     )
     if error.errno in _ABSENT:
-        return f"{why}. Start it with '{start}', or where there is no systemd with '{plain}'"
+        return f"{why}. Start it with '{start}', or without systemd with '{plain}'"
     if isinstance(error, PermissionError):
-        return f"{why}. Members of the group mcp may" if system else why
+        return f"{why}. Only members of the group mcp may use it" if system else why
     return why
 
 
 def join(connection: socket.socket) -> int:
-    """Carry bytes between our standard streams and *connection* until the server's side ends; returns the exit code.
+    """Copy data between our standard streams and *connection* until the server's side ends; return the exit status.
 
-    A signal ends us, upon which the bridge ends what is ours.
+    Signals end this process, and the closed connection makes the bridge end the server's process if it is not shared.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    # Each direction blocks on its own: neither may wait for the other, and the streams are not ours to make unblocking.
-    threading.Thread(target=_upwards, args=(connection,), daemon=True).start()
+    # One thread for each direction: the streams are shared with other processes and must not be made non-blocking.
+    threading.Thread(target=_forward_stdin, args=(connection,), daemon=True).start()
     with connection:
         while data := _read(connection):
             _write_all(1, data)
@@ -130,13 +130,13 @@ def _read(connection: socket.socket) -> bytes:
         raise McpdError("the connection to the bridge broke off; see its log") from None
 
 
-def _upwards(connection: socket.socket) -> None:
+def _forward_stdin(connection: socket.socket) -> None:
     try:
         while data := os.read(0, CHUNK):
             connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
     except OSError:
-        # The other direction tells how it ended.
+        # The other direction reports the error.
         return
 
 
@@ -146,14 +146,14 @@ def _write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-_GONE: Final = 1
-"""Exit code of a server of whose end nobody could tell us more."""
-_TOLD: Final = 2.0
-"""Seconds for another mcpd than the one that started the server to tell how it ended."""
+_EXIT_UNKNOWN: Final = 1
+"""Exit status for a server whose own status is unknown."""
+_EXIT_TIMEOUT: Final = 2.0
+"""Seconds for a restarted mcpd to report the exit status of a server."""
 
 
-class Between(Exception):
-    """Something stands between a client and the server; *system* says whose bridge to ask for it."""
+class UseBridge(Exception):
+    """Raised if the server has to be used through the bridge: the *system*'s, or the user's."""
 
     def __init__(self, *, system: bool) -> None:
         super().__init__()
@@ -175,15 +175,15 @@ class Spawned:
         self.ends = ends
         """Our ends of its pipes, if mcpd made them: its stdin at 0, its stdout at 1."""
         self.relay = relay
-        """Carries bytes between the descriptors given and the server, where it could not have them itself."""
+        """Copies data between our descriptors and the server, if it does not accept them directly."""
         self._bus = bus
         self._signals = signals
 
     async def wait(self) -> int:
-        """The exit code of the server, once it has ended; 128 plus the number of a signal that ended it.
+        """Wait for the end of the server; return its exit status, or 128 plus the number of the signal that ended it.
 
-        Raises :class:`~mcpd.errors.ServiceUnavailable` if the bus goes away. If only mcpd does, the server may
-        live on, and is waited for by its process id.
+        Raises :class:`~mcpd.errors.ServiceUnavailable` if the bus is lost. If only mcpd leaves the bus, the server may
+        continue to run, and its process is waited for.
         """
         lost = asyncio.ensure_future(self._mcpd_lost())
         exited = asyncio.ensure_future(self._exited())
@@ -197,9 +197,9 @@ class Spawned:
                 gone = asyncio.ensure_future(_readable(pidfd))
                 await asyncio.wait([gone, exited], return_when=asyncio.FIRST_COMPLETED)
                 gone.cancel()
-                # The next mcpd, if it has taken the server over, tells how it ended.
-                await asyncio.wait([exited], timeout=_TOLD)
-            return exited.result() if exited.done() else _GONE
+                # A restarted mcpd that has taken over the server reports its exit status.
+                await asyncio.wait([exited], timeout=_EXIT_TIMEOUT)
+            return exited.result() if exited.done() else _EXIT_UNKNOWN
         finally:
             lost.cancel()
             exited.cancel()
@@ -207,7 +207,7 @@ class Spawned:
                 os.close(pidfd)
 
     async def stop(self) -> None:
-        """Ask mcpd to stop the server; one that has ended already is no error."""
+        """Ask mcpd to stop the server; do nothing if it has ended already."""
         with suppress(UnknownObject):
             await self.session.call("Stop", "a{sv}", [{}])
 
@@ -219,7 +219,7 @@ class Spawned:
                 return int(code)
 
     async def _mcpd_lost(self) -> None:
-        """Return when mcpd has left the bus; raise when the bus itself is gone."""
+        """Wait until mcpd leaves the bus; raise :class:`~mcpd.errors.ServiceUnavailable` if the bus is lost."""
         left = asyncio.Event()
         match = Match(DBUS, DBUS_PATH, DBUS, "NameOwnerChanged", BUS_NAME)
         unsubscribe = await self._bus.connection.subscribe(match, lambda signal: left.set() if signal.args[1] else None)
@@ -238,7 +238,7 @@ class Spawned:
         try:
             return os.pidfd_open((await self.session.properties())["Pid"])
         except (McpdError, OSError):
-            return None  # ended already, or its process is not ours to see
+            return None  # ended already, or hidden from us
 
 
 @asynccontextmanager
@@ -247,9 +247,9 @@ async def spawned(
 ) -> AsyncIterator[Spawned]:
     """Start *server_id* with *fds* as its 0, 1 and 2, or with pipes if there are none.
 
-    A server that only the system instance starts is asked for there. The *environment* goes to the user's own
-    instance only. Leaving the block disconnects, upon which mcpd stops what still runs. Raises
-    :class:`Between` if the server is used through the bridge.
+    If only the system instance may start the server, ask that one. Only the user's own instance gets the *environment*.
+    Leaving the block disconnects, so that mcpd stops the server. Raises :class:`UseBridge` if the server is used
+    through the bridge.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -278,19 +278,19 @@ async def _spawn(
     options["direct"] = variant(True, "b")
     relay = Relay(fds) if system and Relay.needed(fds) else None
     try:
-        with asking(args, system=system):  # only until the server has the terminal
+        with asking(args, system=system):  # not longer, as the server may get the terminal
             try:
                 path, ends = await bus.spawn(server_id, relay.fds if relay else fds, options)
             except NeedsBridge:
                 if system or _has_bridge() or await _is_narrowed(bus, server_id):
-                    raise Between(system=system) from None
+                    raise UseBridge(system=system) from None
                 del options["direct"]
                 path, ends = await bus.spawn(server_id, fds, options)
     except BaseException as error:
         if relay:
             relay.cancel()
         if isinstance(error, NotFound):
-            from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only mistakes need it
+            from mcpd.cli.suggestions import with_suggestion  # noqa: PLC0415 - only for errors
 
             raise await with_suggestion(bus, args, error) from None
         raise
@@ -300,14 +300,14 @@ async def _spawn(
 
 
 def _has_bridge() -> bool:
-    """Return whether the user's bridge is there to share the processes of servers."""
-    from mcpd.paths import STDIO_SOCKET, from_environment  # noqa: PLC0415 - most servers need none
+    """Return whether the user's bridge is available to share the processes of servers."""
+    from mcpd.paths import STDIO_SOCKET, from_environment  # noqa: PLC0415 - rarely needed
 
     return (from_environment().user.runtime / STDIO_SOCKET).exists()
 
 
 async def _is_narrowed(bus: Client, server_id: str) -> bool:
-    """Return whether the mcps map changes what a server offers, which is the bridge's to apply."""
+    """Return whether the mcps map changes what a server offers, which only the bridge applies."""
     server, _ = await bus.manager.call("GetServer", "s", [server_id])
     return "policy" in server
 

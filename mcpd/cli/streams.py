@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Our standard streams: those that the caller closed, and pipes in their place for servers of the system."""
+"""Standard streams: replacements for closed ones, and pipes for servers of the system."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CLOSED: Final[set[int]] = set()
-"""Those of 0, 1 and 2 that were closed when mcpctl started."""
+"""The descriptors among 0, 1 and 2 that were closed when mcpctl started."""
 
 
 def fill_closed() -> None:
-    """Put ``/dev/null`` where a standard stream is closed, so that no socket gets its number and is taken for it."""
+    """Open ``/dev/null`` for closed standard streams, so that no socket gets their numbers."""
     for fd, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(fd)
@@ -34,10 +34,10 @@ def fill_closed() -> None:
 
 
 class Relay:
-    """Pipes between standard streams of ours and a server that accepts nothing else, each served by a thread."""
+    """Pipes, each served by a thread, between our standard streams and a server that accepts only pipes."""
 
     def __init__(self, streams: Mapping[int, int]) -> None:
-        """*streams* maps the server's 0, 1 and 2 to descriptors of ours, which stay the caller's."""
+        """*streams* maps the server's 0, 1 and 2 to descriptors of ours, which are not closed."""
         self._pipes = {number: os.pipe() for number in streams}
         self._streams = streams
         self._writers: list[threading.Thread] = []
@@ -49,11 +49,11 @@ class Relay:
 
     @property
     def fds(self) -> dict[int, int]:
-        """The server's ends."""
+        """The server's ends of the pipes."""
         return {number: ends[number != 0] for number, ends in self._pipes.items()}
 
     def start(self) -> None:
-        """Carry bytes from now on; the server has its ends."""
+        """Start the threads, and close our copies of the server's ends."""
         for fd in self.fds.values():
             os.close(fd)
         for number, (read, write) in self._pipes.items():
@@ -65,12 +65,12 @@ class Relay:
                 self._writers.append(thread)
 
     def drain(self) -> None:
-        """Wait until everything is written that the server wrote before it ended."""
+        """Wait until all output of the ended server is written."""
         for thread in self._writers:
             thread.join()
 
     def cancel(self) -> None:
-        """Close all pipes if the server was not started."""
+        """Close all pipes of a server that was not started."""
         for ends in self._pipes.values():
             for fd in ends:
                 os.close(fd)
@@ -83,13 +83,13 @@ def _carry(source: int, target: int, ours: int) -> None:
             while rest:
                 rest = rest[os.write(_ready(target, select.POLLOUT), rest) :]
     except OSError:
-        pass  # The other side has gone; closing ours tells the one that is left.
+        pass  # One side is gone; closing our end lets the other side notice.
     finally:
         os.close(ours)
 
 
 def _ready(fd: int, event: int) -> int:
-    """Return *fd* once it is ready for *event*: whoever shares a stream with us may have made it non-blocking."""
+    """Wait until *fd* is ready for *event* and return it; another process may have made the stream non-blocking."""
     poll = select.poll()
     poll.register(fd, event)
     poll.poll()

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 _OFFERS = frozenset({"install", "show"})
 """Commands that also take ids from registries."""
 _PREFIX = 2
-"""Letters at the beginning of each word of an id that are assumed to be right, as registries are long."""
+"""Letters of each word that are assumed to be right, to limit the search in large registries."""
 _MOST = 200
 """Ids from registries that are compared."""
 
 
 async def with_suggestion(bus: Client, args: argparse.Namespace, error: NotFound) -> NotFound:
-    """Return *error*, with the id that may have been meant if *args* name a server that is not known."""
+    """Return *error*, with a similar id if *args* name an unknown server."""
     named = _named(args)
     if not named:
         return error
@@ -38,13 +38,13 @@ async def with_suggestion(bus: Client, args: argparse.Namespace, error: NotFound
 
 
 def _named(args: argparse.Namespace) -> list[str]:
-    """Return the ids that *args* name, not what is the path of a file or names a package."""
+    """Return the ids in *args*, without paths and packages."""
     named: Any = getattr(args, "target", None) or getattr(args, "id", None) or getattr(args, "session", None) or ()
     return [word for word in ([named] if isinstance(named, str) else named) if word[:1].isalnum() and ":" not in word]
 
 
 async def _offered(bus: Client, word: str) -> set[str]:
-    """Return ids in registries whose words begin like those of *word*."""
+    """Return the ids in the catalog whose words begin like those of *word*."""
     words = "".join(char if char.isalnum() else " " for char in word).split()
     query = {"text": " ".join(part[:_PREFIX] for part in words), "limit": variant(_MOST, "u")}
     found, _ = await bus.manager.call("ListAvailable", "a{sv}s", [query, ""])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``mcpctl install TARGET`` can name beside an id: packages, repositories, directories, files and URLs."""
+"""Targets of ``mcpctl install``: ids, packages, repositories, directories, files and URLs."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ BUNDLES: Final = (".mcpb", ".dxt")
 ARCHIVES: Final = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst")
 _PIECE: Final = 1 << 18
 _VERSIONED: Final = re.compile(r"(?:(.*?)[-_.])?v?([0-9]+(?:\.[0-9]+)+(?:[-.+][A-Za-z0-9.+-]+)?)", re.ASCII)
-"""A name with a version behind it, as people call archives."""
+"""The usual name of an archive: a name and a version."""
 
 
 def is_bundle(name: str) -> bool:
-    """Whether *name* is that of an MCP bundle."""
+    """Return whether *name* has the suffix of a bundle."""
     return name.lower().endswith(BUNDLES)
 
 
 def is_archive(name: str) -> bool:
-    """Whether *name* is that of an archive."""
+    """Return whether *name* has the suffix of an archive."""
     return name.lower().endswith(ARCHIVES)
 
 
 def remote_source(url: str, sha256: str) -> dict[str, str] | None:
-    """The source for the bundle or archive behind *url*, with *sha256*; ``None`` if its name is that of neither.
+    """Return the package source for the bundle or archive at *url*; ``None`` if *url* is neither.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if nothing says what it has to hash to.
+    Raises :class:`~mcpd.errors.InvalidArgument` if *sha256* is empty.
     """
     parts = urlsplit(url)
     kind = "mcpb" if is_bundle(parts.path) else "archive" if is_archive(parts.path) else ""
@@ -50,34 +50,34 @@ def remote_source(url: str, sha256: str) -> dict[str, str] | None:
         return None
     if not sha256:
         raise InvalidArgument(
-            f"{url!r}: --sha256 has to say what it hashes to, as it was published or as 'sha256sum' says of a copy "
-            "that you trust; or fetch it and install the file"
+            f"{url!r}: a URL needs --sha256, with the published hash or the 'sha256sum' of a copy that you trust; or "
+            "download it and install the file"
         )
     source = {"type": kind, "url": urlunsplit(parts._replace(fragment="")), "sha256": sha256}
     return source | ({"path": unquote(parts.fragment)} if parts.fragment and kind == "archive" else {})
 
 
 def local_source(path: Path, sha256: str) -> dict[str, str]:
-    """The source for the archive at *path*, pinned to what it is now.
+    """Return the package source for the archive at *path*, pinned to its current hash.
 
-    Raises :class:`~mcpd.errors.IntegrityMismatch` if that is not *sha256*, where one is given.
+    Raises :class:`~mcpd.errors.IntegrityMismatch` if *sha256* is given and differs.
     """
     with _open(path) as file:
         return {"type": "archive", "url": path.as_uri(), "sha256": _checked(path, file, sha256)}
 
 
 @contextmanager
-def sending(path: Path, sha256: str) -> Iterator[tuple[int, str]]:
-    """The reading end of a pipe that the file at *path* comes through, and what that hashes to.
+def piped(path: Path, sha256: str) -> Iterator[tuple[int, str]]:
+    """Yield the reading end of a pipe with the content of *path*, and its SHA-256 digest.
 
-    Raises as :func:`local_source` does.
+    Raises the errors of :func:`local_source`.
     """
     with ExitStack() as stack:
         file = stack.enter_context(_open(path))
         digest = _checked(path, file, sha256)
         reader, writer = os.pipe()
         stack.callback(os.close, reader)
-        # It ends with what it has to write, or with the last reader; its file is its own from here on.
+        # The thread has its own descriptors. It ends when all is written, or when the last reader is gone.
         threading.Thread(target=_write, args=(os.dup(file.fileno()), writer), daemon=True).start()
         yield reader, digest
 
@@ -92,13 +92,16 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _checked(path: Path, file: BufferedReader, wanted: str) -> str:
-    """What *file* hashes to, from its beginning, where it stands again then."""
-    import hashlib  # noqa: PLC0415 - few installations hash anything here
+    """Return the SHA-256 digest of *file* and rewind it.
+
+    Raises :class:`~mcpd.errors.IntegrityMismatch` if *wanted* is not empty and differs.
+    """
+    import hashlib  # noqa: PLC0415 - rarely needed
 
     found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
     if wanted and found != wanted:
-        raise IntegrityMismatch(f"{path} hashes to sha256 {found}, not {wanted}: it is another file than it should be")
+        raise IntegrityMismatch(f"{path} has the SHA-256 digest {found}, not {wanted}")
     return found
 
 
@@ -109,9 +112,9 @@ def _write(source: int, sink: int) -> None:
 
 
 def name_and_version(file: str) -> tuple[str, str]:
-    """What the server in *file* is called, by the name of that: ``time-server-1.2.tar.gz`` is time-server, at 1.2.
+    """Return the name and version of a server from the name of its *file*: ``time-server-1.2.tar.gz``.
 
-    Either is empty if the name does not say it.
+    Either may be empty.
     """
     stem = next((file[: -len(end)] for end in (*ARCHIVES, *BUNDLES) if file.lower().endswith(end)), file)
     match = _VERSIONED.fullmatch(stem)
@@ -121,63 +124,63 @@ def name_and_version(file: str) -> tuple[str, str]:
 _PYPI = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:==([A-Za-z0-9.!+_-]+))?", re.ASCII)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_ELSEWHERE = frozenset({"streamable-http", "sse", "websocket"})
-"""Transports of servers that have no files here."""
+_REMOTE = frozenset({"streamable-http", "sse", "websocket"})
+"""Transports of remote servers."""
 _SIGNATURE_LIMIT = 4096
-"""Bytes of a file with a signature, which has 89."""
+"""Bytes of a signature file; a valid one has 89."""
 _NPM = re.compile(r"((?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*)(?:@([A-Za-z0-9.+_-]+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the command line says about a manifest."""
+class ManifestOptions:
+    """Options of the command line that change the manifest."""
 
     id: str = ""
     program: str = ""
     arguments: Sequence[str] = ()
     permissions: Sequence[str] = ()
     secrets: Sequence[str] = ()
-    """Names of environment variables that the user is asked a value for."""
+    """Environment variables whose values the user is asked for."""
     env: Sequence[tuple[str, str]] = ()
     run_as: str = ""
-    """``system``: as the machine's own, for everybody; ``user``: as whoever starts it."""
+    """``system``: run as mcp-server, for everybody; ``user``: run as the user who starts it."""
 
     sha256: str = ""
-    """What a bundle or archive has to hash to."""
+    """The required hash of a bundle or archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be installed: a server of the catalog, a bundle, or what a manifest describes."""
+    """The target of an installation: an id of the catalog, a bundle, or a manifest."""
 
     id: str = ""
-    """Empty if only the bundle says it."""
+    """Empty for a bundle, which contains it."""
     bundle: Path | None = None
     manifest: dict[str, Any] | None = None
     data: bytes = b""
-    """The manifest as it is sent: where it is signed, the very bytes of its file."""
+    """The manifest as it is sent; if it is signed, the unchanged content of its file."""
     signature: str = ""
-    """Base64 of the signature of :attr:`data`; empty without one."""
+    """The signature of :attr:`data` in base64; empty if there is none."""
 
 
-def target_of(target: str, wishes: Wishes) -> Target:
-    """What *target* names, with the *wishes* of the command line.
+def target_of(target: str, options: ManifestOptions) -> Target:
+    """Parse *target*, and apply the *options* of the command line.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` for a target or wish nobody can read,
+    Raises :class:`~mcpd.errors.InvalidArgument` for an invalid target or option,
     :class:`~mcpd.errors.InvalidManifest` for a file that is not a manifest or entry, and
-    :class:`~mcpd.errors.IntegrityMismatch` for one that is another than it should be.
+    :class:`~mcpd.errors.IntegrityMismatch` for a file with a wrong hash.
     """
-    for name in (*wishes.secrets, *(name for name, _ in wishes.env)):
+    for name in (*options.secrets, *(name for name, _ in options.env)):
         if not _ENVIRONMENT_NAME.fullmatch(name):
-            raise InvalidArgument(f"{name!r} cannot be the name of an environment variable")
-    if wishes.permissions:
-        from mcpd.cli import permissions  # noqa: PLC0415 - few installations name any
+            raise InvalidArgument(f"{name!r} is not a valid name of an environment variable")
+    if options.permissions:
+        from mcpd.cli import permissions  # noqa: PLC0415 - rarely needed
 
-        permissions.check(wishes.permissions)
-    found = _unwished(target, wishes)
+        permissions.check(options.permissions)
+    found = _plain_target(target, options)
     if found.manifest is None:
         return found
-    manifest = _with_wishes(found.manifest, wishes)
+    manifest = _with_options(found.manifest, options)
     return replace(found, id=str(manifest.get("id", "")), manifest=manifest, data=found.data or _json(manifest))
 
 
@@ -185,58 +188,58 @@ def _json(manifest: Mapping[str, Any]) -> bytes:
     return json.dumps(manifest).encode()
 
 
-def _unwished(target: str, wishes: Wishes) -> Target:
-    if found := _archive(target, wishes):
+def _plain_target(target: str, options: ManifestOptions) -> Target:
+    if found := _archive(target, options):
         return found
-    if wishes.sha256:
-        raise InvalidArgument(f"{target!r} is no bundle or archive, which alone have a --sha256")
+    if options.sha256:
+        raise InvalidArgument(f"{target!r}: --sha256 applies only to bundles and archives")
     if target.startswith("pypi:"):
-        return _package("pypi", target, _PYPI, "pypi:NAME or pypi:NAME==VERSION", wishes)
+        return _package("pypi", target, _PYPI, "pypi:NAME or pypi:NAME==VERSION", options)
     if target.startswith("npm:"):
-        return _package("npm", target, _NPM, "npm:NAME or npm:NAME@VERSION", wishes)
+        return _package("npm", target, _NPM, "npm:NAME or npm:NAME@VERSION", options)
     if target.startswith("git+"):
-        return _git(target, wishes)
+        return _git(target, options)
     if url := _URL.fullmatch(target):
         raise InvalidArgument(_not_a_target(target, url[1], url[2]))
     path = Path(target).expanduser()
     if "/" in target or target in {".", "..", "~"} or (target.endswith(".json") and path.is_file()):
-        return _path(path.resolve(), wishes)
+        return _path(path.resolve(), options)
     if "==" in target:
-        raise InvalidArgument(f"{target!r} is no id; a package of PyPI is written pypi:{target}")
-    if wishes != Wishes():
+        raise InvalidArgument(f"{target!r} is not an id; for a package of PyPI write pypi:{target}")
+    if options != ManifestOptions():
         raise InvalidArgument(
-            f"{target!r} is an id of the catalog, whose entry says how it is called and started and what it needs; "
+            f"{target!r} is an id of the catalog, and its entry defines how the server is installed; "
             "leave out --id, --command, --arg, --permission, --secret, --env and --run-as"
         )
     return Target(target)
 
 
-def _archive(target: str, wishes: Wishes) -> Target | None:
-    """The bundle or archive that *target* names; ``None`` if it names neither."""
+def _archive(target: str, options: ManifestOptions) -> Target | None:
+    """Return the target for a bundle or archive; ``None`` if *target* is neither."""
     url = bool(_URL.fullmatch(target))
     path = Path(urlsplit(target).path if url else target).expanduser()
     bundle = is_bundle(path.name)
-    if bundle and replace(wishes, id="", sha256="") != Wishes():
+    if bundle and replace(options, id="", sha256="") != ManifestOptions():
         raise InvalidArgument(
-            f"{target!r} is a bundle, which says itself how it is started and what it needs; leave out --command, "
+            f"{target!r} is a bundle, and its manifest defines how the server is started; leave out --command, "
             "--arg, --permission, --secret, --env and --run-as"
         )
     if url:
-        source = remote_source(target, wishes.sha256)
+        source = remote_source(target, options.sha256)
     elif (bundle or is_archive(path.name)) and ("/" in target or path.is_file()):
-        if bundle and wishes.id:
-            raise InvalidArgument(f"{target!r} is a bundle, which says itself what it is called; leave out --id")
+        if bundle and options.id:
+            raise InvalidArgument(f"{target!r} is a bundle, which has an id of its own; leave out --id")
         if bundle:
             return Target(bundle=path)
-        source = local_source(path.resolve(), wishes.sha256)
+        source = local_source(path.resolve(), options.sha256)
     else:
         return None
     if source is None:
         return None
     name, version = name_and_version(path.name)
-    if not (name or wishes.id):
-        raise InvalidArgument(f"{target!r} does not say what the server is called; give it a name with --id")
-    return _manifest(name, wishes, source=source, version=version)
+    if not (name or options.id):
+        raise InvalidArgument(f"{target!r} contains no name for the server; set one with --id")
+    return _manifest(name, options, source=source, version=version)
 
 
 def _not_a_target(target: str, scheme: str, rest: str) -> str:
@@ -248,18 +251,18 @@ def _not_a_target(target: str, scheme: str, rest: str) -> str:
     )
 
 
-def _with_wishes(manifest: dict[str, Any], wishes: Wishes) -> dict[str, Any]:
-    """*manifest* with the permissions, variables, secrets and account of the command line beside its own."""
-    if wishes.permissions:
-        manifest["permissions"] = list(dict.fromkeys([*_field(manifest, "permissions", list), *wishes.permissions]))
-    if wishes.env:
-        manifest["env"] = _field(manifest, "env", dict) | dict(wishes.env)
-    if wishes.run_as:
-        manifest["runtime"] = _field(manifest, "runtime", dict) | {"runAs": wishes.run_as}
-    if wishes.secrets:
+def _with_options(manifest: dict[str, Any], options: ManifestOptions) -> dict[str, Any]:
+    """Add the permissions, variables, secrets and account of the command line to *manifest*, and return it."""
+    if options.permissions:
+        manifest["permissions"] = list(dict.fromkeys([*_field(manifest, "permissions", list), *options.permissions]))
+    if options.env:
+        manifest["env"] = _field(manifest, "env", dict) | dict(options.env)
+    if options.run_as:
+        manifest["runtime"] = _field(manifest, "runtime", dict) | {"runAs": options.run_as}
+    if options.secrets:
         others = _field(manifest, "configurableProperties", list)
-        others = [known for known in others if not (isinstance(known, dict) and known.get("key") in wishes.secrets)]
-        manifest["configurableProperties"] = [*others, *map(_secret, dict.fromkeys(wishes.secrets))]
+        others = [known for known in others if not (isinstance(known, dict) and known.get("key") in options.secrets)]
+        manifest["configurableProperties"] = [*others, *map(_secret, dict.fromkeys(options.secrets))]
     return manifest
 
 
@@ -274,20 +277,20 @@ def _secret(key: str) -> dict[str, Any]:
     return {"key": key, "label": key, "type": "string", "sensitive": True, "required": True, "target": "env"}
 
 
-def _package(kind: str, target: str, pattern: re.Pattern[str], form: str, wishes: Wishes) -> Target:
+def _package(kind: str, target: str, pattern: re.Pattern[str], form: str, options: ManifestOptions) -> Target:
     match = pattern.fullmatch(target.removeprefix(kind + ":"))
     if not match:
         raise InvalidArgument(f"{target!r} is not a package; write {form}")
     name, version = match[1], match[2] or ""
     source = {"type": kind, "package": name} | ({"version": version} if version else {})
-    if wishes.arguments and not wishes.program:
-        # The package's own program, by the name that stands for it in the entries of registries.
+    if options.arguments and not options.program:
+        # The package's own program, written as in the entries of registries.
         runner = "uvx" if kind == "pypi" else "npx"
-        wishes = Wishes(wishes.id, runner, (name, *wishes.arguments))
-    return _manifest(name, wishes, source=source, version=version)
+        options = ManifestOptions(options.id, runner, (name, *options.arguments))
+    return _manifest(name, options, source=source, version=version)
 
 
-def _git(target: str, wishes: Wishes) -> Target:
+def _git(target: str, options: ManifestOptions) -> Target:
     parts = urlsplit(target.removeprefix("git+"))
     path, found, rev = parts.path.rpartition("@")
     if not found:
@@ -299,34 +302,34 @@ def _git(target: str, wishes: Wishes) -> Target:
     source = {"type": "git", "url": urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))}
     source |= {key: value for key, value in (("rev", rev), ("path", parts.fragment)) if value}
     name = (parts.fragment or path).rstrip("/").rpartition("/")[2].removesuffix(".git")
-    return _manifest(name, wishes, source=source)
+    return _manifest(name, options, source=source)
 
 
-def _path(path: Path, wishes: Wishes) -> Target:
+def _path(path: Path, options: ManifestOptions) -> Target:
     if path.is_file():
-        return _file(path, wishes)
+        return _file(path, options)
     if not path.is_dir():
-        raise InvalidArgument(f"{str(path)!r}: no such file or directory; to install from the catalog give an id")
+        raise InvalidArgument(f"{str(path)!r}: no such file or directory; to install from the catalog, give an id")
     if (path / "manifest.json").is_file():
-        return _file(path / "manifest.json", wishes)
+        return _file(path / "manifest.json", options)
     if (path / "pyproject.toml").is_file():
         project = _read(path / "pyproject.toml").get("project", {})
     elif (path / "package.json").is_file():
         project = _read(path / "package.json")
-    elif wishes.program:
+    elif options.program:
         project = {}
     else:
-        raise InvalidArgument(f"{str(path)!r} does not say what to start; name its program with --command")
+        raise InvalidArgument(f"{str(path)!r} does not define a program; name one with --command")
     return _manifest(
         str(project.get("name") or path.name),
-        wishes,
+        options,
         source={"type": "local", "path": str(path)},
         version=str(project.get("version") or ""),
         summary=str(project.get("description") or ""),
     )
 
 
-def _file(path: Path, wishes: Wishes) -> Target:
+def _file(path: Path, options: ManifestOptions) -> Target:
     from mcpd.formats import server_json  # noqa: PLC0415 - pydantic, which an id of the catalog does not need
 
     data = read_input(str(path))
@@ -334,50 +337,50 @@ def _file(path: Path, wishes: Wishes) -> Target:
     _refuse_many(path, manifest)
     if server_json.is_server_json(manifest):
         manifest, is_moved = server_json.entry_of(manifest, str(path)).to_json(), False
-    elif is_moved := _names_directory(manifest, wishes):
+    elif is_moved := _names_directory(manifest, options):
         source = manifest.setdefault("source", {"type": "local"})
         source["path"] = str(path.parent / str(source.get("path") or ""))
-    if wishes.id:
-        manifest["id"] = wishes.id
-    if wishes.program:
+    if options.id:
+        manifest["id"] = options.id
+    if options.program:
         others = [other for other in manifest.get("transports", []) if other.get("type") != "stdio"]
-        manifest["transports"] = [_stdio(wishes.program, wishes.arguments), *others]
+        manifest["transports"] = [_stdio(options.program, options.arguments), *others]
     signature = _signature(path)
     if not signature:
         return Target(manifest=manifest)
-    if wishes != Wishes() or is_moved:
+    if options != ManifestOptions() or is_moved:
         warn(
-            f"{path}.sig is not used: {path.name} is changed before it is installed, by an option or because it names "
-            "its own directory, and that is not what was signed"
+            f"{path}.sig is not used: {path.name} is changed before it is installed, by an option or because it "
+            "refers to its own directory, so the signature does not apply"
         )
         return Target(manifest=manifest)
     return Target(manifest=manifest, data=data, signature=signature)
 
 
-def _refuse_many(path: Path, said: Mapping[str, Any]) -> None:
+def _refuse_many(path: Path, document: Mapping[str, Any]) -> None:
     """Raise :class:`~mcpd.errors.InvalidArgument` for a file with more than one server."""
-    if isinstance(said.get("servers"), list | dict):
+    if isinstance(document.get("servers"), list | dict):
         raise InvalidArgument(
             f"{str(path)!r} is a registry; 'mcpctl import {path}' installs its servers, and 'mcpctl source add "
-            f"file://{path}' lets you choose from them"
+            f"file://{path}' adds them to the catalog"
         )
-    if "mcpServers" in said:
+    if "mcpServers" in document:
         raise InvalidArgument(f"{str(path)!r} is the file of a client; 'mcpctl import {path}' installs its servers")
 
 
-def _names_directory(said: Mapping[str, Any], wishes: Wishes) -> bool:
-    """Whether the place of its file belongs to what a manifest says: its files are there, or below."""
-    if "source" in said:
-        return isinstance(said["source"], dict) and said["source"].get("type") == "local"
-    transports = said.get("transports")
+def _names_directory(manifest: Mapping[str, Any], options: ManifestOptions) -> bool:
+    """Return whether the files of the server are in the directory of its *manifest*, or below."""
+    if "source" in manifest:
+        return isinstance(manifest["source"], dict) and manifest["source"].get("type") == "local"
+    transports = manifest.get("transports")
     kinds = (
         {item.get("type") for item in transports if isinstance(item, dict)} if isinstance(transports, list) else set()
     )
-    return bool(wishes.program) or not (kinds and kinds <= _ELSEWHERE)
+    return bool(options.program) or not (kinds and kinds <= _REMOTE)
 
 
 def _signature(path: Path) -> str:
-    """What ``FILE.sig`` holds; empty if there is none."""
+    """Return the content of ``FILE.sig``; empty if there is none."""
     file = path.with_name(path.name + ".sig")
     if not file.exists():
         return ""
@@ -394,30 +397,32 @@ def _parsed(path: Path, data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         if path.suffix not in {".json", ".toml"}:
             raise InvalidManifest(
-                f"{path}: not a manifest or registry entry, which are JSON; to install the program give its directory: "
+                f"{path}: not a manifest or registry entry in JSON; to install a program, give its directory: "
                 f"mcpctl install {path.parent} --command PROGRAM --arg {path.name}"
             ) from error
         raise InvalidManifest(f"{path}: not {path.suffix[1:].upper()}: {error}") from error
     if not isinstance(value, dict):
-        raise InvalidManifest(f"{path}: one object is expected, with 'id', 'name' and 'transports'")
+        raise InvalidManifest(f"{path}: expected one object, with 'id', 'name' and 'transports'")
     return value
 
 
-def _manifest(name: str, wishes: Wishes, *, source: dict[str, str], version: str = "", summary: str = "") -> Target:
-    """A manifest for *source*; without a program, mcpd takes the one that the package brings."""
+def _manifest(
+    name: str, options: ManifestOptions, *, source: dict[str, str], version: str = "", summary: str = ""
+) -> Target:
+    """Return the target with a manifest for *source*; without a program, mcpd uses that of the package."""
     from mcpd.model import id_from_name  # noqa: PLC0415 - pydantic, which an id of the catalog does not need
 
     manifest: dict[str, Any] = {
-        "id": wishes.id or id_from_name(name),
+        "id": options.id or id_from_name(name),
         "name": name,
         "summary": summary,
         "version": version,
         "source": source,
     }
-    if wishes.arguments and not wishes.program:
-        raise InvalidArgument("--arg needs --command, to say whose argument it is")
-    if wishes.program:
-        manifest["transports"] = [_stdio(wishes.program, wishes.arguments)]
+    if options.arguments and not options.program:
+        raise InvalidArgument("--arg needs --command")
+    if options.program:
+        manifest["transports"] = [_stdio(options.program, options.arguments)]
     return Target(manifest=manifest)
 
 

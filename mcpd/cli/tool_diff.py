@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How what a server says of a tool differs between two versions of it, for the person who is to approve of it."""
+"""Differences of tools between two versions of a server, shown before an update is approved."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 CONTEXT: Final = 3
-"""Lines that stay as they are, shown around each difference."""
+"""Unchanged lines shown around each difference."""
 MOST_LINES: Final = 1000
-"""Lines of a definition that are compared. The time for that grows faster than they do: 20,000 take seconds."""
+"""The most lines of a definition that are compared; comparing 20,000 lines would take seconds."""
 _LINE_BREAK: Final = re.compile(r"((?<!\\)(?:\\\\)*\\n)")
-"""A line break as JSON writes it within a string."""
+"""An escaped line break in a JSON string."""
 
 
 def diff_lines(change: Mapping[str, Any]) -> Iterator[str]:
-    """The unified difference of *change*, one element of what ``GetPending`` gives, in colour on a terminal.
+    """Yield the unified diff of *change*, one of the changes from ``GetPending``, in colour on a terminal.
 
-    Of definitions that are too long to be compared line by line it has all lines between the first and the last that
-    differ, the old ones and then the new ones.
+    Definitions with more than :data:`MOST_LINES` lines get one hunk, from the first to the last line that differs.
     """
     tool = clean(change.get("tool", ""))
     yield paint(f"tool {tool} ({clean(change.get('change', ''))})", "bold")
@@ -34,18 +33,18 @@ def diff_lines(change: Mapping[str, Any]) -> Iterator[str]:
     differences = unified_diff(before, after, "before", "after", lineterm="", n=CONTEXT)
     if before and after and max(len(before), len(after)) > MOST_LINES:
         sizes = f"{len(before):,} lines became {len(after):,}"
-        yield paint(f"{sizes}, too many to compare: these are all from the first to the last that differs", "bold")
+        yield paint(f"{sizes}, too many to compare: showing all from the first to the last that differs", "bold")
         differences = _one_difference(before, after)
     for at, line in enumerate(differences):
         yield paint(line, "bold" if at < _HEADER else colours.get(line[:1], ""))
 
 
 _HEADER: Final = 2
-"""Lines with which a difference begins."""
+"""Lines of the header of a unified diff."""
 
 
 def _one_difference(before: list[str], after: list[str]) -> Iterator[str]:
-    """The unified difference of *before* and *after* that takes everything between their common ends for changed."""
+    """Yield a unified diff with one hunk: everything between the common start and end of *before* and *after*."""
     start = _alike(before, after)
     end = _alike(before[start:][::-1], after[start:][::-1])
     old, new = before[start : len(before) - end], after[start : len(after) - end]
@@ -57,13 +56,13 @@ def _one_difference(before: list[str], after: list[str]) -> Iterator[str]:
 
 
 def _alike(one: list[str], other: list[str]) -> int:
-    """How many lines *one* and *other* have in common at their beginning."""
+    """Return the number of equal lines at the start of *one* and *other*."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def _lines(definition: str) -> list[str]:
-    """*definition* in lines, one for each member, and for each line of a text in it."""
+    """Split *definition* into lines: one for each member, and for each line of a string in it."""
     if not definition:
         return []
     try:

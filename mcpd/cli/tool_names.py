@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Warnings of tools that a client refuses for their names."""
+"""Warnings about tools that a client refuses because of their names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CODE: Final = "TOOL_NAMES"
 ADVICE: Final = "rename the tools in the mcps map, set the server to list other names, or install it under a shorter id"
 _SECONDS: Final = 10.0
-"""The time in which a server has to list its tools."""
+"""Seconds for a server to list its tools."""
 _AT_ONCE: Final = 4
 """Servers that are asked at the same time."""
 _SHOWN: Final = 3
@@ -30,9 +30,9 @@ _SHOWN: Final = 3
 
 
 async def listed(args: argparse.Namespace, servers: Servers, server_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of the tools of those *server_ids* that can be known.
+    """Return the names of the tools of *server_ids*.
 
-    A server whose tools are not recorded is started and asked; one that does not answer is left out.
+    Servers without a tool catalog are started and asked; those that do not answer are left out.
     """
     turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -70,7 +70,7 @@ def warnings(args: argparse.Namespace, servers: Servers, family: Family, entries
 
 
 def refusal(family: Family, name: str, tools: Iterable[str]) -> str:
-    """Return which of *tools* the client refuses in the server that it calls *name*; empty if none."""
+    """Return a message about the *tools* that the client refuses in its server *name*; empty if there are none."""
     refused = family.refused_tools(name, tools)
     if not refused:
         return ""

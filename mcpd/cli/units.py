@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What systemd knows of units."""
+"""Properties and resource usage of systemd units."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 BOOTED: Final = Path("/run/systemd/system")
-"""There while systemd manages the machine (sd_booted(3))."""
+"""The directory that exists if systemd is the init system (sd_booted(3))."""
 UNKNOWN: Final = frozenset({"", "[not set]", "[no data]", "18446744073709551615"})
-"""What systemctl says for a figure that the kernel does not keep."""
+"""Values of systemctl for a figure that the kernel does not count."""
 _TIMEOUT: Final = 20.0
 
 
 def show(units: Sequence[str], properties: Iterable[str], *, system: bool) -> list[dict[str, str]]:
-    """The *properties* of each of the *units*, in their order, as systemctl writes them.
+    """Return the *properties* of each of *units*, in their order, as printed by ``systemctl show``.
 
-    Empty where no service manager answers. A property that this systemd does not know is absent.
+    Empty if no service manager answers. Properties that this systemd does not know are missing.
     """
     argv = ["systemctl", "--system" if system else "--user", "show", f"--property={','.join(properties)}", "--", *units]
     try:
@@ -32,7 +32,7 @@ def show(units: Sequence[str], properties: Iterable[str], *, system: bool) -> li
 
 
 def _read(block: str) -> dict[str, str]:
-    """Return the properties of one unit; what has several lines, as Listen= of a socket, has its values in lines."""
+    """Parse the properties of one unit; repeated ones, such as Listen= of a socket, are joined by line breaks."""
     found: dict[str, str] = {}
     for line in block.splitlines():
         key, separator, value = line.partition("=")
@@ -42,7 +42,7 @@ def _read(block: str) -> dict[str, str]:
 
 
 def figures(sessions: Sequence[Mapping[str, object]], *, system: bool) -> list[dict[str, int | float]]:
-    """For each session what its unit uses: ``memory`` (bytes), ``cpu`` (seconds) and ``tasks``, as far as known."""
+    """Return the usage of each session's unit: ``memory`` (bytes), ``cpu`` (seconds) and ``tasks``, as far as known."""
     units = sorted({str(session["unit"]) for session in sessions if session.get("unit")})
     if not units:
         return [{} for _ in sessions]

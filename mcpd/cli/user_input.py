@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Input: files and standard input that a command reads, questions at the terminal, and values that must not be seen."""
+"""Input of commands: files and standard input, questions at the terminal, and secrets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 STDIN: Final = "-"
 LIMIT: Final = 8 * 1024 * 1024
-"""Bytes of a file, unless a command takes less."""
+"""The default limit of bytes of a file."""
 
 
 def read_input(name: str, limit: int = LIMIT) -> bytes:
-    """What the file *name* holds, or standard input (``-``), up to *limit* bytes.
+    """Read the file *name*, or standard input (``-``).
 
-    Raises :class:`~mcpd.errors.InvalidArgument` or :class:`~mcpd.errors.NotFound` for what is no such file.
+    Raises :class:`~mcpd.errors.NotFound` for a missing file, and :class:`~mcpd.errors.InvalidArgument` for one that is
+    not regular or larger than *limit* bytes.
     """
     from mcpd.store.files import is_missing, read_file  # noqa: PLC0415 - few commands read files
 
@@ -44,7 +45,7 @@ def read_input(name: str, limit: int = LIMIT) -> bytes:
 
 
 def origin(name: str) -> str:
-    """What a message calls the input *name*."""
+    """Return the name of the input *name* in messages."""
     return "standard input" if name == STDIN else name
 
 
@@ -55,12 +56,12 @@ SECRET_LIMIT: Final = 64 * 1024
 
 
 def terminal() -> bool:
-    """Whether somebody can be asked: standard input and standard error are a terminal."""
+    """Return whether questions can be asked: standard input and standard error are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str) -> bool:
-    """Ask *question*; only ``y`` or ``yes`` is consent."""
+    """Ask *question*; return whether the answer is ``y`` or ``yes``."""
     return _ask(question, " [y/N] ").strip().lower() in {"y", "yes"}
 
 
@@ -70,7 +71,7 @@ def ask(label: str) -> str:
 
 
 def ask_secret(label: str) -> bytes:
-    """Ask for a sensitive value, without echo."""
+    """Ask for a secret, without echo."""
     import getpass  # noqa: PLC0415
 
     with _interruptible():
@@ -82,7 +83,7 @@ def ask_secret(label: str) -> bytes:
 
 
 def read_secret(name: str) -> bytes:
-    """A secret from the file *name* (``-``: standard input); one line break at its end is not part of it."""
+    """Read a secret from the file *name* (``-``: standard input), without a line break at its end."""
     if name == "-":
         data = sys.stdin.buffer.read(SECRET_LIMIT + 2)
     else:
@@ -93,7 +94,7 @@ def read_secret(name: str) -> bytes:
 
 @contextmanager
 def memfd(data: bytes, name: str) -> Iterator[int]:
-    """A descriptor of an anonymous file that holds *data*, open at its beginning."""
+    """Yield the descriptor of an anonymous file with *data*, positioned at its start."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         view = memoryview(data)
@@ -130,9 +131,9 @@ def _unanswered(question: str) -> Cancelled:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C, and the end of the terminal or the system, end a read.
+    """Let SIGINT, SIGTERM and SIGHUP interrupt a blocking read with KeyboardInterrupt.
 
-    The event loop's handler would only take note of the one; the others would leave what waits for the answer.
+    The event loop only takes note of SIGINT; the other signals would end the process without cancelling the job.
     """
     heeded = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, signal.default_int_handler) for number in heeded}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Values of configurable properties, from the text a person types."""
+"""Values of properties, parsed from the command line."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _EXAMPLES: Final = {"number": "1.5", "integer": "3", "boolean": "yes", "list": "
 _SWITCHES: Final = {
     "true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip
-"""Words for booleans, as systemd and mcpd take them."""
+"""Words for booleans, as in systemd."""
 
 
 def parse_json(text: str) -> Any:
-    """*text* as JSON. Raises :class:`ValueError`, also for NaN and for what is nested too deeply."""
+    """Parse *text* as JSON. Raises :class:`ValueError`, also for NaN and too deep nesting."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError as error:
@@ -33,7 +33,7 @@ def _no_constant(name: str) -> None:
 
 
 def parse_value(key: str, text: str, kind: str) -> object:
-    """Return the value that *text* stands for, for a property of type *kind* (empty if it has none).
+    """Parse *text* as the value of a property of type *kind* (empty if it has none).
 
     Numbers are JSON; booleans are JSON or yes, no, on and off; lists are JSON or items separated by commas. Everything
     else is the text itself, except that a path that begins with . or .. becomes absolute. Raises
@@ -65,12 +65,12 @@ def parse_value(key: str, text: str, kind: str) -> object:
 
 
 def _absolute(text: str) -> str:
-    """*text* as an absolute path if it is one relative to the current directory: ``.``, ``./x`` or ``../x``."""
+    """Return *text* as an absolute path if it is ``.``, ``./x`` or ``../x``, else unchanged."""
     return os.path.abspath(text) if text.partition("/")[0] in {".", ".."} else text  # noqa: PTH100 - links stay
 
 
 def guess_value(text: str) -> object:
-    """The value that *text* stands for where no type is known: JSON where it reads as JSON, else the text itself."""
+    """Parse *text* without a known type: as JSON if it is valid JSON, else as the text itself."""
     try:
         return parse_json(text)
     except ValueError:
@@ -78,9 +78,9 @@ def guess_value(text: str) -> object:
 
 
 def parse_pairs(pairs: Iterable[tuple[str, str]], properties: Iterable[Mapping[str, Any]]) -> dict[str, object]:
-    """Return *pairs* as typed values, as *properties* say. A key without a property is text; the daemon judges it.
+    """Return *pairs* as values typed by *properties*; values of unknown keys are text, which mcpd checks.
 
-    A list that is set more than once gets the items of all.
+    Repeated keys of a list are concatenated.
     """
     kinds = {str(known.get("key")): str(known.get("type") or "") for known in properties}
     values: dict[str, object] = {}
@@ -91,5 +91,5 @@ def parse_pairs(pairs: Iterable[tuple[str, str]], properties: Iterable[Mapping[s
 
 
 def show_value(value: object) -> str:
-    """*value* as it is typed: strings bare, everything else as JSON."""
+    """Format *value* as on the command line: strings unquoted, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

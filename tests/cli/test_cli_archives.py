@@ -68,7 +68,7 @@ async def test_a_bundle_that_is_vouched_for_as_something_else_is_sent_as_unverif
     monkeypatch.setattr(mcpd, "errors", Once(InstallBundle=SignatureInvalid("under another id")))
     ended = await mcpctl("install", str(bundle))
     assert (ended.code, ended.out) == (0, "Installed calculator 1.0 (user).\n")
-    assert "calculator.mcpb: the registry that vouches for this file has it under another id" in ended.err
+    assert "calculator.mcpb: installing as unverified: the registry lists this file under another id" in ended.err
     (_, _, options) = mcpd.calls[0]
     assert (options["unverified"], options["sha256"]) == (True, hashlib.sha256(b"PK").hexdigest())
 
@@ -78,7 +78,7 @@ async def test_a_file_that_hashes_to_something_else_is_not_sent(mcpctl: Mcpctl, 
         (tmp_path / name).write_bytes(b"other")
         ended = await mcpctl("install", str(tmp_path / name), "--sha256", DIGEST)
         assert ended.code == 1
-        assert f"{tmp_path / name} hashes to sha256 {hashlib.sha256(b'other').hexdigest()}" in ended.err
+        assert f"{tmp_path / name} has the SHA-256 digest {hashlib.sha256(b'other').hexdigest()}" in ended.err
     assert mcpd.calls == []
 
 
@@ -122,11 +122,11 @@ async def test_S4_an_archive_of_this_machine_is_pinned_as_it_is(mcpctl: Mcpctl, 
         (["https://example.com/a.tar.gz"], 2, "--sha256"),
         (["https://example.com/v1.2.tar.gz", "--sha256", DIGEST], 2, "--id"),
         (["https://example.com/a.mcpb", "--sha256", "12"], 2, "64 hexadecimal digits"),
-        (["https://example.com/a.mcpb", "--sha256", DIGEST, "--command", "x"], 2, "a bundle, which says itself"),
+        (["https://example.com/a.mcpb", "--sha256", DIGEST, "--command", "x"], 2, "a bundle, and its manifest"),
         (["./a.mcpb", "--id", "x"], 2, "leave out --id"),
         (["./nowhere.mcpb"], 4, "there is no file nowhere.mcpb"),
         (["./nowhere.zip"], 4, "nowhere.zip"),
-        (["calculator", "--sha256", DIGEST], 2, "no bundle or archive"),
+        (["calculator", "--sha256", DIGEST], 2, "--sha256 applies only to bundles"),
         (["pypi:calculator", "--source", "https://r.example/r.json"], 2, "leave out --source"),
         (["ftp://example.com/a.zip", "--sha256", DIGEST], 2, "--sha256"),
     ],

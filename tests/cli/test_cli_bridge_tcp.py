@@ -185,7 +185,7 @@ def test_no_token_is_given_while_another_user_has_the_port(machine: Machine, squ
     assert file.read_text() == first
     renewed = machine.mcpctl("--user", "token", "--renew")
     assert (renewed.code, renewed.out) == (1, "")
-    assert "the old one is void" in renewed.err
+    assert "the old one is revoked" in renewed.err
     assert not file.exists()
     os.fchown(squatted.fileno(), os.getuid(), -1)
     again = machine.mcpctl("--user", "token")

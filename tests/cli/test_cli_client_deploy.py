@@ -56,7 +56,9 @@ def test_what_is_to_change_is_shown_and_nothing_is_changed_without_consent(machi
         assert not [line for line in ended.out.splitlines() if line.startswith("-") and line[:3] != "---"]
         assert "hush" not in ended.out + ended.err
         assert "sk-very" not in ended.out + ended.err
-    assert ended.err == f"mcpctl: {machine.cursor} was not changed: nobody can be asked here, so consent with --yes\n"
+    assert (
+        ended.err == f"mcpctl: {machine.cursor} was not changed: there is no terminal to ask at; consent with --yes\n"
+    )
     asked = machine("deploy", "cursor", "--json")
     assert asked.code == 2
     assert asked.json["error"] == "invalid_input"
@@ -79,7 +81,7 @@ def test_on_a_terminal_it_asks(machine: Machine) -> None:
     assert "Deployed cursor/default to ~/.cursor/mcp.json: 1 added.\n" in seen
     assert machine.servers() == {"notes": NOTES}
     code, seen = machine.on_terminal("deploy", "cursor")
-    assert (code, seen) == (0, "Unchanged ~/.cursor/mcp.json: it holds what is published.\n")
+    assert (code, seen) == (0, "Unchanged ~/.cursor/mcp.json: it contains what is published.\n")
 
 
 def test_what_is_changed_while_it_asks_is_not_lost(machine: Machine) -> None:
@@ -105,7 +107,7 @@ def test_what_is_the_users_stays_byte_for_byte_with_its_mode(machine: Machine) -
     ended = machine("deploy", "cursor", "--yes")
     assert (ended.code, ended.err) == (0, "")
     assert "Deployed cursor/default to ~/.cursor/mcp.json: 1 added.\n" in ended.out
-    assert "'mcpctl client undo cursor' takes it back." in ended.out
+    assert "'mcpctl client undo cursor' undoes it." in ended.out
     text = machine.cursor.read_text()
     start, end = HAND_MADE.split(",  // by hand\n\t}")
     assert text.startswith(start)
@@ -142,7 +144,7 @@ def test_a_server_added_by_hand_stays_until_it_is_taken_over(machine: Machine) -
     machine.write(json.dumps({"mcpServers": {"notes": MINE, "mine": MINE}}, indent=2))
     kept = machine("deploy", "cursor", "--yes")
     assert kept.code == 0
-    assert "Kept as you wrote them: notes; '--take-over notes' replaces one by what is published.\n" in kept.err
+    assert "Kept your own servers: notes; '--take-over notes' replaces one.\n" in kept.err
     assert machine.servers() == {"notes": MINE, "mine": MINE, "web": {"command": "mcpctl", "args": ["run", "web"]}}
     assert machine.json("deploy", "cursor", "--dry-run")["kept"] == ["notes"]
     unknown = machine("deploy", "cursor", "--yes", "--take-over", "mine", "--json")
@@ -170,8 +172,8 @@ def test_what_was_deployed_is_put_right_removed_or_left(machine: Machine) -> Non
     machine.json("publish", "cursor")
     ended = machine("deploy", "cursor", "--yes")
     assert ended.code == 0
-    assert "Were changed by hand: web\n" in ended.err
-    assert "Left, as they were changed by hand, and yours from now on: gone\n" in ended.err
+    assert "Changed by hand since the deployment: web\n" in ended.err
+    assert "Kept, as they were changed by hand, and no longer managed: gone\n" in ended.err
     assert machine.servers() == {
         "notes": NOTES | {"disabled": True},
         "web": {"command": "mcpctl", "args": ["run", "web"]},
@@ -235,7 +237,7 @@ def test_what_was_shown_does_not_replace_what_was_published_meanwhile(machine: M
 def test_a_draft_is_mentioned(machine: Machine) -> None:
     machine.json("draft", "add", "cursor", "notes", "--name", "second")
     ended = machine("deploy", "cursor", "--dry-run")
-    assert ended.err == "There is a draft that is not published; 'mcpctl client publish cursor' publishes it.\n"
+    assert ended.err == "There is an unpublished draft; 'mcpctl client publish cursor' publishes it.\n"
 
 
 def test_the_beginning_of_an_id_is_enough(machine: Machine) -> None:
@@ -250,10 +252,10 @@ def test_it_says_when_what_is_installed_has_changed(machine: Machine) -> None:
     machine.json("publish", "cursor")
     machine.json("deploy", "cursor", "--yes")
     machine.install("web")
-    stale = "What is installed has changed since; 'mcpctl client publish cursor' publishes it.\n"
+    stale = "The installed servers have changed since; 'mcpctl client publish cursor' publishes them.\n"
     ended = machine("deploy", "cursor", "--yes")
     assert (ended.code, ended.err) == (0, stale)
-    assert ended.out == "Unchanged ~/.cursor/mcp.json: it holds what is published.\n"
+    assert ended.out == "Unchanged ~/.cursor/mcp.json: it contains what is published.\n"
     old = machine.json("show", "cursor")["artifact_id"]
     new = machine("deploy", "cursor", "--yes", "--publish")
     assert new.err == ""
@@ -271,7 +273,7 @@ def test_publishing_first_drops_nothing_that_was_drafted(machine: Machine) -> No
     machine.install("web")
     ended = machine("deploy", "cursor", "--yes", "--publish")
     assert ended.code == 0
-    assert "'mcpctl client publish cursor --from-installed' publishes what is installed instead." in ended.err
+    assert "'mcpctl client publish cursor --from-installed' publishes the installed servers instead." in ended.err
     assert [*machine.servers()] == ["notes", "second"]
 
 
@@ -436,5 +438,5 @@ def test_every_format_keeps_what_is_in_it(machine: Machine, client: str, file: s
 def test_the_client_is_told_of_what_it_fills_in(machine: Machine) -> None:
     machine.json("draft", "add", "cursor", "notes", "--variable", "NOTES_DIR")
     ended = machine("deploy", "cursor", "--yes", "--publish")
-    assert ended.err == "Cursor IDE needs these in its environment: NOTES_DIR.\n"
+    assert ended.err == "Cursor IDE needs these environment variables: NOTES_DIR.\n"
     assert machine.servers()["notes"]["env"] == {"NOTES_DIR": "${env:NOTES_DIR}"}

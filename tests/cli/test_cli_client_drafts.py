@@ -34,7 +34,7 @@ def _audit(machine: Machine) -> list[tuple[str, str]]:
 def test_a_draft_is_begun_changed_published_and_gone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     none = machine("draft", "show", "cursor")
     assert (none.code, none.out) == (0, "")
-    assert "'mcpctl client draft add cursor ID' begins one" in none.err
+    assert "'mcpctl client draft add cursor ID' creates one" in none.err
     assert not machine.tree.exists()
 
     added = machine.json("draft", "add", "cursor", "notes", "--name", "mine", "--variable", "NOTES_DIR")
@@ -73,7 +73,7 @@ def test_a_draft_begins_with_what_is_published_and_is_dropped(machine: Machine) 
     assert found["base_artifact_id"] == release["artifact_id"]
     assert found["changes"]["servers_added"] == ["x"]
     cleared = machine("draft", "clear", "cursor")
-    assert (cleared.out, cleared.err) == ("Dropped the draft for cursor/default.\n", "")
+    assert (cleared.out, cleared.err) == ("Deleted the draft for cursor/default.\n", "")
     assert machine.json("draft", "clear", "cursor") == {
         "client_id": "cursor",
         "profile_id": "default",
@@ -95,10 +95,10 @@ def test_every_profile_has_a_draft_of_its_own(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("argv", "stdin", "code", "error", "message"),
     [
-        (["add", "cursor", "nope"], "", 4, "server_not_found", "'mcpctl list' shows those that are there"),
+        (["add", "cursor", "nope"], "", 4, "server_not_found", "'mcpctl list' lists the servers"),
         (
             ["remove", "cursor", "nope"], "", 4, "server_not_found",
-            "'mcpctl client draft show cursor' shows those that are there",
+            "'mcpctl client draft show cursor' lists the servers",
         ),
         (["add", "cursor", "notes", "--variable", "A=b"], "", 2, "invalid_input", "A=b"),
         (["add", "cursor", "x", "--entry", "-"], "[1]", 2, "invalid_input", "standard input: not a JSON object"),
@@ -184,13 +184,13 @@ def test_publishing_says_what_it_did_and_how_to_go_on(machine: Machine) -> None:
     ]
     assert [each["published"] for each in machine.json("publish", "cursor", "zed")["published"]] == [False, False]
     for argv in ([], ["--all", "cursor"]):
-        assert "'mcpctl client list' shows them" in machine.refused("publish", *argv, code=2)
+        assert "'mcpctl client list' lists them" in machine.refused("publish", *argv, code=2)
 
 
 def test_all_is_what_was_published_or_has_a_draft_and_no_draft_is_lost(machine: Machine) -> None:
     nothing = machine("publish", "--all")
     assert (nothing.code, nothing.out) == (0, "")
-    assert nothing.err.startswith("There is nothing to publish anew; ")
+    assert nothing.err.startswith("There is nothing new to publish; ")
     machine.json("publish", "cursor", "zed")
     machine.json("draft", "add", "codex", "notes", "--name", "drafted", "--profile", "dev")
     machine.json("draft", "add", "amp", "notes", "--name", "chosen")

@@ -39,7 +39,7 @@ def _rows(out: str) -> dict[str, list[str]]:
 def test_the_clients_one_has_are_found_and_a_broken_one_stops_no_other(machine: Machine) -> None:
     none = machine("detect")
     assert (none.code, none.out) == (0, "")
-    assert none.err.startswith("You have none of the clients that are known; 'mcpctl client list' shows ")
+    assert none.err.startswith("None of the known clients was found; 'mcpctl client list' shows ")
     machine.write(json.dumps({"mcpServers": {"mine": MINE}}))
     machine.json("deploy", "cursor", "--yes")
     broken = machine.home / ".codex/config.toml"
@@ -169,7 +169,7 @@ def test_a_difference_says_that_more_is_installed_and_what_cannot_be_read(machin
     machine.install("web")
     ended = machine("diff", "cursor", "--json")
     assert ended.json["status"] == "up-to-date"
-    assert ended.err == "What is installed has changed since; 'mcpctl client publish cursor' publishes it.\n"
+    assert ended.err == "The installed servers have changed since; 'mcpctl client publish cursor' publishes them.\n"
     other = machine.root / "other.json"
     machine.write("{", other)
     assert f"{other}:1: not JSON" in machine("diff", "cursor", "--file", str(other)).err
@@ -218,7 +218,7 @@ def test_a_difference_is_what_a_deployment_writes(machine: Machine, client: str,
 def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
     nothing = machine("drift")
     assert (nothing.code, nothing.out) == (0, "")
-    assert nothing.err == "Nothing was deployed yet; 'mcpctl client deploy CLIENT' does it.\n"
+    assert nothing.err == "Nothing was deployed yet; 'mcpctl client deploy CLIENT' deploys.\n"
     machine.install("web")
     zed = machine.home / ".config/zed/settings.json"
     codex = machine.home / ".codex/config.toml"
@@ -247,14 +247,14 @@ def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
         ["web"], [], ["notes"], ["mine"],
     )  # fmt: skip
     assert str(codex) in states["codex"]["problem"]
-    every, change = machine("drift"), "repairs it, after it has shown what would change"
+    every, change = machine("drift"), "shows the changes and repairs it"
     assert every.code == 1
     undo = f"'mcpctl client undo zed --keep-edits --file {zed}'"
     assert _rows(every.out)["codex"] == ["unreadable", "~/.codex/config.toml"]
     assert every.err.splitlines() == [
         f"'mcpctl client deploy cursor' {change}.",
         f"warning: {states['codex']['problem']}",
-        f"'mcpctl client deploy zed' {change}; {undo} gives it up, one deployment at a time.",
+        f"'mcpctl client deploy zed' {change}; {undo} forgets its last deployment.",
     ]
     assert "the file has to be mended first" in states["codex"]["problem"]
     assert machine("undo", "zed", "--keep-edits", "--file", str(zed)).code == 0
@@ -262,7 +262,7 @@ def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
     shown = machine("drift", "cursor", "goose")
     assert shown.code == 1
     assert _rows(shown.out) == {"cursor": ["drifted", "~/.cursor/mcp.json", "missing:", "web"], "goose": ["none", "-"]}
-    assert shown.err == "'mcpctl client deploy cursor' repairs it, after it has shown what would change.\n"
+    assert shown.err == "'mcpctl client deploy cursor' shows the changes and repairs it.\n"
     machine.json("deploy", "cursor", "--yes")
     assert machine("drift", "cursor").code == 0
     assert "name that client" in machine.refused("drift", "--file", "x", code=2)
@@ -284,7 +284,7 @@ def test_drift_is_looked_for_in_every_file_that_was_deployed_to(machine: Machine
     ]  # fmt: skip
     assert machine("drift", "cursor", "--file", str(project)).code == 0
     machine.write("{}", project)
-    both, change = machine("drift", "cursor"), "repairs it, after it has shown what would change"
+    both, change = machine("drift", "cursor"), "shows the changes and repairs it"
     assert both.code == 1
     assert [line.split()[1] for line in both.out.splitlines()[1:]] == ["drifted", "drifted"]
     assert both.err.splitlines() == [
@@ -339,7 +339,7 @@ def test_edits_since_are_not_lost_without_saying_so(machine: Machine) -> None:
     assert "--keep-edits" in said
     assert machine.cursor.read_text() == edited
     kept = machine("undo", "cursor", "--keep-edits")
-    assert kept.out.startswith("Took the servers out of ~/.cursor/mcp.json, as it was before cursor/default ")
+    assert kept.out.startswith("Removed the servers from ~/.cursor/mcp.json, as it was before cursor/default ")
     now_there = json.loads(machine.cursor.read_text())
     assert (now_there["theme"], now_there.get("mcpServers", {})) == ("light", {})
 
@@ -350,7 +350,7 @@ def test_edits_since_are_not_lost_without_saying_so(machine: Machine) -> None:
     assert forced.code == 0
     assert machine.cursor.read_bytes() == before
     saved = machine.json("history", "cursor")["deployments"][0]["saved"]
-    assert f"What it held is kept as {saved} for as long as 'mcpctl client history' shows it.\n" == forced.err
+    assert f"Its content is kept as {saved} as long as 'mcpctl client history' lists it.\n" == forced.err
     assert Path(saved).read_text() == edited
 
 
@@ -375,7 +375,7 @@ def test_an_undo_that_was_not_done_is_not_recorded_as_done(machine: Machine) -> 
 def test_history_tells_of_both_newest_first(machine: Machine) -> None:
     none = machine("history", "cursor")
     assert (none.code, none.out) == (0, "")
-    assert none.err.startswith("Nothing was published for cursor or deployed; ")
+    assert none.err.startswith("Nothing was published or deployed for cursor; ")
     machine.json("publish", "cursor", "--message", "The first")
     machine.json("deploy", "cursor", "--yes")
     machine.json("undo", "cursor")

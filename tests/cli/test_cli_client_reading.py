@@ -107,10 +107,10 @@ def test_people_are_shown_the_same(read_only: Machine) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["show", "curser"], "Client 'curser' not found; did you mean 'cursor'? 'mcpctl client list' shows those that"),
-        (["profiles", "../x"], "'mcpctl client list' shows those that are known"),
+        (["show", "curser"], "Client 'curser' not found; did you mean 'cursor'? 'mcpctl client list' lists the known"),
+        (["profiles", "../x"], "'mcpctl client list' lists the known clients"),
         (["show", "cursor", "--profile", "prd"], "Profile 'prd' not found for client 'cursor'; it has default, dev"),
-        (["show", "cursor", "--artifact", "0" * 64], "'mcpctl client history cursor' shows those that were published"),
+        (["show", "cursor", "--artifact", "0" * 64], "'mcpctl client history cursor' lists the published ones"),
         (["verify", "no-such-file"], "there is no file no-such-file"),
     ],
     ids=["client", "hostile-client", "profile", "artifact", "file"],
@@ -212,7 +212,8 @@ def test_what_is_published_is_not_what_is_installed_any_more(read_only: Machine,
     ended = machine("show", "claude-desktop", "--profile", "dev", "--json")
     assert ended.json == before
     assert ended.err == (
-        "What is installed has changed since; 'mcpctl client publish claude-desktop --profile dev' publishes it.\n"
+        "The installed servers have changed since; 'mcpctl client publish claude-desktop --profile dev' publishes"
+        " them.\n"
     )
     old = machine("show", "claude-desktop", "--profile", "dev", "--artifact", before["artifact_id"])
     assert old.err == ""
@@ -224,7 +225,7 @@ def test_what_nobody_published_is_shown_as_such_and_verifies(machine: Machine) -
     assert shown.code == 0
     assert "published:" not in shown.out
     assert shown.err == (
-        "Nobody has published it, so it follows what is installed; 'mcpctl client publish cursor' keeps it.\n"
+        "It is not published, so it follows the installed servers; 'mcpctl client publish cursor' publishes it.\n"
     )
     machine.install("web")
     config = machine.json("show", "cursor")

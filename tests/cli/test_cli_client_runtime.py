@@ -168,8 +168,8 @@ def test_everybody_reads_the_systems_configurations_and_may_not_change_them(mach
         ended = machine.as_anybody(*argv)
         assert (ended.code, ended.out) == (3, ""), argv
         assert ended.err == (
-            f"mcpctl: the system's configurations in {machine.system_tree} are root's to change: run it with sudo, or"
-            " without --system for yourself\n"
+            f"mcpctl: only root may change the system's configurations in {machine.system_tree}: use sudo, or leave out"
+            " --system for your own\n"
         )
     assert not machine.cursor.exists()
 
@@ -200,7 +200,7 @@ def test_MCP_ROOT_moves_the_systems_scope(machine: Machine, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("argv", "tool", "ask", "code", "way"),
     [
-        (["profiles", "zeb"], "list_profiles", {"client_id": "zeb"}, 4, "'mcpctl client list' shows"),
+        (["profiles", "zeb"], "list_profiles", {"client_id": "zeb"}, 4, "'mcpctl client list' lists"),
         (
             ["show", "cursor", "--profile", "nope"], "get_config", {"client_id": "cursor", "profile_id": "nope"}, 4,
             "it has default, dev",

@@ -93,7 +93,7 @@ async def test_server_json_of_several_into_a_directory(mcpctl: Mcpctl, exporting
     assert names == {f"{server_id}.server.json" for server_id in ENTRIES}
     refused = await mcpctl("export", "--format", "server.json")
     assert (refused.code, refused.out) == (2, "")
-    assert "there are 2; name one, or an existing directory" in refused.err
+    assert "not 2; name one server, or an existing directory" in refused.err
     assert len(exporting.calls) == 8
 
 
@@ -120,7 +120,7 @@ async def test_a_bundle_that_was_installed_from_a_file(
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ({"type": "local", "path": "/srv/it"}, "its files are in /srv/it of this machine"),
+        ({"type": "local", "path": "/srv/it"}, "its files are in /srv/it on this machine"),
         (
             {"type": "archive", "url": "file:///srv/it.zip", "sha256": "a" * 64},
             "at file:///srv/it.zip, which is on this",

@@ -165,7 +165,7 @@ async def test_a_dry_run_shows_what_each_is_and_may_do(mcpctl: Mcpctl, tmp_path:
     ):
         assert line in lines
     assert lines.count("permissions network (may use the network)") == 2
-    assert ended.err == "Nothing was installed. Which packages come along is known when it is.\n"
+    assert ended.err == "Nothing was installed. The packages are not known before the installation.\n"
 
 
 async def test_a_dry_run_says_what_cannot_be_installed(mcpctl: Mcpctl, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ async def test_standard_input(mcpctl: Mcpctl) -> None:
 @pytest.mark.parametrize(
     ("name", "document", "code", "message"),
     [
-        ("x.json", {"a": 1}, 1, "neither the file of an MCP client"),
+        ("x.json", {"a": 1}, 1, "not the configuration of an MCP client"),
         ("x.json", "{", 1, "x.json:1: not JSON"),
         ("x.toml", "[", 1, "not TOML"),
         ("x.toml", "mcpServers" + ".a" * 100_000 + " = 1", 1, "x.toml: not TOML: a key of more than 64 parts"),

@@ -67,8 +67,8 @@ async def test_S15_install_from_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> N
     ("properties", "listed", "said"),
     [
         ([{"key": "url"}, {"key": "token", "sensitive": True}, {"key": "set"}], 0,
-         "lists no tools yet. It may need settings (url, token); 'mcpctl config get calculator' shows them.\n"),
-        ([{"key": "set"}], 0, "calculator lists no tools. If it should, its documentation says what it needs.\n"),
+         "lists no tools yet. It may need configuration (url, token); see 'mcpctl config get calculator'.\n"),
+        ([{"key": "set"}], 0, "calculator lists no tools. If it should, see its documentation.\n"),
         ([{"key": "url"}], 2, ""),
     ],
 )  # fmt: skip
@@ -133,7 +133,7 @@ async def test_S21_missing_values_are_named_with_the_way_to_give_them(mcpctl: Mc
     ended = await mcpctl("install", "calculator")
     assert ended.code == 1
     assert "calculator needs a value for api_key, digits" in ended.err
-    assert "; give it with --secret-file api_key=FILE --set digits=VALUE, and at a terminal" in ended.err
+    assert "; set it with --secret-file api_key=FILE --set digits=VALUE, or run this at a terminal" in ended.err
     assert [call[0] for call in mcpd.jobs[0].calls] == ["Cancel"]
 
 
@@ -141,7 +141,7 @@ async def test_S21_a_command_without_these_options_names_one_that_has_them(mcpct
     mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY])
     ended = await mcpctl("update", "calculator")
     assert ended.code == 1
-    assert "; 'mcpctl install' takes it with --secret-file api_key=FILE, and at a terminal it is asked for" in ended.err
+    assert "; use 'mcpctl install' with --secret-file api_key=FILE, or run this at a terminal" in ended.err
 
 
 async def test_S21_a_secret_file_answers_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ async def test_what_is_known_is_updated_though_registries_cannot_be_read(mcpctl:
     mcpd.sources = [FAILED, OFFLINE, FAILED | {"url": "https://c.example/r.json", "state": "ready"}]
     ended = await mcpctl("update")
     assert (ended.code, ended.err.count("warning: ")) == (0, 2)
-    assert "https://a.example/r.json could not be read (no route); nothing of it is known" in ended.err
-    assert "https://b.example/r.json could not be read (no route); what is shown of it is" in ended.err
+    assert "https://a.example/r.json could not be read (no route); none of its entries are known" in ended.err
+    assert "https://b.example/r.json could not be read (no route); its entries are" in ended.err
     assert ended.err.endswith("Everything is up to date, as far as is known.\n")
     assert "warning: " in (await mcpctl("update", "--check")).err
     mcpd.on_reading = lambda job: job.end(*SOURCE_FAULT)
@@ -249,7 +249,7 @@ async def test_what_is_known_is_updated_though_registries_cannot_be_read(mcpctl:
     assert ended.err.count("no route") == 2, "each fault is told once"
     mcpd.on_reading = lambda job: job.end("failed", "org.freedesktop.DBus.Error.AccessDenied", "not allowed")
     ended = await mcpctl("update")
-    assert (ended.code, "warning: not allowed; what is known of updates may be old" in ended.err) == (0, True)
+    assert (ended.code, "warning: not allowed; there may be newer updates" in ended.err) == (0, True)
 
 
 async def test_refresh_fails_if_a_registry_does(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
@@ -276,14 +276,14 @@ async def test_what_is_not_updated_is_told_with_the_reason(mcpctl: Mcpctl, mcpd:
         "fine": mcpd.servers["calculator"] | {"id": "fine"},
     }
     mcpd.pages = [[{"id": "pinned", "version": "1.0", "available-version": "2.0", "origin": origin}]]
-    pinned = "pinned is pinned to 1.0; its registry has 2.0. 'mcpctl pin --remove pinned' lets it be updated."
+    pinned = "pinned is pinned to 1.0; its registry has 2.0. 'mcpctl pin --remove pinned' unpins it."
     mcpd.histories = {"brought": [mcpd.generations[0] | {"registry": ""}], "other": []}
     ended = await mcpctl("update", "pinned", "still", "brought", "other", "held")
     said = ended.err.splitlines()
     assert (ended.code, ended.out) == (0, "")
     assert said[-4:-1] == [
         pinned,
-        "still is pinned to 1.0. 'mcpctl pin --remove still' lets it be updated.",
+        "still is pinned to 1.0. 'mcpctl pin --remove still' unpins it.",
         "brought was not installed from a registry; install another version with --reinstall.",
     ]
     assert "'mcpctl approve held'" in said[-1]
@@ -339,7 +339,7 @@ async def test_ctrl_c_at_a_question_ends_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd)
 async def test_a_remote_server_that_is_offline_is_installed_if_somebody_says_so(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("needs-consent", needs=[UNCHECKED])
     terminal = await Terminal.start(mcpctl, "install", "calculator")
-    await terminal.answer("Install calculator all the same? [y/N] ", "y")
+    await terminal.answer("Install calculator anyway? [y/N] ", "y")
     job = await _job(mcpd)
     assert await job.wait_call() == [("Proceed", [{"server-id": "calculator"}])]
     job.end()
@@ -351,7 +351,7 @@ async def test_without_a_terminal_the_way_to_install_what_is_offline_is_named(mc
     mcpd.on_job = lambda job: job.enter("needs-consent", needs=[UNCHECKED])
     ended = await mcpctl("install", "calculator")
     assert ended.code == 1
-    assert "far did not answer within 30 s; 'mcpctl install --no-check' installs it all the same" in ended.err
+    assert "far did not answer within 30 s; 'mcpctl install --no-check' installs it anyway" in ended.err
     assert mcpd.jobs[0].calls[0][0] == "Cancel"
 
 

@@ -95,7 +95,7 @@ async def test_check_tells_all_that_is_wrong_and_where(mcpctl: Mcpctl, home: Pat
     assert "enabled: " in fails[1]
     assert "resources.r.uri: the content" in fails[3]
     assert messages(found, "warn") == [
-        f"{path}:8: the entry has 'summery', which is no field of it and has no effect",
+        f"{path}:8: unknown field 'summery' has no effect",
         f"{path}:12: there is no server 'nobody', so its entry has no effect",
     ]
     (home / ".config/mcp/mcps.json").write_text('{"a": 1,}')
@@ -152,7 +152,7 @@ async def test_check_and_build_look_at_permissions(mcpctl: Mcpctl, home: Path, p
     assert code == 1
     assert [message.split(": ")[1] for message in messages(found, "fail")] == ["entry 'hello'", "entry 'secret'"]
     assert [message.split(": ")[2] for message in messages(found, "warn")] == [
-        "'Reads your calendar' is no permission and grants nothing"
+        "'Reads your calendar' is not a permission and grants nothing"
     ]
 
 
@@ -163,8 +163,8 @@ async def test_check_and_doctor_warn_of_keys_that_are_there_twice(mcpctl: Mcpctl
         '"other": {},\n"calc\\u0075lator"\n: {"enabled": true,\n"enabled": true}}'
     )
     wanted = [
-        f"{path}:3: 'calculator' is in its object a second time; only the last one counts",
-        f"{path}:5: 'enabled' is in its object a second time; only the last one counts",
+        f"{path}:3: duplicate key 'calculator'; only the last one counts",
+        f"{path}:5: duplicate key 'enabled'; only the last one counts",
     ]
     for found in ((await checked(mcpctl))[1], (await checked(mcpctl, path))[1]):
         assert [said for said in messages(found, "warn") if "second" in said] == wanted
@@ -218,7 +218,7 @@ async def test_fields_of_scripts_have_no_effect_on_an_installed_server(
     assert await told(mcpctl, source, "warn") == [
         (
             "1: entry 'notes': no effect of auto_discover, runtime, variables, resources, tools.notes_read.function:"
-            " notes is an installed server and no script"
+            " notes is an installed server, not a script"
         )
     ]
     source.write_text('{"notes": {"summary": "Mine", "prompts": false, "tools": {"notes_read": {"name": "read"}}}}')
@@ -355,7 +355,7 @@ async def test_T1_3_a_map_may_be_named_by_its_content_id(mcpctl: Mcpctl, mcpd: F
     doctor = await mcpctl("doctor", "--json")
     (check,) = [each for each in json.loads(doctor.out)["checks"] if each["name"] == "mcps map"]
     assert check["message"].startswith(f"{path}: the content cid://000")
-    assert "NOT taken away" in check["message"]
+    assert "NOT in force" in check["message"]
 
 
 async def test_doctor_looks_at_what_entries_name(mcpctl: Mcpctl, mcpd: FakeMcpd, home: Path) -> None:
@@ -381,7 +381,10 @@ def test_root_runs_no_code_of_files_that_are_not_in_use(
     assert main(["--system", "mcps", "check", source]) == 0
     told = capsys.readouterr()
     assert "hello   not asked" in told.out
-    assert "root runs no code of files that are not in use yet; 'mcpctl --user mcps check FILE'" in told.err
+    assert (
+        "root does not run code of files that are not in use yet; as an ordinary user, 'mcpctl --user mcps check FILE'"
+        in told.err
+    )
     (project / "tools.py").write_text("def generate_tools(:\n")
     assert main(["--system", "mcps", "check", source]) == 1
     assert "tools_transform_cid: tools.py:1: invalid syntax" in capsys.readouterr().out
@@ -461,7 +464,7 @@ def test_where_nothing_can_be_confined_nothing_is_run(
     assert main(["--user", "mcps", "check", str(project / "mcps.source.json")]) == 0
     told = capsys.readouterr()
     assert "hello   not asked" in told.out
-    assert "scripts were only read: bubblewrap is missing" in told.err
+    assert "scripts were only read, not run: bubblewrap is missing" in told.err
     (project / "hello.py").write_text("def f(:\n")
     assert main(["--user", "mcps", "check", str(project / "mcps.source.json")]) == 1
     assert "definition_cid: hello.py:1: invalid syntax" in capsys.readouterr().out

@@ -134,7 +134,7 @@ async def test_a_plan_names_the_file_that_was_given(mcpctl: Mcpctl, mcpd: FakeMc
 def test_a_plan_says_whether_the_network_is_used(permissions: list[str], network: str) -> None:
     lines = plan_lines([{"kind": "permission", "key": permission} for permission in permissions])
     assert f"  network      {network}" in lines
-    assert "  verified by  nobody: no trusted key vouches for it" in lines
+    assert "  verified by  nobody: no trusted key signed it" in lines
     assert ("  permissions  none beyond the sandbox" in lines) == (not permissions)
 
 
@@ -175,7 +175,7 @@ async def test_a_dry_run_says_that_a_program_may_have_to_be_named(mcpctl: Mcpctl
         job.end("cancelled", "org.mcpd.Mcp1.Error.Cancelled", "only the plan was asked for")
 
     mcpd.on_job = only_planned
-    assert "where that fails, --command names the program.\n" in (await mcpctl("install", "npm:x", "--dry-run")).err
+    assert "use --command if that fails.\n" in (await mcpctl("install", "npm:x", "--dry-run")).err
     assert "--command" not in (await mcpctl("install", "x", "--dry-run")).err
 
 

@@ -141,9 +141,9 @@ async def test_S26_show_tells_which_key_vouched_for_what_is_installed(mcpctl: Mc
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
-        ({"source": {"type": "mcpb"}}, "permissions: known when it is fetched"),
-        ({"source": {"type": "mcpb"}, "permissions": ["network"]}, "permissions: more may be known when it is fetched"),
-        ({"manifest": "https://x.example/m.json"}, "permissions: known when it is fetched"),
+        ({"source": {"type": "mcpb"}}, "permissions: known once it is fetched"),
+        ({"source": {"type": "mcpb"}, "permissions": ["network"]}, "permissions: more may be known once it is fetched"),
+        ({"manifest": "https://x.example/m.json"}, "permissions: known once it is fetched"),
         ({"source": {"type": "pypi"}}, "permissions: none beyond the sandbox"),
         ({"transports": [{"type": "http", "url": "https://x.example/"}]}, "permissions: none beyond the sandbox"),
     ],
@@ -174,8 +174,8 @@ async def test_S26_show_says_what_each_permission_grants(mcpctl: Mcpctl, mcpd: F
         "devices": "may use the devices of this machine",
         "filesystem:ro:/srv/a b": "may read /srv/a b",
         "filesystem:rw:{config.dir}?write": "may read and change {config.dir}, while write is true",
-        "session-bus:talk:org.example.App": "may call org.example.App on the session bus, which is everything that"
-        " program does for you",
+        "session-bus:talk:org.example.App": "may call org.example.App on the session bus, and use everything that"
+        " this program offers",
         "session-bus:talk:org.freedesktop.Notifications?show": "may call org.freedesktop.Notifications on the session"
         " bus, while show is true",
         "session-bus:talk:org.freedesktop.systemd1": "never granted, as org.freedesktop.systemd1 starts any program as"

@@ -123,7 +123,7 @@ def test_a_pinned_server_is_not_updated(shop: Shop) -> None:
     shop("pin", SERVER)
     shop.offer("2.0")
     assert shop.json("update")["updates"] == []
-    said = f"{SERVER} is pinned to 1.0; its registry has 2.0. 'mcpctl pin --remove {SERVER}' lets it be updated.\n"
+    said = f"{SERVER} is pinned to 1.0; its registry has 2.0. 'mcpctl pin --remove {SERVER}' unpins it.\n"
     assert shop("update").stderr.endswith(said)
     assert shop("update", SERVER).stderr.endswith(said)
     shop("pin", SERVER, "--remove")
@@ -181,7 +181,7 @@ def test_new_words_for_a_tool_are_refused(shop: Shop) -> None:
     shop.offer("2.0", description="Says what it hears, after reading your keys")
     shop("update", code=1)
     said = shop("approve", "--drop", SERVER)
-    assert said.stdout == f"Dropped the update that waited; still used: {SERVER} 1.0 (user).\n"
+    assert said.stdout == f"Removed the pending update; still active: {SERVER} 1.0 (user).\n"
     assert shop.version() == "1.0"
     (server,) = shop.json("list")["servers"]
     assert not server.get("pending-version")
@@ -242,7 +242,7 @@ def test_a_bundle_takes_the_secret_that_it_needs_without_a_terminal(shop: Shop) 
         packed.write(shop.rig.home / "echo-1.0/server.py", "server.py")
         packed.writestr("manifest.json", json.dumps(manifest))
     said = shop("install", str(bundle), "--yes", code=1).stderr
-    options = said[said.index("give it with ") :].split()[3:5]
+    options = said[said.index("set it with ") :].split()[3:5]
     assert options[1].endswith("=FILE,")
     argv = [options[0], options[1].replace("FILE,", str(secret))]
     assert shop("install", str(bundle), "--yes", *argv).stdout == "Installed keyed 1.0 (user).\n"
@@ -301,4 +301,4 @@ def test_what_becomes_of_a_server_whose_registry_is_not_listed_any_more(shop: Sh
     assert "not pinned: the next update replaces it" in shop("rollback", SERVER).stderr
     (url,) = [source["url"] for source in shop.json("source", "list")["sources"] if not source["read-only"]]
     shop("source", "remove", url)
-    assert f"{SERVER} came from {url}, which is not listed any more" in shop("update", SERVER).stderr
+    assert f"{SERVER} has no updates: its registry {url} was removed" in shop("update", SERVER).stderr

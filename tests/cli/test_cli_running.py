@@ -224,7 +224,7 @@ def test_logs_asks_for_a_journal_that_runs(
                 main(["--user", "logs", "calculator"])
         else:
             assert main(["--user", "logs", "calculator"]) == 1
-            assert "no journal, so mcpd's own output holds what servers wrote" in capsys.readouterr().err
+            assert "no journal; the standard error of servers is in the output of mcpd" in capsys.readouterr().err
 
 
 def test_logs_believes_nobody_where_mcpd_has_no_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,14 +303,14 @@ def test_call_adds_no_empty_line(text: str, out: str, capsys: pytest.CaptureFixt
         (["picture"], 0, "[image, image/png, 3 bytes]\n", ""),
         (["deny"], 1, "", "tools/call: bad \ufffd[31margument (JSON-RPC error -32602)"),
         (["die"], 1, "", "ended without an answer; 'mcpctl logs calculator' may say why"),
-        (["noise"], 0, "started\n", "what is no message: b'starting up"),
+        (["noise"], 0, "started\n", "something other than a message to its standard output: b'starting up"),
         (["hang", "--timeout", "1"], 1, "", "did not answer in 1 s"),
-        (["zzz"], 4, "", "has no tool 'zzz'; 'mcpctl tools calculator' lists what it has"),
+        (["zzz"], 4, "", "has no tool 'zzz'; 'mcpctl tools calculator' lists its tools"),
         (
             ["picturr"],
             4,
             "",
-            "has no tool 'picturr'; 'mcpctl tools calculator' lists what it has; did you mean 'picture'?",
+            "has no tool 'picturr'; 'mcpctl tools calculator' lists its tools; did you mean 'picture'?",
         ),
         (["a/b"], 4, "", "did you mean 'a"),
         (

@@ -54,8 +54,8 @@ async def test_nothing_that_others_may_not_read_becomes_the_systems(mcpctl: Mcpc
         secret.chmod(mode)
         ended = await mcpctl("script", "add", "--system", str(link))
         assert (ended.code, ended.out, names(directory)) == (2, "", [])
-        assert f"{link}: others may not read it" in ended.err
-        assert "would become readable for everybody; if it may, chmod it first" in ended.err
+        assert f"{link}: not readable for others" in ended.err
+        assert "are readable for everybody; to publish it, run chmod a+r first" in ended.err
     secret.chmod(0o604)
     assert (await mcpctl("script", "add", "--system", str(link))).code == 0
     assert (directory / "a.py").stat().st_mode & 0o777 == 0o644
@@ -68,7 +68,7 @@ async def test_watching_for_the_system_publishes_nothing_either(mcpctl: Mcpctl, 
         script.unlink()
         script.symlink_to(secret)
         said = await watch.line()
-        assert said.startswith(f"a: {script}: others may not read it")
+        assert said.startswith(f"a: {script}: not readable for others")
         assert said.endswith("the server stays as it is")
         assert (Path(mcpctl.environ["MCP_ROOT"]) / "etc/mcp/scripts/a.py").read_text() == HELLO
 
@@ -76,11 +76,8 @@ async def test_watching_for_the_system_publishes_nothing_either(mcpctl: Mcpctl, 
 async def test_a_script_that_hides_another_says_so(mcpctl: Mcpctl, own: Path, vendor: Path, tmp_path: Path) -> None:
     (vendor / "date.sh").write_text(SHELL)
     script = str(file(tmp_path, "date.py"))
-    assert (
-        f"{vendor}/date.sh, a package's script date, is hidden by this one.\n"
-        in (await mcpctl("script", "add", script)).err
-    )
-    assert "is hidden by" in (await mcpctl("script", "add", "--system", script)).err
+    assert f"It hides a package's script {vendor}/date.sh.\n" in (await mcpctl("script", "add", script)).err
+    assert "It hides" in (await mcpctl("script", "add", "--system", script)).err
     system = f"{mcpctl.environ['MCP_ROOT']}/etc/mcp/scripts/date.py"
     assert f"{system}, the administrator's script date, is hidden" in (await mcpctl("script", "add", script)).err
     assert names(own) == ["date.py"]
@@ -165,7 +162,7 @@ async def test_another_script_of_the_name_stays_unless_it_is_to_be_replaced(
     for name, text in (("a.py", HELLO + "#"), ("a.sh", SHELL)):
         other = file(tmp_path, name, text)
         ended = await refused(mcpctl, own, str(other))
-        assert "--force replaces it, and --name NAME adds this one beside it" in ended.err
+        assert "replace it with --force, or choose another name with --name" in ended.err
         assert f"{own}/a." in ended.err
         assert (await mcpctl("script", "add", "--force", str(other))).code == 0
         assert names(own) == [name]

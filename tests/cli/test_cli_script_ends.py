@@ -109,7 +109,7 @@ async def test_the_systems_state_is_left_to_mcpd(mcpctl: Mcpctl, tmp_path: Path)
     await mcpctl("script", "add", "--system", str(file(tmp_path, "a.py")))
     ended = await mcpctl("script", "remove", "--system", "a")
     assert ended.code == 1
-    assert f"{root}/var/lib/mcp/state/a; it is mcpd's; remove it as root" in ended.err
+    assert f"{root}/var/lib/mcp/state/a; remove it as root" in ended.err
     assert (root / "var/lib/mcp/state/a").is_dir()
 
 
@@ -131,7 +131,7 @@ def test_without_the_package_that_runs_them_scripts_are_added_with_a_warning(
     monkeypatch.setattr(bundled, "NEEDED_BY_SCRIPTS", ("surely_no_such_module",))
     assert main(["--user", "script", "add", str(file(tmp_path, "a.py"))]) == 0
     told = capsys.readouterr()
-    said = "warning: the server cannot be started: what makes servers of scripts is not installed; install"
+    said = "warning: the server cannot be started: mcp-scripts, which runs script servers, is not installed; "
     assert told.err.startswith(said)
     assert names(own) == ["a.py"]
 
@@ -160,10 +160,10 @@ async def test_edits_show_up_and_broken_ones_do_not(mcpctl: Mcpctl, mcpd: FakeMc
         assert await watch.line() == "a: updated"
         assert (own / "a.py").read_text() == "x = 1\n"
         script.write_text("x = 1\ndef f(:\n")
-        assert await watch.line() == f"a: {script}:2: invalid syntax; the server stays as it is"
+        assert await watch.line() == f"a: {script}:2: invalid syntax; the server is unchanged"
         assert (own / "a.py").read_text() == "x = 1\n"
         script.write_text("x = 1\n")
-        assert await watch.line() == "a: as it was"
+        assert await watch.line() == "a: unchanged"
         script.write_text("x = 2\n")
         assert await watch.line() == "a: updated"
         assert names(own) == ["a.py"]
@@ -178,7 +178,7 @@ async def test_a_file_that_editors_replace_is_still_watched(mcpctl: Mcpctl, own:
         saved.rename(script)
         assert await watch.line() == "a: updated"
         script.unlink()
-        assert await watch.line() == f"a: {script}: No such file or directory; the server stays as it is"
+        assert await watch.line() == f"a: {script}: No such file or directory; the server is unchanged"
         target = file(tmp_path, "elsewhere.py", "x = 2\n")
         script.symlink_to(target)
         assert await watch.line() == "a: updated"
@@ -186,7 +186,7 @@ async def test_a_file_that_editors_replace_is_still_watched(mcpctl: Mcpctl, own:
         assert await watch.line() == "a: updated"
         script.unlink()
         os.mkfifo(script)
-        assert (await watch.line()).endswith("not a regular file; the server stays as it is")
+        assert (await watch.line()).endswith("not a regular file; the server is unchanged")
         script.unlink()
         script.write_text("x = 4\n")
         assert await watch.line() == "a: updated"
@@ -205,7 +205,7 @@ async def test_a_script_that_somebody_else_changed_is_not_overwritten_by_watchin
     script.write_text("x = 1\n")
     _, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == 1
-    assert b"is another script of that name" in err
+    assert b"there is another script of that name" in err
     assert (own / "a.py").read_text() == "mine = 1\n"
 
 

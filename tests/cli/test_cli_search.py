@@ -79,17 +79,17 @@ async def test_S14_a_large_limit_is_read_in_pages(mcpctl: Mcpctl, mcpd: FakeMcpd
     ("said", "text"),
     [
         ({"state": "offline", "problem": "no route", "age": 3 * 86400 + 60},
-         f"{REGISTRY} could not be read (no route); what is shown of it is 3 d old"),
+         f"{REGISTRY} could not be read (no route); its entries are 3 d old"),
         ({"state": "failed", "problem": "status 500", "age": 7300},
-         f"{REGISTRY} could not be read (status 500); what is shown of it is 2 h old"),
+         f"{REGISTRY} could not be read (status 500); its entries are 2 h old"),
         ({"state": "failed", "problem": f"{REGISTRY}: status 500"},
-         f"warning: {REGISTRY} could not be read (status 500); nothing of it is known"),
+         f"warning: {REGISTRY} could not be read (status 500); none of its entries are known"),
         ({"state": "refused", "problem": "it is older", "age": 7300},
-         f"{REGISTRY} has something now that is not taken (it is older); what is shown of it is 2 h old"),
+         f"{REGISTRY} has new content that was refused (it is older); its entries are 2 h old"),
         ({"state": "partly", "problem": "b.json: not JSON", "age": 7300},
-         f"{REGISTRY} could be read in part only (b.json: not JSON); what is shown of it is 2 h old"),
-        ({"state": "untrusted", "problem": "not signed"}, "is untrusted (not signed); nothing of it is shown"),
-        ({"state": "invalid", "url": "", "problem": "no url"}, "/f is invalid (no url); nothing of it is shown"),
+         f"{REGISTRY} could be read only in part (b.json: not JSON); its entries are 2 h old"),
+        ({"state": "untrusted", "problem": "not signed"}, "is untrusted (not signed); none of its entries are shown"),
+        ({"state": "invalid", "url": "", "problem": "no url"}, "/f is invalid (no url); none of its entries are shown"),
         ({"state": "new"}, "is still being read"),
     ],
 )  # fmt: skip
@@ -109,7 +109,7 @@ async def test_a_search_in_an_unknown_registry_names_what_lists_them(mcpctl: Mcp
     mcpd.sources = [source()]
     ended = await mcpctl("search", "--source", OTHER)
     assert (ended.code, ended.out) == (4, "")
-    assert ended.err == f"mcpctl: {OTHER!r} is none of the registries; 'mcpctl source list' shows them\n"
+    assert ended.err == f"mcpctl: there is no registry {OTHER!r}; 'mcpctl source list' lists them\n"
     assert (await mcpctl("search", "--source", REGISTRY.replace("registry", "REGISTRY", 1))).code == 0
 
 

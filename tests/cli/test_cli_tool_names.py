@@ -141,5 +141,5 @@ async def test_only_a_command_with_a_timeout_names_the_option(
     monkeypatch.setattr(mcp_client, "spawned", silent)
     with pytest.raises(TimedOut) as caught:
         await mcp_client.names_of_tools(argparse.Namespace(**options), "notes", 0.01)
-    more = "; --timeout gives it more" if options else ""
+    more = "; --timeout allows more" if options else ""
     assert caught.value.message == f"notes did not answer in 0.01 s{more}"

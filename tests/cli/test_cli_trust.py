@@ -70,7 +70,7 @@ async def test_source_list_says_who_vouches_and_how_old_it_is(mcpctl: Mcpctl, mc
     assert " 5 d " in second
     assert second.endswith("2 faults in its entries")
     assert third.startswith("/c.toml ")
-    assert "not asked for" in third
+    assert "not required" in third
     assert json.loads((await mcpctl("source", "list", "--json")).out) == {"sources": mcpd.sources}
 
 
@@ -92,7 +92,7 @@ async def test_source_list_names_what_is_wrong_with_the_entries_of_each(mcpctl: 
     assert rows[2].endswith("  status 503")
     assert first.splitlines() == [f"In {SOURCE['url']}:", *(f"  {fault}" for fault in many[:2])]
     assert second.splitlines()[0] == "In https://b.example/:"
-    assert second.splitlines()[20:] == [f"  {many[19]}", "  and others, which 'mcpctl source list --json' tells"]
+    assert second.splitlines()[20:] == [f"  {many[19]}", "  and others, see 'mcpctl source list --json'"]
 
 
 @pytest.mark.parametrize("error", ["", "SourceUnavailable", "IntegrityMismatch"])
@@ -121,7 +121,7 @@ async def test_a_source_is_shown_and_removed_by_its_name(mcpctl: Mcpctl, mcpd: F
     assert (await mcpctl("source", "remove", SOURCE["url"])).code == 0
     assert [call[1] for call in mcpd.calls if call[0] == "RemoveSource"] == [SOURCE["url"], SOURCE["url"]]
     for name, code, said in (
-        ("two", 2, "2 sources are called 'two'"),
+        ("two", 2, "2 registries have the name 'two'"),
         ("broken", 2, "/d/broken.toml"),
         ("no", 4, "no"),
     ):
@@ -130,7 +130,10 @@ async def test_a_source_is_shown_and_removed_by_its_name(mcpctl: Mcpctl, mcpd: F
 
 
 async def test_a_key_that_is_not_there_is_warned_of(mcpctl: Mcpctl, key_calls: FakeMcpd) -> None:
-    for key, said in (("nope", "warning: there is no key 'nope' yet; 'mcpctl key add FILE --name nope'"), ("ex", "")):
+    for key, said in (
+        ("nope", "warning: there is no trusted key 'nope' yet; add it with: mcpctl key add FILE --name nope"),
+        ("ex", ""),
+    ):
         ended = await mcpctl("source", "add", "https://example.com/r.json", "--name", "n", "--key", key)
         assert (ended.code, ended.err[: len(said) or None]) == (0, said)
     assert [call[0] for call in key_calls.calls if call[0] != "ListSources"] == ["AddSource", "ListKeys"] * 2
@@ -161,7 +164,7 @@ async def test_source_add_says_what_is_asked_of_it(mcpctl: Mcpctl, key_calls: Fa
         (
             {"state": "failed", "problem": "no route"},
             "Added https://example.com/r.json.\n",
-            "warning: https://example.com/r.json could not be read (no route); nothing of it is known\n",
+            "warning: https://example.com/r.json could not be read (no route); none of its entries are known\n",
         ),
     ],
 )

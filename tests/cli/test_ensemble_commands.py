@@ -153,7 +153,7 @@ def test_L10_faults_are_said_as_compilers_say_them(machine: Orchestra) -> None:
     found = machine.json_of("validate", "review", code=1)
     assert (found["valid"], found["checked"]) == (False, 1)
     assert {each["line"] for each in found["findings"]} >= {9}
-    assert "'mcpctl ensemble list' shows those that are there" in machine.refused("validate", "nope", code=4)
+    assert "'mcpctl ensemble list' lists the ensembles" in machine.refused("validate", "nope", code=4)
 
 
 def test_L10_a_file_that_cannot_be_loaded_has_all_its_faults(machine: Orchestra) -> None:
@@ -170,7 +170,7 @@ def test_L10_a_file_that_cannot_be_loaded_has_all_its_faults(machine: Orchestra)
 
 
 def test_the_list_names_the_package_without_which_nothing_runs(machine: Orchestra) -> None:
-    said = "llm-orc, which runs ensembles and brings some, is not installed; install the package mcpd-servers.\n"
+    said = "llm-orc, which runs ensembles, is not installed; install the package mcpd-servers.\n"
     assert said not in machine("list").err
     (machine.root / "usr/share/mcp/servers/llm-orc/manifest.json").unlink()
     assert machine("list").err.endswith(said)
@@ -211,7 +211,7 @@ def test_L9_one_run_is_taken_apart(machine: Orchestra) -> None:
     found = machine.json("runs", run)
     assert (found["artifact_id"], found["status"]) == (run, "completed_with_errors")
     assert [each["agent"] for each in found["analysis"]["cost"]["agents"]] == ["reader", "summary"]
-    way_out = "'mcpctl ensemble runs review' shows those that there are"
+    way_out = "'mcpctl ensemble runs review' lists the runs"
     assert way_out in machine.refused("runs", "review/20260131-120000-001", code=4)
     ensemble(machine.own, REVIEW)
     assert way_out in machine.refused("graph", "review", "--run", "20260131-120000-001", code=4)
@@ -259,7 +259,7 @@ def test_wrong_projects_are_a_warning(machine: Orchestra) -> None:
     ensemble(machine.own, REVIEW)
     listed = machine("list")
     assert (listed.code, "review" in listed.out) == (0, True)
-    assert "warning: which projects llm-orc may use is not known: relative" in listed.err
+    assert "warning: could not read which projects llm-orc may use: relative" in listed.err
 
 
 def test_without_libraries_the_interpreter_of_mcpd_servers_is_run_instead(machine: Orchestra, tmp_path: Path) -> None:

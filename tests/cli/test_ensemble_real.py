@@ -76,7 +76,7 @@ def test_L7_a_run_is_kept_shown_and_continued(rig: Orchestra) -> None:
     assert run == found["artifact_id"]
     assert "critical path:" in rig.done("ensemble", "runs", run)
     resumed = rig.mcpctl("ensemble", "resume", run)
-    assert "There was nothing left to do: all responses are those of the earlier run.\n" in resumed.stderr
+    assert "There was nothing left to do: all responses are reused from the earlier run.\n" in resumed.stderr
     assert "3 agents (3 reused)" in resumed.stderr
     again = rig.json("resume", run)
     assert (again["deliverable"], again["artifact_id"] != run) == (found["deliverable"], True)
@@ -116,7 +116,7 @@ def test_a_run_that_takes_too_long_is_cancelled_and_recorded(rig: Orchestra) -> 
     before = len(rig.json("runs", "slow")["runs"])
     ended = rig.mcpctl("ensemble", "run", "slow", "it", "--timeout", "8")
     assert ended.returncode == 1
-    assert "slow was cancelled after 8 s; --timeout gives it more" in ended.stderr
+    assert "slow was cancelled after 8 s; --timeout allows more" in ended.stderr
     runs = rig.json("runs", "slow")["runs"]
     assert (len(runs), runs[0]["status"]) == (before + 1, "cancelled")
 

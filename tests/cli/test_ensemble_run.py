@@ -159,10 +159,10 @@ async def test_the_input_comes_from_where_it_is_said(
 @pytest.mark.parametrize(
     ("argv", "stdin", "said"),
     [
-        ([], b"", "needs something to work on"),
-        ([], b" \n", "needs something to work on"),
+        ([], b"", "needs input"),
+        ([], b" \n", "needs input"),
         ([], b"x" * (1024 * 1024 + 1), "standard input is larger than 1048576 bytes"),
-        ([], b"\xff", "standard input is no text in UTF-8"),
+        ([], b"\xff", "standard input is not UTF-8 text"),
         (["a", "--input-file", "b"], b"", "not allowed with"),
     ],
     ids=["nothing", "blank", "long", "binary", "both"],
@@ -211,9 +211,9 @@ async def test_what_is_not_there_of_a_result_is_said_also_to_the_quiet(mcpctl: M
     ended = await mcpctl("ensemble", "run", "review", "long", "-q")
     assert ended.code == 0
     assert ended.err == (
-        f"warning: responses are cut short here; execution.json of {RUN} has all of them\n"
-        "warning: the run is not kept as a whole: the disk is\ufffd[31m full\n"
-        "warning: Plexus has not heard of the run: it has\ufffd[31m not answered\n"
+        f"warning: responses are truncated here; execution.json of {RUN} is complete\n"
+        "warning: the run was not stored completely: the disk is\ufffd[31m full\n"
+        "warning: the run was not reported to Plexus: it has\ufffd[31m not answered\n"
     )
 
 
@@ -243,7 +243,7 @@ async def test_an_interrupted_run_is_cancelled_and_can_be_recorded(mcpctl: Mcpct
     process.send_signal(signal.SIGINT)
     _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130
-    assert b"cancelling\nWhat it has reached is kept; 'mcpctl ensemble runs review' shows it.\n" in err
+    assert b"cancelling\nThe partial run is kept; 'mcpctl ensemble runs review' shows it.\n" in err
     cancelled, end = asked.lines[-2:]
     number = next(json.loads(line)["id"] for line in asked.lines if '"tools/call"' in line)
     assert json.loads(cancelled)["params"]["requestId"] == number
@@ -252,7 +252,7 @@ async def test_an_interrupted_run_is_cancelled_and_can_be_recorded(mcpctl: Mcpct
 
 async def test_a_run_that_takes_too_long_is_cancelled(mcpctl: Mcpctl, asked: Asked) -> None:
     ended = await mcpctl("ensemble", "run", "review", "hang", "--timeout", "3")
-    assert (ended.code, "review was cancelled after 3 s; --timeout gives it more" in ended.err) == (1, True)
+    assert (ended.code, "review was cancelled after 3 s; --timeout allows more" in ended.err) == (1, True)
     assert "notifications/cancelled" in asked.lines[-2]
 
 
@@ -262,7 +262,7 @@ async def test_the_time_of_a_run_begins_when_the_server_is_there(
     late = "import time; time.sleep(3)\n" + SERVER
     mcpd.program = [sys.executable, "-c", late, str(asked.file)]
     ended = await mcpctl("ensemble", "run", "review", "this", "--timeout", "0.01")
-    assert (ended.code, "llm-orc did not start in 0.01 s; --timeout gives it more" in ended.err) == (1, True)
+    assert (ended.code, "llm-orc did not start in 0.01 s; --timeout allows more" in ended.err) == (1, True)
     assert not any("tools/call" in line for line in asked.lines)
 
 
@@ -302,14 +302,14 @@ async def test_L10_an_ensemble_that_cannot_be_run_has_a_way_out(mcpctl: Mcpctl, 
     )
     ended = await mcpctl("ensemble", "run", "review", "this")
     assert (ended.code, ended.out, asked.lines) == (1, "", [])
-    assert ended.err.endswith("; all that is wrong: mcpctl ensemble validate review\n")
+    assert ended.err.endswith("; to list all errors: mcpctl ensemble validate review\n")
     ended = await mcpctl("ensemble", "resume", "review/20260131-120000-008")
-    assert (ended.code, ended.err.endswith("; all that is wrong: mcpctl ensemble validate review\n")) == (1, True)
+    assert (ended.code, ended.err.endswith("; to list all errors: mcpctl ensemble validate review\n")) == (1, True)
 
 
 async def test_what_has_not_run_again_is_said(mcpctl: Mcpctl, asked: Asked) -> None:
     ended = await mcpctl("ensemble", "resume", "review/20260131-120000-007")
-    assert "There was nothing left to do: all responses are those of the earlier run.\n" in ended.err
+    assert "There was nothing left to do: all responses are reused from the earlier run.\n" in ended.err
     assert "review: completed in 2.3 s, 1 agent (1 reused), " in ended.err
     ended = await mcpctl("ensemble", "resume", "review/20260131-120000-006")
     assert "\nreused: reader\nreview: completed in 2.3 s, 2 agents (1 reused), " in ended.err

@@ -414,7 +414,7 @@ def test_who_takes_a_users_port_before_the_login_gets_nothing_that_is_of_use(on_
         on_tcp.wait_until(lambda: of_carol(on_tcp, LOST) == "failed", "the token is withdrawn")
         told = " ".join(str(entry["MESSAGE"]) for entry in on_tcp.journal(f"_SYSTEMD_USER_UNIT={LOST}"))
         assert f"{where} belongs to uid {bob} (bob)" in told
-        assert "the old one is void" in told
+        assert "the old one is revoked" in told
         assert token not in told
         assert on_tcp.run("test", "-e", file, check=False).returncode
         assert text_of(ask(on_tcp, "carol", f"{runtime}/bridge.sock", call("echo", "own", text="hi"))[0]) == "hi"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.bus.client import variant
 from mcpd.cli.commands.servers import cells, with_pin
-from mcpd.cli.commands.sources import at_url, warn_of
+from mcpd.cli.commands.sources import at_url, warn_of_registries
 from mcpd.cli.output import clean, note, table, write_json
 from mcpd.cli.session import open_bus
 from mcpd.errors import NotFound
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcpd.bus.client import Client
 
 PAGE: Final = 500
-"""Entries that a page of ``ListAvailable`` may have."""
+"""The most entries of one page of ``ListAvailable``."""
 _FILTERS: Final = ("category", "source", "installable", "installed", "updatable")
 
 
@@ -29,8 +29,8 @@ async def search(args: argparse.Namespace) -> int:
     Raises :class:`~mcpd.errors.NotFound` for a registry that is not listed.
     """
     async with open_bus(args) as bus:
-        found, more = await _found(bus, _query(args), args.limit)
-        sources = _of(await bus.manager.call("ListSources"), args.source)
+        found, more = await _search(bus, _query(args), args.limit)
+        sources = _in_registry(await bus.manager.call("ListSources"), args.source)
     if args.json:
         write_json({"servers": found})
     elif found:
@@ -45,33 +45,36 @@ async def search(args: argparse.Namespace) -> int:
         ]
         table(("ID", "VERSION", "STATE", "TRUST", "SUMMARY"), rows)
     else:
-        _tell_nothing(args, sources)
+        _note_nothing_found(args, sources)
     if more:
         shown = f"the first {args.limit} servers are" if args.limit > 1 else "the first server is"
         note(f"Only {shown} shown; --limit shows more.")
-    warn_of(sources)
+    warn_of_registries(sources)
     return 0
 
 
 def _query(args: argparse.Namespace) -> dict[str, object]:
-    said = {
+    query = {
         "text": " ".join(args.text),
         **{key: getattr(args, key) for key in _FILTERS},
     }
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in query.items() if value}
 
 
-def _of(sources: Sequence[dict[str, Any]], url: str | None) -> Sequence[dict[str, Any]]:
-    """Those of *sources* that are read for a search in *url*, or anywhere if it is ``None``."""
+def _in_registry(sources: Sequence[dict[str, Any]], url: str | None) -> Sequence[dict[str, Any]]:
+    """Return the registry at *url* in *sources*, or all *sources* if *url* is ``None``.
+
+    Raises :class:`~mcpd.errors.NotFound` if there is none.
+    """
     if url is None:
         return sources
     chosen = at_url(sources, url)
     if not chosen:
-        raise NotFound(f"{url!r} is none of the registries; 'mcpctl source list' shows them")
+        raise NotFound(f"there is no registry {url!r}; 'mcpctl source list' lists them")
     return chosen
 
 
-def _tell_nothing(args: argparse.Namespace, sources: Sequence[dict[str, Any]]) -> None:
+def _note_nothing_found(args: argparse.Namespace, sources: Sequence[dict[str, Any]]) -> None:
     if not sources:
         note("There are no registries to search. 'mcpctl source add URL' adds one.")
         return
@@ -84,8 +87,8 @@ def _tell_nothing(args: argparse.Namespace, sources: Sequence[dict[str, Any]]) -
         note("'mcpctl source list' shows the registries, 'mcpctl refresh' reads them again.")
 
 
-async def _found(bus: Client, query: dict[str, object], limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """The first *limit* entries that *query* is about, read page by page, and whether there are more."""
+async def _search(bus: Client, query: dict[str, object], limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return the first *limit* entries that match *query*, and whether there are more."""
     query["limit"] = variant(min(limit, PAGE), "u")
     found: list[dict[str, Any]] = []
     cursor = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl client``: known clients, their signed configurations and drafts, and the keys (``docs/clients.md``)."""
+"""``mcpctl client``: known clients, their drafts and signed configurations, and the keys (``docs/clients.md``)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from mcpd.cli import tool_names
 from mcpd.cli.client_runtime import (
     artifact_of,
     changing,
-    explained,
-    moment,
     print_changes,
     print_findings,
     profile_option,
@@ -20,7 +18,9 @@ from mcpd.cli.client_runtime import (
     servers_table,
     service,
     short,
+    short_time,
     stale_note,
+    with_advice,
 )
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, counted, details, note, table, warn, write, write_json
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def show_draft(args: argparse.Namespace) -> int:
-    """``mcpctl client draft show``. JSON: what the tool ``view_draft_config`` gives."""
+    """``mcpctl client draft show``. JSON: the result of the tool ``view_draft_config``."""
     found: Any = service(args).view_draft(args.client, args.profile)
     if args.json:
         write_json(found)
@@ -49,7 +49,7 @@ def show_draft(args: argparse.Namespace) -> int:
     if not found["exists"]:
         note(
             f"There is no draft for {args.client}/{args.profile};"
-            f" 'mcpctl client draft add {args.client} ID{profile_option(args.profile)}' begins one."
+            f" 'mcpctl client draft add {args.client} ID{profile_option(args.profile)}' creates one."
         )
         return 0
     servers_table(found["draft"])
@@ -59,7 +59,7 @@ def show_draft(args: argparse.Namespace) -> int:
 
 
 def add_server(args: argparse.Namespace) -> int:
-    """``mcpctl client draft add``. JSON: what the tool ``view_draft_config`` gives."""
+    """``mcpctl client draft add``. JSON: the result of the tool ``view_draft_config``."""
     configurations = changing(args)
     entry: JsonValue = _json(args.entry) if args.entry is not None else None
     if args.entry is not None and not isinstance(entry, dict):
@@ -71,30 +71,30 @@ def add_server(args: argparse.Namespace) -> int:
 
 
 def remove_server(args: argparse.Namespace) -> int:
-    """``mcpctl client draft remove``. JSON: what the tool ``view_draft_config`` gives."""
+    """``mcpctl client draft remove``. JSON: the result of the tool ``view_draft_config``."""
     configurations = changing(args)
     found: Any = configurations.view_draft(args.client, args.profile)
-    there = found["draft"]["mcpServers"]
-    # What is not there is an error before anything is removed.
-    for name in sorted(dict.fromkeys(args.names), key=there.__contains__):
+    present = found["draft"]["mcpServers"]
+    # Missing names first, so that they fail before anything is removed.
+    for name in sorted(dict.fromkeys(args.names), key=present.__contains__):
         found = configurations.remove_server(args.client, args.profile, name)
     return _changed(args, found, f"Removed {clean(', '.join(args.names))} from the draft")
 
 
 def clear_draft(args: argparse.Namespace) -> int:
-    """``mcpctl client draft clear``. JSON: what the tool ``clear_draft_config`` gives."""
+    """``mcpctl client draft clear``. JSON: the result of the tool ``clear_draft_config``."""
     found: Any = changing(args).clear_draft(args.client, args.profile)
     if args.json:
         write_json(found)
     elif found["cleared"]:
-        write(f"Dropped the draft for {args.client}/{args.profile}.")
+        write(f"Deleted the draft for {args.client}/{args.profile}.")
     else:
         note(f"There is no draft for {args.client}/{args.profile}.")
     return 0
 
 
 def validate(args: argparse.Namespace) -> int:
-    """``mcpctl client validate``; 1 if something is wrong. JSON: what the tool ``validate_config`` gives."""
+    """``mcpctl client validate``; 1 if there is an error. JSON: the result of the tool ``validate_config``."""
     payload = _json(args.file) if args.file is not None else None
     configurations = service(args)
     found: Any = configurations.validate(args.client, args.profile, payload)
@@ -109,7 +109,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def _tool_warnings(args: argparse.Namespace, configurations: Orchestration, payload: JsonValue) -> list[Finding]:
-    """Return the warnings of tool names in *payload*, else in what was validated instead."""
+    """Return the warnings about tool names in *payload*, or without it in the draft or the generated configuration."""
     if payload is None:
         draft = configurations.drafts.get(args.client, args.profile)
         made = draft if draft is not None else configurations.generated(args.client, args.profile)
@@ -120,12 +120,12 @@ def _tool_warnings(args: argparse.Namespace, configurations: Orchestration, payl
 
 
 def publish(args: argparse.Namespace) -> int:
-    """``mcpctl client publish``; goes on with the others where one fails.
+    """``mcpctl client publish``; continues with the other clients if one fails.
 
-    JSON: what the tool ``publish_config`` gives for one client that is named, else ``{"published": [one each]}``.
+    JSON: the result of the tool ``publish_config`` for one named client, else ``{"published": [one each]}``.
     """
     if bool(args.clients) == args.all:
-        raise InvalidArgument("name the clients to publish for, or give --all; 'mcpctl client list' shows them")
+        raise InvalidArgument("name the clients to publish for, or use --all; 'mcpctl client list' lists them")
     configurations = changing(args)
     wanted = _published_before(configurations, args) if args.all else _named(args)
     done: list[Any] = []
@@ -137,34 +137,34 @@ def publish(args: argparse.Namespace) -> int:
             if len(wanted) == 1:
                 raise
             failed.append(error)
-            warn(explained(error, args).message)
+            warn(with_advice(error, args).message)
             continue
         done.append(found)
         for warning in found["warnings"]:
             warn(warning)
         if not args.json:
-            say_published(found)
+            print_published(found)
     if args.json:
         write_json(done[0] if len(args.clients) == 1 else {"published": done})
     elif not wanted:
-        note("There is nothing to publish anew; 'mcpctl client publish CLIENT' publishes what is installed.")
+        note("There is nothing new to publish; 'mcpctl client publish CLIENT' publishes the installed servers.")
     elif len(done) == 1 and len(wanted) == 1:
         client_id, profile_id = wanted[0]
         write(f"'mcpctl client deploy {client_id}{profile_option(profile_id)}' writes it into your client's file.")
     return failed[0].exit_code if failed else 0
 
 
-def say_published(found: Any) -> None:
-    """Say what publishing gave."""
+def print_published(found: Any) -> None:
+    """Print the result *found* of ``publish_config``."""
     servers = counted(len(found["payload"]["mcpServers"]), "server")
-    said = "Published" if found["published"] else "Unchanged"
-    write(f"{said} {found['client_id']}/{found['profile_id']}: {servers}, {short(found['artifact_id'])}")
+    done = "Published" if found["published"] else "Unchanged"
+    write(f"{done} {found['client_id']}/{found['profile_id']}: {servers}, {short(found['artifact_id'])}")
 
 
-def has_news(configurations: Orchestration, client_id: str, profile_id: str) -> bool:
-    """Whether there may be something to publish: not where that would drop what was published of a draft.
+def may_publish(configurations: Orchestration, client_id: str, profile_id: str) -> bool:
+    """Return whether to publish without ``--from-installed``: there is a draft, or the newest release had none.
 
-    Only who asks for just that, with --from-installed, wants that.
+    Publishing the installed servers would replace a release that was made from a draft.
     """
     if configurations.tree.draft(client_id, profile_id).exists():
         return True
@@ -177,14 +177,15 @@ def _named(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _published_before(configurations: Orchestration, args: argparse.Namespace) -> list[tuple[str, str]]:
-    """The clients and profiles that have a release or a draft, if they are known still and there may be news."""
+    """Return the known clients and profiles that have a release or a draft; print those that are left out."""
     places = _places(configurations, args.profile)
     if args.from_installed:
         return places
-    found = [place for place in places if has_news(configurations, *place)]
+    found = [place for place in places if may_publish(configurations, *place)]
     if left := ["/".join(place) for place in places if place not in found]:
         note(
-            f"Left as they were made of drafts: {', '.join(left)}; --from-installed replaces them by what is installed."
+            f"Unchanged, as they were made from drafts: {', '.join(left)};"
+            " --from-installed replaces them with the installed servers."
         )
     return found
 
@@ -208,13 +209,13 @@ def _json(name: str) -> JsonValue:
     return value
 
 
-def _changed(args: argparse.Namespace, found: Any, said: str) -> int:
+def _changed(args: argparse.Namespace, found: Any, done: str) -> int:
     for warning in found.get("warnings", ()):
         warn(warning)
     if args.json:
         write_json(found)
         return 0
-    write(f"{said} for {args.client}/{args.profile}.")
+    write(f"{done} for {args.client}/{args.profile}.")
     _show_changes(args, found)
     return 0
 
@@ -222,15 +223,15 @@ def _changed(args: argparse.Namespace, found: Any, said: str) -> int:
 def _show_changes(args: argparse.Namespace, found: Any) -> None:
     changes = found["changes"]
     if not any(changes[key] for key in ("servers_added", "servers_removed", "servers_modified")):
-        write("The draft is what is published already.")
+        write("The draft equals the latest published configuration.")
         return
     print_changes(changes)
     write(f"'mcpctl client publish {args.client}{profile_option(args.profile)}' signs and publishes it.")
 
 
 def list_clients(args: argparse.Namespace) -> int:
-    """``mcpctl client list``. JSON: what the tool ``list_clients`` gives."""
-    # Without what signs, which takes long to import.
+    """``mcpctl client list``. JSON: the result of the tool ``list_clients``."""
+    # Not the whole service: the libraries that sign are slow to import.
     from mcpd.servers.orchestration.families import Families  # noqa: PLC0415
     from mcpd.servers.orchestration.profiles import Profiles  # noqa: PLC0415
 
@@ -254,25 +255,25 @@ def list_clients(args: argparse.Namespace) -> int:
 
 
 def list_profiles(args: argparse.Namespace) -> int:
-    """``mcpctl client profiles``. JSON: what the tool ``list_profiles`` gives."""
+    """``mcpctl client profiles``. JSON: the result of the tool ``list_profiles``."""
     found: Any = service(args).list_profiles(args.client)
     if args.json:
         write_json(found)
     elif found["profiles"]:
         rows = [
-            (each["profile_id"], each["display_name"], short(each["latest_artifact_id"]), moment(each["updated_at"]),
-             each["description"])
+            (each["profile_id"], each["display_name"], short(each["latest_artifact_id"]),
+             short_time(each["updated_at"]), each["description"])
             for each in found["profiles"]
         ]  # fmt: skip
         table(("PROFILE", "NAME", "ARTIFACT", "UPDATED", "DESCRIPTION"), rows)
     else:
-        note(f"Nothing is published for {args.client}; 'mcpctl client publish {args.client}' does it.")
+        note(f"Nothing is published for {args.client}; 'mcpctl client publish {args.client}' publishes.")
     return 0
 
 
 def show(args: argparse.Namespace) -> int:
-    """``mcpctl client show``. JSON: what the tool ``get_config`` gives."""
-    from mcpd.servers.orchestration.publishing import FROM_NOBODY  # noqa: PLC0415 - not before run() provided for it
+    """``mcpctl client show``. JSON: the result of the tool ``get_config``."""
+    from mcpd.servers.orchestration.publishing import FROM_NOBODY  # noqa: PLC0415 - needs the libraries from run()
 
     configurations = service(args)
     found: Any = configurations.get_config(args.client, args.profile, artifact_of(args, configurations))
@@ -285,7 +286,7 @@ def show(args: argparse.Namespace) -> int:
             [
                 ("client", f"{found['client_id']}/{found['profile_id']}"),
                 ("artifact", found["artifact_id"]),
-                ("made" if about.get("source") == FROM_NOBODY else "published", moment(found["created_at"])),
+                ("made" if about.get("source") == FROM_NOBODY else "published", short_time(found["created_at"])),
                 ("message", about.get("changelog")),
                 ("made by", maker),
                 ("signed with", found["signing_key_id"]),
@@ -299,14 +300,17 @@ def show(args: argparse.Namespace) -> int:
         stale_note(configurations, args.client, args.profile)
         if not args.json and found["metadata"].get("source") == FROM_NOBODY:
             note(
-                "Nobody has published it, so it follows what is installed;"
-                f" 'mcpctl client publish {args.client}{profile_option(args.profile)}' keeps it."
+                "It is not published, so it follows the installed servers;"
+                f" 'mcpctl client publish {args.client}{profile_option(args.profile)}' publishes it."
             )
     return 0
 
 
 def verify(args: argparse.Namespace) -> int:
-    """``mcpctl client verify``; fails if a signature or the id is wrong. JSON: what was verified."""
+    """``mcpctl client verify``; fails if a signature or the id is wrong.
+
+    JSON: ``{"verified": true, …}`` with the fields of the verified configuration.
+    """
     from mcpd.servers.orchestration.verify import load_public_key, verify_document  # noqa: PLC0415
 
     data = read_input(args.file)
@@ -316,12 +320,12 @@ def verify(args: argparse.Namespace) -> int:
         write_json({"verified": True} | vars(found))
     else:
         write(f"Good signature of {found.client_id}/{found.profile_id}, {found.artifact_id}")
-        write(f"published {moment(found.created_at)}, signed with {clean(found.signing_key_id)}")
+        write(f"published {short_time(found.created_at)}, signed with {clean(found.signing_key_id)}")
     return 0
 
 
 def show_keys(args: argparse.Namespace) -> int:
-    """``mcpctl client keys show``. None is made.
+    """``mcpctl client keys show``. Creates no key.
 
     JSON: ``{"keys": [{key_id, created_at, retired_at, expires_at, path}], "count"}``.
     """
@@ -330,23 +334,23 @@ def show_keys(args: argparse.Namespace) -> int:
         write_json({"keys": keys, "count": len(keys)})
     elif keys:
         rows = [
-            (each["key_id"], f"valid until {moment(each['expires_at'])}" if each["expires_at"] else "current",
-             moment(each["created_at"] or ""), each["path"])
+            (each["key_id"], f"valid until {short_time(each['expires_at'])}" if each["expires_at"] else "current",
+             short_time(each["created_at"] or ""), each["path"])
             for each in keys
         ]  # fmt: skip
         table(("KEY", "STATE", "CREATED", "FILE"), rows)
     else:
-        note("There is no key yet; the first configuration that is published makes one, as does 'keys init'.")
+        note("There is no key yet; publishing the first configuration creates one, as does 'mcpctl client keys init'.")
     return 0
 
 
 def initialize_keys(args: argparse.Namespace) -> int:
-    """``mcpctl client keys init``. JSON: what the tool ``initialize_keys`` gives."""
+    """``mcpctl client keys init``. JSON: the result of the tool ``initialize_keys``."""
     return _renew(args, regenerate=False)
 
 
 def rotate_keys(args: argparse.Namespace) -> int:
-    """``mcpctl client keys rotate``. JSON: what the tool ``initialize_keys`` gives."""
+    """``mcpctl client keys rotate``. JSON: the result of the tool ``initialize_keys``."""
     return _renew(args, regenerate=True)
 
 
@@ -358,7 +362,7 @@ def _renew(args: argparse.Namespace, *, regenerate: bool) -> int:
     write(f"{'New' if change['created'] else 'Unchanged'} key {change['signing_key_id']}: {change['verification_key']}")
     if change["previous_key_id"]:
         again = counted(change["releases_signed_again"], "configuration")
-        until = moment(change["previous_key_expires_at"])
+        until = short_time(change["previous_key_expires_at"])
         write(f"Signed {again} again. {change['previous_key_id']} is valid until {until}.")
     return 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl client detect``, ``deploy``, ``diff``, ``drift``, ``undo`` and ``history``: the clients' own files."""
+"""``mcpctl client detect``, ``deploy``, ``diff``, ``drift``, ``undo`` and ``history``: files of clients."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from mcpd.cli.client_runtime import (
     draft_note,
     file_option,
     masked_changes,
-    moment,
     print_changes,
     print_diff,
     profile_option,
     scope,
     short,
+    short_time,
     stale_note,
 )
 from mcpd.cli.clients.deployments import About
 from mcpd.cli.clients.detect import detect as find_clients
-from mcpd.cli.commands.client import has_news, say_published
+from mcpd.cli.commands.client import may_publish, print_published
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, table, warn, write, write_json
 from mcpd.errors import EXIT_FAILED, Cancelled, InvalidArgument, McpdError
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mcpd.servers.orchestration.service import Orchestration
 
 _LISTS: Final = ("added", "changed", "removed", "kept", "restored", "left")
-"""What a plan says of servers."""
+"""Lists of servers in a plan, and their JSON keys."""
 
 
 def deploy(args: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def deploy(args: argparse.Namespace) -> int:
     JSON: ``{client_id, profile_id, artifact_id, file, deployed, added, changed, removed, kept, restored, left, diff}``.
     """
     if args.publish and args.artifact is not None:
-        raise InvalidArgument("--publish makes a configuration and --artifact names one; leave one of them out")
+        raise InvalidArgument("--publish and --artifact exclude each other")
     machine = Machine.of(args, publishes=args.publish)
     family = machine.configurations.families.get(args.client)
     if args.publish:
@@ -70,9 +70,9 @@ def deploy(args: argparse.Namespace) -> int:
     if not args.json:
         show_plan(args, machine, plan)
     done = None
-    if not args.dry_run and _is_wanted(args, machine, plan, release):
+    if not args.dry_run and _is_confirmed(args, machine, plan, release):
         release = machine.configurations.keep(release)
-        done = _applied(machine, plan, release)
+        done = _apply(machine, plan, release)
     if args.json:
         write_json(
             {
@@ -82,14 +82,14 @@ def deploy(args: argparse.Namespace) -> int:
             }
         )  # fmt: skip
     if done is not None:
-        _say_deployed(args, machine, plan, release)
+        _print_deployed(args, machine, plan, release)
     return 0
 
 
 def _written(machine: Machine, family: Family, entries: dict[str, Any]) -> dict[str, JsonValue]:
-    """Return *entries* as they are written on this machine.
+    """Return *entries* in the client's dialect, with the address of this machine's bridge.
 
-    Raises :class:`~mcpd.errors.McpdError` if the client would send the bridge's token to another user of it.
+    Raises :class:`~mcpd.errors.McpdError` if the client would send the bridge's token to another user.
     """
     if uses_bridge(entries):
         entries = rebased(entries, BRIDGE, bridge.base_url(machine.paths))
@@ -102,27 +102,27 @@ def _written(machine: Machine, family: Family, entries: dict[str, Any]) -> dict[
 
 
 def _publish_first(args: argparse.Namespace, configurations: Orchestration) -> None:
-    if not has_news(configurations, args.client, args.profile):
+    if not may_publish(configurations, args.client, args.profile):
         note(
-            f"{args.client}/{args.profile} was made of a draft and there is no newer one;"
-            f" 'mcpctl client publish {args.client}{profile_option(args.profile)} --from-installed' publishes what is"
-            " installed instead."
+            f"{args.client}/{args.profile} was made from a draft, and there is no newer draft;"
+            f" 'mcpctl client publish {args.client}{profile_option(args.profile)} --from-installed' publishes the"
+            " installed servers instead."
         )
         return
     published: Any = configurations.publish(args.client, args.profile, args.message)
     for warning in published["warnings"]:
         warn(warning)
     if not args.json:
-        say_published(published)
+        print_published(published)
 
 
 def planned(
     args: argparse.Namespace, machine: Machine, take_over: Collection[str] = (), *, is_recorded: bool = False
 ) -> tuple[Release, Plan]:
-    """Return the configuration that *args* are to deploy, and what that does to the client's file.
+    """Return the configuration that *args* select, and the plan to deploy it into the client's file.
 
-    Nothing is signed or written, except that a refusal is recorded if *is_recorded*. Raises
-    :class:`~mcpd.errors.McpdError` for what keeps it from being deployed.
+    Signs and writes nothing, but audits a refusal if *is_recorded*. Raises :class:`~mcpd.errors.McpdError` if the
+    configuration cannot be deployed.
     """
     configurations = machine.configurations
     family = configurations.families.get(args.client)
@@ -145,29 +145,29 @@ def planned(
 
 
 def show_plan(args: argparse.Namespace, machine: Machine, plan: Plan) -> None:
-    """Print what *plan* does, for people."""
+    """Print the changes of *plan* for people."""
     place = clean(tilde(plan.file, machine.paths))
     if plan.diff:
         print_diff(plan.diff)
     elif not plan.entries:
         write(f"Nothing to write to {place}: the configuration {plan.family.id}/{args.profile} has no servers.")
     elif not plan.kept:
-        write(f"Unchanged {place}: it holds what is published.")
+        write(f"Unchanged {place}: it contains what is published.")
     elif plan.owned:
-        write(f"Unchanged {place}: it holds what is published, but for servers that you wrote yourself.")
+        write(f"Unchanged {place}: it contains what is published, except for servers that you added yourself.")
     else:
-        write(f"Unchanged {place}: it has servers of your own under all names that are published.")
+        write(f"Unchanged {place}: it has servers of your own under all published names.")
     if plan.kept:
         names = clean(", ".join(plan.kept))
-        note(f"Kept as you wrote them: {names}; '--take-over {clean(plan.kept[0])}' replaces one by what is published.")
+        note(f"Kept your own servers: {names}; '--take-over {clean(plan.kept[0])}' replaces one.")
     if plan.restored:
-        note(f"Were changed by hand: {clean(', '.join(plan.restored))}")
+        note(f"Changed by hand since the deployment: {clean(', '.join(plan.restored))}")
     if plan.left:
-        note(f"Left, as they were changed by hand, and yours from now on: {clean(', '.join(plan.left))}")
+        note(f"Kept, as they were changed by hand, and no longer managed: {clean(', '.join(plan.left))}")
 
 
-def _is_wanted(args: argparse.Namespace, machine: Machine, plan: Plan, release: Release) -> bool:
-    """Whether to go on; asks, if it is about the file and not only about what is known of it."""
+def _is_confirmed(args: argparse.Namespace, machine: Machine, plan: Plan, release: Release) -> bool:
+    """Return whether to deploy *plan*; ask if that changes the file, and not only the record of deployments."""
     if plan.is_empty:
         last = machine.last(plan.family, plan.file)
         place = scope(args), release.profile_id, release.artifact_id
@@ -175,21 +175,21 @@ def _is_wanted(args: argparse.Namespace, machine: Machine, plan: Plan, release: 
     if args.yes or plan.new == plan.snapshot.data:
         return True
     if args.json or not user_input.terminal():
-        raise InvalidArgument(f"{plan.file} was not changed: nobody can be asked here, so consent with --yes")
+        raise InvalidArgument(f"{plan.file} was not changed: there is no terminal to ask at; consent with --yes")
     if not user_input.confirm(f"Write this to {clean(tilde(plan.file, machine.paths))}?"):
         raise Cancelled(f"{plan.file}: nothing was changed")
     return True
 
 
-def _applied(machine: Machine, plan: Plan, release: Release) -> Deployment:
+def _apply(machine: Machine, plan: Plan, release: Release) -> Deployment:
     about = About(machine.configurations.scope, release.profile_id, release.artifact_id)
     details: dict[str, JsonValue] = {
         "file": str(plan.file), **{name: [*getattr(plan, name)] for name in _LISTS},
     }  # fmt: skip
-    # Told first: what cannot be told is not done.
+    # Audit first: a change that cannot be audited is not made.
     machine.record("deploy_config", release.profile_id, release.artifact_id, plan.family, details)
     try:
-        done = machine.deployments.apply(plan, about, tree=machine.told)
+        done = machine.deployments.apply(plan, about, tree=machine.recording_tree)
     except McpdError as error:
         details = {"message": error.message}
         machine.record("deploy_config", release.profile_id, release.artifact_id, plan.family, details, "failed")
@@ -199,7 +199,7 @@ def _applied(machine: Machine, plan: Plan, release: Release) -> Deployment:
     return done
 
 
-def _say_deployed(args: argparse.Namespace, machine: Machine, plan: Plan, release: Release) -> None:
+def _print_deployed(args: argparse.Namespace, machine: Machine, plan: Plan, release: Release) -> None:
     client_id = plan.family.id
     if not args.json and plan.new != plan.snapshot.data:
         words = [
@@ -207,14 +207,14 @@ def _say_deployed(args: argparse.Namespace, machine: Machine, plan: Plan, releas
         ]
         place = clean(tilde(plan.file, machine.paths))
         write(f"Deployed {client_id}/{release.profile_id} to {place}: {', '.join(words)}.")
-        write(f"'mcpctl client undo {client_id}' takes it back. {plan.family.name} may have to be started again.")
+        write(f"'mcpctl client undo {client_id}' undoes it. {plan.family.name} may have to be restarted.")
     if variables := _variables(plan.family, _entries(release.payload)):
         hint = "; 'mcpctl token' prints the bridge's" if TOKEN in variables else ""
-        note(f"{plan.family.name} needs these in its environment: {', '.join(variables)}{hint}.")
+        note(f"{plan.family.name} needs these environment variables: {', '.join(variables)}{hint}.")
 
 
 def _variables(family: Family, entries: Mapping[str, Any]) -> list[str]:
-    """The variables that the client fills in when it reads *entries*."""
+    """Return the environment variables that the client substitutes in *entries*."""
     found: list[str] = []
     for entry in entries.values():
         for field in ("env", "headers"):
@@ -224,7 +224,7 @@ def _variables(family: Family, entries: Mapping[str, Any]) -> list[str]:
 
 
 def _entries(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of a configuration, which was checked."""
+    """Return the entries of a validated configuration."""
     return dict(payload["mcpServers"])
 
 
@@ -232,7 +232,7 @@ _WRONG: Final = frozenset({"drifted", "file-missing", "unreadable"})
 
 
 def detect(args: argparse.Namespace) -> int:
-    """``mcpctl client detect``: the clients whose file, directory or program is there."""
+    """``mcpctl client detect``: list the clients whose file, directory or program exists."""
     machine = Machine.of(args)
     found = find_clients(machine.configurations.families.all(), machine.paths.home, os.environ)
     profiles = {each.family.id: _deployed_profile(machine, each) for each in found}
@@ -247,7 +247,7 @@ def detect(args: argparse.Namespace) -> int:
         ]  # fmt: skip
         table(("CLIENT", "SERVERS", "DEPLOYED", "FILE"), rows)
     else:
-        note("You have none of the clients that are known; 'mcpctl client list' shows where their files would be.")
+        note("None of the known clients was found; 'mcpctl client list' shows where their files would be.")
     for each in found:
         if each.problem:
             warn(each.problem)
@@ -255,10 +255,10 @@ def detect(args: argparse.Namespace) -> int:
 
 
 def diff(args: argparse.Namespace) -> int:
-    """``mcpctl client diff``: what ``mcpctl client deploy`` writes into the client's file.
+    """``mcpctl client diff``: show what ``mcpctl client deploy`` would write into the client's file.
 
-    JSON: what the tool ``diff_config`` gives, without what the file may keep secret, and ``kept``, ``restored`` and
-    ``left`` of the deployment. Servers are as the client writes them.
+    JSON: the result of the tool ``diff_config`` with secrets of the file masked, and the lists ``kept``, ``restored``
+    and ``left`` of the plan. Servers are in the client's dialect.
     """
     machine = Machine.of(args)
     configurations = machine.configurations
@@ -286,15 +286,15 @@ def diff(args: argparse.Namespace) -> int:
 
 
 def drift(args: argparse.Namespace) -> int:
-    """``mcpctl client drift``; 1 if a file is not as it was deployed.
+    """``mcpctl client drift``; 1 if a file differs from its deployment.
 
     JSON: ``{"clients": [{client_id, file, deployed, status, missing, modified, extended, unexpected, problem}],
-    "count"}``, one item for each file.
+    "count"}``, with one item for each file.
     """
     machine = Machine.of(args)
     known = machine.configurations.families
     if args.file and len(args.clients) != 1:
-        raise InvalidArgument("--file FILE is one client's file: name that client")
+        raise InvalidArgument("--file needs the name of exactly one client")
     file = Path(args.file).absolute() if args.file else None
     families = [known.get(client_id) for client_id in dict.fromkeys(args.clients)] or known.all()
     every = [(family, each) for family in families for each in machine.deployments.drift(family, file)]
@@ -309,23 +309,25 @@ def drift(args: argparse.Namespace) -> int:
         ]
         table(("CLIENT", "STATE", "FILE", "DETAILS"), rows)
         for family, each in found:
-            _say_way_out(machine, family, each)
+            _note_repair(machine, family, each)
     else:
-        note("Nothing was deployed yet; 'mcpctl client deploy CLIENT' does it.")
+        note("Nothing was deployed yet; 'mcpctl client deploy CLIENT' deploys.")
     return EXIT_FAILED if any(each.status in _WRONG for _, each in found) else 0
 
 
 def undo(args: argparse.Namespace) -> int:
-    """``mcpctl client undo``. JSON: the deployment that was taken back, as ``mcpctl client history`` has it."""
+    """``mcpctl client undo``. JSON: the undone deployment, as in ``mcpctl client history``."""
     machine = Machine.of(args)
     family = machine.configurations.families.get(args.client)
     file = Path(args.file).absolute() if args.file else None
     last = machine.last(family, file)
     if last is not None:
-        # Told first: what cannot be told is not done.
+        # Audit first: a change that cannot be audited is not made.
         machine.record("undo_config", last.profile_id, last.artifact_id, family, {"file": str(last.file)})
     try:
-        done = machine.deployments.undo(family, file, force=args.force, keep_edits=args.keep_edits, tree=machine.told)
+        done = machine.deployments.undo(
+            family, file, force=args.force, keep_edits=args.keep_edits, tree=machine.recording_tree
+        )
     except McpdError as error:
         if last is not None:
             why: dict[str, JsonValue] = {"file": str(last.file), "message": error.message}
@@ -335,17 +337,17 @@ def undo(args: argparse.Namespace) -> int:
         write_json(done.to_json())
     else:
         place = tilde(done.file, machine.paths)
-        whole = "Took the servers out of" if args.keep_edits else "Removed" if done.created else "Restored"
-        write(f"{whole} {clean(place)}, as it was before {family.id}/{done.profile_id} {short(done.artifact_id)}")
+        action = "Removed the servers from" if args.keep_edits else "Removed" if done.created else "Restored"
+        write(f"{action} {clean(place)}, as it was before {family.id}/{done.profile_id} {short(done.artifact_id)}")
         if done.saved is not None:
-            note(f"What it held is kept as {clean(done.saved)} for as long as 'mcpctl client history' shows it.")
+            note(f"Its content is kept as {clean(done.saved)} as long as 'mcpctl client history' lists it.")
     if done.warning:
         warn(done.warning)
     return 0
 
 
 def history(args: argparse.Namespace) -> int:
-    """``mcpctl client history``, newest first.
+    """``mcpctl client history``: releases and deployments, newest first.
 
     JSON: ``{"client_id", "releases": [{profile_id, artifact_id, created_at, signing_key_id, changelog}], "deployments":
     […]}``.
@@ -389,14 +391,14 @@ def history(args: argparse.Namespace) -> int:
             rows.append((each.undone_at, "undone", each.profile_id, short(each.artifact_id), place))
     if rows:
         rows.sort(reverse=True)
-        table(("TIME", "WHAT", "PROFILE", "ARTIFACT", "DETAILS"), [(moment(row[0]), *row[1:]) for row in rows])
+        table(("TIME", "WHAT", "PROFILE", "ARTIFACT", "DETAILS"), [(short_time(row[0]), *row[1:]) for row in rows])
     else:
-        note(f"Nothing was published for {family.id} or deployed; 'mcpctl client deploy {family.id}' does both.")
+        note(f"Nothing was published or deployed for {family.id}; 'mcpctl client deploy {family.id}' does both.")
     return 0
 
 
 def _deployed_profile(machine: Machine, found: Found) -> str | None:
-    """The profile that is deployed to the file of a client."""
+    """Return the profile that is deployed into the file of a detected client."""
     try:
         last = machine.last(found.family, found.file)
     except McpdError as error:
@@ -406,7 +408,7 @@ def _deployed_profile(machine: Machine, found: Found) -> str | None:
 
 
 def _compared(release: Release, plan: Plan) -> Any:
-    """Return the report of ``diff_config`` for what *plan* does to the servers in its file that are mcpctl's."""
+    """Return the report of ``diff_config`` for the changes of *plan* to the servers that mcpctl manages in the file."""
     wanted: Any = release.payload["mcpServers"]
     canonical = from_client(plan.family, plan.replaced)
     before: dict[str, JsonValue] = {}
@@ -426,7 +428,7 @@ def _compared(release: Release, plan: Plan) -> Any:
 
 
 def _servers(found: Found) -> int | str | None:
-    """How many servers are in the file of a client, or why that is not known."""
+    """Return the number of servers in the file of a client, or a word for why it is unknown."""
     if not found.problem:
         return found.servers if found.exists else "no file"
     return "symlink" if os.path.islink(found.file) else "broken"  # noqa: PTH114 - Path's may raise
@@ -437,13 +439,13 @@ def _details(found: Drift) -> str:
     return "; ".join(f"{word}: {', '.join(names)}" for word, names in parts if names)
 
 
-def _say_way_out(machine: Machine, family: Family, found: Drift) -> None:
-    """What is to be done about a file that is not as it was deployed."""
+def _note_repair(machine: Machine, family: Family, found: Drift) -> None:
+    """Print how to repair a file that differs from its deployment."""
     if found.problem:
         warn(found.problem)
     elif found.status in _WRONG and found.file is not None:
-        way = f"'{machine.deploying(family, found.file)}' repairs it, after it has shown what would change"
+        advice = f"'{machine.deploying(family, found.file)}' shows the changes and repairs it"
         if found.status == "file-missing":
             undo = f"mcpctl client undo {family.id} --keep-edits{file_option(found.file)}"
-            way += f"; '{undo}' gives it up, one deployment at a time"
-        note(clean(f"{way}."))
+            advice += f"; '{undo}' forgets its last deployment"
+        note(clean(f"{advice}."))

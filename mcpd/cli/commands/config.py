@@ -26,7 +26,7 @@ _HIDDEN: Final = "(set, not shown)"
 async def get(args: argparse.Namespace) -> int:
     """``mcpctl config get``. JSON: ``{"values": {key: value}, "secrets-set": [key], "properties": [{key, type, …}]}``.
 
-    For one KEY it is only the value.
+    With KEY: only its value.
     """
     async with open_bus(args) as bus:
         values, secrets = await bus.manager.call("GetConfig", "s", [args.id])
@@ -37,7 +37,7 @@ async def get(args: argparse.Namespace) -> int:
         write_json({"values": values, "secrets-set": secrets, "properties": properties})
         return 0
     rows = [_row(known, values, secrets) for known in properties]
-    # Another tool's manifest may hold values that it declares no properties for.
+    # The manifest of another tool may hold values without declaring properties for them.
     known_keys = {str(known["key"]) for known in properties}
     rows += [_row({"key": key}, values, secrets) for key in sorted({*values, *secrets} - known_keys)]
     if rows:
@@ -48,7 +48,7 @@ async def get(args: argparse.Namespace) -> int:
 
 
 def _row(known: Mapping[str, Any], values: Mapping[str, object], secrets: list[str]) -> list[str]:
-    """The property *known* for a table, with the value in force."""
+    """Return the table row for the property *known*, with its value."""
     key = str(known["key"])
     kinds = [str(known.get("type") or ""), *(kind for kind in ("sensitive", "required") if known.get(kind))]
     value = _HIDDEN if key in secrets else show_value(values[key]) if key in values else ""
@@ -63,13 +63,13 @@ def _get_one(
     properties: list[dict[str, Any]],
 ) -> int:
     if args.key in secrets:
-        raise InvalidConfig(f"{args.key} of {args.id} is set, and never shown because it is sensitive")
+        raise InvalidConfig(f"{args.key} of {args.id} is set, but not shown because it is sensitive")
     if args.key not in values:
         known = {*values, *secrets, *(str(each["key"]) for each in properties)}
         listed = f"'mcpctl config get {args.id}' lists its properties"
         if args.key in known:
             raise NotFound(f"{args.id} has no value for {args.key!r}; {listed}")
-        # As the daemon has it for a value that is set.
+        # The error that mcpd raises for setting an unknown property.
         hint = did_you_mean(args.key, sorted(known))
         raise InvalidConfig(f"{args.id} has no property {args.key!r}; {listed}{hint}")
     value = values[args.key]
@@ -113,13 +113,11 @@ def _refuse_sensitive(
     sensitive = {known.get("key") for known in properties if known.get("sensitive")}
     for key in keys:
         if key in sensitive:
-            raise InvalidConfig(
-                f"{key} of {server_id} is sensitive; the command for it is 'mcpctl secret {command} {server_id} {key}'"
-            )
+            raise InvalidConfig(f"{key} of {server_id} is sensitive; use 'mcpctl secret {command} {server_id} {key}'")
 
 
 async def set_secret(args: argparse.Namespace) -> int:
-    """``mcpctl secret set``: from the terminal without echo, else from standard input."""
+    """``mcpctl secret set``: read the value from the terminal without echo, else from standard input."""
     secret = user_input.ask_secret(f"{args.key} of {args.id}") if sys.stdin.isatty() else user_input.read_secret("-")
     await _send_secret(args, secret)
     return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl doctor``: what is missing on this machine, and the way out."""
+"""``mcpctl doctor``: problems of this machine, with advice."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ async def doctor(args: argparse.Namespace) -> int:
 
 
 def _machine_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
-    """What is seen without the bus."""
-    # What is wrong with files that they read is told by the checks.
+    """Run the checks that do not need the bus."""
+    # The checks report faulty files themselves.
     logging.getLogger("mcpd").addHandler(logging.NullHandler())
     yield from local_checks(paths, scope)
     yield from key_checks(paths, scope)
@@ -65,7 +65,7 @@ def _machine_checks(paths: Paths, scope: Scope) -> Iterator[Check]:
 
 
 async def _name_checks(args: argparse.Namespace, paths: Paths, scope: Scope) -> list[Check]:
-    """Warn of tools that the clients on this machine refuse for their names."""
+    """Warn about tools that the clients on this machine refuse because of their names."""
     families = [
         family
         for family in Families.of(paths, scope).all()
@@ -85,18 +85,18 @@ async def _name_checks(args: argparse.Namespace, paths: Paths, scope: Scope) -> 
 
 
 async def _bus_checks(args: argparse.Namespace, *, off: bool) -> tuple[list[Check], set[str] | None]:
-    """What is said on the bus, and the ids of the servers, if somebody says them."""
+    """Run the checks over the bus; return them with the ids of the servers, or ``None`` if mcpd does not answer."""
     name = "system bus" if args.system else "session bus"
     try:
         async with open_bus(args) as bus:
             checks, servers = await _mcpd_checks(bus, off=off)
             return [Check(name, "ok", "reachable"), *checks], servers
     except McpdError as error:
-        return [Check(name, "fail", error.message, "start D-Bus, or run mcpctl inside the session it belongs to")], None
+        return [Check(name, "fail", error.message, "start D-Bus, or run mcpctl in a login session")], None
 
 
 async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str] | None]:
-    """What mcpd says of itself and its servers, and their ids; *off*: the settings want no sandbox."""
+    """Check mcpd and its servers; return also the ids of these. *off*: the sandbox is off in the settings."""
     unit = "systemctl status mcpd" if bus.system else "systemctl --user status mcpd"
     try:
         properties = await bus.manager.properties()
@@ -116,7 +116,7 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
         checks.append(Check("confinement", "ok", "mcpd confines the servers it starts"))
     elif not off:
         message = "mcpd cannot confine servers, and starts none"
-        checks.append(Check("confinement", "fail", message, f"'{unit}' says why; then restart it"))
+        checks.append(Check("confinement", "fail", message, f"'{unit}' shows why; then restart it"))
     is_broken = any(server["state"] == "broken" for server in servers)
     scripts = await asyncio.to_thread(_broken_scripts, system=bus.system) if is_broken else {}
     for server in servers:
@@ -126,7 +126,7 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
             advice = scripts.get(server_id, f"'mcpctl rollback {server_id}' or 'mcpctl remove {server_id}'")
             checks.append(Check("server", "fail", message, advice))
         elif not server.get("configured", True):
-            message = f"{server['id']} lacks values it needs"
+            message = f"{server['id']} lacks required values"
             checks.append(Check("server", "warn", message, f"see 'mcpctl config get {server['id']}'"))
         checks += await _path_checks(bus, server)
     checks += [Check("servers", "ok", f"{len(servers)} installed"), *source_checks(sources)]
@@ -134,14 +134,14 @@ async def _mcpd_checks(bus: Client, *, off: bool) -> tuple[list[Check], set[str]
 
 
 async def _path_checks(bus: Client, server: Mapping[str, Any]) -> list[Check]:
-    """A warning for each path that the configuration of *server* names for a permission, and that does not exist."""
+    """Warn about each path in the configuration of *server* that a permission needs and that does not exist."""
     server_id, permissions = server["id"], server.get("permissions", [])
     if not any("{config." in permission for permission in permissions):
         return []
     try:
         values, _ = await bus.manager.call("GetConfig", "s", [server_id])
     except McpdError:
-        # What is wrong with the server is said above.
+        # The state of the server is reported by the caller.
         return []
     return [
         Check(
@@ -155,18 +155,18 @@ async def _path_checks(bus: Client, server: Mapping[str, Any]) -> list[Check]:
 
 
 def _broken_scripts(*, system: bool) -> dict[str, str]:
-    """What to do about script servers that are broken, by id."""
+    """Return advice for broken script servers, by id."""
     paths, scope = from_environment(), Scope.SYSTEM if system else Scope.USER
     removals = {"user": "mcpctl script remove", "system": "mcpctl --system script remove"}
     found = {}
     for server_id in (server.id for server in Store(paths, scope).list() if server.script is not None):
         place = first(layers(paths, scope), server_id)
         if place is None:
-            found[server_id] = "mend its entry of the mcps map; 'mcpctl mcps check' says where that is"
+            found[server_id] = "fix its entry in the mcps map; 'mcpctl mcps check' shows where it is"
             continue
         layer, file = place
-        otherwise = f"or '{removals[layer]} {server_id}'" if layer in removals else "which is a package's"
-        found[server_id] = f"mend {file}, {otherwise}"
+        otherwise = f"or '{removals[layer]} {server_id}'" if layer in removals else "which belongs to a package"
+        found[server_id] = f"fix {file}, {otherwise}"
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl ensemble list``, ``show`` and ``graph``: the ensembles that there are (``docs/ensembles.md``)."""
+"""``mcpctl ensemble list``, ``show``, ``graph`` and ``validate`` (``docs/ensembles.md``)."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ def list_ensembles(args: argparse.Namespace) -> int:
         ]
         table(("ENSEMBLE", "STATE", "AGENTS", "FROM", "DESCRIPTION"), rows)
     else:
-        note("There are no ensembles; 'man mcpctl' says where they lie.")
+        note("There are no ensembles; mcpctl(1) lists the directories that are searched.")
     for each in entries:
         if each.problem:
             warn(each.problem)
     if not args.json and projects.own is not None and any(state(each, projects) == "disabled" for each in entries):
-        note(not_configured("what is disabled", projects.own, projects).message)
+        note(not_configured("the project of the disabled ensembles", projects.own, projects).message)
     if not args.json and not is_server_installed(args):
-        note(f"{SERVER}, which runs ensembles and brings some, is not installed; install the package mcpd-servers.")
+        note(f"{SERVER}, which runs ensembles, is not installed; install the package mcpd-servers.")
     return 0
 
 
 def show(args: argparse.Namespace) -> int:
-    """``mcpctl ensemble show``. JSON: where it is from, and ``ensemble``, all that its file says."""
+    """``mcpctl ensemble show``. JSON: the result of :func:`about`."""
     found = about(args)
     if args.json:
         write_json(found)
@@ -82,7 +82,7 @@ def show(args: argparse.Namespace) -> int:
             ("description", found["description"]),
             ("from", found["qualified"].rpartition("/")[0]),
             ("file", tilde(found["file"], paths)),
-            ("can be run", "" if found["configured"] else "not before its project is configured"),
+            ("can be run", "" if found["configured"] else "not until its project is configured"),
             ("hides", ", ".join(found["hides"])),
             ("default task", found["default_task"]),
         ]
@@ -94,7 +94,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def about(args: argparse.Namespace) -> dict[str, Any]:
-    """The ensemble ``args.ensemble``: where it is from, whether the server may run it, and what is in it."""
+    """Describe the ensemble ``args.ensemble``: its origin, its agents, and whether the server may run it."""
     projects, library = opened(args)
     found = find(library, args.ensemble)
     ensemble, origin = found.ensemble, found.origin
@@ -140,13 +140,13 @@ def graph(args: argparse.Namespace) -> int:
 
 
 def opened(args: argparse.Namespace) -> tuple[Projects, Library]:
-    """The projects that *args* mean, and all ensembles that there are."""
+    """Return the projects that *args* select, and the library of all ensembles."""
     projects = projects_of(args)
     return projects, Library(settings(from_environment(), projects.all))
 
 
 def find(library: Library, name: str) -> Found:
-    """The ensemble *name*.
+    """Return the ensemble *name*.
 
     Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` if it cannot be used.
     """
@@ -158,21 +158,21 @@ def find(library: Library, name: str) -> Found:
         raise invalid(fault, name) from fault
 
 
-def kept(artifacts: Artifacts, run_id: str) -> tuple[str, dict[str, Any]]:
-    """The id of the run *run_id*, which may be the latest, and what it has left.
+def stored_run(artifacts: Artifacts, run_id: str) -> tuple[str, dict[str, Any]]:
+    """Return the full id of the run *run_id*, which may be ``NAME/latest``, and its ``execution.json``.
 
-    Raises :class:`~mcpd.errors.NotFound`, and what else reading it raises.
+    Raises :class:`~mcpd.errors.NotFound`, and the errors of :meth:`Artifacts.read`.
     """
     try:
         resolved = artifacts.resolved(run_id)
         return resolved, artifacts.read(resolved)
     except NotFound as fault:
         listing = f"mcpctl ensemble runs {run_id.rpartition('/')[0]}"
-        raise NotFound(f"there is no run {run_id}; '{listing}' shows those that there are") from fault
+        raise NotFound(f"there is no run {run_id}; '{listing}' lists the runs") from fault
 
 
 def state(entry: Entry, projects: Projects) -> str:
-    """One word on whether *entry* can be run."""
+    """Return the state of *entry*: ``ok``, ``disabled``, ``hidden`` or ``broken``."""
     if entry.problem:
         return "broken"
     if entry.shadowed:
@@ -209,7 +209,7 @@ def _agent(agent: Agent, library: Library, origin: Origin) -> dict[str, Any]:
 
 
 def _runs(agent: Agent, library: Library, origin: Origin) -> str:
-    """What *agent* asks or starts, in a few words."""
+    """Return what *agent* runs: its model, script, tool or ensemble."""
     match agent:
         case ModelAgent(model_profile=str(name)):
             what = f"{name} ({_model(name, library, origin)})"
@@ -224,7 +224,7 @@ def _runs(agent: Agent, library: Library, origin: Origin) -> str:
 
 
 def _model(profile: str, library: Library, origin: Origin) -> str:
-    """The model that *profile* means for an ensemble of *origin*."""
+    """Return the model that *profile* selects for an ensemble of *origin*."""
     try:
         found = library.profile(profile, origin)
     except McpdError:
@@ -241,23 +241,23 @@ def _named(members: dict[str, Any]) -> str:
 
 
 def _needs_input(ensemble: Ensemble) -> bool:
-    """Whether a model would be asked about nothing."""
+    """Return whether an agent would ask its model without any input."""
     return ensemble.default_task is None and any(
         isinstance(agent, ModelAgent) and not agent.depends_on for agent in ensemble.agents
     )
 
 
 def _statuses(args: argparse.Namespace, library: Library, found: Found) -> dict[str, str]:
-    """What became of each agent in the run ``args.run_id``."""
-    from mcpd.servers.ensembles.artifacts.store import Artifacts  # noqa: PLC0415 - seldom asked for
+    """Return the status of each agent in the run ``args.run_id``."""
+    from mcpd.servers.ensembles.artifacts.store import Artifacts  # noqa: PLC0415 - only for --run
 
     artifacts, name = Artifacts.of(library), found.ensemble.name
     run_id = args.run_id
     if "/" not in run_id:
         run_id = f"{artifacts.name(name, library.artifact_root(found.origin))}/{run_id}"
     if run_id.split("/")[-2] != name:
-        raise InvalidArgument(f"the run {args.run_id} is none of {name}")
-    results = kept(artifacts, run_id)[1].get("results")
+        raise InvalidArgument(f"{args.run_id} is not a run of {name}")
+    results = stored_run(artifacts, run_id)[1].get("results")
     agents = results.items() if isinstance(results, dict) else ()
     return {str(agent): str(each.get("status")) for agent, each in agents if isinstance(each, dict)}
 
@@ -267,13 +267,13 @@ def _text(path: object) -> str | None:
 
 
 def _print(text: str) -> None:
-    """Print what was drawn, which holds names of a file's."""
+    """Print a drawing; it contains names from the file of the ensemble, so a terminal gets it cleaned."""
     shown = text.removesuffix("\n")
     write(clean(shown, lines=True) if sys.stdout.isatty() else shown)
 
 
 _SECONDS = 30.0
-"""The time in which a server has to list its tools."""
+"""Seconds for a server to list its tools."""
 _COLOURS = {"error": "red", "warning": "yellow"}
 
 
@@ -298,7 +298,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def _checked(args: argparse.Namespace) -> Iterator[list[Finding]]:
-    """The findings of each ensemble that *args* name."""
+    """Yield the findings of each ensemble that *args* select."""
     paths, projects = from_environment(), projects_of(args).all
     known = _Known(args)
     library = Library(settings(paths, projects))
@@ -313,7 +313,7 @@ def _checked(args: argparse.Namespace) -> Iterator[list[Finding]]:
 
 
 def _all(library: Library) -> list[str]:
-    """The names of all, those that others hide among them."""
+    """Return the qualified names of all ensembles, also of hidden ones."""
     return [each.qualified for each in library.entries()]
 
 
@@ -328,11 +328,11 @@ def _named_library(library: Library, name: str, known: _Known) -> list[Finding]:
 
 
 def _file(library: Library, name: str, file: Path, known: _Known) -> list[Finding]:
-    """The findings of *file*, which need not be where ensembles are; its scripts are looked for beside it then."""
+    """Return the findings of *file*; outside the directories of ensembles its scripts are searched beside it."""
     try:
         text = read_input(name, MAX_SIZE).decode()
     except UnicodeDecodeError:
-        raise InvalidArgument(f"{name} is no text in UTF-8") from None
+        raise InvalidArgument(f"{name} is not UTF-8 text") from None
     try:
         loaded = load(text, name)
     except InvalidConfig as fault:
@@ -343,10 +343,10 @@ def _file(library: Library, name: str, file: Path, known: _Known) -> list[Findin
 
 
 class _Known:
-    """What is known of servers and keys."""
+    """The installed servers, their tools and the configured keys, to check ensembles against."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        from mcpd.store import Store  # noqa: PLC0415 - with all that servers are made of
+        from mcpd.store import Store  # noqa: PLC0415 - slow to import
 
         self._args = args
         self._tools: dict[str, list[str]] = {}
@@ -358,24 +358,24 @@ class _Known:
             self._keys = _keys(store.config(SERVER))
 
     def check(self, library: Library, found: Found, loaded: Loaded) -> list[Finding]:
-        """Return what is wrong with *found*."""
+        """Return the findings of *found*."""
         access = None if self._keys is None else Access(self._keys, lambda: own_base_urls(library))
         if self._args.tools:
             asyncio.run(self._ask({each.mcp.server for each in found.ensemble.agents if isinstance(each, McpAgent)}))
         return check(library, found, loaded, self._servers, access, self._tools)
 
     async def _ask(self, server_ids: set[str]) -> None:
-        from mcpd.cli.mcp_client import names_of_tools  # noqa: PLC0415 - with the bus, which the rest does without
+        from mcpd.cli.mcp_client import names_of_tools  # noqa: PLC0415 - only for --tools; imports the bus client
 
         for server_id in sorted(server_ids - self._tools.keys()):
             try:
                 self._tools[server_id] = await names_of_tools(self._args, server_id, _SECONDS)
             except (McpdError, OSError) as error:
-                warn(f"{server_id} was not asked for its tools: {error}")
+                warn(f"could not list the tools of {server_id}: {error}")
 
 
 def _keys(configured: Configuration) -> Keys | None:
-    """Return stand-ins for the keys that llm-orc has; None if the one that is set may hold any."""
+    """Return placeholders for the keys that are set for llm-orc; ``None`` if ``LLM_ORC_KEYS`` may hold any key."""
     if "LLM_ORC_KEYS" in configured.secrets_set:
         return None
     urls = {key: value for key, value in configured.values.items() if isinstance(value, str)}
@@ -383,8 +383,8 @@ def _keys(configured: Configuration) -> Keys | None:
 
 
 def _line(finding: Finding) -> str:
-    """*finding* as editors understand it."""
+    """Format *finding* as ``FILE:LINE: SEVERITY: MESSAGE``, which editors parse."""
     where = finding.file if finding.line is None else f"{finding.file}:{finding.line}"
     agent = f" agent {finding.agent}:" if finding.agent else ""
-    said = paint(f"{finding.severity}:", _COLOURS.get(finding.severity, ""))
-    return f"{clean(where)}: {said}{clean(agent)} {clean(finding.message)}"
+    severity = paint(f"{finding.severity}:", _COLOURS.get(finding.severity, ""))
+    return f"{clean(where)}: {severity}{clean(agent)} {clean(finding.message)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl ensemble run``, ``resume`` and ``runs``: runs in the confined server, and what they have left."""
+"""``mcpctl ensemble run``, ``resume`` and ``runs``: runs in the confined server, and their artifacts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import jobs
-from mcpd.cli.commands.ensemble import find, kept, opened
+from mcpd.cli.commands.ensemble import find, opened, stored_run
 from mcpd.cli.ensemble_runtime import (
+    CONSUMER,
     LIBRARIES,
-    WHOM,
     cost,
     duration,
     invalid,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from mcpd.servers.ensembles.library.library import Library
 
 
-def one(args: argparse.Namespace, artifacts: Artifacts, artifact: str) -> int:
-    """Show the run *artifact*. JSON: what the tool ``analyze_execution`` gives."""
-    artifact, document = kept(artifacts, artifact)
+def show_run(args: argparse.Namespace, artifacts: Artifacts, artifact: str) -> int:
+    """Show the run *artifact*. JSON: the result of the tool ``analyze_execution``."""
+    artifact, document = stored_run(artifacts, artifact)
     run, analysis = parse(document), analyze(document)
     if args.json:
         write_json({"artifact_id": artifact, "ensemble": run.ensemble, "status": run.status, "analysis": analysis})
@@ -76,10 +76,10 @@ def one(args: argparse.Namespace, artifacts: Artifacts, artifact: str) -> int:
             ("AGENT", "STATE", "TOOK", "TOKENS", "COST", "TRIES", "MODEL"),
             [_agent_row(run, name) for name in run.results],
         )
-    said = list(_said(analysis))
-    if said:
+    remarks = list(_remarks(analysis))
+    if remarks:
         write()
-    for word, colour, text in said:
+    for word, colour, text in remarks:
         write(f"{paint(word, colour)} {clean(text)}")
     return 0
 
@@ -98,7 +98,7 @@ def _agent_row(run: StoredRun, name: str) -> tuple[object, ...]:
 
 
 def _path(analysis: dict[str, Any]) -> str:
-    """The agents that determined when it ended, with what each took."""
+    """Return the agents on the critical path, with their durations."""
     return " → ".join(
         f"{each['agent']} ({duration(each['seconds'])}"
         + (f", {100 * each['share']:.0f} %)" if each["share"] is not None else ")")
@@ -111,12 +111,12 @@ def _parallelism(analysis: dict[str, Any]) -> str:
     return f"{found['factor']:g} agents on average" if found and found["factor"] > 1 else ""
 
 
-def _said(analysis: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """What went wrong, and what could be done about the run."""
+def _remarks(analysis: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the errors of a run and suggestions: prefix, colour, text."""
     if analysis["fault"]:
         yield "error:", "red", str(analysis["fault"]["message"])
     for each in analysis["failures"]:
-        skipped = f" (not run for that: {', '.join(each['skipped'])})" if each["skipped"] else ""
+        skipped = f" (skipped because of it: {', '.join(each['skipped'])})" if each["skipped"] else ""
         yield "error:", "red", f"{each['agent']}: {each['message'] or each['error'] or 'failed'}{skipped}"
     for each in analysis["suggestions"]:
         yield "hint:", "cyan", each["text"]
@@ -134,13 +134,14 @@ def runs(args: argparse.Namespace) -> int:
     """``mcpctl ensemble runs``.
 
     JSON: ``{"runs": [{id, timestamp, status, started_at, duration_seconds, cost_usd, tokens, agents, errors, path}]}``,
-    of one run what the tool ``analyze_execution`` gives, and with ``--metrics`` what ``llm-orc://metrics/NAME`` holds.
+    for one run the result of the tool ``analyze_execution``, with ``--metrics`` the resource
+    ``llm-orc://metrics/NAME``.
     """
     _, library = opened(args)
     artifacts = Artifacts.of(library)
     name, _, stamp = (args.runs or "").rpartition("/")
     if name and (is_stamp(stamp) or stamp == LATEST):
-        return one(args, artifacts, args.runs)
+        return show_run(args, artifacts, args.runs)
     if args.metrics:
         return _metrics(args, artifacts, library)
     return _list(args, artifacts, library)
@@ -211,15 +212,16 @@ def _metrics(args: argparse.Namespace, artifacts: Artifacts, library: Library) -
 
 
 def _spread(values: Mapping[str, str]) -> str:
-    """The mean with what is said beside it; nothing if nothing is known."""
+    """Format the mean, median and 95th percentile; empty if they are unknown."""
     mean, median, p95 = (values.get(key, "") for key in ("mean", "median", "p95"))
     return f"{mean} on average, half at most {median}, 95 % at most {p95}" if mean else ""
 
 
 def _known(name: str, artifacts: Artifacts, library: Library) -> str:
-    """The name that the runs of the ensemble *name* go by, which has some or is there.
+    """Return the name under which the runs of the ensemble *name* are stored.
 
-    Raises :class:`~mcpd.errors.NotFound`, and :class:`~mcpd.errors.InvalidConfig` for one that cannot be used.
+    Raises :class:`~mcpd.errors.NotFound` or :class:`~mcpd.errors.InvalidConfig` if there are neither runs nor a usable
+    ensemble of that name.
     """
     try:
         found = find(library, name)
@@ -231,25 +233,25 @@ def _known(name: str, artifacts: Artifacts, library: Library) -> str:
 
 
 MAX_INPUT: Final = 1024 * 1024
-"""Bytes of what an ensemble works on."""
+"""Bytes of an ensemble's input."""
 _GRACE: Final = 10.0
-"""Seconds that a cancelled run may take to be recorded."""
+"""Seconds for a cancelled run to be stored."""
 _SHOWN: Final = 200
-"""Characters of what an agent's progress says."""
+"""Characters of a progress message that are shown."""
 _NAMED: Final = 20
-"""Agents that one line names."""
+"""Agents named in one line."""
 _ID: Final = re.compile(
     r"(?:(?P<where>(?!(?:.*/)?\.{1,2}/)[^\0]{1,255})/)?"
     r"(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,127}/(?:latest|\d{8}-\d{6}-\d{3}))",
     re.ASCII,
 )
-"""The id of a run, perhaps with the project or tier of its ensemble."""
+"""The id of a run, optionally with the project or tier of its ensemble."""
 
 
 def run(args: argparse.Namespace) -> int | Coroutine[object, object, int]:
-    """``mcpctl ensemble run``; 1 unless all agents did what they should. JSON: what the tool ``invoke`` gives."""
+    """``mcpctl ensemble run``; 1 unless all agents succeed. JSON: the result of the tool ``invoke``."""
     require_own()
-    found = _about(args)
+    found = _described(args)
     if isinstance(found, int):
         return found
     if not found["configured"]:
@@ -259,11 +261,12 @@ def run(args: argparse.Namespace) -> int | Coroutine[object, object, int]:
 
 
 def resume(args: argparse.Namespace) -> Coroutine[object, object, int]:
-    """``mcpctl ensemble resume``; 1 unless all agents did what they should. JSON: what ``resume_execution`` gives."""
+    """``mcpctl ensemble resume``; 1 unless all agents succeed. JSON: the result of the tool ``resume_execution``."""
     found = _ID.fullmatch(args.run_id)
     if found is None:
         raise InvalidArgument(
-            f"{args.run_id!r} is no run; 'mcpctl ensemble runs' lists them, such as review/20260131-120000-000"
+            f"{args.run_id!r} is not the id of a run, such as review/20260131-120000-000; 'mcpctl ensemble runs' lists"
+            " them"
         )
     projects = projects_of(args)
     own = projects.own
@@ -277,20 +280,20 @@ def resume(args: argparse.Namespace) -> Coroutine[object, object, int]:
     return _run(args, args.run_id.rpartition("/")[0], "resume_execution", {"artifact_id": args.run_id})
 
 
-def _about(args: argparse.Namespace) -> dict[str, Any] | int:
-    """What ``mcpctl ensemble show --json`` says; its exit status if it fails.
+def _described(args: argparse.Namespace) -> dict[str, Any] | int:
+    """Return the output of ``mcpctl ensemble show --json``, or its exit status if it fails.
 
-    What starts servers is in one environment, and what reads ensembles may be in another.
+    The libraries that read ensembles may be in another Python environment than the one that starts servers.
     """
-    python = interpreter(LIBRARIES, WHOM)
+    python = interpreter(LIBRARIES, CONSUMER)
     if python is None:
-        from mcpd.cli.commands.ensemble import about  # noqa: PLC0415 - what it imports may not be there
+        from mcpd.cli.commands.ensemble import about  # noqa: PLC0415 - its imports may be missing
 
         return about(args)
-    return _about_from(python, args)
+    return _described_by(python, args)
 
 
-def _about_from(python: str, args: argparse.Namespace) -> dict[str, Any] | int:
+def _described_by(python: str, args: argparse.Namespace) -> dict[str, Any] | int:
     scope = "--system" if args.system else "--user"
     project = () if args.project is None else ("--project", args.project)
     argv = [python, *MAIN, scope, "ensemble", "show", "--json", *project, "--", args.ensemble]
@@ -303,9 +306,9 @@ def _about_from(python: str, args: argparse.Namespace) -> dict[str, Any] | int:
 
 
 def _input(args: argparse.Namespace, found: Mapping[str, Any]) -> str:
-    """What the ensemble shall work on; nothing if it knows that by itself.
+    """Return the input of the ensemble; empty if it has a default task.
 
-    Raises :class:`~mcpd.errors.InvalidArgument` if it is too long, no text or missing.
+    Raises :class:`~mcpd.errors.InvalidArgument` if the input is too long, not UTF-8 or missing.
     """
     if args.input is not None and args.input != STDIN:
         what, data = "the input", os.fsencode(args.input)
@@ -319,19 +322,17 @@ def _input(args: argparse.Namespace, found: Mapping[str, Any]) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise InvalidArgument(f"{what} is no text in UTF-8") from None
+        raise InvalidArgument(f"{what} is not UTF-8 text") from None
     if not text.strip() and found["needs_input"]:
-        raise InvalidArgument(
-            f"the ensemble {found['name']} needs something to work on: give INPUT, --input-file or standard input"
-        )
+        raise InvalidArgument(f"the ensemble {found['name']} needs input: give INPUT, --input-file or standard input")
     return text
 
 
 async def _run(args: argparse.Namespace, name: str, tool: str, arguments: Mapping[str, object]) -> int:
-    """Call *tool*, which runs the ensemble *name*, show how far it is, and print its result."""
-    hearer = _Hearer(args, name)
+    """Call *tool*, which runs the ensemble *name*; show its progress and print its result."""
+    run_view = _RunView(args, name)
     try:
-        execution = await _within(args, hearer, tool, arguments)
+        execution = await _within(args, run_view, tool, arguments)
     except NotFound as fault:
         raise NotFound(f"{fault.message}; {SERVER} comes with the package mcpd-servers") from fault
     except McpdError as fault:
@@ -342,74 +343,77 @@ async def _run(args: argparse.Namespace, name: str, tool: str, arguments: Mappin
             raise invalid(InvalidConfig(fault.message), name) from fault
         raise
     finally:
-        hearer.view.close()
+        run_view.view.close()
     if args.json:
         write_json(execution)
     else:
         _print_deliverable(execution.get("deliverable"))
-    _say_errors(execution)
+    _note_errors(execution)
     if not args.quiet:
-        _say_reused(execution)
+        _note_reused(execution)
         note(summary(execution))
     return 0 if execution.get("status") == "completed" else EXIT_FAILED
 
 
 async def _within(
-    args: argparse.Namespace, hearer: _Hearer, tool: str, arguments: Mapping[str, object]
+    args: argparse.Namespace, run_view: _RunView, tool: str, arguments: Mapping[str, object]
 ) -> dict[str, Any]:
-    """What *tool* says of the run, for which there are ``args.timeout`` seconds, and as many for the server's start.
+    """Start the server and call *tool*; return its result. Both have ``args.timeout`` seconds each.
 
-    Raises :class:`~mcpd.errors.TimedOut`, and what else starting the server and calling it raises.
+    Raises :class:`~mcpd.errors.TimedOut`, and the errors of starting the server and of the call.
     """
-    said = f"{SERVER} did not start in"
+    failure = f"{SERVER} did not start in"
     try:
-        async with asyncio.timeout(args.timeout) as limit, conversation(args, SERVER, None, hearer.heard) as client:
+        async with (
+            asyncio.timeout(args.timeout) as limit,
+            conversation(args, SERVER, None, run_view.notified) as client,
+        ):
             if args.verbose:
                 await client.request("logging/setLevel", {"level": "info"})
             if args.timeout is not None:
                 limit.reschedule(asyncio.get_running_loop().time() + args.timeout)
-            said = f"{hearer.name} was cancelled after"
-            found = _execution(await _called(client, hearer, tool, arguments))
-            # Only the server's end is left, which has a limit of its own.
+            failure = f"{run_view.name} was cancelled after"
+            found = _execution(await _called(client, run_view, tool, arguments))
+            # Stopping the server has a timeout of its own.
             limit.reschedule(None)
             return found
     except TimeoutError:
-        raise TimedOut(f"{said} {args.timeout:g} s; --timeout gives it more") from None
+        raise TimedOut(f"{failure} {args.timeout:g} s; --timeout allows more") from None
 
 
-async def _called(client: McpClient, hearer: _Hearer, tool: str, arguments: Mapping[str, object]) -> dict[str, Any]:
-    """The result of *tool*. When this is cancelled so is the run, which has some seconds to be recorded."""
-    options = {"output_format": "json", "streaming": hearer.listens}
-    call = client.call(tool, {**arguments, **options}, progress=hearer.listens, grace=_GRACE)
+async def _called(client: McpClient, run_view: _RunView, tool: str, arguments: Mapping[str, object]) -> dict[str, Any]:
+    """Call *tool* and return its result. Cancelling this cancels the run, which has some seconds to be stored."""
+    options = {"output_format": "json", "streaming": run_view.enabled}
+    call = client.call(tool, {**arguments, **options}, progress=run_view.enabled, grace=_GRACE)
     task = asyncio.ensure_future(call)
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
-        hearer.view.close()
+        run_view.view.close()
         note("cancelling")
         task.cancel()
         await asyncio.wait([task])
-        note(f"What it has reached is kept; 'mcpctl ensemble runs {hearer.name}' shows it.")
+        note(f"The partial run is kept; 'mcpctl ensemble runs {run_view.name}' shows it.")
         raise
     return task.result()
 
 
-class _Hearer:
-    """Shows what the server tells while the ensemble *name* runs."""
+class _RunView:
+    """Shows the notifications of the server while the ensemble *name* runs."""
 
     def __init__(self, args: argparse.Namespace, name: str) -> None:
         self.name = name
-        self.listens = not args.quiet
+        self.enabled = not args.quiet
         self.view = jobs.view()
 
-    def heard(self, method: str, params: dict[str, Any]) -> None:
-        """A notification."""
-        if not self.listens:
+    def notified(self, method: str, params: dict[str, Any]) -> None:
+        """Handle a notification."""
+        if not self.enabled:
             return
         if method == "notifications/progress":
             self._progressed(params)
         elif method == "notifications/message":
-            self._said(params.get("data"))
+            self._logged(params.get("data"))
 
     def _progressed(self, params: Mapping[str, Any]) -> None:
         done, total = params.get("progress"), params.get("total")
@@ -424,8 +428,8 @@ class _Hearer:
             }
         )
 
-    def _said(self, data: object) -> None:
-        """An agent has ended; its response is shown with its name above it."""
+    def _logged(self, data: object) -> None:
+        """Show the response of an agent that has ended, below its name."""
         if not isinstance(data, dict) or not data.get("agent"):
             return
         text = data.get("response") or data.get("error")
@@ -437,7 +441,7 @@ class _Hearer:
 
 
 def _execution(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the tool says of the run. Raises McpdError if it says that it could not run it."""
+    """Return the run in the *result* of a tool; raise McpdError if the tool failed."""
     found = result.get("structuredContent")
     if isinstance(found, dict) and "status" in found:
         return dict(found)
@@ -445,7 +449,7 @@ def _execution(result: Mapping[str, Any]) -> dict[str, Any]:
     texts = (
         [str(each.get("text", "")) for each in content if isinstance(each, dict)] if isinstance(content, list) else []
     )
-    raise McpdError(f"{SERVER}: " + ("\n".join(texts).strip() or "the answer says nothing of the run"))
+    raise McpdError(f"{SERVER}: " + ("\n".join(texts).strip() or "the answer contains no run"))
 
 
 def _print_deliverable(text: object) -> None:
@@ -455,32 +459,32 @@ def _print_deliverable(text: object) -> None:
     write(clean(shown, lines=True) if sys.stdout.isatty() else shown)
 
 
-def _say_reused(execution: Mapping[str, Any]) -> None:
-    """One line on the agents that have not run, as an earlier run has their responses."""
+def _note_reused(execution: Mapping[str, Any]) -> None:
+    """Print the agents whose responses were reused from an earlier run."""
     found = reused(execution)
     if found and len(found) == len(execution["results"]):
-        note("There was nothing left to do: all responses are those of the earlier run.")
+        note("There was nothing left to do: all responses are reused from the earlier run.")
     elif found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         note(clean(f"reused: {', '.join(found[:_NAMED])}{more}"))
 
 
-def _say_errors(execution: Mapping[str, Any]) -> None:
-    """One line for each agent that failed, for what ended the run, and for what there is more, or less, of."""
+def _note_errors(execution: Mapping[str, Any]) -> None:
+    """Print one line for each failed agent, for the error that ended the run, and for incomplete results."""
     results = execution.get("results")
     for agent, each in results.items() if isinstance(results, dict) else ():
         if isinstance(each, dict) and each.get("status") == "failed":
-            _say_error(f"{agent}: {each.get('error') or 'failed'}")
+            _note_error(f"{agent}: {each.get('error') or 'failed'}")
     if execution.get("error"):
-        _say_error(execution["error"])
+        _note_error(execution["error"])
     if execution.get("cut"):
-        warn(f"responses are cut short here; execution.json of {execution.get('artifact_id')} has all of them")
+        warn(f"responses are truncated here; execution.json of {execution.get('artifact_id')} is complete")
     if execution.get("not_kept"):
-        warn(f"the run is not kept as a whole: {execution['not_kept']}")
+        warn(f"the run was not stored completely: {execution['not_kept']}")
     plexus = execution.get("plexus")
     if isinstance(plexus, dict) and plexus.get("error"):
-        warn(f"Plexus has not heard of the run: {plexus['error']}")
+        warn(f"the run was not reported to Plexus: {plexus['error']}")
 
 
-def _say_error(text: object) -> None:
+def _note_error(text: object) -> None:
     note(f"{paint('error:', 'red', sys.stderr)} {clean(text)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl export``: the entries of installed servers, as a registry or as server.json for others."""
+"""``mcpctl export``: write the entries of installed servers as a registry or as server.json."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _STDOUT: Final = "-"
 
 
 async def export(args: argparse.Namespace) -> int:
-    """``mcpctl export``. Without ids a server whose entry cannot be told is left out, with a warning.
+    """``mcpctl export``. Without ids, servers without an entry are left out with a warning.
 
-    An entry has no values of the configuration. Environment variables that an imported entry set are part of it.
+    Entries contain no configuration, but the environment variables that an imported entry sets.
     """
     async with open_bus(args) as bus:
         entries = await _entries(bus, args)
     if not entries:
-        raise NotFound("there is nothing to export: no server is installed in this scope")
+        raise NotFound("nothing to export: no server is installed in this scope")
     if args.format == "registry":
         updated = datetime.now(UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
-        _deliver(dump_json(registry_of(entries, updated)), args.output, counted(len(entries), "server"))
+        _write_output(dump_json(registry_of(entries, updated)), args.output, counted(len(entries), "server"))
     else:
         _server_json(entries, args.output)
     return 0
@@ -46,11 +46,11 @@ def _server_json(entries: Sequence[Entry], output: str | None) -> None:
     directory = Path(output) if output not in (None, _STDOUT) and Path(output or "").is_dir() else None
     if directory is None and len(documents) > 1:
         raise InvalidArgument(
-            f"a server.json is about one server, and there are {len(documents)}; name one, or an existing directory"
-            " with -o DIR"
+            f"a server.json describes one server, not {len(documents)}; name one server, or an existing directory with"
+            " -o DIR"
         )
     for server_id, data in documents.items():
-        _deliver(data, output if directory is None else str(directory / f"{server_id}.server.json"), server_id)
+        _write_output(data, output if directory is None else str(directory / f"{server_id}.server.json"), server_id)
 
 
 async def _entries(bus: Client, args: argparse.Namespace) -> list[Entry]:
@@ -70,26 +70,26 @@ async def _entries(bus: Client, args: argparse.Namespace) -> list[Entry]:
 async def _entry(bus: Client, server_id: str) -> Entry:
     text = await bus.manager.call("GetEntry", "s", [server_id])
     entry = Entry.parse(load_json(text, server_id), server_id)
-    if said := file_wanted(entry.source) or _only_here(entry.source):
-        warn(f"{server_id}: its entry alone is not enough for others: {said}")
+    if problem := file_wanted(entry.source) or _local_origin(entry.source):
+        warn(f"{server_id}: others cannot install it from its entry alone: {problem}")
     return entry
 
 
-def _only_here(source: Source | None) -> str:
-    """What keeps others from installing from *source*, if that is on this machine; else empty."""
+def _local_origin(source: Source | None) -> str:
+    """Return where on this machine the files of *source* are; empty if they are not local."""
     if source is None:
         return ""
     if source.type is SourceType.LOCAL:
-        return f"its files are in {source.path} of this machine"
-    return f"its files are at {source.url}, which is on this machine" if source.url.startswith("file:") else ""
+        return f"its files are in {source.path} on this machine"
+    return f"its files are at {source.url} on this machine" if source.url.startswith("file:") else ""
 
 
-def _deliver(data: bytes, output: str | None, what: str) -> None:
-    """Write *data*, which is about *what*, to the file *output*, or to standard output without one."""
+def _write_output(data: bytes, output: str | None, what: str) -> None:
+    """Write *data* to the file *output*, or to standard output; *what* names its content in the message."""
     if output is None or output == _STDOUT:
         write_document(data)
         return
-    from mcpd.store.files import write_atomic  # noqa: PLC0415 - with all of the store
+    from mcpd.store.files import write_atomic  # noqa: PLC0415 - slow to import
 
     path = Path(output)
     if path.is_dir():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl import``: installs the servers that another program's file names."""
+"""``mcpctl import``: install the servers in a file of another program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import user_input
-from mcpd.cli.commands.servers import tell_without_tools, title
+from mcpd.cli.commands.servers import note_missing_tools, title
 from mcpd.cli.jobs import Answers, run_job
 from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.cli.session import open_bus
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from mcpd.bus.client import Client
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of a file in JSON: some clients keep their whole history in it."""
+"""Bytes of a JSON file: some clients keep their whole history in it."""
 MAX_SLOW: Final = 512 * 1024
-"""Bytes of a file in TOML or YAML, whose parsers are slower by far."""
+"""Bytes of a TOML or YAML file, whose parsers are much slower."""
 _GRANT: Final = "filesystem:rw:"
-_HOME_MANAGER: Final = "give the file that home-manager writes of them, ~/.config/mcp/mcp.json, which has 'mcpServers'"
+_HOME_MANAGER: Final = "import the file that home-manager generates instead: ~/.config/mcp/mcp.json"
 MOST_UNNAMED: Final = 50
-"""Servers that are imported without naming them."""
+"""The most servers that are imported from one file without naming them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +59,23 @@ class Importable:
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of its entry."""
         return str(self.entry["id"])
 
     @property
     def names(self) -> tuple[object, object, object]:
-        """What it is called, the least ambiguous first: its id, its name in a registry elsewhere, that for people."""
+        """Its names, the least ambiguous first: its id, its name in the original registry, its display name."""
         origin = self.entry.get("origin")
         return self.id, origin.get("name") if isinstance(origin, dict) else None, self.entry.get("name")
 
 
 @dataclass(frozen=True, slots=True)
 class ImportFile:
-    """The servers of a file, and what is to be said of it."""
+    """The servers of a file, and its problems."""
 
     servers: list[Importable]
     problems: list[tuple[str, str]]
-    """Server and message: of those that are left out, and what is to be said of the others."""
+    """Pairs of server and message: why servers are left out, and warnings about others."""
 
     @property
     def left_out(self) -> list[str]:
@@ -84,23 +84,23 @@ class ImportFile:
         return [name for name in dict(self.problems) if name not in imported]
 
     def chosen(self, names: Sequence[str], file: str) -> list[Importable]:
-        """The servers that *names* name, in the order of *file*; all of them if there are no names.
+        """Return the servers in *names*, in the order of the file; all if *names* is empty. *file* is for messages.
 
-        Raises :class:`~mcpd.errors.NotFound` for a name of none, and :class:`~mcpd.errors.InvalidArgument` for one of
-        several, and for more servers than anybody means by a file.
+        Raises :class:`~mcpd.errors.NotFound` for an unknown name, and :class:`~mcpd.errors.InvalidArgument` for an
+        ambiguous name, or for more than :data:`MOST_UNNAMED` servers without names.
         """
         if not names:
             if len(self.servers) > MOST_UNNAMED:
                 raise InvalidArgument(
-                    f"{file} has {len(self.servers)} servers; name those to install, or make it a source of the"
-                    f" catalog: mcpctl source add file://{file if file.startswith('/') else '…'}"
+                    f"{file} has {len(self.servers)} servers; name those to install, or add it as a registry:"
+                    f" mcpctl source add file://{file if file.startswith('/') else '…'}"
                 )
             return self.servers
         ids = {self._called(name, file).id for name in names}
         return [server for server in self.servers if server.id in ids]
 
     def _called(self, name: str, file: str) -> Importable:
-        """The server *name*; an id counts more than what a server calls itself."""
+        """Return the server *name*; an id takes precedence over other names."""
         for kind in range(3):
             found = [server for server in self.servers if server.names[kind] == name]
             if len(found) > 1:
@@ -108,20 +108,20 @@ class ImportFile:
                 raise InvalidArgument(f"{file} has {len(found)} servers that are called {name!r}: {ids}; give the id")
             if found:
                 return found[0]
-        there = ", ".join(server.id for server in self.servers[:20]) or "nothing that can be installed"
-        raise NotFound(dict(self.problems).get(name) or f"{file} has no server {name!r}; there is {there}")
+        ids = ", ".join(server.id for server in self.servers[:20]) or "nothing that can be installed"
+        raise NotFound(dict(self.problems).get(name) or f"{file} has no server {name!r}; it has {ids}")
 
 
 def read_import(name: str) -> ImportFile:
-    """The servers in the file *name* (``-``: standard input).
+    """Return the servers in the file *name* (``-``: standard input).
 
-    Raises :class:`~mcpd.errors.InvalidManifest` or :class:`~mcpd.errors.InvalidConfig` for a file that is none of
-    those that are known, and :class:`~mcpd.errors.McpdError` for one that cannot be read.
+    Raises :class:`~mcpd.errors.InvalidManifest` or :class:`~mcpd.errors.InvalidConfig` for an unknown file format, and
+    :class:`~mcpd.errors.McpdError` for a file that cannot be read.
     """
     where = origin(name)
     document = _document(name, where)
     if is_client_file(document):
-        from mcpd.servers.orchestration.secret_values import literal_secrets  # noqa: PLC0415 - for this alone
+        from mcpd.servers.orchestration.secret_values import literal_secrets  # noqa: PLC0415 - only here
 
         found = servers_of(document, where, literal_secrets)
         problems = [(problem.server_id, problem.message) for problem in found.problems]
@@ -133,19 +133,19 @@ def read_import(name: str) -> ImportFile:
     if isinstance(document, dict) and is_server_json(document):
         entries, problems = [entry_of(document, where)], []
     elif isinstance(document, dict) and isinstance(document.get("servers"), (list, dict)):
-        # What is wrong with it, the command says.
+        # The command reports the problems itself.
         logging.getLogger("mcpd.formats").addHandler(logging.NullHandler())
         registry = parse_registry(document, where)
         entries, problems = registry.servers, [(fault.server_id, fault.message) for fault in registry.problems]
     elif _at(document, "programs", "mcp", "servers") is not None:
-        raise InvalidManifest(f"{where}: these are the options of home-manager; {_HOME_MANAGER}")
+        raise InvalidManifest(f"{where}: these are home-manager options; {_HOME_MANAGER}")
     else:
         raise InvalidManifest(
-            f"{where}: neither the file of an MCP client (mcpServers and its like), nor a registry, nor a server.json;"
-            " a manifest, a directory or a bundle is installed with: mcpctl install PATH"
+            f"{where}: not the configuration of an MCP client (mcpServers or similar), a registry or a server.json;"
+            " to install a manifest, a directory or a bundle: mcpctl install PATH"
         )
-    wanted = {entry.id: said for entry in entries if (said := file_wanted(entry.source))}
-    problems += [(server_id, f"{where}: {server_id}: {said}") for server_id, said in wanted.items()]
+    wanted = {entry.id: problem for entry in entries if (problem := file_wanted(entry.source))}
+    problems += [(server_id, f"{where}: {server_id}: {problem}") for server_id, problem in wanted.items()]
     return ImportFile([Importable(entry.to_json()) for entry in entries if entry.id not in wanted], problems)
 
 
@@ -156,16 +156,16 @@ def _at(document: object, *keys: str) -> object:
 
 
 def _without_missing(entry: dict[str, Any]) -> Iterator[str]:
-    """Take the permissions for paths that are not there out of *entry*, which would keep it from being started.
+    """Remove permissions for missing paths from *entry*, and yield a message for each.
 
-    What begins with a slash is no path everywhere. Yields what is to be said of each.
+    An argument that begins with a slash need not be a path, and a missing path would keep the server from starting.
     """
     permissions = entry.get("permissions", [])
     for permission in list(permissions):
         path = permission.removeprefix(_GRANT)
         if permission.startswith(_GRANT + "/") and not os.path.lexists(path):
             permissions.remove(permission)
-            yield f"{entry['id']}: there is no {path}, so it gets no access to that"
+            yield f"{entry['id']}: {path} does not exist, so the server gets no access to it"
 
 
 def _document(name: str, where: str) -> object:
@@ -173,7 +173,7 @@ def _document(name: str, where: str) -> object:
     if suffix in {".mcpb", ".dxt"}:
         raise InvalidArgument(f"{where} is a bundle; install it with: mcpctl install {name}")
     if suffix == ".nix":
-        raise InvalidArgument(f"{where} is an expression of Nix; {_HOME_MANAGER}")
+        raise InvalidArgument(f"{where} is a Nix expression; {_HOME_MANAGER}")
     if suffix == ".toml":
         return _toml(read_input(name, MAX_SLOW), where)
     if suffix in {".yaml", ".yml"}:
@@ -196,7 +196,7 @@ def _toml(data: bytes, where: str) -> object:
 
 
 def _yaml(data: bytes, where: str) -> object:
-    from mcpd.cli.libraries import provide  # noqa: PLC0415 - few files need it
+    from mcpd.cli.libraries import provide  # noqa: PLC0415 - rarely needed
 
     provide(("ruamel.yaml",), "reading YAML")
     from mcpd.cli.clients.editing import Text  # noqa: PLC0415
@@ -206,12 +206,12 @@ def _yaml(data: bytes, where: str) -> object:
 
 
 async def import_file(args: argparse.Namespace) -> int:
-    """``mcpctl import``. One that fails stops no other; the command then fails, as it does if there is none to import.
+    """``mcpctl import``. Continues after a server that fails; fails if one failed, or if there is nothing to import.
 
-    JSON: ``{"servers": [{id, …}], "problems": [{name, message}], "left-out": [name]}``, with ``installed`` (the keys of
-    the server) or ``error`` and ``message`` for each server, or with ``--dry-run`` its ``entry`` and the keys of its
-    ``secrets``, beside ``error`` and ``message`` if it cannot be installed. What is left out cannot be imported; the
-    other problems are of servers that are.
+    JSON: ``{"servers": [{id, …}], "problems": [{name, message}], "left-out": [name]}``. Each server has ``installed``
+    (its keys), or ``error`` and ``message``; with ``--dry-run`` its ``entry`` and the keys of its ``secrets``, and
+    ``error`` and ``message`` if it cannot be installed. ``left-out`` names the servers that cannot be imported;
+    ``problems`` also has warnings about the others.
     """
     found = read_import(args.file)
     chosen = found.chosen(args.names, args.file)
@@ -227,7 +227,7 @@ async def import_file(args: argparse.Namespace) -> int:
     if args.json:
         write_json({"servers": results, **_problems(found)})
     elif not args.names:
-        _tell_left_out(found)
+        _note_left_out(found)
     if failed:
         return failed[0].exit_code or EXIT_FAILED
     return 0 if chosen else EXIT_FAILED
@@ -236,7 +236,7 @@ async def import_file(args: argparse.Namespace) -> int:
 async def _install_all(
     args: argparse.Namespace, chosen: Sequence[Importable]
 ) -> tuple[list[dict[str, Any]], list[McpdError]]:
-    """What became of each of *chosen*, and the errors."""
+    """Install each of *chosen*; return the result of each for JSON, and the errors."""
     results: list[dict[str, Any]] = []
     failed: list[McpdError] = []
     async with open_bus(args, changing=True) as bus:
@@ -247,11 +247,11 @@ async def _install_all(
                 raise
             except McpdError as error:
                 results.append({"id": server.id, "error": type(error).__name__, "message": error.message})
-                # What is there already is what was asked for.
+                # A server that is installed already is not an error.
                 failed += [] if isinstance(error, AlreadyInstalled) else [error]
             if not args.json:
-                _tell(results[-1])
-                await tell_without_tools(bus, results[-1].get("installed", {}))
+                _print_result(results[-1])
+                await note_missing_tools(bus, results[-1].get("installed", {}))
     return results, failed
 
 
@@ -266,7 +266,7 @@ async def _install(bus: Client, args: argparse.Namespace, server: Importable) ->
     return shown
 
 
-def _tell(result: dict[str, Any]) -> None:
+def _print_result(result: dict[str, Any]) -> None:
     if "installed" in result:
         write(f"Installed {title(result['installed'])}.")
     else:
@@ -278,7 +278,7 @@ def _parsed(server: Importable) -> Entry:
 
 
 def _show(found: ImportFile, chosen: Sequence[Importable], faults: Mapping[str, str], *, as_json: bool) -> None:
-    """Show what of *chosen* would be installed; *faults*, by id, say why some cannot be."""
+    """Show what would be installed of *chosen*; *faults* has the reasons, by id, why some cannot be installed."""
     if as_json:
         shown = [
             {"id": server.id, "entry": server.entry, "secrets": sorted(server.secrets)}
@@ -287,7 +287,7 @@ def _show(found: ImportFile, chosen: Sequence[Importable], faults: Mapping[str, 
         ]
         write_json({"servers": shown, **_problems(found)})
         return
-    from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - for this alone
+    from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - only for --dry-run
 
     for server in chosen:
         if server.id in faults:
@@ -299,15 +299,15 @@ def _show(found: ImportFile, chosen: Sequence[Importable], faults: Mapping[str, 
         if server.secrets:
             write(f"  with the secrets of the file: {clean(', '.join(sorted(server.secrets)))}")
     if chosen == found.servers:
-        _tell_left_out(found)
-    note("Nothing was installed. Which packages come along is known when it is.")
+        _note_left_out(found)
+    note("Nothing was installed. The packages are not known before the installation.")
 
 
-def _tell_left_out(found: ImportFile) -> None:
+def _note_left_out(found: ImportFile) -> None:
     if found.left_out:
         note(f"Left out: {clean(', '.join(found.left_out))}.")
     if not found.servers:
-        note("There is nothing to install in the file.")
+        note("The file contains nothing to install.")
 
 
 def _problems(found: ImportFile) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def _problems(found: ImportFile) -> dict[str, Any]:
 
 
 def _plan(entry: Entry) -> Iterator[dict[str, str]]:
-    """What is known of an installation of *entry* before it is begun, as the items of a job's plan."""
+    """Yield the plan of installing *entry*, as far as the entry tells, as the items of a job's plan."""
     if entry.source is not None:
         source = entry.source
         yield {

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcpd.cli import user_input
-from mcpd.cli.commands.servers import tell_without_tools, title
-from mcpd.cli.commands.sources import read_registries, warn_of_origin
-from mcpd.cli.jobs import Answers, foresee_job, run_job
+from mcpd.cli.commands.servers import note_missing_tools, title
+from mcpd.cli.commands.sources import read_registries, warn_of_registry
+from mcpd.cli.jobs import Answers, dry_run_job, run_job
 from mcpd.cli.output import clean, note, warn, write, write_json
 from mcpd.cli.session import open_bus
-from mcpd.cli.targets import Target, Wishes, sending, target_of
+from mcpd.cli.targets import ManifestOptions, Target, piped, target_of
 from mcpd.cli.values import guess_value, parse_pairs
 from mcpd.errors import (
     EXIT_FAILED,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Call(NamedTuple):
-    """What starts an installation."""
+    """A D-Bus call that starts an installation."""
 
     member: str
     signature: str
@@ -43,18 +43,18 @@ class _Call(NamedTuple):
 
 async def install(args: argparse.Namespace) -> int:
     """``mcpctl install``. JSON: the keys of the server; with ``--dry-run`` ``{"id", "plan": [{kind, key, …}]}``."""
-    target = target_of(args.target, _wishes(args))
+    target = target_of(args.target, _manifest_options(args))
     if args.source and (target.manifest is not None or target.bundle is not None):
         raise InvalidArgument(f"{args.target!r} is not from a registry; leave out --source")
     if args.at_version and (target.manifest is not None or target.bundle is not None):
         raise InvalidArgument(
-            f"{args.target!r} is not from a registry; leave out --version. A package is named with its version:"
-            " pypi:NAME==VERSION, npm:NAME@VERSION"
+            f"{args.target!r} is not from a registry; leave out --version. To choose the version of a package, write"
+            " pypi:NAME==VERSION or npm:NAME@VERSION"
         )
     secrets = {key: user_input.read_secret(name) for key, name in args.secret_files}
     options: dict[str, object] = {"consent": args.yes and not args.dry_run, "reinstall": args.reinstall}
-    said = {"source": args.source, "version": args.at_version, "signature": target.signature}
-    options |= {key: value for key, value in said.items() if value}
+    optional = {"source": args.source, "version": args.at_version, "signature": target.signature}
+    options |= {key: value for key, value in optional.items() if value}
     options |= {"dry-run": True} if args.dry_run else {}
     options |= {"no-check": True} if args.no_check else {}
     async with open_bus(args, changing=True) as bus:
@@ -64,12 +64,12 @@ async def install(args: argparse.Namespace) -> int:
         options |= {"config": _config(args.settings, described)}
         answers = Answers(args.yes, frozenset(args.permissions), secrets, takes_values=True, verbose=args.verbose)
         try:
-            server_id = await _carry_out(bus, args, target, options, answers)
+            server_id = await _install_target(bus, args, target, options, answers)
         except SignatureInvalid:
             if target.bundle is None:
                 raise
-            warn(f"{target.bundle.name}: the registry that vouches for this file has it under another id")
-            server_id = await _carry_out(bus, args, target, options | {"unverified": True}, answers)
+            warn(f"{target.bundle.name}: installing as unverified: the registry lists this file under another id")
+            server_id = await _install_target(bus, args, target, options | {"unverified": True}, answers)
         if args.dry_run:
             return 0
         for key, secret in answers.secrets.items():
@@ -81,9 +81,9 @@ async def install(args: argparse.Namespace) -> int:
         else:
             write(f"Installed {title(server)}.")
             if _is_package(target) and server.get("summary"):
-                # What it is was not known before.
+                # The summary comes from the package and was not known before.
                 write(f"{clean(server['name'])}: {clean(server['summary'])}")
-            await tell_without_tools(bus, server)
+            await note_missing_tools(bus, server)
     return 0
 
 
@@ -92,8 +92,8 @@ def _is_package(target: Target) -> bool:
     return isinstance(source, dict) and source.get("type") in {"pypi", "npm"}
 
 
-def _wishes(args: argparse.Namespace) -> Wishes:
-    return Wishes(
+def _manifest_options(args: argparse.Namespace) -> ManifestOptions:
+    return ManifestOptions(
         id=args.id or "",
         program=args.program or "",
         arguments=tuple(args.arguments),
@@ -105,22 +105,22 @@ def _wishes(args: argparse.Namespace) -> Wishes:
     )
 
 
-async def _carry_out(
+async def _install_target(
     bus: Client, args: argparse.Namespace, target: Target, options: Mapping[str, object], answers: Answers
 ) -> str:
-    """Install *target*, or show what that would come to; the id of the server."""
+    """Install *target*, or show the plan of a dry run; return the id of the server."""
     with _call(target, options, args.sha256 or "") as call:
         if args.dry_run:
-            return await _foresee(bus, args, call, target)
-        with _ways_out():
-            return await run_job(bus, *call[:3], fds=call.fds, answers=answers, file=_sent(target)) or target.id
+            return await _dry_run(bus, args, call, target)
+        with _with_hint():
+            return await run_job(bus, *call[:3], fds=call.fds, answers=answers, file=_file_name(target)) or target.id
 
 
 @contextmanager
 def _call(target: Target, options: Mapping[str, object], sha256: str) -> Iterator[_Call]:
-    """The call that installs *target*, while its files are open."""
+    """Open the files of *target* and yield the call that installs it."""
     if target.bundle is not None:
-        with sending(target.bundle, sha256) as (fd, digest):
+        with piped(target.bundle, sha256) as (fd, digest):
             yield _Call("InstallBundle", "ha{sv}", [0, {**options, "sha256": digest}], [fd])
     elif target.manifest is not None:
         with user_input.memfd(target.data, "manifest") as fd:
@@ -129,57 +129,57 @@ def _call(target: Target, options: Mapping[str, object], sha256: str) -> Iterato
         yield _Call("Install", "sa{sv}", [target.id, options], [])
 
 
-def _sent(target: Target) -> str:
-    """The name of the file that is sent for *target*; empty if none is."""
+def _file_name(target: Target) -> str:
+    """Return the name of the file that is sent for *target*; empty if there is none."""
     return target.bundle.name if target.bundle is not None else ""
 
 
 async def _offered(bus: Client, server_id: str, source: str | None) -> dict[str, Any]:
-    """Return the entry that *server_id* is installed from, empty if no registry has it.
+    """Return the entry that *server_id* would be installed from; empty if no registry has it.
 
-    Warns if that registry, or any if none has it, could not be refreshed.
+    Warn if its registry, or without one any registry, could not be refreshed.
     """
     try:
         options = {"source": source} if source else {}
         offered: dict[str, Any] = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, options])
     except ServiceUnavailable:
         raise
-    except McpdError:  # the installation says what is wrong
-        await warn_of_origin(bus, source or "")
+    except McpdError:  # the installation will report it
+        await warn_of_registry(bus, source or "")
         return {}
-    await warn_of_origin(bus, offered.get("origin", ""))
+    await warn_of_registry(bus, offered.get("origin", ""))
     return offered
 
 
 @contextmanager
-def _ways_out() -> Iterator[None]:
-    """Errors of an installation, with what to do about them here."""
+def _with_hint() -> Iterator[None]:
+    """Add the other kinds of targets to a ``NotFound`` error."""
     try:
         yield
     except NotFound as error:
-        raise NotFound(f"{error.message}. From elsewhere: pypi:NAME, npm:NAME, git+URL or a path") from error
+        raise NotFound(f"{error.message}. Other targets: pypi:NAME, npm:NAME, git+URL or a path") from error
 
 
-async def _foresee(bus: Client, args: argparse.Namespace, call: _Call, target: Target) -> str:
-    from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - for this alone
+async def _dry_run(bus: Client, args: argparse.Namespace, call: _Call, target: Target) -> str:
+    from mcpd.cli.plan_output import plan_lines  # noqa: PLC0415 - only for --dry-run
 
-    with _ways_out():
-        foreseen = await foresee_job(bus, *call[:3], fds=call.fds, file=_sent(target))
-    server_id = foreseen.server_id or target.id
+    with _with_hint():
+        found = await dry_run_job(bus, *call[:3], fds=call.fds, file=_file_name(target))
+    server_id = found.server_id or target.id
     if args.json:
-        write_json({"id": server_id, "plan": foreseen.plan})
+        write_json({"id": server_id, "plan": found.plan})
     else:
         write(f"{clean(server_id)}:")
-        for line in plan_lines(foreseen.plan, verbose=args.verbose):
+        for line in plan_lines(found.plan, verbose=args.verbose):
             write(line)
-        if target.manifest is not None and all(item["kind"] != "command" for item in foreseen.plan):
-            note("What is started is known when it is installed; where that fails, --command names the program.")
+        if target.manifest is not None and all(item["kind"] != "command" for item in found.plan):
+            note("The command is determined during the installation; use --command if that fails.")
         note("Nothing was installed.")
     return server_id
 
 
 def _config(settings: Sequence[tuple[str, str]], described: Mapping[str, Any]) -> dict[str, object]:
-    """The values of ``--set``, typed by the properties of the server as *described* by a manifest or a registry."""
+    """Return the values of ``--set``, typed by the properties in *described*, a manifest or an entry."""
     found = described.get("configurableProperties", described.get("configurable-properties"))
     properties = [known for known in found if isinstance(known, dict)] if isinstance(found, list) else []
     keys = {known.get("key") for known in properties}
@@ -188,7 +188,7 @@ def _config(settings: Sequence[tuple[str, str]], described: Mapping[str, Any]) -
 
 
 async def remove(args: argparse.Namespace) -> int:
-    """``mcpctl remove``; nothing if one of the ids is unknown, and no more after one that cannot be removed."""
+    """``mcpctl remove``. Removes nothing if one of the ids is unknown, and stops at the first failure."""
     async with open_bus(args, changing=True) as bus:
         for server_id in args.id:
             await bus.manager.call("GetServer", "s", [server_id])
@@ -199,7 +199,7 @@ async def remove(args: argparse.Namespace) -> int:
 
 
 async def refresh(args: argparse.Namespace) -> int:
-    """``mcpctl refresh``; fails if a registry could not be read. JSON: ``{"sources": […]}`` as ListSources has it."""
+    """``mcpctl refresh``; fails if a registry could not be read. JSON: ``{"sources": […]}`` from ``ListSources``."""
     async with open_bus(args, changing=True) as bus:
         failure: McpdError | None = None
         is_read = False

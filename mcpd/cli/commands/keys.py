@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl key``: whose signatures are trusted, and keys to sign with."""
+"""``mcpctl key``: trusted public keys, and new signing keys."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def list_keys(args: argparse.Namespace) -> int:
         columns = ("name", "fingerprint", "scope", "file")
         table([column.upper() for column in columns], [[key.get(column, "") for column in columns] for key in keys])
     else:
-        note("No key is trusted, so nothing is verified. 'mcpctl key add FILE' trusts one.")
+        note("No key is trusted, so nothing is verified. 'mcpctl key add FILE' adds one.")
     return 0
 
 
 async def add_key(args: argparse.Namespace) -> int:
-    """``mcpctl key add``. A private key goes nowhere: what it is, is seen before it is sent."""
-    from mcpd.trust.keys import MAX_PEM, fingerprint  # noqa: PLC0415 - with all models, which the others do without
-    from mcpd.trust.signing import load_public  # noqa: PLC0415 - see there
+    """``mcpctl key add``. The key is parsed here, so that a private key is never sent to mcpd."""
+    from mcpd.trust.keys import MAX_PEM, fingerprint  # noqa: PLC0415 - slow to import
+    from mcpd.trust.signing import load_public  # noqa: PLC0415 - slow to import
 
     data = read_input(args.file, MAX_PEM)
     name = args.name or _named(args.file)
@@ -46,7 +46,8 @@ async def add_key(args: argparse.Namespace) -> int:
         raise InvalidArgument(f"{origin(args.file)}: {error}") from error
     async with open_bus(args, changing=True) as bus:
         await bus.manager.call("AddKey", "ssa{sv}", [name, data.decode("ascii", "replace"), {}])
-    write(f"Trusts {clean(name)}, {fingerprint(public.public_bytes_raw())}. 'mcpctl refresh' verifies what it signed.")
+    write(f"Added the trusted key {clean(name)}, {fingerprint(public.public_bytes_raw())}.")
+    write("'mcpctl refresh' verifies the registries with it.")
     return 0
 
 
@@ -54,7 +55,7 @@ async def remove_key(args: argparse.Namespace) -> int:
     """``mcpctl key remove``."""
     async with open_bus(args, changing=True) as bus:
         await bus.manager.call("RemoveKey", "sa{sv}", [args.name, {}])
-    write(f"Trusts {clean(args.name)} no longer.")
+    write(f"Removed the trusted key {clean(args.name)}.")
     return 0
 
 
@@ -67,7 +68,7 @@ def new(args: argparse.Namespace) -> int:
     private = Path(args.file)
     public = private.with_name(private.name + ".pub")
     secret_pem, public_pem = new_key()
-    # The public half first: whoever finds it there has another key already, and no private one is left lying.
+    # The public key first: if it exists already, no private key is written.
     written: list[Path] = []
     try:
         for path, data, mode in ((public, public_pem, _PUBLIC), (private, secret_pem, _PRIVATE)):
@@ -77,15 +78,15 @@ def new(args: argparse.Namespace) -> int:
         for path in written:
             path.unlink(missing_ok=True)
         if isinstance(error, FileExistsError):
-            raise InvalidArgument(f"{path} is there already; give the new key another name") from error
+            raise InvalidArgument(f"{path} exists; choose another file for the new key") from error
         raise from_oserror(error, f"writing {path}") from error
-    write(f"Made {fingerprint(load_public(public_pem).public_bytes_raw())}.")
-    write(f"{clean(private)}: the private key, for 'mcpctl sign'. Whoever has it signs in your name.")
-    write(f"{clean(public)}: the public key, for others: mcpctl key add {clean(public.name)}")
+    write(f"Created the key {fingerprint(load_public(public_pem).public_bytes_raw())}.")
+    write(f"{clean(private)}: the private key, for 'mcpctl sign'. Keep it secret.")
+    write(f"{clean(public)}: the public key; others trust it with: mcpctl key add {clean(public.name)}")
     return 0
 
 
 def _named(file: str) -> str:
     if file == STDIN:
-        raise InvalidArgument("a key from standard input has no name of its own; give it one with --name")
+        raise InvalidArgument("a key from standard input needs a name; set it with --name")
     return os.path.basename(file).removesuffix(".pub").removesuffix(".pem")  # noqa: PTH119 - keeps odd names as they are

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """``mcpctl logs``.
 
-Anybody may send the journal an entry that says ``MCP_SERVER_ID``, so entries count only if they come from the users
-that mcpd and its servers run as; who sent an entry is what the journal itself notes.
+Anybody may send entries with ``MCP_SERVER_ID`` to the journal, so only entries from the users that mcpd and its servers
+run as are shown. The journal itself records the sender.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ _WRITERS: Final = ("mcpd", "mcp-server")
 """The users that the system's mcpd and its servers run as."""
 _JOURNALS: Final = (Path("/var/log/journal"), Path("/run/log/journal"))
 _SOCKET: Final = Path(SOCKET)
-"""Where journald listens; its directories may be there without it."""
+"""The socket of journald, whose directories may exist without it."""
 _MACHINE_ID: Final = Path("/etc/machine-id")
 
 
 async def logs(args: argparse.Namespace) -> int:
-    """``mcpctl logs``: becomes journalctl. What a directly run server wrote went to its client instead."""
+    """``mcpctl logs``: execute journalctl.
+
+    The standard error of a server that a client started directly is not in the journal; it goes to the client.
+    """
     program = shutil.which("journalctl")
     if program is None or not _SOCKET.is_socket() or not any(place.is_dir() for place in _JOURNALS):
         raise NotSupported(
-            "this system has no journal, so mcpd's own output holds what servers wrote, in lines that begin with"
-            f" '{args.id}: '; see where mcpd was started"
+            "this system has no journal; the standard error of servers is in the output of mcpd, in lines that begin"
+            f" with '{args.id}: '"
         )
     users = list(_users(system=args.system))
     _check_readable(system=args.system)
@@ -46,16 +49,16 @@ async def logs(args: argparse.Namespace) -> int:
         async with open_bus(args) as bus:
             await bus.manager.call("GetServer", "s", [args.id])
     except ServiceUnavailable:
-        note("mcpd does not answer; the journal is shown nevertheless.")
+        note("mcpd does not answer; showing the journal anyway.")
     except NotFound as error:
         if not _any(argv):
-            raise NotFound(f"{error.message}, and the journal has nothing of one") from error
-        note(f"There is no server {args.id} any more; this is what the journal has of it.")
+            raise NotFound(f"{error.message}, and the journal has no entries of it") from error
+        note(f"There is no server {args.id} any more; showing its journal.")
     os.execv(program, [*argv, *_chosen(args)])  # noqa: S606 - argv of our own, and no shell is wanted
 
 
 def _users(*, system: bool) -> Iterator[int]:
-    """The users whose word is taken. Raises :class:`~mcpd.errors.NotSupported` if one of them does not exist."""
+    """Yield the uids whose entries are shown. Raises :class:`~mcpd.errors.NotSupported` if a user does not exist."""
     if not system:
         yield os.getuid()
         return
@@ -64,27 +67,27 @@ def _users(*, system: bool) -> Iterator[int]:
             yield pwd.getpwnam(name).pw_uid
         except KeyError:
             raise NotSupported(
-                f"there is no user {name!r}, so the system service is not set up here: reinstall mcpd, "
-                "or run systemd-sysusers"
+                f"the system service is not set up here: there is no user {name!r}; run systemd-sysusers, or reinstall "
+                "mcpd"
             ) from None
 
 
 def _check_readable(*, system: bool) -> None:
-    """Raise :class:`~mcpd.errors.NotAuthorized` if the journal is there and closed to us."""
+    """Raise :class:`~mcpd.errors.NotAuthorized` if the caller may not read the journal."""
     machine = _MACHINE_ID.read_text(encoding="ascii").strip() if _MACHINE_ID.exists() else ""
     own = () if system else (f"user-{os.getuid()}.journal",)
     files = [place / machine / name for place in _JOURNALS for name in ("system.journal", *own)]
     there = [file for file in files if file.exists()]
     if there and not any(os.access(file, os.R_OK) for file in there):
         raise NotAuthorized(
-            "the journal may be read by root and by members of the groups systemd-journal and adm only; "
+            "only root and members of the groups systemd-journal and adm may read the journal; "
             "an administrator adds you with: usermod -aG systemd-journal USER"
-            + ("" if system else ". Your own entries are in a journal of their own once /var/log/journal exists")
+            + ("" if system else ". You can read your own entries once /var/log/journal exists")
         )
 
 
 def _any(argv: Sequence[str]) -> bool:
-    """Whether the journal has at least one such entry."""
+    """Return whether the command *argv* finds at least one entry."""
     found = subprocess.run([*argv, "-n", "1", "-o", "cat"], capture_output=True, check=False)
     return bool(found.stdout)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl mcps``: the map of what servers offer, made from a source and checked (``docs/mcps.md``)."""
+"""``mcpctl mcps``: build the mcps map from a source file, and check it (``docs/mcps.md``)."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from mcpd.store.generator import Stored
 
 TIMEOUT: Final = 60.0
-"""Seconds for one server: three transforms have 5 each."""
+"""Seconds for one server; each of its three transforms has 5."""
 FACILITIES: Final = ("tools", "resources", "prompts")
 
 
 @dataclass(slots=True)
-class Offer:
-    """What clients would get of one server."""
+class Features:
+    """The tools, resources and prompts that clients would get from one server."""
 
     id: str
     source: str
-    """The file that it is made from; empty for an entry of the map alone."""
+    """The script or directory of the server; empty if it has only an entry in the map."""
     state: str
-    """``script``; ``installed``, ``disabled`` and ``broken`` are not asked."""
+    """``script``, or ``installed``, ``disabled`` or ``broken``, which are not run."""
     tools: list[dict[str, Any]] = field(default_factory=list)
     resources: list[dict[str, Any]] = field(default_factory=list)
     prompts: list[dict[str, Any]] = field(default_factory=list)
@@ -68,17 +68,20 @@ class Offer:
 
 
 class Describer:
-    """Describes servers of *store*, some at once; *paths* are those of the machine, whose secrets stay hidden."""
+    """Runs the script servers of *store* in the sandbox, some at once, to learn what they offer.
+
+    *paths* are those of the machine, whose secrets the sandbox hides.
+    """
 
     def __init__(self, store: Store, paths: Paths, scope: Scope, unavailable: str = "") -> None:
-        """*unavailable*: why nothing shall be run."""
+        """Run nothing if *unavailable*, a reason, is not empty."""
         self._store, self._paths, self._scope = store, paths, scope
         self._turn = asyncio.Semaphore(os.cpu_count() or 1)
         self.unavailable = unavailable
-        """Why nothing is run here; what is not run is only read."""
+        """The reason why nothing is run, only read; else empty."""
 
-    async def all(self, servers: Sequence[InstalledServer]) -> list[Offer]:
-        """What each of *servers* would offer, in their order."""
+    async def all(self, servers: Sequence[InstalledServer]) -> list[Features]:
+        """Return the features of each of *servers*, in their order."""
         tasks = [asyncio.create_task(self._offer(server)) for server in servers]
         try:
             return await asyncio.gather(*tasks)
@@ -87,39 +90,39 @@ class Describer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _offer(self, server: InstalledServer) -> Offer:
+    async def _offer(self, server: InstalledServer) -> Features:
         path = server.script.path if server.script is not None else server.directory
-        offer = Offer(server.id, str(path or ""), "script" if server.script is not None else "installed")
+        features = Features(server.id, str(path or ""), "script" if server.script is not None else "installed")
         if server.problem:
-            offer.state, offer.problems = "broken", [server.problem]
-            return offer
+            features.state, features.problems = "broken", [server.problem]
+            return features
         if server.clash:
-            offer.problems.append(server.clash)
+            features.problems.append(server.clash)
         if server.entry.disabled:
-            offer.state = "disabled"
+            features.state = "disabled"
         elif server.script is not None:
             try:
                 async with self._turn:
-                    await self._describe(server, offer)
+                    await self._describe(server, features)
             except (SandboxUnavailable, NotSupported) as error:
                 self.unavailable = error.message
             except McpdError as error:
-                offer.problems.append(error.message)
-        return offer
+                features.problems.append(error.message)
+        return features
 
-    async def _describe(self, server: InstalledServer, offer: Offer) -> None:
+    async def _describe(self, server: InstalledServer, features: Features) -> None:
         document = await asyncio.to_thread(self._document, server)
         if self.unavailable:
             return
         with TemporaryDirectory(prefix="mcps-") as made:
-            said = await self._run(server, await asyncio.to_thread(_written, made, document))
+            found = await self._run(server, await asyncio.to_thread(_written, made, document))
         for name in FACILITIES:
-            setattr(offer, name, [item for item in _list(said, name) if isinstance(item, dict)])
-        offer.problems += [str(problem) for problem in _list(said, "problems")]
-        narrow(offer, server.entry.policy)
+            setattr(features, name, [item for item in _list(found, name) if isinstance(item, dict)])
+        features.problems += [str(problem) for problem in _list(found, "problems")]
+        narrow(features, server.entry.policy)
 
     def _document(self, server: InstalledServer) -> dict[str, Any]:
-        """The private manifest of *server* without secrets, which are not needed to tell what it offers."""
+        """Return the private manifest of *server* without secrets, which are not needed here."""
         manifest = server.manifest
         if manifest is None:
             raise InvalidManifest(server.problem)
@@ -145,48 +148,48 @@ class Describer:
         )
         done = await run(PlainLauncher(), replace(spec, id=f"check:{server.id}"), timeout=TIMEOUT)
         if done.code:
-            said = done.stderr_tail.strip().splitlines() or [f"it ended with status {done.code}"]
-            raise InvalidManifest(f"{server.id}: cannot be described: {said[-1]}")
+            lines = done.stderr_tail.strip().splitlines() or [f"it ended with status {done.code}"]
+            raise InvalidManifest(f"{server.id}: could not list what it offers: {lines[-1]}")
         return load_json(done.stdout, server.id)
 
 
-def narrow(offer: Offer, rules: str) -> None:
-    """Take from *offer* what the entries of the map, as the bridge gets them in *rules*, do not let clients have."""
+def narrow(features: Features, rules: str) -> None:
+    """Apply the *rules* of the mcps map, as the bridge gets them, to *features*."""
     stages = policy.load(rules)
     if stages is None:
         return
     _, shape = stages.apply("tools/list", {})
     if shape is not None:
-        response = {"result": jsonrpc.Raw(jsonrpc.encode({"tools": offer.tools}))}
+        response = {"result": jsonrpc.Raw(jsonrpc.encode({"tools": features.tools}))}
         shape(response)
-        offer.tools = _list(load_json(bytes(response["result"]), offer.id), "tools")
+        features.tools = _list(load_json(bytes(response["result"]), features.id), "tools")
     for name in ("resources", "prompts"):
         try:
             stages.apply(f"{name}/list", {})
         except policy.Answered:
-            setattr(offer, name, [])
+            setattr(features, name, [])
 
 
 def _written(directory: str, document: dict[str, Any]) -> Path:
-    """The file in *directory*, which nobody else can look into, that *document* was written to."""
+    """Write *document* to a file in the private *directory*; return its path."""
     path = Path(directory).resolve() / "manifest.json"
     path.write_bytes(json.dumps(document).encode())
     return path
 
 
-def _list(said: object, name: str) -> list[Any]:
-    found = said.get(name) if isinstance(said, dict) else None
+def _list(document: object, name: str) -> list[Any]:
+    found = document.get(name) if isinstance(document, dict) else None
     return found if isinstance(found, list) else []
 
 
 SOURCE: Final = ".source.json"
-"""Ends the names of sources."""
+"""The end of the name of a source file."""
 _STDOUT: Final = "-"
 _MODE: Final = 0o644
-"""Of a new map, which those whom it is for have to read."""
+"""The mode of a new map: mcpd and the servers' users have to read it."""
 _AS_ROOT: Final = (
-    "root runs no code of files that are not in use yet; 'mcpctl --user mcps check FILE', by an ordinary user, shows"
-    " what servers would offer"
+    "root does not run code of files that are not in use yet; as an ordinary user, 'mcpctl --user mcps check FILE'"
+    " shows what servers would offer"
 )
 
 
@@ -208,32 +211,32 @@ def build_map(args: argparse.Namespace) -> int:
     write_atomic(output, data, mode)
     for stored in built.stored:
         write(f"{clean(stored.field)}: {clean(stored.path)} is cid://{stored.id}")
-    write(f"Wrote {clean(output)}; what it names by content ids is in {clean(directory)}.")
+    write(f"Wrote {clean(output)}, and the contents that it refers to into {clean(directory)}.")
     _warn_of(paths, scope, Path(args.source), directory)
     return 0
 
 
 def _warn_of(paths: Paths, scope: Scope, source: Path, directory: Path) -> None:
-    """Tell on stderr what of a map that could be built of *source* has no effect or cannot be read."""
+    """Warn about the parts of *source* that have no effect or cannot be read; *directory* has its contents."""
     with TemporaryDirectory(prefix="mcps-") as made:
-        for found in _trial(paths, scope, made, [source], [directory]).checks:
+        for found in _preview(paths, scope, made, [source], [directory]).checks:
             if found.result != "ok":
                 warn(f"{found.message}; {found.advice}" if found.advice else found.message)
 
 
 def _target(output: Path) -> tuple[Path, int]:
-    """The file that *output* is or leads to, and the mode that it has or shall have.
+    """Return the file to write for *output*, with symlinks resolved, and its mode.
 
-    Raises what is wrong with it before any content is written for it.
+    Raises :class:`~mcpd.errors.McpdError` if it cannot be written, before anything is written.
     """
     target = output
     if output.is_symlink():
         if output.lstat().st_uid != os.geteuid():
-            raise InvalidArgument(f"{output} is another user's symlink; name the file that it leads to")
+            raise InvalidArgument(f"{output} is a symlink of another user; name its target instead")
         target = Path(os.path.realpath(output))
     exists = os.path.lexists(target)
     if exists and (target.is_symlink() or not target.is_file()):
-        raise InvalidArgument(f"{output} is not a file; name one, or - for standard output")
+        raise InvalidArgument(f"{output} is not a regular file; name one, or - for standard output")
     directory = target.absolute().parent
     if directory.exists() and not os.access(directory, os.W_OK | os.X_OK):
         raise ReadOnly(f"{target}: you may not write in {directory}")
@@ -241,27 +244,27 @@ def _target(output: Path) -> tuple[Path, int]:
 
 
 async def check(args: argparse.Namespace) -> int:
-    """``mcpctl mcps check``; 1 if something is wrong.
+    """``mcpctl mcps check``; 1 if there is an error.
 
-    What files name may be anybody's code still, and is not run for root on behalf of the system.
+    For root and the system scope, scripts in *FILE* are not run: anybody may have written them.
 
     JSON: ``{"servers": [{id, source, state, tools, resources, prompts, problems}], "checks": [{name, result, message,
     advice}], "unavailable": "why scripts could not be run"}``.
     """
     paths, scope = from_environment(), _scope(args)
-    # What is wrong is told below, with the line.
+    # The checks report problems below, with their lines.
     logging.getLogger("mcpd").addHandler(logging.NullHandler())
     with TemporaryDirectory(prefix="mcps-") as made:
-        trial = await asyncio.to_thread(_trial, paths, scope, made, [Path(name) for name in args.files])
-        describer = Describer(trial.store, paths, scope, _AS_ROOT if args.files and _is_for_root(scope) else "")
-        offers = await describer.all(trial.servers)
-    checks = [*trial.checks, *_problems(offers, trial)]
+        preview = await asyncio.to_thread(_preview, paths, scope, made, [Path(name) for name in args.files])
+        describer = Describer(preview.store, paths, scope, _AS_ROOT if args.files and _is_for_root(scope) else "")
+        described = await describer.all(preview.servers)
+    checks = [*preview.checks, *_problems(described, preview)]
     if args.json:
-        servers = [asdict(offer) for offer in offers]
+        servers = [asdict(features) for features in described]
         unavailable = describer.unavailable
         write_json({"servers": servers, "checks": [asdict(found) for found in checks], "unavailable": unavailable})
     else:
-        _print(offers, checks, describer.unavailable)
+        _print(described, checks, describer.unavailable)
     return EXIT_FAILED if any(found.result == "fail" for found in checks) else 0
 
 
@@ -270,13 +273,13 @@ def _scope(args: argparse.Namespace) -> Scope:
 
 
 def _is_for_root(scope: Scope) -> bool:
-    """Whether what is run would be run by root, as whom the system's own mcpd runs nothing."""
+    """Return whether scripts would run as root, unlike in mcpd itself."""
     return scope is Scope.SYSTEM and os.geteuid() == 0
 
 
 @dataclass(frozen=True, slots=True)
-class _TrialPaths(Paths):
-    """Those of the machine, with other files for the map of one scope and content that only they need."""
+class _PreviewPaths(Paths):
+    """The paths of the machine, with other map files for one scope and the contents that they need."""
 
     built: Path
 
@@ -286,20 +289,20 @@ class _TrialPaths(Paths):
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
-    """What is to be looked at."""
+class _Preview:
+    """The servers and checks of the map in use, or of the given files instead of it."""
 
     store: Store
     servers: list[InstalledServer]
     checks: list[Check]
     names: dict[str, str]
-    """What messages shall call the files that stand for others."""
+    """Temporary files in messages, and the names of the originals."""
 
 
-def _trial(paths: Paths, scope: Scope, made: str, files: Sequence[Path], more: Sequence[Path] = ()) -> _Trial:
-    """The map of *scope*, or with *files* what it would be with them instead of its own, in the directory *made*.
+def _preview(paths: Paths, scope: Scope, made: str, files: Sequence[Path], more: Sequence[Path] = ()) -> _Preview:
+    """Load the map of *scope*, or *files* in place of it; *made* is an empty directory for temporary files.
 
-    Contents may lie in *more* directories, too.
+    Contents are also searched in the directories *more*.
     """
     scratch = Path(made).resolve()
     if not files:
@@ -307,10 +310,10 @@ def _trial(paths: Paths, scope: Scope, made: str, files: Sequence[Path], more: S
         servers = store.list()
         found = list(map_checks(paths, scope, Known(paths, scope), deep=True))
         shown = [server for server in servers if server.script is not None or server.entry is not NO_ENTRY]
-        return _Trial(store, shown, found, {})
+        return _Preview(store, shown, found, {})
     layout = replace(paths.layout(scope), settings=scratch / "mcpd.toml", cache=scratch / "cache")
     user, system = (layout, paths.system) if scope is Scope.USER else (paths.user, layout)
-    tried = _TrialPaths(user, system, paths.vendor, paths.home, scratch / "cas")
+    tried = _PreviewPaths(user, system, paths.vendor, paths.home, scratch / "cas")
     layout.mcps_dir.mkdir()
     checks: list[Check] = []
     maps: list[MapFile] = []
@@ -327,16 +330,16 @@ def _trial(paths: Paths, scope: Scope, made: str, files: Sequence[Path], more: S
         maps.append(read)
     store = Store(tried, scope)
     servers = store.list()
-    # What servers have listed is not in the directory of a trial.
+    # The tools that servers listed are in the real store, not in the temporary one.
     known = Known(tried, scope, tools=Store(paths, scope))
     for read in maps:
         checks += entry_checks(read, known, [*more, *tried.contents(scope)])
     named = {server_id for read in maps for server_id in read.data}
-    return _Trial(store, [server for server in servers if server.id in named], checks, names)
+    return _Preview(store, [server for server in servers if server.id in named], checks, names)
 
 
 def _map(path: Path, known: Sequence[Path], built: Path, scope: Scope) -> tuple[MapFile, list[Stored]]:
-    """The map in the file *path*, or what is made of it if it is a source, and what was put into *built* for it.
+    """Read the map in *path*, or build it in *built* from a source file; return it with the contents that were stored.
 
     Raises :class:`~mcpd.errors.InvalidManifest`.
     """
@@ -349,51 +352,51 @@ def _map(path: Path, known: Sequence[Path], built: Path, scope: Scope) -> tuple[
     return found, []
 
 
-def _problems(offers: Sequence[Offer], trial: _Trial) -> list[Check]:
-    """What is wrong with servers; what was said of their entries already is not said again."""
+def _problems(described: Sequence[Features], preview: _Preview) -> list[Check]:
+    """Return a failure for each problem of the servers that the checks of *preview* do not report already."""
     found = []
-    for offer in offers:
-        offer.source = _as_given(offer.source, trial.names)
-        offer.problems = [_as_given(problem, trial.names) for problem in offer.problems]
-        for problem in offer.problems:
-            bare = problem.removeprefix(f"{offer.id}: ")
-            said = f"entry {offer.id!r}: {bare.partition(':')[0]}: "
-            if not any(bare in known.message or said in known.message for known in trial.checks):
-                found.append(Check(offer.id, "fail", f"{offer.id}: {bare}"))
+    for features in described:
+        features.source = _with_original_names(features.source, preview.names)
+        features.problems = [_with_original_names(problem, preview.names) for problem in features.problems]
+        for problem in features.problems:
+            bare = problem.removeprefix(f"{features.id}: ")
+            entry = f"entry {features.id!r}: {bare.partition(':')[0]}: "
+            if not any(bare in known.message or entry in known.message for known in preview.checks):
+                found.append(Check(features.id, "fail", f"{features.id}: {bare}"))
     return found
 
 
-def _as_given(text: str, names: Mapping[str, str]) -> str:
-    """*text* with the files that were given, instead of what stood for them."""
+def _with_original_names(text: str, names: Mapping[str, str]) -> str:
+    """Return *text* with the names of the original files instead of the temporary ones."""
     for name, given in names.items():
         text = text.replace(name, given)
     return text
 
 
-def _print(offers: Sequence[Offer], checks: Sequence[Check], unavailable: str) -> None:
-    rows = [row for offer in offers for row in _rows(offer, asked=not unavailable)]
+def _print(described: Sequence[Features], checks: Sequence[Check], unavailable: str) -> None:
+    rows = [row for features in described for row in _rows(features, asked=not unavailable)]
     if rows:
         table(("SERVER", "OFFERS", "NAME", "DESCRIPTION"), rows)
     elif not any(found.result == "fail" for found in checks):
-        note("There are no script servers, and no entries for others.")
+        note("There are no script servers, and no entries for other servers.")
     if unavailable:
-        warn(f"scripts were only read: {unavailable}")
+        warn(f"scripts were only read, not run: {unavailable}")
     for found in checks:
         write(f"{coloured(found.result, 4)}  {clean(found.message)}")
         if found.advice and found.result != "ok":
             write(f"      {clean(found.advice)}")
 
 
-def _rows(offer: Offer, *, asked: bool) -> list[tuple[str, str, str, str]]:
-    """A line for each thing that *offer* has."""
-    if offer.state != "script":
-        return [(offer.id, offer.state, "", offer.source)]
+def _rows(features: Features, *, asked: bool) -> list[tuple[str, str, str, str]]:
+    """Return a table row for each tool, resource and prompt in *features*."""
+    if features.state != "script":
+        return [(features.id, features.state, "", features.source)]
     rows = [
-        (offer.id, kind[:-1], str(item.get(key, "")), _first_line(item))
+        (features.id, kind[:-1], str(item.get(key, "")), _first_line(item))
         for kind, key in (("tools", "name"), ("resources", "uri"), ("prompts", "name"))
-        for item in getattr(offer, kind)
+        for item in getattr(features, kind)
     ]
-    return rows or [(offer.id, "nothing" if asked else "not asked", "", offer.source)]
+    return rows or [(features.id, "nothing" if asked else "not asked", "", features.source)]
 
 
 def _first_line(item: dict[str, Any]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl open``: the pages of the caller's bridge in a browser, signed in by a link that works once."""
+"""``mcpctl open``: open the pages of the caller's bridge in a browser, with a sign-in link that works once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def open_pages(args: argparse.Namespace) -> int:
     """Open the list of servers, or the page of one; with ``--print``, or without a desktop, print the link."""
     if args.system:
         raise NotSupported(
-            "only your own bridge signs a browser in, so: mcpctl --user open; "
-            "the servers that the system runs are listed by: mcpctl --system list"
+            "only your own bridge has a sign-in for browsers; use 'mcpctl --user open', or 'mcpctl --system list' for "
+            "the servers of the system"
         )
     path = places(from_environment().user).socket
     target = "/sign-in" + (f"?{urlencode({'server': args.id})}" if args.id else "")
@@ -38,12 +38,12 @@ def open_pages(args: argparse.Namespace) -> int:
     if not args.print and _opened(url):
         return 0
     sys.stdout.write(url + "\n")
-    note(f"The link works once, within {answer['seconds']} seconds, in a browser of yours on this machine.")
+    note(f"The link works once, within {answer['seconds']} seconds, in your browser on this machine.")
     return 0
 
 
 def _opened(url: str) -> bool:
-    """Whether the desktop took *url*."""
+    """Open *url* on the desktop; return whether that worked."""
     opener = shutil.which(OPENER)
     if opener is None or not any(map(os.environ.get, _DISPLAYS)):
         return False
@@ -54,5 +54,5 @@ def _opened(url: str) -> bool:
     try:
         return process.wait(_TIMEOUT) == 0
     except subprocess.TimeoutExpired:
-        # Some desktops keep it running as long as the browser.
+        # On some desktops xdg-open runs as long as the browser.
         return True

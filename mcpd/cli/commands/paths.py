@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl paths``: paths for shells and scripts."""
+"""``mcpctl paths``: files and directories of mcpd, for shells and scripts."""
 
 from __future__ import annotations
 

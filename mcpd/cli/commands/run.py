@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl run``: what MCP clients start.
+"""``mcpctl run``: the command that MCP clients start.
 
-No byte between client and server passes through here, unless something stands between them: then all of them do, on
-their way to the bridge, or to a server of the system, which takes nothing but pipes.
+The server gets the standard streams of the client, so no data passes through here. There are two exceptions: a server
+that is used through the bridge, and streams that a server of the system does not accept, which takes only pipes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from mcpd.cli.output import clean, note
-from mcpd.cli.spawn import Between, spawned
+from mcpd.cli.spawn import UseBridge, spawned
 from mcpd.cli.streams import CLOSED
 from mcpd.errors import InvalidArgument, McpdError
 
@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     environment = _environment()
     try:
         return asyncio.run(_direct(args, environment))
-    except Between as found:
-        from mcpd.cli import spawn  # noqa: PLC0415 -- few servers need it
+    except UseBridge as found:
+        from mcpd.cli import spawn  # noqa: PLC0415 -- rarely needed
 
         return spawn.join(spawn.connect_bridge(args.id, environment, system=found.system))
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 async def _direct(args: argparse.Namespace, environment: dict[str, str]) -> int:
     async with spawned(args, args.id, _standard_fds(), environment) as server:
         if server.relay is None:
-            _let_go()
+            _release_stdio()
         stopping: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         for number in _FORWARDED:
@@ -60,7 +60,7 @@ async def _stop(server: Spawned) -> None:
 
 
 def _standard_fds() -> dict[int, int]:
-    """Our own 0, 1 and 2 for the server; without 2 its messages go to the journal."""
+    """Return our standard streams for the server; without 2 its standard error goes to the journal."""
     for fd, name in ((0, "input"), (1, "output")):
         if fd in CLOSED:
             raise InvalidArgument(f"standard {name} is closed, so the server cannot talk to its client")
@@ -68,7 +68,10 @@ def _standard_fds() -> dict[int, int]:
 
 
 def _environment() -> dict[str, str]:
-    """Our variables, without those D-Bus cannot carry (not UTF-8). mcpd drops what steers loaders and the session."""
+    """Return our environment without variables that are not UTF-8, which D-Bus cannot carry.
+
+    mcpd removes variables of the dynamic loader and of the session.
+    """
     return {name: value for name, value in os.environ.items() if _is_text(name) and _is_text(value)}
 
 
@@ -76,8 +79,8 @@ def _is_text(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-def _let_go() -> None:
-    """Leave stdin and stdout to the server alone, so that each side sees the other's end at once."""
+def _release_stdio() -> None:
+    """Release our stdin and stdout, so that client and server notice at once when the other one closes them."""
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, 0)
     os.dup2(null, 1)

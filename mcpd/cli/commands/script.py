@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl script``: the files that are servers (``docs/scripts.md``)."""
+"""``mcpctl script``: add, list and remove script servers (``docs/scripts.md``)."""
 
 from __future__ import annotations
 
@@ -51,30 +51,30 @@ if TYPE_CHECKING:
     from mcpd.paths import Paths
 
 _GONE: Final = 5
-"""Looks until a file that vanished is said to be gone: editors put another one in its place at once."""
+"""Polls until a missing file is reported: editors replace a file shortly after removing it."""
 _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PUBLIC: Final = 0o644
 _PRIVATE: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """What a script's file held."""
+class ScriptText:
+    """The content of a script."""
 
     data: bytes
     mode: int
-    """Of a copy, which nobody may read who may not read the file."""
+    """The mode for a copy, which must not be readable for more users than the original."""
 
 
-def read_text(source: Path, scope: Scope) -> Text:
-    """What is in *source*, for a copy in *scope*.
+def read_text(source: Path, scope: Scope) -> ScriptText:
+    """Read *source*, for a copy in *scope*.
 
-    Everybody may read the system's scripts, so a file that others may not read is none for it: root would publish
-    what a symlink of somebody else leads to. Raises :class:`~mcpd.errors.InvalidArgument` for one,
-    :class:`~mcpd.errors.InvalidManifest` for what is no file or too large, and OSError.
+    Everybody may read the system's scripts. A file that others may not read is refused for the system, or root could
+    publish the target of somebody else's symlink. Raises :class:`~mcpd.errors.InvalidArgument` for such a file,
+    :class:`~mcpd.errors.InvalidManifest` for one that is not regular or too large, and OSError.
     """
     descriptor = os.open(source, _OPEN)
-    # What is asked is the file that is read, whatever has its name by then.
+    # fstat, as the path may name another file by now.
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
@@ -82,43 +82,43 @@ def read_text(source: Path, scope: Scope) -> Text:
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
         if scope is Scope.SYSTEM and not status.st_mode & stat.S_IROTH:
             raise InvalidArgument(
-                f"{source}: others may not read it, and as a script of the system it would become readable for"
-                " everybody; if it may, chmod it first (chmod a+r)"
+                f"{source}: not readable for others, but scripts of the system are readable for everybody; to publish"
+                " it, run chmod a+r first"
             )
         data = file.read(MAX_SCRIPT + 1)
     if len(data) > MAX_SCRIPT:
         raise InvalidManifest(f"{source}: larger than {MAX_SCRIPT} bytes")
     shared = stat.S_IRGRP | stat.S_IROTH
-    return Text(data, _PUBLIC if scope is Scope.SYSTEM or status.st_mode & shared == shared else _PRIVATE)
+    return ScriptText(data, _PUBLIC if scope is Scope.SYSTEM or status.st_mode & shared == shared else _PRIVATE)
 
 
-def read_given(source: Path, scope: Scope) -> Text:
-    """:func:`read_text` of a file that was named just now: raises :class:`~mcpd.errors.McpdError` only."""
+def read_argument(source: Path, scope: Scope) -> ScriptText:
+    """Return :func:`read_text` of a file from the command line; raise only :class:`~mcpd.errors.McpdError`."""
     try:
         return read_text(source, scope)
     except OSError as error:
         if is_missing(error):
-            raise NotFound(f"{source}: there is no such file") from error
+            raise NotFound(f"there is no file {source}") from error
         raise from_oserror(error, f"reading {source}") from error
 
 
 @dataclass(slots=True)
-class Watched:
-    """A file that somebody edits: in place, or by putting another one there."""
+class WatchedFile:
+    """A script that is being edited, in place or by replacing it."""
 
     path: Path
     scope: Scope
-    text: Text | None
-    """What it held when it was last looked at."""
+    text: ScriptText | None
+    """The content at the last poll."""
     _known: Signature | None = field(default=None, init=False)
     _last: Signature | None = field(default=None, init=False)
     _missing: int = field(default=0, init=False)
     _fault: str = field(default="", init=False)
 
-    def look(self) -> Text | str | None:
-        """What it holds, if that is something else than before, or why that cannot be told, once.
+    def poll(self) -> ScriptText | str | None:
+        """Return the new content if it changed, or once an error message if it cannot be read.
 
-        ``None`` if there is nothing new, and while somebody is writing it.
+        ``None`` if nothing changed, and while the file is being written.
         """
         try:
             status = self.path.stat()
@@ -146,7 +146,7 @@ class Watched:
 
 
 def is_used(paths: Paths, scope: Scope, server_id: str) -> bool:
-    """Whether the scope's own script *server_id* is the server of that id, and so what is kept for that is its own."""
+    """Return whether the script *server_id* of *scope* is in use, so that the data of that server is its own."""
     try:
         server = Store(paths, scope).get(server_id)
     except NotFound:
@@ -154,11 +154,11 @@ def is_used(paths: Paths, scope: Scope, server_id: str) -> bool:
     return server.script is not None and server.layer == scope
 
 
-async def forget(args: argparse.Namespace, paths: Paths, scope: Scope, server_id: str) -> None:
-    """Have all that is kept for the script server *server_id* removed, whatever is wrong with its script.
+async def remove_data(args: argparse.Namespace, paths: Paths, scope: Scope, server_id: str) -> None:
+    """Have mcpd remove the configuration, secrets and state of the script server *server_id*, even if it is broken.
 
-    Without mcpd a user's own values and secrets are removed here; :func:`drop` tells what is left. Raises what mcpd
-    refuses it with, and then nothing was removed.
+    Without mcpd, remove a user's configuration and secrets here; :func:`remove_state` reports what is left. Raises the
+    error of mcpd, in which case nothing was removed.
     """
     try:
         async with open_bus(args, changing=True) as bus:
@@ -168,10 +168,10 @@ async def forget(args: argparse.Namespace, paths: Paths, scope: Scope, server_id
             await asyncio.to_thread(Store(paths, scope).forget, server_id)
 
 
-def drop(paths: Paths, scope: Scope, server_id: str) -> bool:
-    """Remove the state of *server_id*, whose script is gone, if it is the user's; whether nothing is left.
+def remove_state(paths: Paths, scope: Scope, server_id: str) -> bool:
+    """Remove the state of *server_id*, whose script is gone, in the user scope; return whether nothing is left.
 
-    What is left is told.
+    Warn about configuration, secrets and state that are left.
     """
     layout = paths.layout(scope)
     state = layout.state / server_id
@@ -179,8 +179,8 @@ def drop(paths: Paths, scope: Scope, server_id: str) -> bool:
     if state.is_dir() and not state.is_symlink() and not (scope is Scope.USER and _removed(state)):
         left.append(state)
     if left:
-        how = "remove it" if scope is Scope.USER else "it is mcpd's; remove it as root when nothing of the server runs"
-        warn(f"the next server {server_id} gets what is left of this one: {', '.join(map(str, left))}; {how}")
+        how = "remove it" if scope is Scope.USER else "remove it as root once the server has stopped"
+        warn(f"data was left for the next server named {server_id}: {', '.join(map(str, left))}; {how}")
     return not left
 
 
@@ -192,34 +192,34 @@ def _removed(state: Path) -> bool:
     return True
 
 
-LOOK: Final = 0.3
-"""Seconds between two looks at a file that is watched."""
+POLL_INTERVAL: Final = 0.3
+"""Seconds between two polls of a watched file."""
 _WHOSE: Final = {"system": "the administrator's", "vendor": "a package's"}
 
 
 async def add(args: argparse.Namespace) -> int:
-    """``mcpctl script add``; with ``--watch`` until it is interrupted."""
+    """``mcpctl script add``; with ``--watch`` run until interrupted."""
     scope, paths = _scope(args), from_environment()
     source = Path(args.file)
-    text = await asyncio.to_thread(read_given, source, scope)
+    text = await asyncio.to_thread(read_argument, source, scope)
     kind = _kind(source, text.data)
     place = _Place(paths.layout(scope).scripts, _name(args.name or source.stem), kind, scope)
     if place.holds(source):
-        raise InvalidArgument(f"{source} is the server {place.name} already; edits of it show up by themselves")
+        raise InvalidArgument(f"{source} is the script of server {place.name} already; edits take effect by themselves")
     _check(source, text.data, kind)
     changed = await asyncio.to_thread(place.put, text, force=args.force)
     write(f"{'Added' if changed else 'Unchanged'} {place.name}: {clean(place.path)}")
-    if (below := _below(paths, scope, place.name)) is not None:
+    if (below := _hidden_script(paths, scope, place.name)) is not None:
         layer, path = below
-        note(f"{clean(path)}, {_WHOSE[layer]} script {place.name}, is hidden by this one.")
-    await _tell(args, place.name)
+        note(f"It hides {_WHOSE[layer]} script {clean(path)}.")
+    await _rescan(args, place.name)
     if (missing := scripts_check()).result != "ok":
         warn(f"the server cannot be started: {missing.message}; {missing.advice}")
     write(f"'mcpctl tools {place.name}' lists its tools, 'mcpctl call {place.name} TOOL' calls one.")
     if args.watch:
-        write(f"Watching {clean(source)}, until Ctrl-C.")
+        write(f"Watching {clean(source)}; Ctrl-C ends it.")
         sys.stdout.flush()
-        await _watch(args, Watched(source, scope, text), place)
+        await _watch(args, WatchedFile(source, scope, text), place)
     return 0
 
 
@@ -237,25 +237,25 @@ def list_scripts(args: argparse.Namespace) -> int:
         ]  # fmt: skip
         table(("ID", "KIND", "WHOSE", "STATE", "FILE", "SUMMARY"), rows)
     else:
-        note("There are no scripts. 'mcpctl script add FILE' makes a server of one.")
+        note("There are no scripts. 'mcpctl script add FILE' adds one.")
     return 0
 
 
 async def remove(args: argparse.Namespace) -> int:
-    """``mcpctl script remove``, with what was set for the server and its state unless ``--keep-config``."""
+    """``mcpctl script remove``, with configuration, secrets and state unless ``--keep-config``."""
     scope, paths = _scope(args), from_environment()
     name = _name(args.id)
-    found = await asyncio.to_thread(_own, paths, scope, name)
+    found = await asyncio.to_thread(_removable_files, paths, scope, name)
     forgets = not args.keep_config and await asyncio.to_thread(is_used, paths, scope, name)
     if forgets:
-        await forget(args, paths, scope, name)
+        await remove_data(args, paths, scope, name)
     for path in found:
         await asyncio.to_thread(_unlink, path)
         write(f"Removed {name}: {clean(path)}")
-    if (below := _below(paths, scope, name)) is not None:
+    if (below := _hidden_script(paths, scope, name)) is not None:
         note(f"{clean(below[1])} is the server {name} now.")
-    await _tell(args, name)
-    if forgets and not await asyncio.to_thread(drop, paths, scope, name):
+    await _rescan(args, name)
+    if forgets and not await asyncio.to_thread(remove_state, paths, scope, name):
         return EXIT_FAILED
     return 0
 
@@ -268,30 +268,30 @@ def _name(text: str) -> str:
     try:
         return check_id(text)
     except InvalidManifest as error:
-        raise InvalidArgument(f"{error.message}; --name gives a script another one") from error
+        raise InvalidArgument(f"{error.message}; choose another name with --name") from error
 
 
 def _kind(source: Path, data: bytes) -> ScriptKind:
-    """What *source* is by its name, or by its ``#!`` line if the name does not say it."""
+    """Return the kind of *source* by its suffix, or without a known suffix by its ``#!`` line."""
     if source.suffix in SUFFIXES:
         return SUFFIXES[source.suffix]
     words = interpreter(data)
     kind = kind_of(data)
     if not words:
-        raise InvalidArgument(f"{source}: a script is called .py or .sh, or begins with a #! line that says what it is")
+        raise InvalidArgument(f"{source}: a script must be named .py or .sh, or begin with a #! line")
     if kind == "python" and not words[0].rpartition("/")[2].startswith("python"):
-        raise InvalidArgument(f"{source}: it is for {words[0]}; a script that can be a server is Python or shell")
+        raise InvalidArgument(f"{source}: {words[0]} is not supported; a script must be Python or shell")
     return kind
 
 
 def _check(source: Path, data: bytes, kind: ScriptKind) -> None:
-    """Raise :class:`~mcpd.errors.InvalidManifest` with the line, if the script cannot be read."""
+    """Raise :class:`~mcpd.errors.InvalidManifest`, with the line, if the script is invalid."""
     if problem := inspect(data, kind).problem:
         raise InvalidManifest(f"{source}:{problem}")
 
 
-def _below(paths: Paths, scope: Scope, name: str) -> Place | None:
-    """The script *name* that *scope* has without its own one, and what the scope of that is called."""
+def _hidden_script(paths: Paths, scope: Scope, name: str) -> Place | None:
+    """Return the script *name* of a lower layer, which a script of *scope* hides, with its layer."""
     own = paths.layout(scope).scripts
     return first((place for place in layers(paths, scope) if place[1] != own), name)
 
@@ -300,13 +300,12 @@ def _require_writable(directory: Path, scope: Scope) -> None:
     existing = next(path for path in (directory, *directory.parents) if path.exists())
     if scope is Scope.SYSTEM and not os.access(existing, os.W_OK | os.X_OK):
         raise NotAuthorized(
-            f"the system's scripts in {directory} are root's to change: run it with sudo, or without --system for"
-            " yourself"
+            f"only root may change the system's scripts in {directory}: use sudo, or leave out --system for your own"
         )
 
 
 class _Place:
-    """Where a script of one name is put."""
+    """The place of an added script in the directory of scripts."""
 
     def __init__(self, directory: Path, name: str, kind: ScriptKind, scope: Scope) -> None:
         suffix = next(suffix for suffix, known in SUFFIXES.items() if known == kind)
@@ -317,25 +316,25 @@ class _Place:
         self._mode = 0o755 if scope is Scope.SYSTEM else 0o700
 
     def holds(self, source: Path) -> bool:
-        """Whether *source* is what lies there itself."""
+        """Return whether *source* is the file in this place."""
         return self.path.exists() and self.path.samefile(source)
 
-    def put(self, text: Text, *, force: bool) -> bool:
-        """Put *text* there, as the only one of the name; false if it was there already.
+    def put(self, text: ScriptText, *, force: bool) -> bool:
+        """Write *text* as the only script of the name; return false if it was there already.
 
-        Raises :class:`~mcpd.errors.AlreadyInstalled` for what is neither that nor what was put there last, unless
-        *force*, and what writing raises.
+        Raises :class:`~mcpd.errors.AlreadyInstalled` unless *force* if there is another script, which was not written
+        by this object, and the errors of writing.
         """
         _require_writable(self._directory, self._scope)
         there, data = files(self._directory, self.name), text.data
         if there == [self.path] and self._content() == data:
             self._last = data
-            return self._close(text.mode)
+            return self._restrict(text.mode)
         ours = there == [self.path] and self._last is not None and self._content() == self._last
         if there and not force and not ours:
             raise AlreadyInstalled(
-                f"{there[0]} is another script of that name; --force replaces it, and --name NAME adds this one beside"
-                " it"
+                f"there is another script of that name: {there[0]}; replace it with --force, or choose another name"
+                " with --name"
             )
         make_directory(self._directory, self._mode)
         write_atomic(self.path, data, text.mode)
@@ -345,8 +344,8 @@ class _Place:
         self._last = data
         return True
 
-    def _close(self, mode: int) -> bool:
-        """Take from everybody what *mode* does not give them of the copy; false if they had no more."""
+    def _restrict(self, mode: int) -> bool:
+        """Remove permissions of group and others that *mode* lacks from the copy; return false if there are none."""
         status = self.path.lstat()
         if not stat.S_ISREG(status.st_mode) or not stat.S_IMODE(status.st_mode) & 0o077 & ~mode:
             return False
@@ -368,24 +367,26 @@ def _unlink(path: Path) -> None:
         raise from_oserror(error, f"removing {path}") from error
 
 
-def _own(paths: Paths, scope: Scope, name: str) -> list[Path]:
-    """The files of the scope's own script *name*, which may be removed."""
+def _removable_files(paths: Paths, scope: Scope, name: str) -> list[Path]:
+    """Return the files of the script *name* in *scope*; raise if there are none, or the caller may not remove them."""
     layout = paths.layout(scope)
     found = files(layout.scripts, name)
     if not found:
         if (others := first(layers(paths, scope), name)) is None:
-            raise NotFound(f"there is no script {name!r}; 'mcpctl script list' shows all there are")
+            raise NotFound(f"there is no script {name!r}; 'mcpctl script list' lists all scripts")
         layer, path = others
-        whose = "a package's"
+        owner = "a package"
         if layer == "system":
-            whose = f"the administrator's, who removes it with 'mcpctl --system script remove {name}'"
-        raise ReadOnly(f'{path} is {whose}; an entry {{"{name}": {{"enabled": false}}}} in {layout.mcps} disables it')
+            owner = f"the system, where 'mcpctl --system script remove {name}' removes it"
+        raise ReadOnly(
+            f'{path} belongs to {owner}; an entry {{"{name}": {{"enabled": false}}}} in {layout.mcps} disables it'
+        )
     _require_writable(layout.scripts, scope)
     return found
 
 
 def _scripts(paths: Paths, scope: Scope) -> Iterator[dict[str, str]]:
-    """All scripts, those that are not used among them."""
+    """Yield all scripts, also unused ones, for :func:`list_scripts`."""
     used = {server.script.path: server for server in Store(paths, scope).list() if server.script is not None}
     inspections = Inspections(paths.layout(scope).cache / "scripts.json")
     for layer, root in layers(paths, scope):
@@ -409,25 +410,25 @@ def _shown(name: str, kind: str, scope: str, state: str, path: Path, summary: st
     }  # fmt: skip
 
 
-async def _tell(args: argparse.Namespace, name: str) -> None:
-    """Have mcpd look at the scripts now; it lists them when it is asked. Without mcpd that has time."""
+async def _rescan(args: argparse.Namespace, name: str) -> None:
+    """Have mcpd scan the scripts now, which it does to list servers. If it does not run, it scans when it starts."""
     try:
         async with open_bus(args) as bus:
             servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{}])
     except ServiceUnavailable:
         return
     except McpdError as error:
-        warn(f"mcpd did not look at it: {error.message}")
+        warn(f"mcpd did not scan the scripts: {error.message}")
         return
     for server in servers:
         if server["id"] == name and server.get("problem"):
             warn(server["problem"])
 
 
-async def _watch(args: argparse.Namespace, watched: Watched, place: _Place) -> None:
+async def _watch(args: argparse.Namespace, watched: WatchedFile, place: _Place) -> None:
     while True:
-        await asyncio.sleep(LOOK)
-        found = await asyncio.to_thread(watched.look)
+        await asyncio.sleep(POLL_INTERVAL)
+        found = await asyncio.to_thread(watched.poll)
         if found is None:
             continue
         changed, fault = False, ""
@@ -439,10 +440,10 @@ async def _watch(args: argparse.Namespace, watched: Watched, place: _Place) -> N
             try:
                 changed = await asyncio.to_thread(place.put, found, force=args.force)
             except NoSpace as error:
-                # Saved again it may fit.
+                # Forget the content, so that it is tried again once the file is saved.
                 fault, watched.text = error.message, None
         if changed:
-            await _tell(args, place.name)
-        said = f"{clean(fault)}; the server stays as it is" if fault else "updated" if changed else "as it was"
-        write(f"{place.name}: {said}")
+            await _rescan(args, place.name)
+        status = f"{clean(fault)}; the server is unchanged" if fault else "updated" if changed else "unchanged"
+        write(f"{place.name}: {status}")
         sys.stdout.flush()

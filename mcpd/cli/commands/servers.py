@@ -30,7 +30,7 @@ _SOURCE_KEYS: Final = ("type", "package", "url", "path", "version", "rev", "sha2
 
 
 async def list_servers(args: argparse.Namespace) -> int:
-    """``mcpctl list``. JSON: ``{"servers": [{id, name, summary, version, scope, state, …}]}``, keys as on the bus."""
+    """``mcpctl list``. JSON: ``{"servers": [{id, name, summary, version, scope, state, …}]}`` from ``ListServers``."""
     async with open_bus(args) as bus:
         servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{}])
     if args.json:
@@ -41,16 +41,19 @@ async def list_servers(args: argparse.Namespace) -> int:
             [[*cells(server, "id", "version", "scope"), with_pin(server), _summary(server)] for server in servers],
         )
         if any(not server.get("sandboxed", True) for server in servers):
-            note("The sandbox is off: servers run with all rights of the user they run as.")
-        tell_waiting(servers)
+            note("The sandbox is off: servers run with all rights of their user.")
+        note_pending(servers)
     else:
-        note("No servers are installed. 'mcpctl search' lists what can be.")
+        note("No servers are installed. 'mcpctl search' lists servers to install.")
     await _warn_of_map(args)
     return 0
 
 
 async def show(args: argparse.Namespace) -> int:
-    """``mcpctl show``. JSON: the server's keys, and for an installed one ``source``, ``config`` and ``secrets-set``."""
+    """``mcpctl show``.
+
+    JSON: the keys of the server, and of an installed one also ``source``, ``config`` and ``secrets-set``.
+    """
     async with open_bus(args) as bus:
         if args.source:
             server = await _offered(bus, args.id, {"source": args.source})
@@ -60,38 +63,38 @@ async def show(args: argparse.Namespace) -> int:
         write_json(server)
     else:
         _print_server(server)
-        tell_waiting([server])
+        note_pending([server])
     await _warn_of_map(args)
     return 0
 
 
 def title(server: Mapping[str, Any]) -> str:
-    """What *server* is called where something is said of it: id, version and scope."""
+    """Return the id, version and scope of *server*, for messages: ``weather 1.0 (user)``."""
     version = f" {clean(server['version'])}" if server.get("version") else ""
     return f"{clean(server['id'])}{version} ({clean(server.get('scope', ''))})"
 
 
-def step(before: object, after: object) -> str:
-    """What an update from the version *before* to *after* is: `` from 1.0 to 2.0``; empty where neither is known."""
+def version_change(before: object, after: object) -> str:
+    """Return `` from 1.0 to 2.0`` for an update from the version *before* to *after*; empty if neither is known."""
     old, new = clean(before), clean(after)
     if old and old == new:
         return f" within {new}"
     return (f" from {old}" if old else "") + (f" to {new}" if new else "")
 
 
-def tell_waiting(servers: Iterable[Mapping[str, Any]]) -> None:
-    """Say which updates of *servers* wait for somebody to approve of what they change."""
+def note_pending(servers: Iterable[Mapping[str, Any]]) -> None:
+    """Print the pending updates of *servers*."""
     for server in servers:
         if server.get("pending-version"):
             server_id, version = clean(server["id"]), clean(server["pending-version"])
             note(
-                f"{server_id}: the update to {version} changes what it says of its tools, and waits for "
-                f"'mcpctl approve {server_id}'."
+                f"{server_id}: the update to {version} changes its tools and is pending; 'mcpctl approve {server_id}' "
+                "shows the changes."
             )
 
 
-async def tell_without_tools(bus: Client, server: Mapping[str, Any]) -> None:
-    """If *server*, which was just installed, lists no tools, say so and which settings it may need."""
+async def note_missing_tools(bus: Client, server: Mapping[str, Any]) -> None:
+    """If *server*, which was just installed, lists no tools, print that and the properties that it may need."""
     if server.get("tools") != 0:
         return
     server_id = clean(server["id"])
@@ -99,17 +102,18 @@ async def tell_without_tools(bus: Client, server: Mapping[str, Any]) -> None:
     keys = [str(known["key"]) for known in server.get("configurable-properties", ())]
     if unset := [clean(key) for key in keys if key not in values and key not in secrets]:
         note(
-            f"{server_id} lists no tools yet. It may need settings ({', '.join(unset)});"
-            f" 'mcpctl config get {server_id}' shows them."
+            f"{server_id} lists no tools yet. It may need configuration ({', '.join(unset)});"
+            f" see 'mcpctl config get {server_id}'."
         )
     else:
-        note(f"{server_id} lists no tools. If it should, its documentation says what it needs.")
+        note(f"{server_id} lists no tools. If it should, see its documentation.")
 
 
 def _may_have_map() -> bool:
-    """Whether somebody wrote a file of the map: what reads all of them takes its time to import.
+    """Return whether the user or the administrator may have written a file of the mcps map.
 
-    What comes with packages does not count: the empty directory ``mcps.d``, and the map in ``/usr/share``.
+    A quick test, because the module that reads the map is slow to import. The files of packages do not count: the empty
+    directory ``mcps.d``, and the map in ``/usr/share``.
     """
     root, config = os.environ.get("MCP_ROOT") or "/", os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     bases = [Path(root, "etc/mcp"), Path(config).expanduser() / "mcp"]
@@ -120,7 +124,7 @@ def _may_be_there(path: Path) -> bool:
     try:
         path.stat()
     except OSError as error:
-        return _is_telling(error)
+        return _is_inaccessible(error)
     return True
 
 
@@ -129,19 +133,19 @@ def _may_hold_files(directory: Path) -> bool:
         with os.scandir(directory) as entries:
             return any(entry.name.endswith(".json") for entry in entries)
     except OSError as error:
-        return _is_telling(error)
+        return _is_inaccessible(error)
 
 
-def _is_telling(error: OSError) -> bool:
-    """What may not be looked at is looked for, and told of."""
+def _is_inaccessible(error: OSError) -> bool:
+    """Return whether *error* means that the file may exist but cannot be accessed."""
     return error.errno not in {errno.ENOENT, errno.ENOTDIR}
 
 
 async def _warn_of_map(args: argparse.Namespace) -> None:
-    """Tell on stderr of files of the mcps map that are not used: what is shown may be more than somebody wants."""
+    """Warn about faulty files of the mcps map: without them, servers may offer more than is wanted."""
     if not _may_have_map():
         return
-    from mcpd.cli.mcps_checks import map_checks  # noqa: PLC0415 - which completion does not need
+    from mcpd.cli.mcps_checks import map_checks  # noqa: PLC0415 - slow to import
     from mcpd.paths import Scope, from_environment  # noqa: PLC0415
 
     scope = Scope.SYSTEM if args.system else Scope.USER
@@ -151,7 +155,7 @@ async def _warn_of_map(args: argparse.Namespace) -> None:
 
 
 async def _installed_or_offered(bus: Client, server_id: str) -> dict[str, Any]:
-    """What is installed as *server_id*, else what a registry offers."""
+    """Return the keys of the installed server *server_id*, else of its offer."""
     server: dict[str, Any]
     try:
         server, _path = await bus.manager.call("GetServer", "s", [server_id])
@@ -159,20 +163,19 @@ async def _installed_or_offered(bus: Client, server_id: str) -> dict[str, Any]:
         with suppress(NotFound):
             return await _offered(bus, server_id, {})
         raise NotFound(
-            f"there is no server {server_id!r}, neither installed nor in the catalog; "
-            "'mcpctl search' lists what can be installed"
+            f"there is no server {server_id!r}, neither installed nor in the catalog; 'mcpctl search' lists the catalog"
         ) from None
     values, secrets = await bus.manager.call("GetConfig", "s", [server_id])
     return await _source_of(bus, server_id) | server | {"config": values, "secrets-set": secrets}
 
 
 async def _source_of(bus: Client, server_id: str) -> dict[str, Any]:
-    """``source`` of the entry that *server_id* was installed from, as GetAvailable has it; nothing if there is none."""
+    """Return ``{"source": …}``, the package source of *server_id*, in the form of ``GetAvailable``; else ``{}``."""
     try:
         entry = json.loads(await bus.manager.call("GetEntry", "s", [server_id]))
     except ServiceUnavailable:
         raise
-    except (McpdError, ValueError):  # a script has none, nor has what is broken
+    except (McpdError, ValueError):  # script servers and broken servers have no entry
         return {}
     source = entry.get("source")
     known = {key: source[key] for key in _SOURCE_KEYS if source.get(key)} if isinstance(source, dict) else {}
@@ -180,21 +183,21 @@ async def _source_of(bus: Client, server_id: str) -> dict[str, Any]:
 
 
 async def _offered(bus: Client, server_id: str, options: Mapping[str, object]) -> dict[str, Any]:
-    """What a registry offers as *server_id*, after a warning if there is no news of that registry."""
-    from mcpd.cli.commands.sources import warn_of_origin  # noqa: PLC0415 - which what is installed does without
+    """Return the offer for *server_id*; warn if its registry could not be read."""
+    from mcpd.cli.commands.sources import warn_of_registry  # noqa: PLC0415 - not needed for installed servers
 
     try:
         server: dict[str, Any] = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, options])
     except NotFound:
-        await warn_of_origin(bus, str(options.get("source", "")))
+        await warn_of_registry(bus, str(options.get("source", "")))
         raise
-    await warn_of_origin(bus, server.get("origin", ""))
+    await warn_of_registry(bus, server.get("origin", ""))
     return server
 
 
 def _print_server(server: Mapping[str, Any]) -> None:
-    from mcpd.cli.permissions import described  # noqa: PLC0415 - which a list does not need
-    from mcpd.cli.values import show_value  # noqa: PLC0415 - nor json
+    from mcpd.cli.permissions import described  # noqa: PLC0415 - 'list' starts faster without
+    from mcpd.cli.values import show_value  # noqa: PLC0415 - likewise
 
     if server.get("summary"):
         write(paint(clean(server["summary"]), "bold"))
@@ -204,9 +207,9 @@ def _print_server(server: Mapping[str, Any]) -> None:
     if source := server.get("source"):
         shown.append(("source", "  ".join(str(source[key]) for key in _SOURCE_KEYS if source.get(key))))
     shown += [("permission", described(text)) for text in server.get("permissions", [])]
-    if _is_told_later(server):
+    if _is_described_by_package(server):
         more = "more may be " if server.get("permissions") else ""
-        shown.append(("permissions", f"{more}known when it is fetched"))
+        shown.append(("permissions", f"{more}known once it is fetched"))
     elif not server.get("permissions") and server.get("state") != "broken":
         confined = server.get("sandboxed", True)
         shown.append(("permissions", "none beyond the sandbox" if confined else "all of the user: the sandbox is off"))
@@ -219,15 +222,15 @@ def _print_server(server: Mapping[str, Any]) -> None:
     details(shown)
 
 
-def _is_told_later(server: Mapping[str, Any]) -> bool:
-    """Whether *server* is offered by a registry that does not tell how it is started: a bundle, or a manifest does."""
+def _is_described_by_package(server: Mapping[str, Any]) -> bool:
+    """Return whether *server* is an offer whose command is not in the entry, but in a bundle or manifest."""
     if "config" in server or server.get("transports") or not server.get("installable", True):
         return False
     return "source" not in server or server["source"].get("type") == "mcpb"
 
 
 def _property(prop: Mapping[str, Any]) -> str:
-    """One line for a configurable property."""
+    """Return one line for a property: its type and description."""
     kinds = [str(prop.get("type") or "any value"), *(kind for kind in ("sensitive", "required") if prop.get(kind))]
     return ": ".join(filter(None, (", ".join(kinds), str(prop.get("description") or ""))))
 
@@ -239,12 +242,12 @@ def _text(value: object) -> object:
 
 
 def cells(server: Mapping[str, Any], *keys: str) -> list[str]:
-    """What *server* has under *keys*, empty where it has nothing, for a row of a table."""
+    """Return the values of *server* under *keys* as cells of a table; empty for missing ones."""
     return [str(server.get(key, "")) for key in keys]
 
 
 def with_pin(server: Mapping[str, Any]) -> str:
-    """The state of *server*, for a row of a table: ``installed, pinned``."""
+    """Return the state of *server* as a cell of a table: ``installed, pinned``."""
     return f"{server.get('state', '')}{', pinned' if server.get('pinned') else ''}"
 
 

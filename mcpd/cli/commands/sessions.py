@@ -22,8 +22,8 @@ _HEADINGS: Final = ("SESSION", "SERVER", "PID", "CALLER", "STATE", "STARTED", "M
 async def ps(args: argparse.Namespace) -> int:
     """``mcpctl ps``.
 
-    JSON: ``{"sessions": [{session, path, server-id, unit, state, pid, owner-uid, started, memory, cpu, tasks}]}``; the
-    last three (bytes, seconds, number) as far as the unit's control group counts them.
+    JSON: ``{"sessions": [{session, path, server-id, unit, state, pid, owner-uid, started, memory, cpu, tasks}]}``;
+    memory (bytes), cpu (seconds) and tasks are there if the control group of the unit counts them.
     """
     async with open_bus(args) as bus:
         sessions = [_numbered(session) for session in await bus.manager.call("ListSessions")]

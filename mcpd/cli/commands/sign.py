@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl sign``: signatures of registries and manifests, for those who trust the key."""
+"""``mcpctl sign``: sign registries and manifests."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _OTHERS: Final = 0o077
 
 
 def sign(args: argparse.Namespace) -> int:
-    """``mcpctl sign``: writes ``FILE.sig``."""
+    """``mcpctl sign``: write ``FILE.sig``."""
     from mcpd.store.files import write_atomic  # noqa: PLC0415 - see mcpd.trust.signing
     from mcpd.trust.keys import MAX_PEM  # noqa: PLC0415
     from mcpd.trust.signing import public_of  # noqa: PLC0415
     from mcpd.trust.signing import sign as signed  # noqa: PLC0415
 
     if [args.key, *args.files].count(STDIN) > 1:
-        raise InvalidArgument("standard input can be read once only; name files")
+        raise InvalidArgument("standard input can be read only once; name files")
     key = read_input(args.key, MAX_PEM)
     try:
         public_of(key)
     except InvalidArgument as error:
         raise InvalidArgument(f"{origin(args.key)}: {error.message}") from error
     if args.key != STDIN and Path(args.key).stat().st_mode & _OTHERS:
-        warn(f"others may read {args.key}; 'chmod 600' ends that")
+        warn(f"others may read {args.key}; run chmod 600 on it")
     for name in args.files:
         signature = signed(read_input(name, MAX_SIGNED), key)
         if name == STDIN:
@@ -43,6 +43,6 @@ def sign(args: argparse.Namespace) -> int:
             continue
         path = Path(name)
         write_atomic(path.with_name(path.name + ".sig"), signature)
-        # Where a signature goes to standard output, nothing else does.
+        # Standard output may carry a signature, and then nothing else.
         (note if STDIN in args.files else write)(f"Signed {clean(name)}: {clean(name)}.sig")
     return 0

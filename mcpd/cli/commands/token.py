@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl token``: what HTTP clients show to the bridge."""
+"""``mcpctl token``: print the token of HTTP clients of the bridge."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 def token(args: argparse.Namespace) -> int:
-    """Print the caller's token for the bridge; with ``--renew`` another one, and the old one is void.
+    """Print the caller's token for the bridge; with ``--renew`` revoke it and print a new one.
 
-    Raises :class:`~mcpd.errors.Busy` while clients would send it to another user; with ``--renew`` the old one is void
-    all the same.
+    Raises :class:`~mcpd.errors.Busy` while clients would send the token to another user; ``--renew`` revokes the old
+    token even then.
     """
     known = from_environment()
     scope = Scope.SYSTEM if args.system else Scope.USER
-    if faults := [fault for place in bridge.places(known, scope) if (fault := place.fault())]:
+    if faults := [fault for address in bridge.listen_addresses(known, scope) if (fault := address.fault())]:
         if args.renew:
-            _withdraw(known, scope)
-        left = "the old one is void, and none takes its place" if args.renew else "none is given"
-        raise Busy(f"{'; '.join(faults)}, and clients would send the token there: {left}; see 'mcpctl doctor'")
+            _revoke(known, scope)
+        result = "the old one is revoked, and no new one is created" if args.renew else "it is not printed"
+        raise Busy(f"{'; '.join(faults)}, and clients would send the token there: {result}; see 'mcpctl doctor'")
     if args.system:
         found = _of_system(places(known.system).socket, renew=args.renew)
     else:
@@ -42,7 +42,7 @@ def token(args: argparse.Namespace) -> int:
     return 0
 
 
-def _withdraw(known: Paths, scope: Scope) -> None:
+def _revoke(known: Paths, scope: Scope) -> None:
     if scope is Scope.SYSTEM:
         _of_system(places(known.system).socket, renew=True)
     else:

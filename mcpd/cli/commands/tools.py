@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl tools`` and ``call``: a server's tools from the shell."""
+"""``mcpctl tools`` and ``call``: list and call the tools of a server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SEPARATOR: Final = re.compile(r"[/._]")
 
 
 async def tools(args: argparse.Namespace) -> int:
-    """``mcpctl tools``. JSON: ``{"tools": […]}``, each as the server describes it."""
+    """``mcpctl tools``. JSON: ``{"tools": […]}`` from the server's ``tools/list``."""
     async with conversation(args, args.id, args.timeout) as client:
         found = await client.tools()
     if args.json:
@@ -35,16 +35,16 @@ async def tools(args: argparse.Namespace) -> int:
 
 
 async def call(args: argparse.Namespace) -> int:
-    """``mcpctl call``; 1 if the tool says that it failed. JSON: the whole result as the server gave it."""
+    """``mcpctl call``; 1 if the result has ``isError``. JSON: the whole result from the server."""
     async with conversation(args, args.id, args.timeout) as client:
         tool = _find(args.id, args.tool, await client.tools())
         arguments = _parse_arguments(args.arguments, _schema(tool))
         try:
             result = await client.call(str(tool["name"]), arguments)
         except McpdError as fault:
-            said = (fault.data or {}).get("output")
-            if isinstance(said, str) and said.strip():
-                note(clean(said, lines=True).rstrip())
+            output = (fault.data or {}).get("output")
+            if isinstance(output, str) and output.strip():
+                note(clean(output, lines=True).rstrip())
             raise
     if args.json:
         write_json(result)
@@ -54,7 +54,7 @@ async def call(args: argparse.Namespace) -> int:
 
 
 def _find(server_id: str, name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The tool *name*, whatever is between its parts: some servers list ``a/b`` as ``a.b`` or ``a_b`` if told to.
+    """Return the tool *name*, with any separator: some servers can list ``a/b`` as ``a.b`` or ``a_b``.
 
     Raises :class:`~mcpd.errors.NotFound`.
     """
@@ -63,11 +63,11 @@ def _find(server_id: str, name: str, tools: Sequence[Mapping[str, Any]]) -> Mapp
     if len(alike) == 1:
         return names[alike[0]]
     hint = did_you_mean(name, names)
-    raise NotFound(f"{server_id} has no tool {name!r}; 'mcpctl tools {server_id}' lists what it has{clean(hint)}")
+    raise NotFound(f"{server_id} has no tool {name!r}; 'mcpctl tools {server_id}' lists its tools{clean(hint)}")
 
 
 def _parse_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a tool: one JSON object, or ``KEY=VALUE`` with values typed by the tool's *schema*."""
+    """Parse the arguments of a tool: one JSON object, or ``KEY=VALUE`` with values typed by the tool's *schema*."""
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
             whole = parse_json(words[0])
@@ -86,7 +86,7 @@ def _parse_arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[st
 
 
 def _typed(key: str, text: str, schema: object) -> Any:
-    """*text* as JSON, or as it is where the *schema* takes a string."""
+    """Parse *text* as JSON, but return it unchanged if *schema* accepts a string, or has no type and it is not JSON."""
     wanted = schema.get("type") if isinstance(schema, dict) else None
     kinds = wanted if isinstance(wanted, list) else [wanted] if isinstance(wanted, str) else []
     if "string" in kinds:
@@ -108,7 +108,7 @@ def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(tool: Mapping[str, Any]) -> str:
-    """The names of the arguments, optional ones in brackets."""
+    """Return the names of the tool's arguments, optional ones in brackets."""
     schema = tool.get("inputSchema")
     required = schema.get("required") if isinstance(schema, dict) else None
     needed = required if isinstance(required, list) else []
@@ -123,7 +123,7 @@ def _print_result(result: Mapping[str, Any]) -> None:
     content = result.get("content")
     items = [item for item in content if isinstance(item, dict)] if isinstance(content, list) else []
     for item in items:
-        # Most programs end what they print with a line break, which is not to become an empty line.
+        # Most programs end their output with a line break, which would become an empty line.
         text = _item_text(item).removesuffix("\n")
         write(clean(text, lines=True) if sys.stdout.isatty() else text)
     if not items and "structuredContent" in result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mcpd.cli.commands.servers import step, tell_waiting
+from mcpd.cli.commands.servers import note_pending, version_change
 from mcpd.cli.commands.sources import at_url, read_registries, registry_of
 from mcpd.cli.jobs import Answers, run_job
 from mcpd.cli.output import clean, note, table, warn, write, write_json
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 async def update(args: argparse.Namespace) -> int:
     """``mcpctl update``. JSON: ``{"updates": [{id, version, available-version, …}], "servers": [{id, state, …}]}``.
 
-    ``updates`` is what was or can be updated, ``servers`` what is to be said of each that was named, or without names
-    of each that has an update: see :func:`_outcome`. Nothing if one of the ids is unknown. What cannot be read of the
-    registries is told, and what is known of them is used. One that fails stops no other; the command then fails for all
-    that did.
+    ``updates`` has the servers that were updated, or with ``--check`` can be; ``servers`` has the outcome of each named
+    server, or without names of each with news: see :func:`_outcome`.
+
+    Updates nothing if one of the ids is unknown. Warns about registries that cannot be read, and uses their known
+    entries. Continues after a server that fails, and raises the errors at the end.
     """
     failed: dict[str, McpdError] = {}
     ids = list(dict.fromkeys(args.id))
     async with open_bus(args, changing=True) as bus:
         for server_id in ids:
             await bus.manager.call("GetServer", "s", [server_id])
-        is_read = await _look(bus)
+        is_read = await _check_registries(bus)
         servers = await _servers(bus)
         updatable = _updatable(servers, ids)
         if not args.check and (ids or updatable):
@@ -42,13 +43,15 @@ async def update(args: argparse.Namespace) -> int:
         asked = [server for server in named if server["id"] not in failed]
         rest = [server for server in asked if server["id"] not in updatable]
         reasons = {
-            server["id"]: reason for server in rest if (reason := await _why_not(bus, server, is_named=bool(ids)))
+            server["id"]: reason
+            for server in rest
+            if (reason := await _why_not_updated(bus, server, is_named=bool(ids)))
         }
     updates = [server for server_id, server in updatable.items() if server_id not in failed]
     if args.json:
         done = "available" if args.check else "updated"
         outcomes = [_outcome(server, updatable, failed, reasons, done) for server in named]
-        write_json({"updates": updates, "servers": [told for told in outcomes if ids or _is_news(told)]})
+        write_json({"updates": updates, "servers": [each for each in outcomes if ids or _is_worth_showing(each)]})
     elif args.check and updates:
         rows = [[server[key] for key in ("id", "version", "available-version", "scope")] for server in updates]
         table(("ID", "VERSION", "AVAILABLE", "SCOPE"), rows)
@@ -56,10 +59,10 @@ async def update(args: argparse.Namespace) -> int:
         note(f"Everything is up to date{'' if is_read else ', as far as is known'}.")
     else:
         for server in updates:
-            write(f"Updated {clean(server['id'])}{step(server['version'], server['available-version'])}.")
+            write(f"Updated {clean(server['id'])}{version_change(server['version'], server['available-version'])}.")
     for reason in reasons.values():
         note(reason)
-    tell_waiting(asked)
+    note_pending(asked)
     if failed:
         first = next(iter(failed.values()))
         raise type(first)("\n".join(error.message for error in failed.values()))
@@ -73,10 +76,10 @@ def _outcome(
     reasons: Mapping[str, str],
     done: str,
 ) -> dict[str, str]:
-    """What is to be said of *server*: its id, versions, what keeps it from an update (``problem``), and ``state``.
+    """Return the outcome for *server*: its id, versions, ``state``, and the reason for no update (``problem``).
 
-    That is *done* if it has an update and nothing failed; ``failed``; ``held`` if an update waits for approval;
-    ``pinned``; ``broken``; or ``up-to-date``.
+    The state is *done* if the update succeeded, or is available; else ``failed``, ``held`` (pending for approval),
+    ``pinned``, ``broken`` or ``up-to-date``.
     """
     server_id = server["id"]
     known = updatable.get(server_id, server)
@@ -100,28 +103,29 @@ def _outcome(
     }
 
 
-def _is_news(outcome: Mapping[str, str]) -> bool:
-    """Whether *outcome* is worth a word where nobody named the server: one that is pinned has another version."""
+def _is_worth_showing(outcome: Mapping[str, str]) -> bool:
+    """Return whether to show *outcome* of a server that was not named; of a pinned one, if there is another version."""
     return outcome["state"] not in {"up-to-date", "broken"} and (
         outcome["state"] != "pinned" or bool(outcome["problem"])
     )
 
 
-async def _look(bus: Client) -> bool:
-    """Have the registries read for updates; whether all could be. What could not is told."""
+async def _check_registries(bus: Client) -> bool:
+    """Have mcpd read the registries for updates; warn about unread ones, and return whether all were read."""
     try:
         return await read_registries(bus, "CheckUpdates")
     except (Cancelled, ServiceUnavailable):
         raise
     except McpdError as error:
-        warn(f"{error.message}; what is known of updates may be old")
+        warn(f"{error.message}; there may be newer updates")
         return False
 
 
-async def _why_not(bus: Client, server: Mapping[str, Any], *, is_named: bool) -> str:
-    """Why *server* is not updated, if it may have no update; one that waits for approval is told of elsewhere.
+async def _why_not_updated(bus: Client, server: Mapping[str, Any], *, is_named: bool) -> str:
+    """Return why *server* is not updated, or an empty text: it is pinned, or has no registry.
 
-    Unless it *is_named*, that is of interest only if there is another version.
+    For a server that is not *is_named*, only if it is pinned and there is another version. Pending updates are reported
+    by :func:`.note_pending`.
     """
     server_id, version = clean(server["id"]), server.get("version", "")
     if not (is_named or server.get("pinned")):
@@ -130,16 +134,16 @@ async def _why_not(bus: Client, server: Mapping[str, Any], *, is_named: bool) ->
     is_gone = bool(registry) and not at_url(await bus.manager.call("ListSources"), registry or "")
     if server.get("pinned"):
         offered = await _offered_version(bus, server["id"], registry) if registry and not is_gone else ""
-        there = f"; its registry has {clean(offered)}" if offered not in {"", version} else ""
-        if not (is_named or there):
+        remark = f"; its registry has {clean(offered)}" if offered not in {"", version} else ""
+        if not (is_named or remark):
             return ""
-        there = f"; {clean(registry)}, which it came from, is not listed any more" if is_gone else there
-        version = clean(version) or "what it is"
-        return f"{server_id} is pinned to {version}{there}. 'mcpctl pin --remove {server_id}' lets it be updated."
+        remark = f"; its registry {clean(registry)} was removed" if is_gone else remark
+        version = clean(version) or "its version"
+        return f"{server_id} is pinned to {version}{remark}. 'mcpctl pin --remove {server_id}' unpins it."
     if is_gone:
         return (
-            f"{server_id} came from {clean(registry)}, which is not listed any more, so that nothing updates it."
-            f" 'mcpctl source add' lists it again, 'mcpctl install --reinstall {server_id}' takes what another offers."
+            f"{server_id} has no updates: its registry {clean(registry)} was removed. Add it again with 'mcpctl source"
+            f" add', or install from another registry with 'mcpctl install --reinstall {server_id}'."
         )
     if registry == "" and not server.get("pending-version"):
         return f"{server_id} was not installed from a registry; install another version with --reinstall."
@@ -147,7 +151,7 @@ async def _why_not(bus: Client, server: Mapping[str, Any], *, is_named: bool) ->
 
 
 async def _offered_version(bus: Client, server_id: str, registry: str) -> str:
-    """The version that *registry* has of *server_id*; empty if nobody knows."""
+    """Return the version of *server_id* in *registry*; empty if unknown."""
     try:
         offered = await bus.manager.call("GetAvailable", "sa{sv}", [server_id, {"source": registry}])
     except NotFound:
@@ -161,7 +165,7 @@ async def _servers(bus: Client) -> list[dict[str, Any]]:
 
 
 def _updatable(servers: Sequence[dict[str, Any]], ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What of *servers* has an update, by id; with *ids* only of these."""
+    """Return the *servers* with an update, by id; with *ids* only these."""
     return {
         server["id"]: server | {"available-version": server.get("available-version", "")}
         for server in servers
@@ -170,7 +174,7 @@ def _updatable(servers: Sequence[dict[str, Any]], ids: Sequence[str]) -> dict[st
 
 
 async def _update_each(bus: Client, args: argparse.Namespace, ids: Sequence[str]) -> dict[str, McpdError]:
-    """Update each of *ids* by a job of its own, so that its questions are about it; the errors of those that failed."""
+    """Update each of *ids* by a job of its own, so that its questions are about one server; return the errors by id."""
     failed: dict[str, McpdError] = {}
     for server_id in ids:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``mcpctl rollback``, ``history``, ``pin``, ``verify`` and ``approve``: which version of a server is used."""
+"""``mcpctl rollback``, ``history``, ``pin``, ``verify`` and ``approve``: the versions of a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcpd.bus.client import variant
 from mcpd.cli import user_input
-from mcpd.cli.commands.servers import step, title
+from mcpd.cli.commands.servers import title, version_change
 from mcpd.cli.commands.sources import registry_of
 from mcpd.cli.jobs import run_job
 from mcpd.cli.output import clean, note, table, write, write_json
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 async def rollback(args: argparse.Namespace) -> int:
-    """``mcpctl rollback``; says whether it stays so. JSON: the keys of the server, ``pinned`` among them."""
+    """``mcpctl rollback``. JSON: the keys of the server."""
     options = {"generation": variant(args.to, "u")} if args.to else {}
     async with open_bus(args, changing=True) as bus:
         await run_job(bus, "Rollback", "sa{sv}", [args.id, options])
-        server = await _tell(bus, args, "Went back to")
+        server = await _print_server(bus, args, "Went back to")
     if not args.json:
         server_id = clean(args.id)
         note(
-            f"It is pinned, so that updates pass it over until 'mcpctl pin --remove {server_id}'."
+            f"It is pinned, so it is not updated until 'mcpctl pin --remove {server_id}'."
             if server.get("pinned")
-            else f"It is not pinned: the next update replaces it, unless 'mcpctl pin {server_id}' keeps it."
+            else f"It is not pinned: the next update replaces it, unless you run 'mcpctl pin {server_id}'."
         )
     return 0
 
@@ -49,7 +49,7 @@ async def history(args: argparse.Namespace) -> int:
 
 
 def _row(generation: Mapping[str, Any]) -> list[object]:
-    from datetime import datetime  # noqa: PLC0415 - for this alone
+    from datetime import datetime  # noqa: PLC0415 - only here
 
     installed = datetime.fromtimestamp(generation.get("installed", 0)).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     trust = "verified" if generation.get("verified") else "unverified"
@@ -64,7 +64,10 @@ def _row(generation: Mapping[str, Any]) -> list[object]:
 
 
 async def pin(args: argparse.Namespace) -> int:
-    """``mcpctl pin``; nothing if one of the ids is unknown. JSON: ``{"servers": [{id, version, pinned, …}]}``."""
+    """``mcpctl pin``. Changes nothing if one of the ids is unknown.
+
+    JSON: ``{"servers": [{id, version, pinned, …}]}``.
+    """
     wanted = not args.remove
     async with open_bus(args, changing=True) as bus:
         ids = list(dict.fromkeys(args.id))
@@ -77,17 +80,17 @@ async def pin(args: argparse.Namespace) -> int:
     else:
         for server in servers:
             was_pinned = before[server["id"]].get("pinned", False)
-            ended = "may be updated again" if was_pinned else "was not pinned"
-            write(f"{title(server)} {'stays at its version' if wanted else ended}.")
+            unpinned = "is not pinned any more" if was_pinned else "was not pinned"
+            write(f"{title(server)} {'is pinned' if wanted else unpinned}.")
     return 0
 
 
 async def verify(args: argparse.Namespace) -> int:
-    """``mcpctl verify``; fails with what mcpd says of the servers that are not as they were installed.
+    """``mcpctl verify``; fails with the error of mcpd if installed files have changed.
 
-    JSON: ``{"servers": [{id, state, problem}]}``, where ``state`` is ``intact``, ``changed`` (or nobody can tell any
-    more) or ``unknown`` (mcpd did not install it, or it is gone by now), and ``problem`` is what mcpd says of it, for
-    people. Nothing is verified if there is no server of one of the ids.
+    JSON: ``{"servers": [{id, state, problem}]}``, where ``state`` is ``intact``, ``changed`` (also if that cannot be
+    verified any more) or ``unknown`` (not installed by mcpd, or removed meanwhile), and ``problem`` is the message of
+    mcpd. Verifies nothing if one of the ids is unknown.
     """
     named = list(dict.fromkeys(args.id))
     async with open_bus(args, changing=True) as bus:
@@ -97,20 +100,20 @@ async def verify(args: argparse.Namespace) -> int:
             return await _verify_each(bus, named or await _recorded(bus, "system" if args.system else "user"))
         await run_job(bus, "Verify", "asa{sv}", [named, {}])
     for server_id in named:
-        write(f"{clean(server_id)} is as it was installed.")
+        write(f"{clean(server_id)} is unchanged since its installation.")
     if not named:
-        write("All servers are as they were installed.")
+        write("All servers are unchanged since their installation.")
     return 0
 
 
 async def _recorded(bus: Client, scope: str) -> list[str]:
-    """The servers of *scope* that mcpd installed: what others did has no generations, and nothing to compare with."""
+    """Return the ids of the servers in *scope* that mcpd installed; only these have recorded hashes."""
     servers: list[dict[str, Any]] = await bus.manager.call("ListServers", "a{sv}", [{"scope": scope}])
     return [server["id"] for server in servers if await registry_of(bus, server["id"]) is not None]
 
 
 async def _verify_each(bus: Client, server_ids: list[str]) -> int:
-    """Print what a job of its own finds of each of *server_ids*; the exit status."""
+    """Verify each of *server_ids* by a job of its own, and print the results as JSON; return the exit status."""
     found: list[dict[str, str]] = []
     for server_id in server_ids:
         state, problem = "intact", ""
@@ -126,12 +129,12 @@ async def _verify_each(bus: Client, server_ids: list[str]) -> int:
 async def approve(args: argparse.Namespace) -> int:
     """``mcpctl approve``. JSON: ``{"update": {generation, …}, "changes": [{tool, change, before, after}]}``.
 
-    With ``--drop`` the update that waits is removed, whatever it changes. JSON: the keys of the server.
+    With ``--drop`` the pending update is removed. JSON: the keys of the server.
     """
     async with open_bus(args, changing=True) as bus:
         if args.drop:
             await run_job(bus, "Approve", "sa{sv}", [args.id, {"drop": True}])
-            await _tell(bus, args, "Dropped the update that waited; still used:")
+            await _print_server(bus, args, "Removed the pending update; still active:")
             return 0
         update, changes = await bus.manager.call("GetPending", "s", [args.id])
         if args.json:
@@ -140,38 +143,38 @@ async def approve(args: argparse.Namespace) -> int:
             _show_changes(args.id, update, changes)
         if args.dry_run:
             return 0
-        _ask(args, update)
+        _require_approval(args, update)
         options = {"generation": variant(update["generation"], "u")}
         await run_job(bus, "Approve", "sa{sv}", [args.id, options])
         if not args.json:
-            await _tell(bus, args, "Now used:")
+            await _print_server(bus, args, "Now active:")
     return 0
 
 
 def _show_changes(server_id: str, update: Mapping[str, Any], changes: list[dict[str, Any]]) -> None:
-    from mcpd.cli.tool_diff import diff_lines  # noqa: PLC0415 - for this alone
+    from mcpd.cli.tool_diff import diff_lines  # noqa: PLC0415 - only here
 
-    versions = step(update.get("from-version", ""), update.get("version", ""))
-    write(f"{clean(server_id)}: the update{versions} changes what it says of its tools:")
+    versions = version_change(update.get("from-version", ""), update.get("version", ""))
+    write(f"{clean(server_id)}: the update{versions} changes its tools:")
     for change in changes:
         for line in diff_lines(change):
             write(line)
 
 
-def _ask(args: argparse.Namespace, update: Mapping[str, Any]) -> None:
-    """Return if the update is approved of."""
+def _require_approval(args: argparse.Namespace, update: Mapping[str, Any]) -> None:
+    """Ask for approval of the update; raise :class:`~mcpd.errors.McpdError` if it is not given."""
     if args.yes:
         return
     if not user_input.terminal():
-        raise NotAuthorized(f"{args.id}: the update needs your approval; give it with --yes")
+        raise NotAuthorized(f"{args.id}: the update needs your approval; approve it with --yes")
     if not user_input.confirm(f"Use {clean(args.id)} {clean(update.get('version', ''))}?"):
         raise Cancelled(
-            f"{args.id}: the update was not approved and goes on waiting; 'mcpctl approve --drop {args.id}' removes it"
+            f"{args.id}: the update was not approved and stays pending; 'mcpctl approve --drop {args.id}' removes it"
         )
 
 
-async def _tell(bus: Client, args: argparse.Namespace, done: str) -> dict[str, Any]:
-    """Say what was *done*, and with which server; its keys."""
+async def _print_server(bus: Client, args: argparse.Namespace, done: str) -> dict[str, Any]:
+    """Print *done* with the server, or the server as JSON; return its keys."""
     server: dict[str, Any] = (await bus.manager.call("GetServer", "s", [args.id]))[0]
     if args.json:
         write_json(server)
