@@ -265,7 +265,7 @@ def test_drift_is_what_became_of_what_was_deployed(machine: Machine) -> None:
     assert shown.err == "'mcpctl client deploy cursor' shows the changes and repairs it.\n"
     machine.json("deploy", "cursor", "--yes")
     assert machine("drift", "cursor").code == 0
-    assert "name that client" in machine.refused("drift", "--file", "x", code=2)
+    assert "exactly one client" in machine.refused("drift", "--file", "x", code=2)
 
 
 def test_drift_is_looked_for_in_every_file_that_was_deployed_to(machine: Machine) -> None:

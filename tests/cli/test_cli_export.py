@@ -123,7 +123,7 @@ async def test_a_bundle_that_was_installed_from_a_file(
         ({"type": "local", "path": "/srv/it"}, "its files are in /srv/it on this machine"),
         (
             {"type": "archive", "url": "file:///srv/it.zip", "sha256": "a" * 64},
-            "at file:///srv/it.zip, which is on this",
+            "at file:///srv/it.zip on this",
         ),
         ({"type": "archive", "url": "https://x.example/it.zip", "sha256": "a" * 64}, ""),
     ],

@@ -69,7 +69,7 @@ async def test_watching_for_the_system_publishes_nothing_either(mcpctl: Mcpctl, 
         script.symlink_to(secret)
         said = await watch.line()
         assert said.startswith(f"a: {script}: not readable for others")
-        assert said.endswith("the server stays as it is")
+        assert said.endswith("the server is unchanged")
         assert (Path(mcpctl.environ["MCP_ROOT"]) / "etc/mcp/scripts/a.py").read_text() == HELLO
 
 
@@ -79,7 +79,7 @@ async def test_a_script_that_hides_another_says_so(mcpctl: Mcpctl, own: Path, ve
     assert f"It hides a package's script {vendor}/date.sh.\n" in (await mcpctl("script", "add", script)).err
     assert "It hides" in (await mcpctl("script", "add", "--system", script)).err
     system = f"{mcpctl.environ['MCP_ROOT']}/etc/mcp/scripts/date.py"
-    assert f"{system}, the administrator's script date, is hidden" in (await mcpctl("script", "add", script)).err
+    assert f"It hides the administrator's script {system}." in (await mcpctl("script", "add", script)).err
     assert names(own) == ["date.py"]
 
 
@@ -123,9 +123,9 @@ async def test_the_kind_is_told_by_the_name_or_the_first_line(
         ("a.py", "x = 1\ndef f(:\n", "/a.py:2: invalid syntax"),
         ("a.py", "x = '\0'\n", "/a.py:"),
         ("a.sh", "#!/bin/bash\necho\nif )\n", "/a.sh:3: "),
-        ("a.pl", "#!/usr/bin/perl\nprint 1;\n", "it is for /usr/bin/perl"),
-        ("a.txt", "hello\n", "is called .py or .sh"),
-        ("meta.py", HELLO, "--name gives a script another one"),
+        ("a.pl", "#!/usr/bin/perl\nprint 1;\n", "/usr/bin/perl is not supported"),
+        ("a.txt", "hello\n", "must be named .py or .sh"),
+        ("meta.py", HELLO, "choose another name with --name"),
         ("_a.py", HELLO, "is not a server id"),
         ("a b.py", HELLO, "is not a server id"),
     ],
@@ -206,7 +206,7 @@ async def test_only_scripts_of_ones_own_are_removed(
     (vendor / "a.py").write_text(HELLO)
     ended = await mcpctl("script", "remove", "a")
     assert ended.code == 1
-    assert f"{vendor}/a.py is a package's" in ended.err
+    assert f"{vendor}/a.py belongs to a package" in ended.err
     await mcpctl("script", "add", str(file(tmp_path, "a.py")))
     (own / "a.sh").write_text(SHELL)
     mcpd.calls.clear()

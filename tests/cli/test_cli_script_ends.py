@@ -141,7 +141,7 @@ async def test_the_systems_scripts_are_roots(mcpctl: Mcpctl, tmp_path: Path) -> 
     Path(mcpctl.environ["MCP_ROOT"]).mkdir(mode=0o500)
     ended = await mcpctl("script", "add", "--system", str(file(tmp_path, "a.py")))
     assert ended.code == 3
-    assert "run it with sudo" in ended.err
+    assert "use sudo" in ended.err
 
 
 async def test_the_systems_scripts_are_in_a_directory_for_all(mcpctl: Mcpctl, tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ async def test_install_types_values_by_the_manifest(mcpctl: Mcpctl, mcpd: FakeMc
         (["npm:srv", "--permission", "filesystem:/home"], "filesystem:ro:PATH"),
         (["https://example.com/a.git"], "git+https://example.com/a.git"),
         (["file:///srv/server"], "write the path of the directory, '/srv/server'"),
-        (["mcp-server-time==1"], "written pypi:mcp-server-time==1"),
+        (["mcp-server-time==1"], "for a package of PyPI write pypi:mcp-server-time==1"),
         (["git+file:///nope/nope"], "there is no directory '/nope/nope'"),
     ],
 )

@@ -114,7 +114,7 @@ def test_an_ensemble_is_shown_with_its_agents(machine: Orchestra) -> None:
     assert machine.json("show", "review")["agents"][0]["runs"] == "fast (ollama: small)"
     unknown = machine.refused("show", "revue", code=4)
     assert "review" in unknown
-    assert "'mcpctl ensemble list' shows" in unknown
+    assert "'mcpctl ensemble list' lists" in unknown
 
 
 def test_another_project_can_be_named(machine: Orchestra) -> None:
@@ -182,7 +182,7 @@ def test_runs_are_listed_newest_first(machine: Orchestra) -> None:
     ensemble(machine.own, REVIEW)
     assert machine("runs").err == "No ensemble has been run yet.\n"
     assert machine("runs", "review").err == "review has not been run yet.\n"
-    assert "'mcpctl ensemble list' shows" in machine.refused("runs", "nope", code=4)
+    assert "'mcpctl ensemble list' lists" in machine.refused("runs", "nope", code=4)
     data = machine.home / ".local/share/llm-orc/artifacts"
     ensemble(machine.work / ".llm-orc", REVIEW)
     old = f"user/{artifact(data, '20260131-120000-000', 'failed')}"

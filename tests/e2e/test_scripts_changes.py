@@ -192,7 +192,7 @@ def test_a_script_that_is_watched_shows_its_edits(rig: ScriptRig) -> None:
                 until(stream, TOOLS_CHANGED)
                 assert set(client.tools()) == {"greet", "farewell"}
                 edit(file, "def greet(:\n")
-                while "stays as it is" not in (line := watching.stdout.readline()):
+                while "the server is unchanged" not in (line := watching.stdout.readline()):
                     assert line
                 assert f"{file}:1: invalid syntax" in line
                 assert text_of(client.call("farewell", name="you")) == "Goodbye you!"

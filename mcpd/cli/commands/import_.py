@@ -183,7 +183,7 @@ def _document(name: str, where: str) -> object:
         return load_json(data, where)
     except InvalidManifest:
         # Clients allow comments and trailing commas.
-        from mcpd.cli.clients.editing import JsonDocument, Text  # noqa: PLC0415 - few files need it
+        from mcpd.cli.clients.editing import JsonDocument, Text  # noqa: PLC0415 - rarely needed
 
         return JsonDocument.parse(Text.decode(data, where), (), "map").model
 
