@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from mcpd import __version__
 from mcpd.cli.output import note
-from mcpd.cli.spawn import UseBridge, spawned
+from mcpd.cli.spawn import UseBridge, connect_bridge, spawned
 from mcpd.errors import McpdError, TimedOut, UnknownMethod
 
 if TYPE_CHECKING:
@@ -238,9 +238,7 @@ async def conversation(
                 server = await stack.enter_async_context(spawned(args, server_id, {}))
                 stdin, stdout = server.ends[0], server.ends[1]
             except UseBridge as found:
-                from mcpd.cli import spawn  # noqa: PLC0415 -- rarely needed
-
-                connection = await asyncio.to_thread(spawn.connect_bridge, server_id, {}, system=found.system)
+                connection = await asyncio.to_thread(connect_bridge, server_id, {}, system=found.system)
                 stdin = stdout = connection.detach()
             async with McpClient(stdin, stdout, server_id, on_notification) as client:
                 yield client

@@ -13,7 +13,6 @@ import threading
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from mcpd.bridge.places import places
 from mcpd.bus.client import connect, variant
 from mcpd.bus.connection import Match
 from mcpd.bus.names import BUS_NAME, DBUS, DBUS_PATH, SESSION
@@ -28,7 +27,6 @@ from mcpd.errors import (
     UnknownObject,
     from_dbus,
 )
-from mcpd.paths import from_environment
 
 if TYPE_CHECKING:
     import argparse
@@ -50,6 +48,10 @@ def connect_bridge(server_id: str, environment: Mapping[str, str], *, system: bo
     The *environment* is for a process that is not shared. Raises :class:`~mcpd.errors.ServiceUnavailable` if the bridge
     cannot be reached, and the :class:`~mcpd.errors.McpdError` with which it refuses.
     """
+    # Few servers need it, and platformdirs costs mcpctl its start-up time.
+    from mcpd.bridge.places import places  # noqa: PLC0415
+    from mcpd.paths import from_environment  # noqa: PLC0415
+
     known = from_environment()
     path = places(known.system if system else known.user).stdio
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

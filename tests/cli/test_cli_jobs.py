@@ -183,7 +183,7 @@ async def test_a_vanishing_mcpd_ends_the_command(mcpctl: Mcpctl, mcpd: FakeMcpd)
     await mcpd.close()
     _, err = await process.communicate()
     assert process.returncode == 1
-    assert b"mcpd went away" in err
+    assert b"mcpd exited while the job was running" in err
 
 
 async def test_remove_and_rollback_and_refresh(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:

@@ -13,7 +13,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from mcpd.cli.output import clean, note
-from mcpd.cli.spawn import UseBridge, spawned
+from mcpd.cli.spawn import UseBridge, connect_bridge, join, spawned
 from mcpd.cli.streams import CLOSED
 from mcpd.errors import InvalidArgument, McpdError
 
@@ -31,9 +31,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return asyncio.run(_direct(args, environment))
     except UseBridge as found:
-        from mcpd.cli import spawn  # noqa: PLC0415 -- rarely needed
-
-        return spawn.join(spawn.connect_bridge(args.id, environment, system=found.system))
+        return join(connect_bridge(args.id, environment, system=found.system))
 
 
 async def _direct(args: argparse.Namespace, environment: dict[str, str]) -> int:
