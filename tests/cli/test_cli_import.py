@@ -110,7 +110,7 @@ async def test_servers_that_are_named_alone(mcpctl: Mcpctl, mcpd: FakeMcpd, clie
     assert mcpd.calls[0][2] == {"consent": False}
 
 
-@pytest.mark.parametrize(("name", "message"), [("nobody", "there is calculator, github"), ("containers", "container")])
+@pytest.mark.parametrize(("name", "message"), [("nobody", "it has calculator, github"), ("containers", "container")])
 async def test_a_name_that_is_not_there(mcpctl: Mcpctl, client: str, name: str, message: str) -> None:
     ended = await mcpctl("import", client, name, "--dry-run")
     assert ended.code == 4
@@ -277,7 +277,7 @@ async def test_paths_that_are_not_there_are_not_granted(mcpctl: Mcpctl, tmp_path
     [server] = result["servers"]
     assert server["entry"]["permissions"] == ["network", f"filesystem:rw:{tmp_path}"]
     [problem] = result["problems"]
-    assert (problem["name"], "there is no /v1/api" in problem["message"]) == ("files", True)
+    assert (problem["name"], "/v1/api does not exist" in problem["message"]) == ("files", True)
 
 
 async def test_standard_input(mcpctl: Mcpctl) -> None:

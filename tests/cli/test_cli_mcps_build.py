@@ -46,7 +46,7 @@ async def test_T10_1_what_cannot_be_built_leaves_everything_as_it_was(
     assert (await mcpctl("mcps", "build", str(project / "absent"), "-o", str(out))).code == 1
     ended = await mcpctl("mcps", "build", str(source), "-o", str(project))
     assert ended.code == 2
-    assert "is not a file" in ended.err
+    assert "is not a regular file" in ended.err
     assert (await mcpctl("mcps", "build", str(source), "-o", str(project / "new/mcps.json"))).code == 1
     assert not (project / "new").exists()
 
