@@ -121,7 +121,7 @@ def test_another_project_can_be_named(machine: Orchestra) -> None:
     ensemble(machine.work / ".llm-orc", REVIEW)
     assert machine("show", "review").code == 4
     assert machine.json("show", "review", "--project", "work")["project"] == str(machine.work)
-    assert "no directory .llm-orc in nowhere" in machine.refused("list", "--project", "nowhere", code=4)
+    assert "there is no directory .llm-orc in it" in machine.refused("list", "--project", "nowhere", code=4)
 
 
 def test_a_graph_is_drawn_with_what_became_of_the_agents(machine: Orchestra) -> None:
