@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 HANDLER: Final = "mcpd.cli.ensemble_runtime:run"
 COMMANDS: Final = "mcpd.cli.commands."
-RUN: Final = COMMANDS + "ensemble_runs:run"
+RUN: Final = COMMANDS + "ensemble_run:run"
 """Handler of ``mcpctl ensemble run``."""
 
 
@@ -58,14 +58,14 @@ def _reading(ensemble: _Adder) -> None:
 
 
 def _running(ensemble: _Adder) -> None:
-    run = ensemble("run", "ensemble_runs:run", "run an ensemble, and print its result")
+    run = ensemble("run", "ensemble_run:run", "run an ensemble, and print its result")
     _name(run)
     given = run.add_mutually_exclusive_group()
     given.add_argument(
         "input", metavar="INPUT", nargs="?", help="input of the ensemble (default, and with -: standard input)"
     )
     given.add_argument("--input-file", metavar="FILE", help="read the input from FILE (-: standard input)")
-    resume = ensemble("resume", "ensemble_runs:resume", "continue a run that failed or was interrupted")
+    resume = ensemble("resume", "ensemble_run:resume", "continue a run that failed or was interrupted")
     resume.add_argument("run_id", metavar="ID", help="the run, as 'mcpctl ensemble runs' shows it")
     for command in (run, resume):
         command.add_argument(
