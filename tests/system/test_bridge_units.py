@@ -232,8 +232,8 @@ def test_the_rules_decide_for_whom_the_bridge_starts_servers(shared: Machine) ->
     for user, may in {"carol": True, "admin": privileged, "root": True, "alice": False, "mcpd-bridge": False}.items():
         error = spawn(shared, "mcpd-bridge", "shared", shared.uid(user))
         assert (user, "org.mcpd.mcp1.spawn" in error, error == "") == (user, not may, may)
-    assert "no user" in spawn(shared, "mcpd-bridge", "shared", 54321)
-    assert "runs as the user" in spawn(shared, "mcpd-bridge", "own", 0)
+    assert "uid 54321 does not exist" in spawn(shared, "mcpd-bridge", "shared", 54321)
+    assert "runs as its caller" in spawn(shared, "mcpd-bridge", "own", 0)
     assert "org.mcpd.mcp1.spawn" in spawn(shared, "mcpd-bridge", "shared")
 
 

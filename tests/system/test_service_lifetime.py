@@ -244,7 +244,7 @@ def test_a_reload_takes_settings_and_keeps_them_over_broken_ones(system: Instanc
         assert "/etc/mcp/mcpd.toml: runtime.max_sessions" in system.show("StatusText")
         assert system.show("ActiveState") == "active"
         said = [entry["MESSAGE"] for entry in system.machine.journal("_SYSTEMD_UNIT=mcpd.service", "PRIORITY=4")]
-        assert any("stay as they were" in line and "runtime.max_sessions" in line for line in said)
+        assert any("Keeping the previous settings" in line and "runtime.max_sessions" in line for line in said)
         system.machine.write("/etc/mcp/mcpd.toml", "[runtime]\nmax_sessions = 3\n")
         system.systemctl("reload", "mcpd")
         system.machine.wait_until(lambda: "mcpd.toml" not in system.show("StatusText"), "all is well again")
