@@ -137,7 +137,7 @@ def test_a_graph_is_drawn_with_what_became_of_the_agents(machine: Orchestra) -> 
         "reader": "success", "checker": "failed", "summary": "success"
     }  # fmt: skip
     assert "classDef failed" in found["mermaid"]
-    assert "none of review" in machine.refused("graph", "review", "--run", f"x{run}", code=2)
+    assert "is not a run of review" in machine.refused("graph", "review", "--run", f"x{run}", code=2)
 
 
 def test_L10_faults_are_said_as_compilers_say_them(machine: Orchestra) -> None:
