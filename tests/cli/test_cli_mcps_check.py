@@ -167,9 +167,9 @@ async def test_check_and_doctor_warn_of_keys_that_are_there_twice(mcpctl: Mcpctl
         f"{path}:5: duplicate key 'enabled'; only the last one counts",
     ]
     for found in ((await checked(mcpctl))[1], (await checked(mcpctl, path))[1]):
-        assert [said for said in messages(found, "warn") if "second" in said] == wanted
+        assert [said for said in messages(found, "warn") if "duplicate key" in said] == wanted
     doctor = json.loads((await mcpctl("doctor", "--json")).out)
-    assert [said for said in messages(doctor, "warn") if "second" in said] == wanted
+    assert [said for said in messages(doctor, "warn") if "duplicate key" in said] == wanted
 
 
 async def told(mcpctl: Mcpctl, source: Path, result: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from install_parts import World, index, local, wheel
 from npm_registry import Registry
 
-from mcpd.errors import InvalidManifest, SourceUnavailable
+from mcpd.errors import IntegrityMismatch, InvalidManifest, SourceUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,9 +116,8 @@ async def test_a_shrinkwrap_of_a_package_names_the_registry_only(
     registry.add(dependencies={"between": "^1"})
     job = await world.install(entry("npm"))
     assert listener.asked == []
-    assert isinstance(job.error, InvalidManifest)
-    assert "helper" in job.error.message
-    assert listener.at in job.error.message
+    # npm's lock has no hash of what the shrinkwrap names, so nothing that it fetches in its place will do.
+    assert isinstance(job.error, IntegrityMismatch)
 
 
 @pytest.mark.parametrize("place", ["http://{at}/helper.tgz", "https://elsewhere.test/helper.tgz"])
