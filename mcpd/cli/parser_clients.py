@@ -55,10 +55,10 @@ def _reading(client: _Adder) -> None:
 
 
 def _drafts(draft: _Adder) -> None:
-    show = _command(draft, "show", "client:show_draft", "show the draft and its changes")
+    show = _command(draft, "show", "client_drafts:show_draft", "show the draft and its changes")
     _client(show)
     _profile(show)
-    new = _command(draft, "add", "client:add_server", "add a server to the draft, creating the draft if needed")
+    new = _command(draft, "add", "client_drafts:add_server", "add a server to the draft, creating the draft if needed")
     _client(new)
     new.add_argument("id", metavar="ID", help="id of an installed server, or any name with --entry")
     new.add_argument("--name", metavar="NAME", help="name of the server in the client (default: ID)")
@@ -77,22 +77,27 @@ def _drafts(draft: _Adder) -> None:
         "url (-: standard input)",
     )
     _profile(new)
-    remove = _command(draft, "remove", "client:remove_server", "remove servers from the draft")
+    remove = _command(draft, "remove", "client_drafts:remove_server", "remove servers from the draft")
     _client(remove)
     remove.add_argument("names", metavar="NAME", nargs="+", help="name of the server in the client")
     _profile(remove)
-    clear = _command(draft, "clear", "client:clear_draft", "delete the draft")
+    clear = _command(draft, "clear", "client_drafts:clear_draft", "delete the draft")
     _client(clear)
     _profile(clear)
 
 
 def _publishing(client: _Adder) -> None:
-    validate = _command(client, "validate", "client:validate", "check the next configuration, also against the policy")
+    validate = _command(
+        client, "validate", "client_drafts:validate", "check the next configuration, also against the policy"
+    )
     _client(validate)
     _profile(validate)
     _file(validate, "check FILE, a JSON object with mcpServers, instead (-: standard input)")
     publish = _command(
-        client, "publish", "client:publish", "sign the draft, or the installed servers, as the latest configuration"
+        client,
+        "publish",
+        "client_drafts:publish",
+        "sign the draft, or the installed servers, as the latest configuration",
     )
     _clients(publish, "id of the client")
     publish.add_argument(

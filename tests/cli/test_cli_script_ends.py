@@ -150,7 +150,7 @@ async def test_the_systems_scripts_are_in_a_directory_for_all(mcpctl: Mcpctl, tm
     directory = Path(mcpctl.environ["MCP_ROOT"]) / "etc/mcp/scripts"
     assert names(directory) == ["a.py"]
     assert directory.stat().st_mode & 0o777 == 0o755
-    assert (await mcpctl("script", "remove", "a")).err.startswith(f"mcpctl: {directory}/a.py is the administrator's")
+    assert (await mcpctl("script", "remove", "a")).err.startswith(f"mcpctl: {directory}/a.py belongs to")
 
 
 async def test_edits_show_up_and_broken_ones_do_not(mcpctl: Mcpctl, mcpd: FakeMcpd, own: Path, tmp_path: Path) -> None:

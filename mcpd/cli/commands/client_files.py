@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mcpd.cli import bridge, tool_names, user_input
+from mcpd.cli.client_machine import Machine, file_option
 from mcpd.cli.client_runtime import (
-    Machine,
     artifact_of,
     draft_note,
-    file_option,
     masked_changes,
     print_changes,
     print_diff,
@@ -24,7 +23,7 @@ from mcpd.cli.client_runtime import (
 )
 from mcpd.cli.clients.deployments import About
 from mcpd.cli.clients.detect import detect as find_clients
-from mcpd.cli.commands.client import may_publish, print_published
+from mcpd.cli.commands.client_drafts import may_publish, print_published
 from mcpd.cli.home import tilde
 from mcpd.cli.output import clean, note, table, warn, write, write_json
 from mcpd.errors import EXIT_FAILED, Cancelled, InvalidArgument, McpdError
