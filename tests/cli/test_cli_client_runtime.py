@@ -207,11 +207,11 @@ def test_MCP_ROOT_moves_the_systems_scope(machine: Machine, tmp_path: Path) -> N
         ),
         (
             ["diff", "cursor", "--artifact", "abc"], "diff_config", {"client_id": "cursor", "local_artifact_id": "abc"},
-            4, "'mcpctl client history cursor' shows",
+            4, "'mcpctl client history cursor' lists",
         ),
         (
             ["draft", "remove", "cursor", "nope"], "remove_server_from_config",
-            {"client_id": "cursor", "server_name": "nope"}, 4, "'mcpctl client draft show cursor' shows",
+            {"client_id": "cursor", "server_name": "nope"}, 4, "'mcpctl client draft show cursor' lists",
         ),
     ],
     ids=["client", "profile", "artifact", "server"],

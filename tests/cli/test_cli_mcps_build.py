@@ -67,7 +67,7 @@ async def test_a_map_keeps_its_mode_and_the_link_to_it(mcpctl: Mcpctl, home: Pat
     link.symlink_to(target)
     ended = await mcpctl("mcps", "build", str(source), "-o", str(link))
     assert ended.code == 0, ended.err
-    assert f"Wrote {target}; " in ended.out
+    assert f"Wrote {target}, " in ended.out
     assert link.readlink() == target
     assert "cid://" in target.read_text()
     assert target.stat().st_mode & 0o777 == 0o600
