@@ -77,7 +77,7 @@ async def test_a_map_keeps_its_mode_and_the_link_to_it(mcpctl: Mcpctl, home: Pat
     link.unlink()
     link.symlink_to(link)
     ended = await mcpctl("mcps", "build", str(source), "-o", str(link))
-    assert (ended.code, "is not a file" in ended.err, link.is_symlink()) == (2, True, True)
+    assert (ended.code, "is not a regular file" in ended.err, link.is_symlink()) == (2, True, True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
