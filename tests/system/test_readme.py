@@ -104,6 +104,10 @@ def prepared(machine: Machine) -> Iterator[Machine]:
     machine.run("chown", "-R", "alice:", f"{HOME}/src", f"{HOME}/data")
     machine.run("mkdir", "-p", f"{HOME}/src/project/.llm-orc", f"{HOME}/.cursor", user="alice")
     machine.run("/bin/sh", "-ec", TIME)
+    # Clients may have started the bridge before the port is enabled.
+    connect = 'curl -s --unix-socket "$XDG_RUNTIME_DIR/mcp/bridge.sock" http://bridge/'
+    machine.run("/bin/sh", "-c", connect, user="alice")
+    assert machine.property("mcpd-bridge.service", "ActiveState", "--user", user="alice") == "active"
     yield machine
     machine.run("/bin/sh", "-c", CLEAN_UP, user="alice")
     machine.run("/bin/sh", "-c", "rm -r /srv/time /srv/wheels/mcp_server_time-*")
