@@ -114,7 +114,7 @@ def test_an_oversized_line_costs_only_its_call(alone: Callable[..., Bridge]) -> 
 # ---------------------------------------------------------------------------------------- time-outs
 
 
-def test_T12_5_C7_a_call_times_out_and_the_server_is_told(alone: Callable[..., Bridge], tmp_path: Path) -> None:
+def test_T12_5_a_call_times_out_and_the_server_is_told(alone: Callable[..., Bridge], tmp_path: Path) -> None:
     wire = tmp_path / "wire"
     bridge = alone("--server", f"wired={COMMAND} --wire {wire}", "--call-timeout", "2")
     client = bridge.client("wired").open()

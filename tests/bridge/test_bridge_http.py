@@ -72,7 +72,7 @@ def test_T2_4_a_notification_is_accepted_without_a_response(bridge: Bridge) -> N
 
 
 @pytest.mark.parametrize("version", ["", "2024-11-05", "2025-03-26"])
-def test_T2_5_C3_a_batch_gets_an_array_of_responses(bridge: Bridge, version: str) -> None:
+def test_T2_5_a_batch_gets_an_array_of_responses(bridge: Bridge, version: str) -> None:
     client = bridge.client()
     batch = [call("echo", 1, text="a"), call("echo", "1", text="b"), call("echo", 1, text="c"), {"jsonrpc": "2.0"}]
     reply = client.post(batch, MCP_Protocol_Version=version)
@@ -93,7 +93,7 @@ def test_T2_5_an_empty_batch_is_invalid(bridge: Bridge) -> None:
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, -32600)
 
 
-def test_C3_no_batches_since_2025_06_18(bridge: Bridge) -> None:
+def test_no_batches_since_2025_06_18(bridge: Bridge) -> None:
     reply = bridge.client().open("2025-06-18").post([call("echo", text="a")])
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, -32600)
 
@@ -117,7 +117,7 @@ def test_T3_1_T3_3_initialize_opens_a_session(bridge: Bridge) -> None:
 
 
 @pytest.mark.parametrize(("wanted", "given"), [*zip(VERSIONS, VERSIONS, strict=True), ("1.0", "2025-11-25")])
-def test_T3_2_C1_the_server_chooses_the_revision(bridge: Bridge, wanted: str, given: str) -> None:
+def test_T3_2_the_server_chooses_the_revision(bridge: Bridge, wanted: str, given: str) -> None:
     client = bridge.client().open(wanted)
     assert client.opened["result"]["protocolVersion"] == given
     assert text_of(client.ask(call("echo", text="x"))) == "x"
@@ -145,20 +145,20 @@ def test_a_handshake_the_server_refuses_opens_no_session(alone: Callable[..., Br
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/json;q=0.5", "application/*", "*/*"])
-def test_T9_3_C15_json_alone_gets_json(bridge: Bridge, accept: str) -> None:
+def test_T9_3_json_alone_gets_json(bridge: Bridge, accept: str) -> None:
     reply = bridge.client().post(call("progress", steps=3, meta={"progressToken": "t"}), Accept=accept)
     assert reply.headers["content-type"] == "application/json"
     assert text_of(reply.json()) == "done"
 
 
-def test_C15_a_stream_for_who_takes_nothing_else(bridge: Bridge) -> None:
+def test_a_stream_for_who_takes_nothing_else(bridge: Bridge) -> None:
     reply = bridge.client().post(call("echo", text="x"), Accept="text/event-stream")
     assert reply.headers["content-type"] == "text/event-stream"
     assert [text_of(each) for each in events(reply.text)] == ["x"]
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json;q=0, text/event-stream;q=0.0", "image/*"])
-def test_C15_nothing_acceptable_is_406(bridge: Bridge, accept: str) -> None:
+def test_nothing_acceptable_is_406(bridge: Bridge, accept: str) -> None:
     assert bridge.client().post(call("echo", text="x"), Accept=accept).status_code == 406
 
 
@@ -272,13 +272,13 @@ def test_T14_5_a_session_belongs_to_one_server(alone: Callable[..., Bridge]) -> 
     assert bridge.client("other").post(request("ping"), Mcp_Session_Id=session).status_code == 404
 
 
-def test_V77_a_request_without_a_session_is_served(bridge: Bridge) -> None:
+def test_a_request_without_a_session_is_served(bridge: Bridge) -> None:
     first, second = (bridge.client().ask(call("pid")) for _ in range(2))
     assert text_of(first) == text_of(second)
     assert text_of(bridge.client().open().ask(call("pid"))) != text_of(first)
 
 
-def test_C2_strict_sessions_refuse_what_has_none(alone: Callable[..., Bridge]) -> None:
+def test_strict_sessions_refuse_what_has_none(alone: Callable[..., Bridge]) -> None:
     from bridge_harness import descendants  # noqa: PLC0415
 
     bridge = alone("--strict-sessions")

@@ -51,7 +51,7 @@ def test_the_bridge_starts_without_mcpd_and_says_where_it_is(tmp_path: Path) -> 
         bridge.close()
 
 
-def test_D6_an_installed_server_is_served_over_http(machine: Machine) -> None:
+def test_an_installed_server_is_served_over_http(machine: Machine) -> None:
     client = machine.client("fix").open()
     assert text_of(client.ask(call("echo", "e", text="through mcpd"))) == "through mcpd"
     pid = int(text_of(client.ask(call("pid"))))
@@ -68,7 +68,7 @@ def test_a_server_that_does_not_end_by_itself_is_stopped_by_mcpd(machine: Machin
     eventually(lambda: not is_alive(pid), "mcpd stopped the server that ignores the end of its input")
 
 
-def test_V1_a_server_that_is_not_installed_is_404(machine: Machine) -> None:
+def test_a_server_that_is_not_installed_is_404(machine: Machine) -> None:
     for message in (initialize("i"), call("echo", "i", text="x")):
         reply = machine.client("com.example.nothing").post(message)
         assert (reply.status_code, reply.json()["id"]) == (404, "i")

@@ -167,7 +167,7 @@ def cancel(client: Client, identity: object) -> None:
 
 
 @pytest.mark.parametrize("accept", ["application/json, text/event-stream", "application/json"])
-def test_A15_a_cancelled_call_ends_and_the_server_is_told(
+def test_a_cancelled_call_ends_and_the_server_is_told(
     alone: Callable[..., Bridge], tmp_path: Path, accept: str
 ) -> None:
     wire = tmp_path / "wire"

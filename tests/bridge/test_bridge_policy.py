@@ -112,7 +112,7 @@ def test_what_is_pre_filled_a_client_cannot_set(machine: Machine, *, with_sessio
 
 @pytest.mark.parametrize("tool", ["crash", "hang", "error", "reflect", "mirror", "pid", "", "nothing"])
 @pytest.mark.parametrize("with_session", [True, False])
-def test_C4_a_tool_that_was_taken_away_is_unknown(machine: Machine, tool: str, *, with_session: bool) -> None:
+def test_a_tool_that_was_taken_away_is_unknown(machine: Machine, tool: str, *, with_session: bool) -> None:
     client = machine.client("narrow")
     if with_session:
         client.open()

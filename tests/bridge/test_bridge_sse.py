@@ -84,7 +84,7 @@ def test_T9_4_the_stream_begins_with_where_to_post(bridge: Bridge) -> None:
     assert re.fullmatch(r"/mcp/s\?sse=[\w-]{32}", first.data)
 
 
-def test_C14_answers_come_on_the_stream(bridge: Bridge) -> None:
+def test_answers_come_on_the_stream(bridge: Bridge) -> None:
     with link(bridge) as client:
         opened = client.open()
         assert (opened["id"], opened["result"]["protocolVersion"]) == ("i", "2024-11-05")
@@ -92,7 +92,7 @@ def test_C14_answers_come_on_the_stream(bridge: Bridge) -> None:
         assert client.ask({"jsonrpc": "2.0", "id": 9, "method": "no/such"})["error"]["code"] == -32601
 
 
-def test_C14_without_the_query_the_reply_is_direct(bridge: Bridge) -> None:
+def test_without_the_query_the_reply_is_direct(bridge: Bridge) -> None:
     with link(bridge) as client:
         client.open()
         reply = bridge.client().post(call("echo", "direct", text="x"))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("which", ["sse", "GET", "POST"])
-def test_V27_a_silent_stream_carries_comments(alone: Callable[..., Bridge], which: str) -> None:
+def test_a_silent_stream_carries_comments(alone: Callable[..., Bridge], which: str) -> None:
     bridge = alone("--keepalive", "0.2")
     with contextlib.ExitStack() as stack:
         if which == "sse":

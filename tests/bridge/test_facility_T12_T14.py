@@ -40,7 +40,7 @@ def test_T12_3_params_that_are_no_object_are_invalid(client: Client, params: obj
 
 
 @pytest.mark.parametrize("params", [{"name": 7}, {"name": "echo", "arguments": "x"}, {"name": "echo", "arguments": []}])
-def test_T12_3_C5_a_malformed_call_is_invalid(client: Client, params: dict[str, Any]) -> None:
+def test_T12_3_a_malformed_call_is_invalid(client: Client, params: dict[str, Any]) -> None:
     assert client.ask(request("tools/call", **params))["error"]["code"] == -32602
 
 
@@ -49,14 +49,14 @@ def test_T12_4_an_internal_error_of_the_server_is_told(client: Client) -> None:
     assert (reply.status_code, reply.json()["error"]) == (200, {"code": -32603, "message": "unhandled exception"})
 
 
-def test_T12_4_C6_a_server_that_dies_is_an_internal_error(client: Client) -> None:
+def test_T12_4_a_server_that_dies_is_an_internal_error(client: Client) -> None:
     error = client.ask(tool("crash"))["error"]
     assert error["code"] == -32603
     assert "server f ended before it answered" in error["message"]
     assert text_of(client.ask(tool("echo", message="there again"))) == "there again"
 
 
-def test_T12_5_C7_a_server_that_does_not_answer_times_out(client: Client) -> None:
+def test_T12_5_a_server_that_does_not_answer_times_out(client: Client) -> None:
     reply = client.post(tool("wait", "w", seconds=600))
     assert (reply.status_code, reply.json()["id"]) == (200, "w")
     assert reply.json()["error"] == {"code": -32000, "message": "Tool execution timeout after 2 s"}

@@ -84,7 +84,7 @@ def test_T13_7_null_arguments(client: Client) -> None:
     assert client.ask(tool("reflect", value=None))["result"]["structuredContent"] == {"value": None}
 
 
-def test_T13_2_V85_an_output_over_the_limit_is_an_error(start_bridge: Callable[..., Bridge]) -> None:
+def test_T13_2_an_output_over_the_limit_is_an_error(start_bridge: Callable[..., Bridge]) -> None:
     bridge = start_bridge("--listen=127.0.0.1:0", "--auth=none", f"--server=f={COMMAND}", "--max-line=100000")
     client = bridge.client("f").open()
     error = client.ask(tool("large", "big", size=200_000))["error"]

@@ -38,7 +38,7 @@ class Words(HTMLParser):
 
 
 @pytest.mark.parametrize("accept", ["text/html,application/xhtml+xml,*/*;q=0.8", "*/*", ""])
-def test_T9_2_C13_a_get_shows_a_page_about_the_server(facility_bridge: Bridge, accept: str) -> None:
+def test_T9_2_a_get_shows_a_page_about_the_server(facility_bridge: Bridge, accept: str) -> None:
     http = facility_bridge.http()
     http.headers.pop("accept")
     reply = http.get("/mcp/f", headers={"Accept": accept} if accept else {})
@@ -48,19 +48,19 @@ def test_T9_2_C13_a_get_shows_a_page_about_the_server(facility_bridge: Bridge, a
     assert "/mcp/f" in Words(reply.text).text
 
 
-def test_T9_2_C13_a_get_that_takes_events_is_the_stream(client: Client) -> None:
+def test_T9_2_a_get_that_takes_events_is_the_stream(client: Client) -> None:
     with client.http.stream("GET", client.path, headers={**client.headers, "Accept": "text/event-stream"}) as reply:
         assert reply.status_code == 200
         assert reply.headers["content-type"].partition(";")[0] == "text/event-stream"
 
 
-def test_T9_3_C15_who_takes_json_alone_gets_json(client: Client) -> None:
+def test_T9_3_who_takes_json_alone_gets_json(client: Client) -> None:
     reply = client.post(tool("echo", message="x"), Accept="application/json")
     assert (reply.status_code, reply.headers["content-type"]) == (200, "application/json")
     assert text_of(reply.json()) == "x"
 
 
-def test_T9_3_C15_who_takes_neither_gets_406(client: Client) -> None:
+def test_T9_3_who_takes_neither_gets_406(client: Client) -> None:
     assert client.post(tool("echo", message="x"), Accept="image/png").status_code == 406
 
 
@@ -78,7 +78,7 @@ def fields(reply: httpx2.Response) -> Iterator[tuple[str, str]]:
             data += value.removeprefix(" ")
 
 
-def test_T9_4_C14_sse_tells_where_to_post_and_brings_the_answers(facility_bridge: Bridge) -> None:
+def test_T9_4_sse_tells_where_to_post_and_brings_the_answers(facility_bridge: Bridge) -> None:
     http = facility_bridge.http()
     with http.stream("GET", "/mcp/f/sse", headers={"Accept": "text/event-stream"}) as reply:
         assert reply.status_code == 200

@@ -41,7 +41,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_V24_the_list_of_servers(browser: Browser, url: str, look: str, tmp_path: Path) -> None:
+def test_the_list_of_servers(browser: Browser, url: str, look: str, tmp_path: Path) -> None:
     with visiting(browser, **LOOKS[look]) as page:
         page.goto(f"{url}/mcp")
         assert page.get_by_role("heading", name="MCP servers").is_visible()
@@ -52,7 +52,7 @@ def test_V24_the_list_of_servers(browser: Browser, url: str, look: str, tmp_path
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_V25_T14_2_the_page_of_a_server(browser: Browser, url: str, look: str, tmp_path: Path) -> None:
+def test_T14_2_the_page_of_a_server(browser: Browser, url: str, look: str, tmp_path: Path) -> None:
     with visiting(browser, **LOOKS[look]) as page:
         page.goto(f"{url}/mcp/weather")
         page.get_by_role("button", name=ASK).click()
@@ -64,7 +64,7 @@ def test_V25_T14_2_the_page_of_a_server(browser: Browser, url: str, look: str, t
         assert not page.locator("main img, main script, main a[href^='javascript:']").count()
 
 
-def test_V25_the_connection_test_speaks_both_eras(browser: Browser, url: str, tmp_path: Path) -> None:
+def test_the_connection_test_speaks_both_eras(browser: Browser, url: str, tmp_path: Path) -> None:
     with visiting(browser, **LOOKS["light"]) as page:
         page.goto(f"{url}/mcp/meta/weather")
         page.get_by_role("button", name="Test the connection").click()

@@ -58,7 +58,7 @@ def is_page(reply: httpx2.Response, status: int = 200) -> bool:
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
-def test_V5_V24_the_overview_lists_the_servers(site: Bridge, path: str) -> None:
+def test_the_overview_lists_the_servers(site: Bridge, path: str) -> None:
     reply = site.http().get(path, headers=HTML)
     assert is_page(reply)
     assert 'href="/mcp/weather"' in reply.text
@@ -71,7 +71,7 @@ def test_V5_V24_the_overview_lists_the_servers(site: Bridge, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/mcp/weather", "/mcp/weather/", "/mcp/meta/weather", "/mcp/meta/weather/"])
 @pytest.mark.parametrize("accept", ["", "*/*", "text/html", "text/*;q=0.1, application/json"])
-def test_V55_T9_2_C13_a_server_has_a_page(site: Bridge, path: str, accept: str) -> None:
+def test_T9_2_a_server_has_a_page(site: Bridge, path: str, accept: str) -> None:
     reply = site.http().get(path, headers={"Accept": accept})
     assert is_page(reply)
     assert "Connection test" in reply.text
@@ -79,11 +79,11 @@ def test_V55_T9_2_C13_a_server_has_a_page(site: Bridge, path: str, accept: str) 
 
 
 @pytest.mark.parametrize("accept", ["application/json", "image/png", "text/html;q=0"])
-def test_C13_what_takes_no_page_is_told(site: Bridge, accept: str) -> None:
+def test_what_takes_no_page_is_told(site: Bridge, accept: str) -> None:
     assert site.http().get("/mcp/weather", headers={"Accept": accept}).status_code == 406
 
 
-def test_C13_a_stream_is_still_a_stream(bridge: Bridge) -> None:
+def test_a_stream_is_still_a_stream(bridge: Bridge) -> None:
     client = bridge.client().open()
     with client.listen() as messages:
         client.post(call("change"))
@@ -144,7 +144,7 @@ def test_pages_of_others_cannot_start_it(site: Bridge) -> None:
     assert "tool-1" not in site.http().get("/mcp/meta/many").text
 
 
-def test_V25_it_shows_schemas_resources_and_prompts(site: Bridge) -> None:
+def test_it_shows_schemas_resources_and_prompts(site: Bridge) -> None:
     text = site.http().post("/mcp/meta/weather").text
     for shown in ("place", "Name of a town", "one of celsius, fahrenheit", "at least 1", "default 3", "only reads",
                   "Log of today", "weather://{town}", "greet", "A person", "Ask for one place at a time.",
@@ -211,14 +211,14 @@ def test_a_server_that_does_not_start_says_why(site: Bridge) -> None:
 
 
 @pytest.mark.parametrize("path", ["/mcp/nobody", "/mcp/meta/nobody", "/mcp/meta/..%2f", "/mcp/meta/", "/nothing"])
-def test_V68_T12_6_V70_what_is_not_there_is_404_for_both(site: Bridge, path: str) -> None:
+def test_T12_6_what_is_not_there_is_404_for_both(site: Bridge, path: str) -> None:
     assert is_page(site.http().get(path, headers=HTML), 404)
     reply = site.http().get(path)
     assert (reply.status_code, reply.headers["content-type"]) == (404, "application/json")
     assert reply.json()["error"]["message"]
 
 
-def test_V70_what_is_asked_for_is_not_markup(site: Bridge) -> None:
+def test_what_is_asked_for_is_not_markup(site: Bridge) -> None:
     assert "<script>" not in site.http().get("/mcp/<script>", headers=HTML).text
 
 
@@ -245,7 +245,7 @@ def test_pages_allow_nothing_from_elsewhere(site: Bridge) -> None:
         assert headers["referrer-policy"] == "same-origin"
 
 
-def test_V59_pages_are_for_no_other_site_to_read(site: Bridge) -> None:
+def test_pages_are_for_no_other_site_to_read(site: Bridge) -> None:
     reply = site.http().get("/mcp/weather", headers={**HTML, "Origin": "http://localhost:9"})
     assert is_page(reply)
     assert "access-control-allow-origin" not in reply.headers
@@ -253,7 +253,7 @@ def test_V59_pages_are_for_no_other_site_to_read(site: Bridge) -> None:
     assert is_page(site.http().get("/mcp", headers={**HTML, "Host": "evil.example"}), 421)
 
 
-def test_V59_a_preflight_lets_the_headers_of_every_revision_pass(site: Bridge) -> None:
+def test_a_preflight_lets_the_headers_of_every_revision_pass(site: Bridge) -> None:
     wanted = "authorization,mcp-method,mcp-name,mcp-param-Town,x-other"
     headers = {"Origin": "http://localhost:9", "Access-Control-Request-Headers": wanted}
     reply = site.http().options("/mcp/weather", headers=headers)

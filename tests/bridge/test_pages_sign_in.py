@@ -393,7 +393,7 @@ def test_a_browser_is_signed_in_uses_a_server_and_signs_out(
         assert page.get_by_role("heading", name="This link is of no use any more").is_visible()
 
 
-def test_V72_T14_3_a_disabled_server_has_no_page(machine: Machine) -> None:
+def test_T14_3_a_disabled_server_has_no_page(machine: Machine) -> None:
     http = machine.client("off").http
     for path in ("/mcp/off", "/mcp/meta/off"):
         reply = http.get(path, headers=HTML)

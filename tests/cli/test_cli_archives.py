@@ -46,7 +46,7 @@ def sent(mcpd: FakeMcpd) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("suffix", [".mcpb", ".dxt", ".MCPB"])
-async def test_S4_a_bundle_travels_as_a_file(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path, suffix: str) -> None:
+async def test_a_bundle_travels_as_a_file(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path, suffix: str) -> None:
     bundle = tmp_path / f"calculator{suffix}"
     bundle.write_bytes(b"PK" + bytes(300_000))
     digest = hashlib.sha256(bundle.read_bytes()).hexdigest()
@@ -94,7 +94,7 @@ async def test_a_file_that_hashes_to_something_else_is_not_sent(mcpctl: Mcpctl, 
          {"type": "archive", "url": "http://127.0.0.1:8000/calculator_v2.0.zip"}, "calculator", "2.0"),
     ],
 )  # fmt: skip
-async def test_S4_a_url_is_sent_with_its_digest(
+async def test_a_url_is_sent_with_its_digest(
     mcpctl: Mcpctl, mcpd: FakeMcpd, target: str, source: dict[str, str], server_id: str, version: str
 ) -> None:
     ended = await mcpctl("install", target, "--sha256", DIGEST)
@@ -103,7 +103,7 @@ async def test_S4_a_url_is_sent_with_its_digest(
     assert (sent(mcpd)["id"], sent(mcpd)["version"]) == (server_id, version)
 
 
-async def test_S4_an_archive_of_this_machine_is_pinned_as_it_is(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+async def test_an_archive_of_this_machine_is_pinned_as_it_is(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     archive = tmp_path / "calculator 1.0.zip"
     archive.write_bytes(b"PK")
     ended = await mcpctl(
@@ -154,7 +154,7 @@ def test_archives_are_named_like_their_files(file: str, expected: tuple[str, str
     assert name_and_version(file) == expected
 
 
-async def test_S6_a_server_json_becomes_an_entry(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+async def test_a_server_json_becomes_an_entry(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     file = tmp_path / "server.json"
     file.write_text(json.dumps(SERVER_JSON))
     mcpd.servers["com.example.calculator"] = {"id": "com.example.calculator", "scope": "user"}

@@ -33,7 +33,7 @@ def known(mcpd: FakeMcpd) -> FakeMcpd:
     return mcpd
 
 
-async def test_S22_config_get(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_config_get_prints_values_defaults_and_set_secrets(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     properties = [
         {"key": "digits", "type": "integer", "default": 2},
         {"key": "roots", "type": "list", "required": True},
@@ -120,7 +120,7 @@ async def test_values_for_what_a_registry_offers_are_typed_as_it_says(mcpctl: Mc
     assert call[2]["config"] == {"roots": ["~/src"], "pin": "42", "new": 42}
 
 
-async def test_S22_config_set_types_values_by_the_properties(mcpctl: Mcpctl, known: FakeMcpd) -> None:
+async def test_config_set_types_values_by_the_properties(mcpctl: Mcpctl, known: FakeMcpd) -> None:
     pairs = ["digits=3", "scale=1.5", "exact=true", 'roots=["/a", "/b c"]', "pin=0042", "home=~/x", "any=5", "new=a=b"]
     assert (await mcpctl("config", "set", "calculator", *pairs)).code == 0
     assert known.calls[-1] == (
@@ -143,7 +143,7 @@ async def test_S22_config_set_types_values_by_the_properties(mcpctl: Mcpctl, kno
         ("scale=NaN", "scale is a number, not 'NaN'"),
     ],
 )
-async def test_S22_config_set_refuses_what_does_not_fit(mcpctl: Mcpctl, known: FakeMcpd, pair: str, text: str) -> None:
+async def test_config_set_refuses_what_does_not_fit(mcpctl: Mcpctl, known: FakeMcpd, pair: str, text: str) -> None:
     ended = await mcpctl("config", "set", "calculator", pair)
     assert ended.code == 1
     assert text in ended.err
@@ -160,19 +160,19 @@ async def test_a_boolean_is_set_with_the_words_that_systemd_takes(
     assert known.calls[-1] == ("SetConfig", "calculator", {"exact": value}, {})
 
 
-async def test_S22_the_daemon_has_the_last_word(mcpctl: Mcpctl, known: FakeMcpd) -> None:
+async def test_the_daemon_has_the_last_word(mcpctl: Mcpctl, known: FakeMcpd) -> None:
     known.errors["SetConfig"] = InvalidConfig("calculator has no property 'new'; it has digits, scale")
     ended = await mcpctl("config", "set", "calculator", "new=1")
     assert (ended.code, ended.err) == (1, "mcpctl: calculator has no property 'new'; it has digits, scale\n")
 
 
-async def test_S22_config_unset(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_config_unset_drops_all_properties_that_are_named(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (await mcpctl("config", "unset", "calculator", "digits", "pin")).code == 0
     assert mcpd.calls[-1] == ("SetConfig", "calculator", {}, {"unset": ["digits", "pin"]})
 
 
 @pytest.mark.parametrize(("command", "word"), [("set", "api_key=s3cret"), ("unset", "api_key")])
-async def test_S22_the_command_for_a_secret_is_named(mcpctl: Mcpctl, known: FakeMcpd, command: str, word: str) -> None:
+async def test_the_command_for_a_secret_is_named(mcpctl: Mcpctl, known: FakeMcpd, command: str, word: str) -> None:
     known.servers["calculator"]["configurable-properties"] = [*PROPERTIES, {"key": "api_key", "sensitive": True}]
     ended = await mcpctl("config", command, "calculator", word)
     assert ended.code == 1
@@ -181,20 +181,20 @@ async def test_S22_the_command_for_a_secret_is_named(mcpctl: Mcpctl, known: Fake
     assert [call[0] for call in known.calls] == ["GetServer"]
 
 
-async def test_C21_a_secret_travels_in_a_descriptor_only(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_a_secret_travels_in_a_descriptor_only(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     ended = await mcpctl("secret", "set", "calculator", "api_key", stdin="schlüssel\nzwei\n".encode())
     assert (ended.code, ended.out, ended.err) == (0, "", "")
     assert mcpd.calls == [("SetSecret", "calculator", "api_key", 0, {})]
     assert mcpd.received == ["schlüssel\nzwei".encode()]
 
 
-async def test_C21_unset_is_an_empty_secret(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_unset_is_an_empty_secret(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (await mcpctl("secret", "unset", "calculator", "api_key")).code == 0
     assert mcpd.received == [b""]
 
 
 @pytest.mark.parametrize(("secret", "code"), [(b"", 2), (b"\n", 2), (b"x" * 65537, 1)])
-async def test_C21_secrets_nobody_means(mcpctl: Mcpctl, mcpd: FakeMcpd, secret: bytes, code: int) -> None:
+async def test_secrets_nobody_means(mcpctl: Mcpctl, mcpd: FakeMcpd, secret: bytes, code: int) -> None:
     ended = await mcpctl("secret", "set", "calculator", "api_key", stdin=secret)
     assert ended.code == code
     assert mcpd.calls == []

@@ -48,7 +48,7 @@ UNCHECKED = {
 }
 
 
-async def test_S15_install_from_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_install_from_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("fetching", progress=40)
     argv = ["install", "calculator", "--yes", "--set", "digits=3", "--set", "name=x y", "--reinstall"]
     process = await mcpctl.start(*argv)
@@ -83,7 +83,7 @@ async def test_a_server_that_lists_no_tools_is_installed_with_a_hint(
     assert ("lists no tools" in ended.err) == bool(said)
 
 
-async def test_S15_a_failed_job_is_a_failed_command(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_a_failed_job_is_a_failed_command(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.end("failed", "org.mcpd.Mcp1.Error.BuildFailed", "calculator: no wheel for 3.11")
     ended = await mcpctl("install", "calculator")
     assert (ended.code, ended.out) == (1, "")
@@ -98,7 +98,7 @@ async def test_S15_a_failed_job_is_a_failed_command(mcpctl: Mcpctl, mcpd: FakeMc
         (Busy("x is busy"), 1, ""),
     ],
 )
-async def test_S15_a_refused_job_keeps_its_error(
+async def test_a_refused_job_keeps_its_error(
     mcpctl: Mcpctl, mcpd: FakeMcpd, error: McpdError, code: int, way: str
 ) -> None:
     mcpd.errors["Install"] = error
@@ -128,7 +128,7 @@ async def test_yes_consents_to_what_comes_up_later(mcpctl: Mcpctl, mcpd: FakeMcp
     assert process.returncode == 0
 
 
-async def test_S21_missing_values_are_named_with_the_way_to_give_them(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_missing_values_are_named_with_the_way_to_give_them(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY, DIGITS])
     ended = await mcpctl("install", "calculator")
     assert ended.code == 1
@@ -137,14 +137,14 @@ async def test_S21_missing_values_are_named_with_the_way_to_give_them(mcpctl: Mc
     assert [call[0] for call in mcpd.jobs[0].calls] == ["Cancel"]
 
 
-async def test_S21_a_command_without_these_options_names_one_that_has_them(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_a_command_without_these_options_names_one_that_has_them(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY])
     ended = await mcpctl("update", "calculator")
     assert ended.code == 1
     assert "; use 'mcpctl install' with --secret-file api_key=FILE, or run this at a terminal" in ended.err
 
 
-async def test_S21_a_secret_file_answers_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+async def test_a_secret_file_answers_the_job(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("s3cret\n")
     mcpd.on_job = lambda job: job.enter("needs-config", needs=[KEY])
     process = await mcpctl.start("install", "calculator", "--secret-file", f"api_key={tmp_path}/key")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.cli.fake import FakeMcpd
 
 
-async def test_S25_list_shows_one_row_per_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_list_shows_one_row_per_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     ended = await mcpctl("list")
     assert ended.code == 0
     assert ended.out.splitlines() == [
@@ -34,12 +34,12 @@ async def test_S25_list_shows_one_row_per_server(mcpctl: Mcpctl, mcpd: FakeMcpd)
     ]
 
 
-async def test_S25_list_json_has_the_keys_of_the_bus(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_list_json_has_the_keys_of_the_bus(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     ended = await mcpctl("list", "--json")
     assert json.loads(ended.out) == {"servers": [mcpd.servers["calculator"]]}
 
 
-async def test_S25_list_of_nothing_is_no_error(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_list_of_nothing_is_no_error(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers.clear()
     plain, as_json = await mcpctl("list"), await mcpctl("list", "--json")
     assert (plain.code, plain.out) == (0, "")
@@ -89,7 +89,7 @@ async def test_json_for_programs_is_as_it_was(mcpctl: Mcpctl, mcpd: FakeMcpd) ->
     assert json.dumps(HOSTILE, ensure_ascii=False) in ended.out
 
 
-async def test_S14_search_reads_every_page(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_search_reads_every_page(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     entry = {"name": "N", "summary": "S", "version": "2", "scope": "user", "state": "available"}
     mcpd.pages = [[entry | {"id": "a"}], [entry | {"id": "b"}], [entry | {"id": "c"}]]
     ended = await mcpctl("search", "add", "numbers", "--json")
@@ -105,7 +105,7 @@ async def test_search_stops_at_the_limit(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None
     assert "--limit shows more" in ended.err
 
 
-async def test_S26_show_tells_all_but_the_secrets(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_show_tells_all_but_the_secrets(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.config["calculator"] = ({"digits": 3}, ["api_key"])
     plain, as_json = await mcpctl("show", "calculator"), await mcpctl("show", "calculator", "--json")
     assert "config digits:" in plain.out
@@ -124,14 +124,14 @@ async def test_arguments_of_which_there_may_be_many_stand_around_options(mcpctl:
         assert (ended.code, argv[-1] in ended.err.splitlines()[-1]) == (2, True)
 
 
-async def test_S26_show_tells_where_what_is_installed_is_from(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_show_tells_where_what_is_installed_is_from(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     source = {"type": "npm", "package": "calculator", "version": "1.0"}
     mcpd.entries["calculator"] = {"id": "calculator", "source": source | {"x-more": [1]}}
     assert "source: npm calculator 1.0" in _lines((await mcpctl("show", "calculator")).out)
     assert json.loads((await mcpctl("show", "calculator", "--json")).out)["source"] == source
 
 
-async def test_S26_show_tells_which_key_vouched_for_what_is_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_show_tells_which_key_vouched_for_what_is_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert "signed-by" not in (await mcpctl("show", "calculator")).out
     mcpd.servers["calculator"] |= {"verified": True, "signed-by": "example"}
     assert "signed-by: example" in _lines((await mcpctl("show", "calculator")).out)
@@ -159,7 +159,7 @@ async def test_show_says_none_only_where_it_is_known(
     assert shown in _lines((await mcpctl("show", "w")).out)
 
 
-async def test_S26_show_tells_what_can_be_configured(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_show_tells_what_can_be_configured(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.servers["calculator"]["configurable-properties"] = [
         {"key": "digits", "type": "integer", "required": True, "description": "How many"}, {"key": "any"},
     ]  # fmt: skip
@@ -168,7 +168,7 @@ async def test_S26_show_tells_what_can_be_configured(mcpctl: Mcpctl, mcpd: FakeM
     assert "property any: any value" in lines
 
 
-async def test_S26_show_says_what_each_permission_grants(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_show_says_what_each_permission_grants(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     permissions = {
         "network": "may use the network",
         "devices": "may use the devices of this machine",
@@ -197,7 +197,7 @@ def _lines(out: str) -> list[str]:
     return [" ".join(line.split()) for line in out.splitlines()]
 
 
-async def test_S26_show_falls_back_to_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_show_falls_back_to_the_catalog(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.pages = [[{"id": "weather-2"}, {"id": "weather", "name": "Weather", "state": "available"}]]
     assert json.loads((await mcpctl("show", "weather", "--json")).out)["name"] == "Weather"
 
@@ -211,7 +211,7 @@ async def test_an_unknown_or_hostile_id_is_not_found(mcpctl: Mcpctl, mcpd: FakeM
     assert mcpd.calls[0] == ("GetServer", server_id)
 
 
-async def test_S10_source_list_shows_problems(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_source_list_shows_problems(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.sources = [{"url": "https://example.com/r.json", "scope": "user", "state": "failed", "file": "/f",
                      "problem": "status 404"}]  # fmt: skip
     plain, as_json = await mcpctl("source", "list"), await mcpctl("source", "list", "--json")
@@ -226,14 +226,14 @@ async def test_the_path_of_a_registry_is_answered_with_its_url(mcpctl: Mcpctl, m
     assert f"mcpctl source add {tmp_path.as_uri()}/my%20reg.json\n" in ended.err
 
 
-async def test_S10_source_add_and_remove(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_source_add_and_remove(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     assert (await mcpctl("source", "add", "file:///r.json")).code == 0
     assert (await mcpctl("source", "remove", "file:///r.json")).code == 0
     assert (await mcpctl("source", "remove", "file:///other.json")).code == 4
     assert [call[0] for call in mcpd.calls if call[0] != "ListSources"] == ["AddSource", *["RemoveSource"] * 2]
 
 
-async def test_S31_paths_of_both_scopes(mcpctl: Mcpctl) -> None:
+async def test_paths_of_both_scopes(mcpctl: Mcpctl) -> None:
     environ = {"MCP_USER_INSTALL_DIR": "/x/installed", "MCP_SYSTEM_SOURCES_PATH": "/y/sources.list"}
     found = json.loads((await mcpctl("paths", "--json", environ=environ)).out)
     assert found["user-install-dir"] == "/x/installed"
@@ -274,7 +274,7 @@ async def test_S31_paths_of_both_scopes(mcpctl: Mcpctl) -> None:
 
 
 @pytest.mark.parametrize("error", [NotAuthorized, InteractionRequired])
-async def test_D7_not_authorized_is_exit_code_3(mcpctl: Mcpctl, mcpd: FakeMcpd, error: type[NotAuthorized]) -> None:
+async def test_not_authorized_is_exit_code_3(mcpctl: Mcpctl, mcpd: FakeMcpd, error: type[NotAuthorized]) -> None:
     mcpd.errors["AddSource"] = error("org.mcpd.mcp1.manage-sources was refused")
     ended = await mcpctl("source", "add", "https://example.com/r.json")
     assert (ended.code, ended.err) == (3, "mcpctl: org.mcpd.mcp1.manage-sources was refused\n")

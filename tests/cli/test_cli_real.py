@@ -76,7 +76,7 @@ def installed(rig: Rig, project: Path) -> Rig:
     return rig
 
 
-def test_S15_installing_needs_consent_and_values(rig: Rig, project: Path) -> None:
+def test_installing_needs_consent_and_values(rig: Rig, project: Path) -> None:
     refused = rig.mcpctl("install", str(project))
     assert (refused.returncode, "--secret-file api_key=FILE" in refused.stderr) == (1, True)
     (rig.home / "key").write_text("s3cret")
@@ -85,7 +85,7 @@ def test_S15_installing_needs_consent_and_values(rig: Rig, project: Path) -> Non
     assert json.loads(rig.mcpctl("list", "--json").stdout) == {"servers": []}
 
 
-def test_S22_configuration_reaches_the_server(installed: Rig) -> None:
+def test_configuration_reaches_the_server(installed: Rig) -> None:
     assert installed.mcpctl("call", SERVER, "echo", "text=grüß").stdout == "grüß3\n"
     assert installed.mcpctl("config", "set", SERVER, "digits=42").returncode == 0
     assert installed.mcpctl("call", SERVER, "echo", "text=grüß").stdout == "grüß42\n"
@@ -111,7 +111,7 @@ for line in sys.stdin:
 """
 
 
-def test_S15_a_program_without_a_manifest_gets_its_key_and_its_network(rig: Rig) -> None:
+def test_a_program_without_a_manifest_gets_its_key_and_its_network(rig: Rig) -> None:
     directory = rig.home / "program"
     directory.mkdir()
     (directory / "server.py").write_text(PROGRAM)
@@ -131,14 +131,14 @@ def test_S15_a_program_without_a_manifest_gets_its_key_and_its_network(rig: Rig)
     assert rig.mcpctl("remove", "program").returncode == 0
 
 
-def test_C21_a_secret_is_nowhere_to_be_read(installed: Rig) -> None:
+def test_a_secret_is_nowhere_to_be_read(installed: Rig) -> None:
     assert installed.mcpctl("secret", "set", SERVER, "api_key", stdin="other-s3cret").returncode == 0
     shown = [installed.mcpctl(*argv, SERVER).stdout for argv in (["show"], ["config", "get"], ["show", "--json"])]
     assert all(text and "s3cret" not in text for text in shown)
     assert "s3cret" not in (installed.installed / SERVER / "manifest.json").read_text()
 
 
-def test_S28_run_is_the_server_itself(installed: Rig) -> None:
+def test_run_is_the_server_itself(installed: Rig) -> None:
     pipe = subprocess.PIPE
     argv = [BIN / "mcpctl", "--user", "run", SERVER]
     with subprocess.Popen(argv, env=installed.environ, stdin=pipe, stdout=pipe, text=True) as process:

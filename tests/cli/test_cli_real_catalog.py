@@ -86,7 +86,7 @@ def shop() -> Iterator[Shop]:
         yield found
 
 
-def test_S14_what_is_offered_is_found_and_shown_before_it_is_installed(shop: Shop) -> None:
+def test_what_is_offered_is_found_and_shown_before_it_is_installed(shop: Shop) -> None:
     (found,) = shop.json("search", "hears")["servers"]
     assert (found["id"], found["state"], found["verified"], found["installable"]) == (SERVER, "available", False, True)
     assert shop.json("search", "--installed")["servers"] == []
@@ -104,7 +104,7 @@ def test_S14_what_is_offered_is_found_and_shown_before_it_is_installed(shop: Sho
     assert shop.version() == "1.0"
 
 
-def test_S16_there_and_back_again(shop: Shop) -> None:
+def test_there_and_back_again(shop: Shop) -> None:
     shop("install", SERVER, "--yes")
     assert "up to date" in shop("update").stderr
     shop.offer("2.0")
@@ -194,7 +194,7 @@ def test_new_words_for_a_tool_are_refused(shop: Shop) -> None:
     shop("update")
 
 
-def test_S4_a_bundle_and_an_archive_of_this_machine(shop: Shop) -> None:
+def test_a_bundle_and_an_archive_of_this_machine(shop: Shop) -> None:
     files = shop.rig.home / "echo-1.0"
     manifest = {
         "manifest_version": "0.3", "name": "bundled-echo", "version": "3.0", "description": "Says what it hears",

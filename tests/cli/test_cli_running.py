@@ -77,7 +77,7 @@ for line in sys.stdin:
 """
 
 
-async def test_S28_run_joins_client_and_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_run_joins_client_and_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.program = [sys.executable, "-c", ECHO]
     process = await mcpctl.start("run", "calculator")
     assert process.stdin is not None
@@ -90,7 +90,7 @@ async def test_S28_run_joins_client_and_server(mcpctl: Mcpctl, mcpd: FakeMcpd) -
     assert await process.wait() == 0
 
 
-async def test_S28_run_returns_what_the_server_returned(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_run_returns_what_the_server_returned(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.program = ["sh", "-c", "echo out; echo err >&2; exit 7"]
     ended = await mcpctl("spawn", "calculator")
     assert (ended.code, ended.out, ended.err) == (7, "out\n", "err\n")
@@ -110,7 +110,7 @@ async def test_run_forwards_signals_as_stop(mcpctl: Mcpctl, mcpd: FakeMcpd, numb
     assert await process.wait() == 5
 
 
-async def test_S29_run_passes_its_environment(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_run_passes_its_environment(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.program = ["sh", "-c", 'printf %s "$API_KEY"']
     environ = {"API_KEY": "grüß\n'$(id)'", "BYTES": b"\xff".decode(errors="surrogateescape")}
     ended = await mcpctl("run", "calculator", environ=environ)
@@ -249,7 +249,7 @@ async def test_run_says_that_a_server_was_not_stopped(mcpctl: Mcpctl, mcpd: Fake
     assert await process.wait() == 0
 
 
-async def test_S24_tools_of_all_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_tools_of_all_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.program = [sys.executable, "-c", SERVER]
     listed = await mcpctl("tools", "calculator")
     assert listed.out.splitlines()[1].split() == ["add", "a", "[label]", "[any]", "[more]", "Adds"]

@@ -26,7 +26,7 @@ def source(**said: Any) -> dict[str, Any]:
     return {"url": REGISTRY, "state": "ready", "file": "/f", "problem": "", "scope": "user"} | said
 
 
-async def test_S14_search_shows_whom_to_trust_and_what_is_unsupported(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_search_shows_whom_to_trust_and_what_is_unsupported(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.pages = [[
         entry("a", verified=True, summary="Does a"),
         entry("b", installable=False, problem="a container image", summary="Does b"),
@@ -44,7 +44,7 @@ async def test_S14_search_shows_whom_to_trust_and_what_is_unsupported(mcpctl: Mc
     assert ended.err == ""
 
 
-async def test_S14_every_filter_reaches_mcpd(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_every_filter_reaches_mcpd(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.sources = [source()]
     argv = ["--category", "Files", "--source", REGISTRY, "--installable", "--installed", "--updatable", "--limit", "3"]
     ended = await mcpctl("search", "read", "files", *argv)
@@ -64,7 +64,7 @@ async def test_S14_every_filter_reaches_mcpd(mcpctl: Mcpctl, mcpd: FakeMcpd) -> 
     assert "There are no registries to search" in (await mcpctl("search", "read")).err
 
 
-async def test_S14_a_large_limit_is_read_in_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_a_large_limit_is_read_in_pages(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.pages = [[entry("a"), entry("b")], [entry("c")], [entry("d")]]
     ended = await mcpctl("search", "--limit", "3", "--json")
     assert [server["id"] for server in json.loads(ended.out)["servers"]] == ["a", "b", "c"]
@@ -93,7 +93,7 @@ async def test_S14_a_large_limit_is_read_in_pages(mcpctl: Mcpctl, mcpd: FakeMcpd
         ({"state": "new"}, "is still being read"),
     ],
 )  # fmt: skip
-async def test_S11_search_says_of_which_source_it_shows_no_news(
+async def test_search_says_of_which_source_it_shows_no_news(
     mcpctl: Mcpctl, mcpd: FakeMcpd, said: dict[str, Any], text: str
 ) -> None:
     age = said.pop("age", 0)
@@ -125,9 +125,7 @@ async def test_what_is_pinned_is_marked_in_tables_alone(mcpctl: Mcpctl, mcpd: Fa
 @pytest.mark.parametrize(
     "argv", [["show", "weather"], ["show", "weather", "--source", REGISTRY], ["install", "weather"]]
 )
-async def test_S11_what_comes_of_a_registry_without_news_is_told(
-    mcpctl: Mcpctl, mcpd: FakeMcpd, argv: list[str]
-) -> None:
+async def test_what_comes_of_a_registry_without_news_is_told(mcpctl: Mcpctl, mcpd: FakeMcpd, argv: list[str]) -> None:
     mcpd.servers["weather"] = {"id": "weather", "scope": "user"} if argv[0] == "install" else {}
     mcpd.servers = {key: server for key, server in mcpd.servers.items() if server}
     mcpd.pages = [[entry("weather")]]
@@ -140,7 +138,7 @@ async def test_S11_what_comes_of_a_registry_without_news_is_told(
     assert REGISTRY in (await mcpctl(*argv)).err, "it may be there, though nobody has it now"
 
 
-async def test_S26_show_asks_the_catalog_for_what_is_not_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_show_asks_the_catalog_for_what_is_not_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     offered = entry(
         "weather", verified=True, **{"signed-by": "example", "also-from": [OTHER]},
         source={"type": "npm", "package": "weather", "version": "1.0", "sha256": "ab"},
@@ -153,7 +151,7 @@ async def test_S26_show_asks_the_catalog_for_what_is_not_installed(mcpctl: Mcpct
     assert "ListAvailable" not in [call[0] for call in mcpd.calls]
 
 
-async def test_S26_show_of_another_source_passes_over_what_is_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
+async def test_show_of_another_source_passes_over_what_is_installed(mcpctl: Mcpctl, mcpd: FakeMcpd) -> None:
     mcpd.pages = [[entry("calculator", version="9.0", origin=OTHER)]]
     assert json.loads((await mcpctl("show", "calculator", "--source", OTHER, "--json")).out)["version"] == "9.0"
     missing = await mcpctl("show", "calculator", "--source", REGISTRY)

@@ -80,7 +80,7 @@ async def test_arguments_go_to_the_program_of_the_package(
     assert "transports" not in json.loads(mcpd.received[1])
 
 
-async def test_S15_a_package_is_given_what_it_needs(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
+async def test_a_package_is_given_what_it_needs(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("s3cret\n")
     mcpd.servers["srv"] = {"id": "srv", "scope": "user"}
     ask = {"kind": "config", "key": "API_KEY", "label": "API_KEY", "sensitive": True, "type": "string"}

@@ -140,7 +140,7 @@ def test_a_graph_is_drawn_with_what_became_of_the_agents(machine: Orchestra) -> 
     assert "is not a run of review" in machine.refused("graph", "review", "--run", f"x{run}", code=2)
 
 
-def test_L10_faults_are_said_as_compilers_say_them(machine: Orchestra) -> None:
+def test_faults_are_said_as_compilers_say_them(machine: Orchestra) -> None:
     assert machine("validate").err == "0 ensembles, 0 errors, 0 warnings\n"
     file = ensemble(machine.own, REVIEW)
     assert (machine("validate").code, machine("validate", "review").out) == (0, "")
@@ -156,7 +156,7 @@ def test_L10_faults_are_said_as_compilers_say_them(machine: Orchestra) -> None:
     assert "'mcpctl ensemble list' lists the ensembles" in machine.refused("validate", "nope", code=4)
 
 
-def test_L10_a_file_that_cannot_be_loaded_has_all_its_faults(machine: Orchestra) -> None:
+def test_a_file_that_cannot_be_loaded_has_all_its_faults(machine: Orchestra) -> None:
     file = machine.home / "draft.yaml"
     file.write_text("name: draft\nagents:\n  - {name: a}\n  - {name: b, model: x}\n")
     ended = machine("validate", "draft.yaml")
@@ -202,7 +202,7 @@ def test_runs_are_listed_newest_first(machine: Orchestra) -> None:
     assert [each["id"] for each in machine.json("runs", "--limit", "1")["runs"]] == [new]
 
 
-def test_L9_one_run_is_taken_apart(machine: Orchestra) -> None:
+def test_one_run_is_taken_apart(machine: Orchestra) -> None:
     run = artifact(machine.home / ".local/share/llm-orc/artifacts", "20260131-120000-000", "completed_with_errors")
     shown = machine("runs", run)
     assert "critical path: reader (1.5 s, 60 %) → checker" in shown.out
@@ -219,7 +219,7 @@ def test_L9_one_run_is_taken_apart(machine: Orchestra) -> None:
     machine.refused("runs", "nope/latest", code=4)
 
 
-def test_L5_metrics_are_those_of_all_runs(machine: Orchestra) -> None:
+def test_metrics_are_those_of_all_runs(machine: Orchestra) -> None:
     data = machine.home / ".local/share/llm-orc/artifacts"
     for stamp, status in (("20260131-120000-000", "completed"), ("20260131-120000-001", "failed")):
         artifact(data, stamp, status)
@@ -232,7 +232,7 @@ def test_L5_metrics_are_those_of_all_runs(machine: Orchestra) -> None:
     assert "needs the name" in machine.refused("runs", "--metrics", code=2)
 
 
-def test_L5_no_figure_of_a_spread_is_blank(machine: Orchestra) -> None:
+def test_no_figure_of_a_spread_is_blank(machine: Orchestra) -> None:
     data = machine.home / ".local/share/llm-orc/artifacts"
     for number, dollars in enumerate((0.0, 0.0, 0.0, 1e-7, 0.02)):
         agents = {"reader": agent("r", 100.0, 101.0, usage=used(1, dollars), model="m")}

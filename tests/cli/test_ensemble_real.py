@@ -66,7 +66,7 @@ def rig() -> Iterator[Orchestra]:
         yield machine
 
 
-def test_L7_a_run_is_kept_shown_and_continued(rig: Orchestra) -> None:
+def test_a_run_is_kept_shown_and_continued(rig: Orchestra) -> None:
     found = rig.json("run", "review", stdin="some text")
     assert (found["status"], found["results"]["checker"]["response"]) == ("completed", "checked")
     assert rig.done("ensemble", "run", "work/review", "some text") == found["deliverable"] + "\n"
@@ -84,7 +84,7 @@ def test_L7_a_run_is_kept_shown_and_continued(rig: Orchestra) -> None:
     assert rig.json("runs", "review", "--metrics")["runs"] == 4
 
 
-def test_L7_what_fails_is_said(rig: Orchestra) -> None:
+def test_what_fails_is_said(rig: Orchestra) -> None:
     base = rig.base
     ensemble(base, SCRIPTS.format(name="fails"), "fails")
     (base / "scripts/check.sh").write_text("#!/bin/sh\necho oh no >&2\nexit 3\n")

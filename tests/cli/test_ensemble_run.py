@@ -124,7 +124,7 @@ def asked(mcpctl: Mcpctl, mcpd: FakeMcpd, tmp_path: Path) -> Asked:
     return Asked(log)
 
 
-async def test_L7_a_run_prints_what_it_delivers_and_nothing_else(mcpctl: Mcpctl, asked: Asked) -> None:
+async def test_a_run_prints_what_it_delivers_and_nothing_else(mcpctl: Mcpctl, asked: Asked) -> None:
     ended = await mcpctl("ensemble", "run", "review", "this")
     assert (ended.code, ended.out) == (0, "did this\x1b[0m\n")
     assert ended.err == (
@@ -266,7 +266,7 @@ async def test_the_time_of_a_run_begins_when_the_server_is_there(
     assert not any("tools/call" in line for line in asked.lines)
 
 
-async def test_L7_only_configured_projects_are_run(mcpctl: Mcpctl, asked: Asked) -> None:
+async def test_only_configured_projects_are_run(mcpctl: Mcpctl, asked: Asked) -> None:
     work = Path(mcpctl.environ["HOME"]) / "it's work"
     ensemble(work / ".llm-orc", REVIEW)
     ended = await mcpctl("ensemble", "run", "review", "this", "--project", str(work))
@@ -295,7 +295,7 @@ async def test_the_instance_that_may_not_use_a_project_is_named(mcpctl: Mcpctl, 
     assert asked.lines == []
 
 
-async def test_L10_an_ensemble_that_cannot_be_run_has_a_way_out(mcpctl: Mcpctl, asked: Asked) -> None:
+async def test_an_ensemble_that_cannot_be_run_has_a_way_out(mcpctl: Mcpctl, asked: Asked) -> None:
     ensemble(
         Path(mcpctl.environ["HOME"]) / ".config/llm-orc",
         REVIEW.replace("name: mock", "nmae: mock").replace("model:", "modle:"),

@@ -47,9 +47,7 @@ KNOWN = {
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def test_C35_add_mcp_reads_back_what_was_deployed(
-    tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_add_mcp_reads_back_what_was_deployed(tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("XDG_", "MCP"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -37,20 +37,20 @@ def inspect(
     return inspector(tools, machine, SERVER, alone, request.param, tmp_path)
 
 
-def test_l17_it_lists_tools_whose_schemas_any_client_takes(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+def test_it_lists_tools_whose_schemas_any_client_takes(inspect: Callable[..., tuple[int, Any, str]]) -> None:
     code, found, said = inspect("tools/list", "--strict")
     assert code == 0, said
     assert {"invoke", "update_ensemble", "analyze_execution"} <= {tool["name"] for tool in found["tools"]}
 
 
-def test_l7_it_calls(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+def test_the_inspector_runs_an_ensemble(inspect: Callable[..., tuple[int, Any, str]]) -> None:
     given = ("--tool-arg", "ensemble_name=pair", "--tool-arg", "input=moon")
     code, found, said = inspect("tools/call", "--tool-name", "invoke", *given)
     assert code == 0, said
     assert found["structuredContent"]["status"] == "completed"
 
 
-def test_l1_it_reads(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+def test_the_inspector_reads_resources(inspect: Callable[..., tuple[int, Any, str]]) -> None:
     code, found, said = inspect("resources/list")
     assert code == 0, said
     assert {"llm-orc://ensembles", "llm-orc://ensemble/pair"} <= {each["uri"] for each in found["resources"]}

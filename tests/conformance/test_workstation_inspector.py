@@ -38,21 +38,21 @@ def inspect(
     return inspector(tools, machine, SERVER, alone, request.param, tmp_path)
 
 
-def test_A_2_it_lists_tools_whose_schemas_any_client_takes(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+def test_it_lists_tools_whose_schemas_any_client_takes(inspect: Callable[..., tuple[int, Any, str]]) -> None:
     code, found, said = inspect("tools/list", "--strict")
     assert code == 0, said
     names = {tool["name"] for tool in found["tools"]}
     assert {"filesystem_read", "git_status", "ci_test"} <= names
 
 
-def test_A_3_it_calls(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+def test_the_inspector_calls_a_tool(inspect: Callable[..., tuple[int, Any, str]]) -> None:
     code, found, said = inspect("tools/call", "--tool-name", "filesystem_read", "--tool-arg", "path=hello.txt")
     assert code == 0, said
     assert [block["text"] for block in found["content"]] == ["Grüß Gott\n"]
     assert found["structuredContent"]["end_line"] == 1
 
 
-def test_A_27_it_is_told_why_not(inspect: Callable[..., tuple[int, Any, str]]) -> None:
+def test_the_inspector_shows_why_a_tool_failed(inspect: Callable[..., tuple[int, Any, str]]) -> None:
     code, found, said = inspect("tools/call", "--tool-name", "filesystem_read", "--tool-arg", "path=nothing")
     assert code != 0
     assert "nothing does not exist" in json.dumps(found) + said

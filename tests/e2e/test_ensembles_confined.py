@@ -44,7 +44,7 @@ def test_it_is_listed_and_confined(rig: EnsemblesRig) -> None:
 
 
 @pytest.mark.parametrize(("way", "mode"), WAYS)
-async def test_l1_l7_l11_ensembles_are_listed_and_run(rig: EnsemblesRig, way: str, mode: str) -> None:
+async def test_ensembles_are_listed_and_run(rig: EnsemblesRig, way: str, mode: str) -> None:
     progress: list[float] = []
 
     async def on_progress(done: float, _total: float | None, _message: str | None) -> None:
@@ -72,7 +72,7 @@ def test_mcpctl_calls_it(rig: EnsemblesRig) -> None:
     assert "<moon>" in result["content"][0]["text"]
 
 
-async def test_l8_an_ensemble_of_the_project_is_changed(rig: EnsemblesRig) -> None:
+async def test_an_ensemble_of_the_project_is_changed(rig: EnsemblesRig) -> None:
     rig.put_ensemble(PAIR.replace("name: pair", "name: edited"))
     changes = {"remove_agents": ["sum"]}
     async with rig.connect("stdio", "legacy") as client:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""D-6: the official SDK client, in its handshake mode, against an installed server, on every way in."""
+"""The official SDK client in handshake mode against an installed server, over every transport."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ async def check(client: Client) -> None:
         assert result.content[0].text == "grüß Gott"
 
 
-async def test_D6_over_mcpctl_run(installed: Rig) -> None:
+async def test_over_mcpctl_run(installed: Rig) -> None:
     command = StdioServerParameters(
         command=str(BIN / "mcpctl"), args=["--user", "run", SERVER], env=installed.environ
     )  # fmt: skip
     await check(Client(command, mode="legacy"))
 
 
-async def test_D6_over_http_with_the_token(installed: Rig) -> None:
+async def test_over_http_with_the_token(installed: Rig) -> None:
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {installed.token}"}) as http:
         await check(Client(streamable_http_client(f"{installed.url}/mcp/{SERVER}", http_client=http), mode="legacy"))
 
 
-async def test_D6_over_the_unix_socket(installed: Rig) -> None:
+async def test_over_the_unix_socket(installed: Rig) -> None:
     transport = httpx2.AsyncHTTPTransport(uds=os.fspath(installed.socket))
     async with httpx2.AsyncClient(transport=transport) as http:
         await check(Client(streamable_http_client(f"http://localhost/mcp/{SERVER}", http_client=http), mode="legacy"))
 
 
-async def test_D6_without_the_token_nothing_is_served(installed: Rig) -> None:
+async def test_without_the_token_nothing_is_served(installed: Rig) -> None:
     async with httpx2.AsyncClient() as http:
         reply = await http.post(f"{installed.url}/mcp/{SERVER}", json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
     assert reply.status_code == 401

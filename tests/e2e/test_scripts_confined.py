@@ -213,7 +213,7 @@ def test_T10_5_a_transform_that_never_ends_is_stopped(rig: ScriptRig) -> None:
     assert "more than 5 s" in rig.page("endless")
 
 
-def test_C17_a_transform_can_write_nothing_whatever_its_server_was_granted(
+def test_a_transform_can_write_nothing_whatever_its_server_was_granted(
     rig: ScriptRig, granted: Path, port: int
 ) -> None:
     rig.put("writer.py", FILES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""D-5, D-7: what a desktop frontend does, with gdbus and busctl alone."""
+"""Steps of a desktop frontend, taken with gdbus and busctl alone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def finish(rig: Rig, job: str) -> None:
         time.sleep(0.1)
 
 
-def test_D5_install_list_and_remove_by_gdbus(rig: Rig) -> None:
+def test_install_list_and_remove_by_gdbus(rig: Rig) -> None:
     rig.mcpctl("remove", SERVER)
     assert SERVER in manager(rig, "ListAvailable", "{}", "")
     finish(rig, manager(rig, "Install", SERVER, "{}"))
@@ -64,7 +64,7 @@ def test_D5_install_list_and_remove_by_gdbus(rig: Rig) -> None:
     assert SERVER not in manager(rig, "ListServers", "{}")
 
 
-def test_D5_configure_by_gdbus(installed: Rig) -> None:
+def test_configure_by_gdbus(installed: Rig) -> None:
     manager(installed, "SetConfig", SERVER, "{'greeting': <'servus'>}", "{}")
     assert "servus" in manager(installed, "GetConfig", SERVER)
 
@@ -123,7 +123,7 @@ def test_the_documented_commands_work_as_printed(rig: Rig, registry: Path, tmp_p
     assert "['api_key']" in manager(rig, "GetConfig", SERVER)
 
 
-def test_D5_the_tree_and_the_introspection_are_the_documented_ones(installed: Rig) -> None:
+def test_the_tree_and_the_introspection_are_the_documented_ones(installed: Rig) -> None:
     tree = subprocess.run(
         ["busctl", "--user", "tree", "--list", "org.mcpd.Mcp1"], env=installed.environ, capture_output=True, text=True,
         check=True,

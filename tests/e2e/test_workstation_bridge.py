@@ -76,7 +76,7 @@ async def test_roots_of_a_client_open_nothing(rig: WorkstationRig, mode: str) ->
         assert "client's own roots are not in" in error.message
 
 
-async def test_A_10_tools_are_listed_from_the_catalog(rig: WorkstationRig) -> None:
+async def test_tools_are_listed_from_the_catalog(rig: WorkstationRig) -> None:
     seen, others = [], rig.running()
     for _ in range(3):
         before = rig.said(f"{SERVER} started"), rig.said("tools/list: ")
@@ -100,7 +100,7 @@ async def test_clients_of_the_modern_era_share_a_process(rig: WorkstationRig) ->
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_C_9_the_catalog_follows_the_configuration(rig: WorkstationRig, mode: str) -> None:
+async def test_the_catalog_follows_the_configuration(rig: WorkstationRig, mode: str) -> None:
     for style, name in (("slash", "filesystem/read"), ("underscore", "filesystem_read")):
         rig.configure(tool_name_style=style)
         async with rig.connect("http", mode) as client:
@@ -108,7 +108,7 @@ async def test_C_9_the_catalog_follows_the_configuration(rig: WorkstationRig, mo
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_A_6_timeout_seconds_ends_where_the_call_timeout_does(rig: WorkstationRig, mode: str) -> None:
+async def test_timeout_seconds_ends_where_the_call_timeout_does(rig: WorkstationRig, mode: str) -> None:
     (rig.src / "Makefile").write_text(SLOW)
     async with rig.connect("http", mode) as client:
         for seconds in (1801, 7200):
@@ -143,7 +143,7 @@ async def test_the_call_timeout_of_the_manifest_is_the_bridges(rig: WorkstationR
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_A_19_a_call_too_many_is_told_when_to_come_again(rig: WorkstationRig, mode: str) -> None:
+async def test_a_call_too_many_is_told_when_to_come_again(rig: WorkstationRig, mode: str) -> None:
     rig.configure(rate=1)
     async with rig.connect("http", mode) as client:
         said = await asyncio.gather(*(client.call_tool("filesystem_list", {}) for _ in range(8)))
@@ -155,7 +155,7 @@ async def test_A_19_a_call_too_many_is_told_when_to_come_again(rig: WorkstationR
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_A_15_a_cancelled_call_ends_what_it_runs(rig: WorkstationRig, mode: str) -> None:
+async def test_a_cancelled_call_ends_what_it_runs(rig: WorkstationRig, mode: str) -> None:
     (rig.src / "Makefile").write_text(SLOW)
     (rig.src / "file").write_text("text")
     async with rig.connect("http", mode) as client:

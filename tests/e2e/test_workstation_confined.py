@@ -69,7 +69,7 @@ def test_a_root_that_is_not_there_costs_that_root_and_is_named(rig: WorkstationR
 
 
 @pytest.mark.parametrize(("way", "mode"), WAYS)
-async def test_A_2_A_3_A_11_files(rig: WorkstationRig, way: str, mode: str) -> None:
+async def test_files_are_read_written_and_edited_in_the_sandbox(rig: WorkstationRig, way: str, mode: str) -> None:
     (rig.src / "hello.txt").write_text("Hello\nworld\n")
     async with rig.connect(way, mode) as client:
         names = [tool.name for tool in (await client.list_tools()).tools]
@@ -92,7 +92,7 @@ async def test_A_2_A_3_A_11_files(rig: WorkstationRig, way: str, mode: str) -> N
 
 
 @pytest.mark.parametrize(("way", "mode"), WAYS)
-async def test_A_25_A_26_A_27_A_28_the_codes_of_the_seed(rig: WorkstationRig, way: str, mode: str) -> None:
+async def test_the_codes_of_the_seed(rig: WorkstationRig, way: str, mode: str) -> None:
     (rig.src / "Makefile").write_text(SLOW)
     async with rig.connect(way, mode) as client:
         errors = [
@@ -114,7 +114,7 @@ async def test_A_25_A_26_A_27_A_28_the_codes_of_the_seed(rig: WorkstationRig, wa
 
 
 @pytest.mark.parametrize(("way", "mode"), WAYS)
-async def test_C_4_C_7_errors_as_results_but_for_the_timeout(rig: WorkstationRig, way: str, mode: str) -> None:
+async def test_errors_as_results_but_for_the_timeout(rig: WorkstationRig, way: str, mode: str) -> None:
     rig.configure(error_mapping="tool-result")
     (rig.src / "Makefile").write_text(SLOW)
     async with rig.connect(way, mode) as client:
@@ -212,7 +212,7 @@ shown:
 """
 
 
-async def test_A_18_the_sandbox_and_the_kernel_hold_a_build(rig: WorkstationRig) -> None:
+async def test_the_sandbox_and_the_kernel_hold_a_build(rig: WorkstationRig) -> None:
     (rig.src / "Makefile").write_text(spying(rig))
     ways_out = ["read", "there", "write", "replace", "link", "trail", "forge", "settings", "bus"]
     async with rig.connect("stdio", "legacy") as client:
@@ -265,7 +265,7 @@ async def test_roots_builds_need_the_setting_beside_a_repository(rig: Workstatio
         assert (await answer(client, "ci_build"))["success"] is True
 
 
-async def test_A_18_a_tool_finds_no_way_out(rig: WorkstationRig) -> None:
+async def test_a_tool_finds_no_way_out(rig: WorkstationRig) -> None:
     (rig.src / "link").symlink_to(rig.secret)
     (rig.src / "up").symlink_to("..")
     os.link(rig.secret, rig.src / "hard")
@@ -317,9 +317,7 @@ async def test_a_toolchain_is_read_and_run_and_not_written(rig: WorkstationRig) 
 
 
 @pytest.mark.parametrize(("way", "mode"), WAYS)
-async def test_C_9_a_style_of_names_is_configured_and_all_are_understood(
-    rig: WorkstationRig, way: str, mode: str
-) -> None:
+async def test_a_style_of_names_is_configured_and_all_are_understood(rig: WorkstationRig, way: str, mode: str) -> None:
     (rig.src / "file").write_text("text")
     rig.configure(tool_name_style="dot")
     async with rig.connect(way, mode) as client:
@@ -331,7 +329,7 @@ async def test_C_9_a_style_of_names_is_configured_and_all_are_understood(
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_A_15_a_cancelled_call_ends_what_it_runs(rig: WorkstationRig, mode: str) -> None:
+async def test_a_cancelled_call_ends_what_it_runs(rig: WorkstationRig, mode: str) -> None:
     (rig.src / "Makefile").write_text(SLOW)
     async with rig.connect("stdio", mode) as client:
         call = asyncio.create_task(client.call_tool("ci_build", {"timeout_seconds": 600}))

@@ -54,7 +54,7 @@ def room(tmp_path: Path) -> Room:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l7_l8_l9_l10_l17_tools_have_the_arguments_and_defaults_of_the_seed(room: Room, mode: str) -> None:
+async def test_tools_have_the_arguments_and_defaults_of_the_seed(room: Room, mode: str) -> None:
     async with room.started(mode=mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(tools) == NAMES
@@ -88,7 +88,7 @@ async def test_l7_l8_l9_l10_l17_tools_have_the_arguments_and_defaults_of_the_see
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l7_invoke_runs_an_ensemble_and_returns_what_each_agent_said(room: Room, mode: str) -> None:
+async def test_invoke_runs_an_ensemble_and_returns_what_each_agent_said(room: Room, mode: str) -> None:
     async with room.started(mode=mode) as client:
         schema = next(tool for tool in (await client.list_tools()).tools if tool.name == "invoke").output_schema
         result = await client.call_tool("invoke", {"ensemble_name": "pair", "input": "moon"})
@@ -108,7 +108,7 @@ async def test_l7_invoke_runs_an_ensemble_and_returns_what_each_agent_said(room:
     assert json.loads(kept.read_text())["deliverable"] == answer["deliverable"]
 
 
-async def test_l7_the_text_format_is_the_deliverable(room: Room) -> None:
+async def test_the_text_format_is_the_deliverable(room: Room) -> None:
     async with room.started() as client:
         result = await client.call_tool(
             "invoke", {"ensemble_name": "pair", "input": "moon", "output_format": "text", "streaming": False}
@@ -119,7 +119,7 @@ async def test_l7_the_text_format_is_the_deliverable(room: Room) -> None:
     assert "bad: failed: the mock model is told to refuse" in text
 
 
-async def test_c33_input_data_is_another_name_of_input(room: Room) -> None:
+async def test_input_data_is_another_name_of_input(room: Room) -> None:
     async with room.started() as client:
         result = await client.call_tool("invoke", {"ensemble_name": "pair", "input_data": "moon"})
         both = await refused(client, "invoke", ensemble_name="pair", input_data="moon", input="sun")
@@ -151,7 +151,7 @@ async def test_what_fails_in_a_run_is_in_its_result(room: Room, mode: str) -> No
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l19_codes_of_faults(room: Room, mode: str) -> None:
+async def test_codes_of_faults(room: Room, mode: str) -> None:
     room.put("name: wrong\nagents:\n  - {name: a, model_profile: fast, sriptt: 1}\n", "wrong")
     async with room.started(mode=mode) as client:
         unknown_tool = await refused(client, "format")
@@ -174,7 +174,7 @@ async def test_l19_codes_of_faults(room: Room, mode: str) -> None:
     assert artifact.data["error"] == "NotFound"
 
 
-async def test_l10_validate_ensemble_says_what_is_wrong_and_where(room: Room) -> None:
+async def test_validate_ensemble_says_what_is_wrong_and_where(room: Room) -> None:
     file = room.put(CYCLE)
     room.put("name: [\n", "torn")
     room.put("name: lost\nagents:\n  - {name: a, model_profile: none}\n  - {name: b, script: scripts/no.py}\n")
@@ -195,7 +195,7 @@ async def test_l10_validate_ensemble_says_what_is_wrong_and_where(room: Room) ->
     assert [each["agent"] for each in found["lost"]["findings"]] == ["a", "b"]
 
 
-async def test_l9_analyze_execution_names_what_failed(room: Room) -> None:
+async def test_analyze_execution_names_what_failed(room: Room) -> None:
     async with room.started() as client:
         answer = await invoked(client, "half", "x")
         result = await client.call_tool("analyze_execution", {"artifact_id": answer["artifact_id"]})

@@ -40,7 +40,7 @@ async def updated(client: Client, **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l8_a_dry_run_shows_the_change_and_makes_none(room: Room, mode: str) -> None:
+async def test_a_dry_run_shows_the_change_and_makes_none(room: Room, mode: str) -> None:
     file = room.base / "ensembles/pair.yaml"
     async with room.started(mode=mode) as client:
         found = await updated(client, changes=CHANGES)
@@ -53,7 +53,7 @@ async def test_l8_a_dry_run_shows_the_change_and_makes_none(room: Room, mode: st
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l8_a_change_is_made_with_a_backup(room: Room, mode: str) -> None:
+async def test_a_change_is_made_with_a_backup(room: Room, mode: str) -> None:
     file = room.base / "ensembles/pair.yaml"
     async with room.started(mode=mode) as client:
         found = await updated(client, changes=CHANGES, dry_run=False)
@@ -69,7 +69,7 @@ async def test_l8_a_change_is_made_with_a_backup(room: Room, mode: str) -> None:
     assert names.count("pair") == 1
 
 
-async def test_l8_two_changes_at_once_are_made_one_after_the_other(room: Room) -> None:
+async def test_two_changes_at_once_are_made_one_after_the_other(room: Room) -> None:
     async with room.started() as client:
         await asyncio.gather(*(
             updated(
@@ -84,7 +84,7 @@ async def test_l8_two_changes_at_once_are_made_one_after_the_other(room: Room) -
     assert {each["name"] for each in resource["agents"]} >= {f"more{number}" for number in range(4)}
 
 
-async def test_l8_without_a_backup_there_is_none(room: Room) -> None:
+async def test_without_a_backup_there_is_none(room: Room) -> None:
     file = room.base / "ensembles/pair.yaml"
     async with room.started() as client:
         await updated(client, changes={"remove_agents": ["sum"]}, dry_run=False, backup=False)
@@ -106,9 +106,7 @@ async def test_l8_without_a_backup_there_is_none(room: Room) -> None:
         ({"rename_agents": {}}, "rename_agents"),
     ],
 )
-async def test_l8_what_would_leave_a_fault_is_refused(
-    room: Room, mode: str, changes: dict[str, Any], says: str
-) -> None:
+async def test_what_would_leave_a_fault_is_refused(room: Room, mode: str, changes: dict[str, Any], says: str) -> None:
     async with room.started(mode=mode) as client:
         failure = await refused(client, "update_ensemble", ensemble_name="pair", changes=changes, dry_run=False)
     assert failure.code == -32602
@@ -117,7 +115,7 @@ async def test_l8_what_would_leave_a_fault_is_refused(
     assert len(list((room.base / "ensembles").iterdir())) == 1
 
 
-async def test_l8_a_fault_that_was_there_before_is_no_hindrance(room: Room) -> None:
+async def test_a_fault_that_was_there_before_is_no_hindrance(room: Room) -> None:
     file = room.put(PAIR.replace("name: first, model_profile: fast", "name: first, model_profile: gone"))
     async with room.started() as client:
         found = await updated(client, changes={"update_model_profiles": {"second": "slow"}}, dry_run=False)

@@ -54,7 +54,7 @@ def heard(room: Room) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l12_plexus_hears_once_of_a_run(room: Room, mode: str) -> None:
+async def test_plexus_hears_once_of_a_run(room: Room, mode: str) -> None:
     async with room.started(mode=mode) as client:
         answer = await invoked(client, "pair", "moon")
     assert answer["plexus"] == {"sent": True, "answer": {"edges": 3}}
@@ -67,13 +67,13 @@ async def test_l12_plexus_hears_once_of_a_run(room: Room, mode: str) -> None:
     assert call["arguments"]["execution_metadata"]["artifact_id"] == answer["artifact_id"]
 
 
-async def test_l7_the_context_of_the_call_comes_before_the_configured_one(room: Room) -> None:
+async def test_the_context_of_the_call_comes_before_the_configured_one(room: Room) -> None:
     async with room.started() as client:
         await invoked(client, "pair", "moon", plexus_context="mine")
     assert [each["arguments"]["context_id"] for each in heard(room)] == ["mine"]
 
 
-async def test_l9_plexus_hears_of_an_analysis_unless_that_is_not_wanted(room: Room) -> None:
+async def test_plexus_hears_of_an_analysis_unless_that_is_not_wanted(room: Room) -> None:
     configure(room, enabled=False)
     async with room.started() as client:
         answer = await invoked(client, "pair", "moon")
@@ -97,7 +97,7 @@ async def test_l9_plexus_hears_of_an_analysis_unless_that_is_not_wanted(room: Ro
         ("print('x' * 5_000_000)", {}, "more than 4 MiB"),
     ],
 )
-async def test_l12_a_plexus_that_fails_does_not_fail_the_run(
+async def test_a_plexus_that_fails_does_not_fail_the_run(
     room: Room, how: str, plexus: dict[str, Any], says: str
 ) -> None:
     configure(room, how, **plexus)
@@ -109,7 +109,7 @@ async def test_l12_a_plexus_that_fails_does_not_fail_the_run(
     assert "plexus: " in room.log
 
 
-async def test_l12_a_plexus_that_hangs_is_given_up(room: Room) -> None:
+async def test_a_plexus_that_hangs_is_given_up(room: Room) -> None:
     configure(room, "time.sleep(600)")
     async with room.started() as client:
         answer = await invoked(client, "pair", "moon")

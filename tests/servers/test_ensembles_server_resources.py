@@ -47,7 +47,7 @@ async def all_uris(client: Client) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l16_all_resources_have_the_scheme(room: Room, mode: str) -> None:
+async def test_all_resources_have_the_scheme(room: Room, mode: str) -> None:
     async with room.started(mode=mode) as client:
         before = await all_uris(client)
         await invoked(client, "pair", "moon")
@@ -60,7 +60,7 @@ async def test_l16_all_resources_have_the_scheme(room: Room, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l1_ensembles_are_listed_with_metadata(room: Room, mode: str) -> None:
+async def test_ensembles_are_listed_with_metadata(room: Room, mode: str) -> None:
     room.put("name: torn\nagents: 5\n")
     own = room.home / ".config/llm-orc/ensembles"
     own.mkdir(parents=True)
@@ -80,7 +80,7 @@ async def test_l1_ensembles_are_listed_with_metadata(room: Room, mode: str) -> N
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l2_the_configuration_is_complete(room: Room, mode: str) -> None:
+async def test_the_configuration_is_complete(room: Room, mode: str) -> None:
     async with room.started(mode=mode) as client:
         found = await read(client, "llm-orc://ensemble/pair")
         qualified = await read(client, "llm-orc://ensemble/project/pair")
@@ -94,7 +94,7 @@ async def test_l2_the_configuration_is_complete(room: Room, mode: str) -> None:
     assert qualified == found
 
 
-async def test_l2_an_ensemble_that_cannot_be_used_says_why(room: Room) -> None:
+async def test_an_ensemble_that_cannot_be_used_says_why(room: Room) -> None:
     room.put("name: torn\nagents:\n  - {name: a}\n")
     async with room.started() as client:
         found = await read(client, "llm-orc://ensemble/torn")
@@ -103,7 +103,7 @@ async def test_l2_an_ensemble_that_cannot_be_used_says_why(room: Room) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l3_l4_l5_runs_and_what_they_took(room: Room, mode: str) -> None:
+async def test_runs_and_what_they_took(room: Room, mode: str) -> None:
     room.put("name: odd\nagents:\n  - {name: a, model_profile: broken}\n")
     async with room.started(mode=mode) as client:
         never = await read(client, "llm-orc://artifacts/pair")
@@ -134,7 +134,7 @@ async def test_l3_l4_l5_runs_and_what_they_took(room: Room, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l6_profiles_say_whether_there_is_a_key_but_not_which(room: Room, mode: str) -> None:
+async def test_profiles_say_whether_there_is_a_key_but_not_which(room: Room, mode: str) -> None:
     (room.base / "profiles").mkdir()
     (room.base / "profiles" / "gpt.yaml").write_text("{name: gpt, provider: openai-compatible, model: gpt-x}\n")
     (room.base / "profiles" / "claude.yaml").write_text("{name: claude, provider: anthropic, model: c}\n")
@@ -214,7 +214,7 @@ async def test_what_has_no_arguments_to_complete_is_an_invalid_one(room: Room, r
     assert caught.value.error.code == -32602
 
 
-async def test_c32_the_latest_run_and_runs_by_a_qualified_name(room: Room) -> None:
+async def test_the_latest_run_and_runs_by_a_qualified_name(room: Room) -> None:
     async with room.started() as client:
         answer = await invoked(client, "pair", "moon")
         # As what a power cut leaves of a run that has just begun.
@@ -262,7 +262,7 @@ agents:
 """
 
 
-async def test_c32_what_a_project_brings_is_no_run_of_anothers_ensemble(room: Room) -> None:
+async def test_what_a_project_brings_is_no_run_of_anothers_ensemble(room: Room) -> None:
     other = room.directory / "other/.llm-orc"
     forged = json.dumps({"ensemble": "code-review", "status": "completed", "input": "x", "results": {}})
     for base, name in ((room.base, "code-review"), (other, "code-review"), (other, "pair")):
@@ -281,7 +281,7 @@ async def test_c32_what_a_project_brings_is_no_run_of_anothers_ensemble(room: Ro
     assert [uri for uri in listed if "/artifacts/" in uri] == ["llm-orc://artifacts/pair"]
 
 
-async def test_c32_runs_of_a_shadowed_ensemble_have_its_whole_name(room: Room) -> None:
+async def test_runs_of_a_shadowed_ensemble_have_its_whole_name(room: Room) -> None:
     other = room.directory / "other/.llm-orc"
     for name in ("ensembles", "scripts"):
         (other / name).mkdir(parents=True)

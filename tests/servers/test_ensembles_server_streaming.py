@@ -74,7 +74,7 @@ class Heard:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l11_there_is_progress_for_each_agent(room: Room, mode: str) -> None:
+async def test_there_is_progress_for_each_agent(room: Room, mode: str) -> None:
     heard = Heard()
     async with room.started(mode=mode) as client:
         result = await client.call_tool(
@@ -128,7 +128,7 @@ async def test_without_streaming_a_slow_run_says_nothing(room: Room) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l11_without_streaming_there_is_none(room: Room, mode: str) -> None:
+async def test_without_streaming_there_is_none(room: Room, mode: str) -> None:
     heard = Heard()
     async with room.started(mode=mode, logging_callback=heard.on_message) as client:
         await client.call_tool(

@@ -68,7 +68,7 @@ async def served(room: Room, *arguments: str) -> AsyncIterator[tuple[str, subpro
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_l21_http(room: Room, mode: str) -> None:
+async def test_an_ensemble_runs_over_http(room: Room, mode: str) -> None:
     async with served(room) as (url, process):
         async with (
             httpx2.AsyncClient(timeout=60, trust_env=False) as http,
@@ -82,7 +82,7 @@ async def test_l21_http(room: Room, mode: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
-async def test_l21_http_two_clients_have_their_own_subscriptions(room: Room) -> None:
+async def test_http_two_clients_have_their_own_subscriptions(room: Room) -> None:
     heard: dict[str, list[str]] = {"one": [], "two": []}
 
     @asynccontextmanager
@@ -111,7 +111,7 @@ async def test_l21_http_two_clients_have_their_own_subscriptions(room: Room) -> 
 @pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Host": "127.0.0.1.evil.example:80"}]
 )
-async def test_l21_http_is_for_this_machine_only(room: Room, headers: dict[str, str]) -> None:
+async def test_http_is_for_this_machine_only(room: Room, headers: dict[str, str]) -> None:
     async with served(room) as (url, _), httpx2.AsyncClient(trust_env=False) as http:
         fine = await http.post(url, json=HELLO, headers=ACCEPTED)
         refused = await http.post(url, json=HELLO, headers=ACCEPTED | headers)
@@ -120,7 +120,7 @@ async def test_l21_http_is_for_this_machine_only(room: Room, headers: dict[str, 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-async def test_l21_http_is_for_the_same_user_only(room: Room) -> None:
+async def test_http_is_for_the_same_user_only(room: Room) -> None:
     said = "import sys, urllib.request as r\ntry: r.urlopen(sys.argv[1])\nexcept OSError as e: print(e.code)"
     async with served(room) as (url, _):
         for user, status in ((65534, "403"), (0, "406")):
@@ -133,7 +133,7 @@ async def test_l21_http_is_for_the_same_user_only(room: Room) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-async def test_l21_nobody_gets_in_by_going_at_once(room: Room) -> None:
+async def test_nobody_gets_in_by_going_at_once(room: Room) -> None:
     # Once both ends know of it, a socket that was closed is root's to the kernel.
     said = (
         "import socket, sys\n"
@@ -166,7 +166,7 @@ async def test_l21_nobody_gets_in_by_going_at_once(room: Room) -> None:
             assert len([*room.base.glob("artifacts/pair/2*")]) == runs
 
 
-async def test_l21_sigterm_in_a_run_over_http_keeps_it_as_cancelled(room: Room) -> None:
+async def test_sigterm_in_a_run_over_http_keeps_it_as_cancelled(room: Room) -> None:
     room.put("name: slow\nagents:\n  - {name: sleepy, model_profile: slow}\n")
     async with served(room) as (url, process):
         async with (
@@ -183,7 +183,7 @@ async def test_l21_sigterm_in_a_run_over_http_keeps_it_as_cancelled(room: Room) 
     assert json.loads(kept.read_text())["status"] == "cancelled"
 
 
-async def test_l21_a_port_that_is_taken_is_a_fault_with_its_name(room: Room) -> None:
+async def test_a_port_that_is_taken_is_a_fault_with_its_name(room: Room) -> None:
     async with served(room) as (url, _):
         port = url.rpartition(":")[2].partition("/")[0]
         done = subprocess.run(
@@ -194,7 +194,7 @@ async def test_l21_a_port_that_is_taken_is_a_fault_with_its_name(room: Room) -> 
     assert f"listening on 127.0.0.1:{port}: " in done.stderr
 
 
-def test_l22_status_says_what_there_is(room: Room) -> None:
+def test_status_says_what_there_is(room: Room) -> None:
     room.environ |= {"OPENAI_API_KEY": "sk-secret", "OPENAI_BASE_URL": "http://localhost:1234/v1"}
     done = room.status("--json")
     found = json.loads(done.stdout)
@@ -218,14 +218,14 @@ def test_l22_status_says_what_there_is(room: Room) -> None:
         (["--project", "relative"], "projects: relative"),
     ],
 )
-def test_l22_status_fails_for_what_is_wrong(room: Room, arguments: list[str], says: str) -> None:
+def test_status_fails_for_what_is_wrong(room: Room, arguments: list[str], says: str) -> None:
     done = room.status("--json", *arguments)
     found = json.loads(done.stdout)
     assert (done.returncode, found["status"]) == (1, "degraded")
     assert any(says in problem for problem in found["problems"])
 
 
-def test_l22_status_fails_for_a_broken_ensemble_and_a_key_in_the_clear(room: Room) -> None:
+def test_status_fails_for_a_broken_ensemble_and_a_key_in_the_clear(room: Room) -> None:
     room.put("name: torn\nagents: 5\n")
     done = room.status()
     assert done.returncode == 1
@@ -237,7 +237,7 @@ def test_l22_status_fails_for_a_broken_ensemble_and_a_key_in_the_clear(room: Roo
     assert "sk-secret" not in done.stdout + done.stderr
 
 
-def test_l26_the_version_is_the_packages(room: Room) -> None:
+def test_the_version_is_the_packages(room: Room) -> None:
     done = subprocess.run(
         [python(), *PROGRAM, "--version"], env=room.environ, capture_output=True, text=True, check=True
     )
@@ -264,7 +264,7 @@ def test_wrong_usage_is_status_2(room: Room, argv: list[str]) -> None:
         (["mcp", "serve", "--http", "--port", "http"], "'http' is no port"),
     ],
 )
-def test_l21_wrong_usage_is_named(room: Room, argv: list[str], says: str) -> None:
+def test_wrong_usage_is_named(room: Room, argv: list[str], says: str) -> None:
     done = subprocess.run(
         [python(), *PROGRAM, *argv], env=room.environ, capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, timeout=120,
@@ -282,7 +282,7 @@ async def test_a_wrong_key_stops_nothing_that_needs_none(room: Room) -> None:
     assert "LLM_ORC_KEYS, entry 1" in room.status().stdout
 
 
-def test_l20_requests_from_a_file_are_all_answered(room: Room) -> None:
+def test_requests_from_a_file_are_all_answered(room: Room) -> None:
     requests = [
         HELLO,
         {"jsonrpc": "2.0", "method": "notifications/initialized"},

@@ -373,7 +373,7 @@ async def test_a_script_alone_says_nothing_of_changes_that_it_will_not_tell(tmp_
         assert {capabilities[kind]["listChanged"] for kind in ("tools", "resources", "prompts")} == {False}
 
 
-async def test_C4_to_C7_errors_of_json_rpc_where_the_entry_says_so(tmp_path: Path, log: Path) -> None:
+async def test_to_C7_errors_of_json_rpc_where_the_entry_says_so(tmp_path: Path, log: Path) -> None:
     runtime = {"errorMapping": "json-rpc", "callTimeout": 1}
     async with wire("--manifest", manifest(tmp_path, SCRIPT, runtime=runtime), log=log) as client:
         await client.greet()

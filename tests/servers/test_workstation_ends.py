@@ -21,7 +21,7 @@ BUILD = {"name": "ci_build", "arguments": {"path": ".", "timeout_seconds": 600}}
 
 
 @pytest.mark.parametrize("ending", ["SIGTERM", "SIGKILL", "the end of stdin"])
-async def test_A_15_nothing_is_left(tmp_path: Path, ending: str) -> None:
+async def test_nothing_is_left(tmp_path: Path, ending: str) -> None:
     desk = Desk(tmp_path)
     (desk.root / "Makefile").write_text(MAKEFILE)
     program = desk.command()

@@ -97,7 +97,7 @@ async def test_what_would_not_be_run_does_not_ask_for_roots(desk: Desk) -> None:
     ]  # fmt: skip
 
 
-async def test_A_19_a_call_that_asks_for_roots_counts_once(desk: Desk) -> None:
+async def test_a_call_that_asks_for_roots_counts_once(desk: Desk) -> None:
     async with desk.started(
         "--rate", "0.7", mode="2026-07-28", list_roots_callback=answering([desk.root.as_uri()])
     ) as client:

@@ -38,7 +38,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_A_2_A_10_A_24_tools_are_listed_with_their_schemas(desk: Desk, mode: str) -> None:
+async def test_tools_are_listed_with_their_schemas(desk: Desk, mode: str) -> None:
     async with desk.started(mode=mode) as client:
         tools = (await client.list_tools()).tools
     assert [tool.name for tool in tools] == NAMES
@@ -56,7 +56,7 @@ async def test_A_2_A_10_A_24_tools_are_listed_with_their_schemas(desk: Desk, mod
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_A_3_A_11_A_12_the_call_of_the_seed(desk: Desk, mode: str) -> None:
+async def test_the_call_of_the_seed(desk: Desk, mode: str) -> None:
     async with desk.started(mode=mode) as client:
         result = await client.call_tool("filesystem/read", {"path": str(desk.root / "file")})
     assert not result.is_error
@@ -66,7 +66,7 @@ async def test_A_3_A_11_A_12_the_call_of_the_seed(desk: Desk, mode: str) -> None
 
 
 @pytest.mark.parametrize("style", ["slash", "dot", "underscore"])
-async def test_C_9_all_styles_of_names_are_understood_and_one_is_listed(desk: Desk, style: str) -> None:
+async def test_all_styles_of_names_are_understood_and_one_is_listed(desk: Desk, style: str) -> None:
     separator = {"slash": "/", "dot": ".", "underscore": "_"}[style]
     async with desk.started("--tool-name-style", style) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == [
@@ -79,7 +79,7 @@ async def test_C_9_all_styles_of_names_are_understood_and_one_is_listed(desk: De
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_A_25_A_26_A_27_the_codes_of_the_seed(desk: Desk, mode: str) -> None:
+async def test_the_codes_of_the_seed(desk: Desk, mode: str) -> None:
     async with desk.started(mode=mode) as client:
         unknown = await refused(client, "filesystem/format")
         invalid = await refused(client, "filesystem_read", path=5)
@@ -108,7 +108,7 @@ async def test_A_25_A_26_A_27_the_codes_of_the_seed(desk: Desk, mode: str) -> No
         ({"path": ""}, "not empty"),
     ],
 )
-async def test_A_14_A_17_arguments_are_checked_first_and_the_message_names_them(
+async def test_arguments_are_checked_first_and_the_message_names_them(
     desk: Desk, arguments: dict[str, Any], says: str
 ) -> None:
     async with desk.started() as client:
@@ -123,7 +123,7 @@ async def test_an_argument_that_is_null_is_left_out(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("mode", ERAS)
-async def test_C_4_C_5_C_6_errors_as_results(desk: Desk, mode: str) -> None:
+async def test_errors_as_results(desk: Desk, mode: str) -> None:
     async with desk.started("--error-mapping", "tool-result", mode=mode) as client:
         for name, arguments, code in (
             ("filesystem/format", {}, -32601),
@@ -156,7 +156,7 @@ async def test_errors_are_of_json_rpc_alone_where_that_is_configured(desk: Desk,
 
 
 @pytest.mark.parametrize("mapping", ["mcp", "json-rpc", "tool-result"])
-async def test_A_6_A_28_C_7_a_call_that_takes_too_long(desk: Desk, mapping: str) -> None:
+async def test_a_call_that_takes_too_long(desk: Desk, mapping: str) -> None:
     (desk.root / "Makefile").write_text(MAKEFILE)
     async with desk.started("--error-mapping", mapping) as client:
         error = await refused(client, "ci_build", path=".", timeout_seconds=1)
@@ -175,7 +175,7 @@ async def test_timeout_seconds_has_an_end(desk: Desk) -> None:
     assert "60 at most" in error.message
 
 
-async def test_A_15_a_cancelled_call_ends_what_it_runs(desk: Desk) -> None:
+async def test_a_cancelled_call_ends_what_it_runs(desk: Desk) -> None:
     (desk.root / "Makefile").write_text(MAKEFILE)
     async with desk.started() as client:
         task = asyncio.create_task(client.call_tool("ci_build", {"path": ".", "timeout_seconds": 600}))
@@ -219,7 +219,7 @@ async def test_a_silent_build_is_said_to_be_running(desk: Desk) -> None:
     assert [progress for progress, _ in told] == sorted({progress for progress, _ in told})
 
 
-async def test_A_19_too_many_calls_are_refused_with_when_to_try_again(desk: Desk) -> None:
+async def test_too_many_calls_are_refused_with_when_to_try_again(desk: Desk) -> None:
     async with desk.started("--rate", "2") as client:
         results = await asyncio.gather(*(client.call_tool("filesystem_read", {"path": "file"}) for _ in range(12)))
         errors = [(each.meta or {})["org.mcpd/error"] for each in results if each.is_error]
@@ -244,7 +244,7 @@ async def test_calls_that_came_too_fast_are_recorded_when_the_client_leaves(desk
     assert [(line["event"], line.get("calls")) for line in desk.audit] == [("end", None), ("held_back", 3)]
 
 
-async def test_A_7_A_20_every_call_is_recorded(desk: Desk) -> None:
+async def test_every_call_is_recorded(desk: Desk) -> None:
     async with desk.started() as client:
         await client.call_tool("filesystem_read", {"path": "file"})
         await client.call_tool("filesystem_write", {"path": "new", "content": "s3cret"})
@@ -267,7 +267,7 @@ async def test_A_7_A_20_every_call_is_recorded(desk: Desk) -> None:
     assert desk.log.count("tools/call") == 4
 
 
-async def test_A_20_what_cannot_be_recorded_is_not_done(desk: Desk) -> None:
+async def test_what_cannot_be_recorded_is_not_done(desk: Desk) -> None:
     desk.state.mkdir()
     os.mkfifo(desk.state / "audit.jsonl")
     async with desk.started() as client:
@@ -303,7 +303,7 @@ async def test_a_missing_root_costs_that_root_and_not_the_server(desk: Desk) -> 
             assert f"the configured root {gone} was not there" in (await refused(client, tool)).message
 
 
-async def test_A_23_calls_side_by_side(desk: Desk) -> None:
+async def test_calls_side_by_side(desk: Desk) -> None:
     (desk.root / "Makefile").write_text("all:\n\t@while ! test -e go; do sleep 0.01; done; echo gone\n")
     for number in range(30):
         (desk.root / f"f{number}").write_text(f"{number}")
@@ -355,7 +355,7 @@ async def test_what_cannot_be_configured_is_what_every_tool_says(desk: Desk, arg
     assert says in desk.log
 
 
-async def test_A_20_nothing_that_is_shown_holds_the_record_of_calls(desk: Desk) -> None:
+async def test_nothing_that_is_shown_holds_the_record_of_calls(desk: Desk) -> None:
     for option, key in (("--root", "roots"), ("--toolchain", "toolchains")):
         for path in (desk.directory, desk.state / "home"):
             path.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ async def test_an_answer_that_is_no_list_of_roots(desk: Desk, answer: Any) -> No
     assert error["message"].endswith("; it is the result of roots/list")
 
 
-async def test_A_23_others_are_answered_while_large_arguments_are_refused(desk: Desk) -> None:
+async def test_others_are_answered_while_large_arguments_are_refused(desk: Desk) -> None:
     async with started(desk) as wire:
         await wire.opened()
         await wire.call(1, "filesystem_edit", {"path": "file", "edits": [0] * 2_500_000})

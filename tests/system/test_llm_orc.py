@@ -66,7 +66,7 @@ def project(machine: Machine) -> Iterator[str]:
     machine.run("rm", "-rf", PROJECT, f"{HOME}/secret")
 
 
-def test_L_20_what_comes_with_it_runs_without_a_model(machine: Machine) -> None:
+def test_what_comes_with_it_runs_without_a_model(machine: Machine) -> None:
     listed = json.loads(ensemble(machine, "list", "--json").stdout)
     assert "text-statistics" in json.dumps(listed)
     done = ensemble(machine, "run", "text-statistics", "One line.\n\nAnother one, a little longer.", "--json")
@@ -76,7 +76,7 @@ def test_L_20_what_comes_with_it_runs_without_a_model(machine: Machine) -> None:
     assert "completed" in runs.stdout
 
 
-def test_L_22_the_program_is_there_with_its_page_and_tells_how_it_is(machine: Machine) -> None:
+def test_the_program_is_there_with_its_page_and_tells_how_it_is(machine: Machine) -> None:
     done = machine.run("llm-orc", "mcp", "status", user="alice", check=False)
     assert "ensemble" in done.stdout, (done.stdout, done.stderr)
     assert machine.run("test", "-e", "/usr/share/man/man1/llm-orc.1", check=False).returncode == 0 or (

@@ -97,7 +97,7 @@ def test_it_is_there_for_everybody_and_says_what_to_set(machine: Machine) -> Non
     assert "mcpctl config set workstation" in said
 
 
-def test_A_18_what_is_configured_can_be_worked_on_and_nothing_else(machine: Machine, src: str) -> None:
+def test_what_is_configured_can_be_worked_on_and_nothing_else(machine: Machine, src: str) -> None:
     read = answer(machine, "filesystem_read", path="hello.txt")
     assert (read["text"], read["path"]) == ("Hello\nworld\n", f"{src}/hello.txt")
     written = answer(machine, "filesystem_write", path=f"{src}/new/file.txt", content="new\n", create_parents=True)
@@ -223,7 +223,7 @@ def test_a_checkout_completes_no_git_directory_that_the_users_git_obeys(machine:
     assert is_obeyed(machine, "d")
 
 
-def test_A_7_A_20_every_call_is_in_the_audit_trail_without_what_was_written(machine: Machine, src: str) -> None:
+def test_every_call_is_in_the_audit_trail_without_what_was_written(machine: Machine, src: str) -> None:
     answer(machine, "filesystem_write", path="note.txt", content="s3cr3t content")
     refused(machine, "filesystem_read", path="/etc/shadow")
     trail = f"{STATE}/audit.jsonl"

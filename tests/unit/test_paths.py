@@ -29,7 +29,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
 
 
-def test_S3_S6_S9_user_paths_by_default() -> None:
+def test_user_paths_by_default() -> None:
     user = from_environment().user
     assert user.sources_list == Path("/home/somebody/.config/mcp/sources.list")
     assert user.sources_dir == Path("/home/somebody/.config/mcp/sources.list.d")
@@ -40,7 +40,7 @@ def test_S3_S6_S9_user_paths_by_default() -> None:
     assert user.generations == Path("/home/somebody/.local/share/mcp/generations")
 
 
-def test_S4_S7_system_paths_by_default() -> None:
+def test_system_paths_by_default() -> None:
     paths = from_environment()
     assert paths.system.sources_list == Path("/etc/mcp/sources.list")
     assert paths.system.installed == Path("/usr/share/mcp/installed")
@@ -51,7 +51,7 @@ def test_S4_S7_system_paths_by_default() -> None:
     assert (paths.layout(Scope.SYSTEM), paths.layout(Scope.USER)) == (paths.system, paths.user)
 
 
-def test_S3_S6_xdg_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_xdg_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "CACHE_HOME", "RUNTIME_DIR"):
         monkeypatch.setenv(f"XDG_{name}", f"/x/{name}")
     user = from_environment().user
@@ -64,7 +64,7 @@ def test_S3_S6_xdg_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user.runtime == Path("/x/RUNTIME_DIR/mcp")
 
 
-def test_S31_each_path_of_the_format_has_an_override(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_path_of_the_format_has_an_override(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MCP_USER_SOURCES_PATH", "/o/user.list")
     monkeypatch.setenv("MCP_USER_INSTALL_DIR", "~/servers")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-async def test_S11_registries_are_fetched_merged_and_kept(paths: Paths, user: Catalog) -> None:
+async def test_registries_are_fetched_merged_and_kept(paths: Paths, user: Catalog) -> None:
     async with serving() as server:
         server.answers = {"/a": answer(registry("one", "two")), "/b": answer(registry("two", "three"))}
         sources(paths, f"{server.base}/a", f"{server.base}/b")
@@ -47,7 +47,7 @@ async def test_S11_registries_are_fetched_merged_and_kept(paths: Paths, user: Ca
         user.find("four")
 
 
-async def test_S9_the_cache_serves_without_a_network_and_after_a_restart(paths: Paths, user: Catalog) -> None:
+async def test_the_cache_serves_without_a_network_and_after_a_restart(paths: Paths, user: Catalog) -> None:
     async with serving() as server:
         server.answers = {"/a": answer(registry("one"))}
         sources(paths, f"{server.base}/a")
@@ -239,7 +239,7 @@ async def test_tls_is_checked(paths: Paths, user: Catalog, tmp_path: Path, monke
     assert ids(user) == ["one"]
 
 
-async def test_S36_faulty_entries_are_problems(paths: Paths, user: Catalog, tmp_path: Path) -> None:
+async def test_faulty_entries_are_problems(paths: Paths, user: Catalog, tmp_path: Path) -> None:
     data = json.loads(registry("good"))
     data["servers"] += [{"id": "../../x"}, 3, {"id": "evil", "transports": 1}]
     (tmp_path / "r.json").write_text(json.dumps(data))

@@ -208,7 +208,7 @@ FIELDS = (
     value=WRONG,
     as_map=st.booleans(),
 )
-def test_S36_good_entries_stay_whatever_the_others_are(
+def test_good_entries_stay_whatever_the_others_are(
     tmp_path_factory: pytest.TempPathFactory, wrong: list[Any], field: str, value: Any, as_map: bool
 ) -> None:
     root = tmp_path_factory.mktemp("wrong")

@@ -36,7 +36,7 @@ def urls(sources: RegistryLists) -> list[str]:
     return [line.url for line in sources.lines()]
 
 
-def test_S3_S4_S5_user_sources_come_first_and_win(paths: Paths, user: RegistryLists) -> None:
+def test_user_sources_come_first_and_win(paths: Paths, user: RegistryLists) -> None:
     write(paths.user.sources_list, "https://a.example/r.json\nhttps://B.example:443/r.json\n")
     write(paths.system.sources_list, "https://b.example/r.json#x\nhttps://c.example/r.json\nhttps://A.EXAMPLE/r.json\n")
     lines = user.lines()
@@ -50,7 +50,7 @@ def test_S3_S4_S5_user_sources_come_first_and_win(paths: Paths, user: RegistryLi
     assert [line.state for line in lines] == ["new"] * 3
 
 
-def test_S10_comments_and_empty_lines_are_ignored(paths: Paths, user: RegistryLists) -> None:
+def test_comments_and_empty_lines_are_ignored(paths: Paths, user: RegistryLists) -> None:
     write(
         paths.user.sources_list,
         "\ufeff# MCP Registry RegistryLists\r\n\r\n  https://a.example/r.json  \r\n\t# no\n   \n",

@@ -138,7 +138,7 @@ def test_a_description_counts_more_than_a_line(paths: Paths, user_sources: Regis
     assert [line.state for line in user_sources.lines()] == ["new", "invalid"]
 
 
-def test_S5_the_users_own_word_on_a_source_counts(paths: Paths, user_sources: RegistryLists) -> None:
+def test_the_users_own_word_on_a_source_counts(paths: Paths, user_sources: RegistryLists) -> None:
     write(paths.system.sources_dir / "sys.toml", f'url = "{URL}"\nsignature = "required"\nkey = "ex"\n')
     user_sources.add(URL)
     (line,) = user_sources.lines()

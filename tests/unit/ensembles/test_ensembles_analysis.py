@@ -23,7 +23,7 @@ def about(told: dict[str, Any], word: str) -> list[str | None]:
     return [each["agent"] for each in told["suggestions"] if each["about"] == word]
 
 
-def test_l9_the_critical_path_is_what_determined_the_end() -> None:
+def test_the_critical_path_is_what_determined_the_end() -> None:
     told = analyzed(
         agent("quick", 0, 1),
         agent("slow", 0, 8),
@@ -49,7 +49,7 @@ def test_nothing_is_suggested_where_the_numbers_say_nothing() -> None:
     assert analyzed(*even)["suggestions"] == []
 
 
-def test_l9_failures_say_what_they_took_with_them() -> None:
+def test_failures_say_what_they_took_with_them() -> None:
     told = analyzed(
         failed("reader", error="Timeout"),
         failed("checker", error="NotFound", attempts=3),
@@ -72,7 +72,7 @@ def test_l9_failures_say_what_they_took_with_them() -> None:
     assert about(told, "skipped") == ["reader", "checker"]
 
 
-def test_l9_costs_are_sorted_and_shared() -> None:
+def test_costs_are_sorted_and_shared() -> None:
     told = analyzed(
         agent("cheap", usage=Usage(10, 10, 0.1), model="small"),
         agent("dear", usage=Usage(100, 100, 0.9), model="large"),

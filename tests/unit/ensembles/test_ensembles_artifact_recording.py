@@ -38,7 +38,7 @@ def document(directory: Path) -> dict[str, object]:
     return made
 
 
-async def test_l4_a_run_is_on_the_disk_from_its_beginning_to_its_end(root: Path) -> None:
+async def test_a_run_is_on_the_disk_from_its_beginning_to_its_end(root: Path) -> None:
     store = artifacts(root)
     recording = store.begin(root, "review", "read this", {"name": "review", "agents": []})
     assert recording.id == f"review/{STAMP}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STAMPS = [f"2026010{day}-000000-000" for day in range(1, 6)]
 
 
-def test_l3_artifacts_are_listed_with_metrics_the_newest_first(tmp_path: Path) -> None:
+def test_artifacts_are_listed_with_metrics_the_newest_first(tmp_path: Path) -> None:
     for stamp in STAMPS:
         keep(tmp_path, run(agent("reader"), failed("writer", 1, 3), status="completed_with_errors"), stamp)
     listed = artifacts(tmp_path).listing("review")
@@ -87,7 +87,7 @@ def test_the_count_of_artifacts_is_by_ensemble_in_the_first_root_that_has_any(tm
     assert store.ids("review") == [f"review/{STAMPS[0]}"]
 
 
-def test_c32_runs_of_an_ensemble_are_those_in_its_own_root(tmp_path: Path) -> None:
+def test_runs_of_an_ensemble_are_those_in_its_own_root(tmp_path: Path) -> None:
     own, cloned = tmp_path / "own", tmp_path / "cloned"
     put(own, "review", ORIGINAL, STAMPS[0])
     put(cloned, "review", {"ensemble": "review", "status": "forged"}, "99991231-000000-000")
@@ -219,7 +219,7 @@ def test_an_artifact_that_has_changed_is_read_again(tmp_path: Path) -> None:
         f"re/{STAMP}\n",
     ],
 )
-def test_c32_ids_are_an_ensemble_and_a_timestamp(tmp_path: Path, name: str) -> None:
+def test_ids_are_an_ensemble_and_a_timestamp(tmp_path: Path, name: str) -> None:
     keep(tmp_path, run(agent("reader")))
     with pytest.raises(NotFound, match="no artifact"):
         artifacts(tmp_path).read(name)

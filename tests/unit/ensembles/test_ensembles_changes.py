@@ -163,7 +163,7 @@ async def test_a_directory_that_is_moved_takes_its_ensembles_along(tmp_path: Pat
         await told.until(lambda all_: "two" in all_.ensembles)
 
 
-async def test_l6_profiles_that_change(tmp_path: Path) -> None:
+async def test_profiles_that_change(tmp_path: Path) -> None:
     base = tmp_path / "user"
     base.mkdir()
     async with watched(library(tmp_path)) as told:
@@ -174,7 +174,7 @@ async def test_l6_profiles_that_change(tmp_path: Path) -> None:
         assert await told.until(lambda all_: all_.profiles) == Changes(profiles=True)
 
 
-async def test_l3_artifacts_that_are_new(tmp_path: Path) -> None:
+async def test_artifacts_that_are_new(tmp_path: Path) -> None:
     base = of_project(tmp_path, "app")
     base.mkdir(parents=True)
     async with watched(library(tmp_path, "app")) as told:

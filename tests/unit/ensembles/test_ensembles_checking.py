@@ -29,7 +29,7 @@ def _findings(tmp_path: Path, agents: str) -> list[Finding]:
     return check(made, found, loaded, None)
 
 
-def test_l10_options_that_the_mock_refuses_are_errors(tmp_path: Path) -> None:
+def test_options_that_the_mock_refuses_are_errors(tmp_path: Path) -> None:
     findings = _findings(
         tmp_path,
         "- {name: a, model_profile: bad}\n"
@@ -51,7 +51,7 @@ def test_l10_options_that_the_mock_refuses_are_errors(tmp_path: Path) -> None:
     assert "times" in words[3]
 
 
-def test_l10_options_that_are_sound_or_of_other_providers_are_no_findings(tmp_path: Path) -> None:
+def test_options_that_are_sound_or_of_other_providers_are_no_findings(tmp_path: Path) -> None:
     agents = (
         "- {name: a, model_profile: good, fallback_model_profile: other}\n"
         "- {name: b, model_profile: other, options: {whatever: 1}}\n"

@@ -176,7 +176,7 @@ def changed(draw: st.DrawFn) -> tuple[Sample, dict[str, Any], set[str]]:
 
 
 @given(changed())
-def test_l8_what_is_not_named_stays_byte_for_byte_and_the_rest_says_what_was_asked(
+def test_what_is_not_named_stays_byte_for_byte_and_the_rest_says_what_was_asked(
     case: tuple[Sample, dict[str, Any], set[str]],
 ) -> None:
     sample, changes, touched = case
@@ -254,7 +254,7 @@ def test_a_text_that_is_added_is_what_it_was_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_l8_no_change_is_the_same_text(name: str) -> None:
+def test_no_change_is_the_same_text(name: str) -> None:
     text = SAMPLES[name].text
     assert change(text) == text
     assert difference(text, change(text), FILE) == ""
@@ -356,20 +356,20 @@ def refused(text: str, **changes: Any) -> list[dict[str, Any]]:
     return problems
 
 
-def test_l8_who_depends_on_what_goes_is_named() -> None:
+def test_who_depends_on_what_goes_is_named() -> None:
     problems = refused(INDENTED.text, remove_agents=["a"])
     assert [each["agent"] for each in problems] == ["b", "c", "d"]
     assert all('"a"' in each["message"] for each in problems)
 
 
-def test_l8_a_removal_is_fine_with_what_mends_it() -> None:
+def test_a_removal_is_fine_with_what_mends_it() -> None:
     new = change(FLUSH.text, remove_agents=["c"], modify_dependencies=[{"agent": "d", "depends_on": ["b"]}])
     assert [each["name"] for each in data(new)["agents"]] == ["a", "b", "d"]
     new = change(FLUSH.text, remove_agents=["a"], add_agents=[{"name": "a", "script": "scripts/a.py"}])
     assert [each["name"] for each in data(new)["agents"]] == ["b", "c", "d", "a"]
 
 
-def test_l8_a_circle_is_refused_with_its_names() -> None:
+def test_a_circle_is_refused_with_its_names() -> None:
     problems = refused(FLUSH.text, modify_dependencies=[{"agent": "a", "depends_on": ["d"]}])
     assert all(re.search(r"circle: (\w → )+\w$", each["message"]) for each in problems)
 
@@ -397,7 +397,7 @@ def test_references_to_what_is_gone_are_refused() -> None:
     ],
     ids="-".join,
 )
-def test_l8_contradictions_and_faults_are_refused(changes: dict[str, Any]) -> None:
+def test_contradictions_and_faults_are_refused(changes: dict[str, Any]) -> None:
     assert refused(FLUSH.text, **changes)
 
 
@@ -415,7 +415,7 @@ def test_only_models_have_profiles() -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_l8_an_unknown_agent_is_not_found_but_what_is_like_it(changes: dict[str, Any]) -> None:
+def test_an_unknown_agent_is_not_found_but_what_is_like_it(changes: dict[str, Any]) -> None:
     with pytest.raises(NotFound, match="reader"):
         change("name: s\nagents:\n- {name: reader, model_profile: x}\n", **changes)
 
@@ -449,7 +449,7 @@ def test_what_is_no_ensemble_is_not_changed() -> None:
         change("name: s\n", remove_agents=["a"])
 
 
-def test_l18_unknown_keys_are_refused() -> None:
+def test_unknown_keys_are_refused() -> None:
     for changes in ({"remove": []}, {"modify_dependencies": [{"agent": "a", "depends_on": [], "x": 1}]}):
         with pytest.raises(ValidationError):
             Changes.model_validate(changes)

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_l8_the_old_file_is_kept_with_its_mode(path: Path) -> None:
+def test_the_old_file_is_kept_with_its_mode(path: Path) -> None:
     backup = write(path, OLD, NEW, backup=True)
     assert backup is not None
     assert re.fullmatch(r"sample\.yaml\.bak-\d{8}-\d{6}", backup.name)
@@ -39,7 +39,7 @@ def test_l8_the_old_file_is_kept_with_its_mode(path: Path) -> None:
     assert set(path.parent.iterdir()) == {path, backup}
 
 
-def test_l8_without_a_backup_there_is_only_the_new_file(path: Path) -> None:
+def test_without_a_backup_there_is_only_the_new_file(path: Path) -> None:
     assert write(path, OLD, NEW, backup=False) is None
     assert list(path.parent.iterdir()) == [path]
 
@@ -117,7 +117,7 @@ def test_what_may_not_be_written_is_read_only(path: Path) -> None:
     assert path.read_text() == OLD
 
 
-def test_l8_what_came_with_a_package_is_read_only(path: Path) -> None:
+def test_what_came_with_a_package_is_read_only(path: Path) -> None:
     with pytest.raises(ReadOnly, match="copy"):
         check_tier(Origin("shipped", path, path.parent, None))
     check_tier(Origin("user", path, path.parent, None))

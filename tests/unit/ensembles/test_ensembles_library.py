@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_l1_an_entry_says_what_a_listing_shows(tmp_path: Path) -> None:
+def test_an_entry_says_what_a_listing_shows(tmp_path: Path) -> None:
     path = put(
         of_project(tmp_path, "app") / "ensembles/deep/er/r.yml",
         "name: review\ndescription: two readers\nagents:\n"
@@ -45,7 +45,7 @@ def test_a_project_that_is_not_there_is_an_empty_one(tmp_path: Path) -> None:
     assert [entry.qualified for entry in made.entries()] == ["user/review"]
 
 
-def test_l1_tiers_come_in_their_order_and_the_first_of_a_name_counts(tmp_path: Path) -> None:
+def test_tiers_come_in_their_order_and_the_first_of_a_name_counts(tmp_path: Path) -> None:
     put_ensemble(of_project(tmp_path, "one"), "review", "of one")
     put_ensemble(of_project(tmp_path, "two"), "review", "of two")
     put_ensemble(tmp_path / "user", "review", "the user's")
@@ -146,7 +146,7 @@ def test_projects_whose_directories_are_called_alike_are_told_apart(tmp_path: Pa
         made.find("user/review")
 
 
-def test_l1_a_broken_file_is_listed_with_its_line_and_hides_nothing(tmp_path: Path) -> None:
+def test_a_broken_file_is_listed_with_its_line_and_hides_nothing(tmp_path: Path) -> None:
     base = of_project(tmp_path, "app")
     broken = put(base / "ensembles/review.yaml", "name: review\nagents:\n  - {name: a, modell: x}\n")
     put_ensemble(base, "review", file="z-the-good-one.yaml")
@@ -244,7 +244,7 @@ def test_a_file_is_read_anew_when_it_has_changed_and_gone_when_it_is(tmp_path: P
         made.find("review")
 
 
-def test_l2_all_of_a_file_is_there_for_those_who_show_or_edit_it(tmp_path: Path) -> None:
+def test_all_of_a_file_is_there_for_those_who_show_or_edit_it(tmp_path: Path) -> None:
     text = "# kept\n" + ensemble("review", "what")
     put(tmp_path / "user/ensembles/review.yaml", text)
     found, loaded, read = library(tmp_path).loaded("review")
@@ -254,7 +254,7 @@ def test_l2_all_of_a_file_is_there_for_those_who_show_or_edit_it(tmp_path: Path)
     assert found.ensemble == loaded.ensemble
 
 
-def test_l14_the_knowledge_graph_is_that_of_the_ensembles_own_tier(tmp_path: Path) -> None:
+def test_the_knowledge_graph_is_that_of_the_ensembles_own_tier(tmp_path: Path) -> None:
     put_ensemble(of_project(tmp_path, "app"), "review")
     put_ensemble(tmp_path / "user", "plan")
     config = of_project(tmp_path, "app") / "config.yaml"

@@ -33,7 +33,7 @@ def _all(tmp_path: Path) -> tuple[Library, dict[str, Origin]]:
     return made, {name: made.find(name).origin for name in ("of-one", "of-two", "mine", "extra")}
 
 
-def test_l6_a_profile_is_the_projects_then_the_users_then_the_packages(tmp_path: Path) -> None:
+def test_a_profile_is_the_projects_then_the_users_then_the_packages(tmp_path: Path) -> None:
     _config(of_project(tmp_path, "one"), fast="of-one", only="one")
     _config(tmp_path / "user", fast="the-users", slow="the-users")
     _config(tmp_path / "shipped", fast="the-packages", slow="the-packages", spare="the-packages")
@@ -62,7 +62,7 @@ def test_l6_a_profile_is_the_projects_then_the_users_then_the_packages(tmp_path:
         made.profile("only", origins["of-two"])
 
 
-def test_l6_all_profiles_are_listed_and_those_that_do_not_count_are_marked(tmp_path: Path) -> None:
+def test_all_profiles_are_listed_and_those_that_do_not_count_are_marked(tmp_path: Path) -> None:
     _config(of_project(tmp_path, "one"), fast="of-one")
     path = put(of_project(tmp_path, "one") / "profiles/big.yaml", "name: large\nprovider: mock\nmodel: m\n")
     put(of_project(tmp_path, "one") / "profiles/again.yml", "name: fast\nprovider: mock\nmodel: other\n")

@@ -212,7 +212,7 @@ def test_faults_of_yaml_carry_the_same(loading: Callable[[str, str], object]) ->
     }
 
 
-def test_l14_config_has_profiles_and_plexus_and_parts_of_others() -> None:
+def test_config_has_profiles_and_plexus_and_parts_of_others() -> None:
     text = """\
 project: {name: x}
 model_profiles:

@@ -27,7 +27,7 @@ def entry(
     )  # fmt: skip
 
 
-def test_l5_metrics_have_success_rate_cost_and_duration() -> None:
+def test_metrics_have_success_rate_cost_and_duration() -> None:
     told = metrics(
         [
             entry("completed", 1.0, 0.1, at=0),

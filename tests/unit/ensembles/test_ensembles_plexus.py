@@ -99,7 +99,7 @@ def _sdk(den: Den, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_sdk")
-async def test_l13_the_server_is_told_once_with_the_three_arguments(den: Den, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_server_is_told_once_with_the_three_arguments(den: Den, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY", "s3cret")
     assert await told(fake(den, "structured")) == {"reinforced": 3}
     (line,) = (den.project / "asked.jsonl").read_text().splitlines()
@@ -118,12 +118,12 @@ async def test_l13_the_server_is_told_once_with_the_three_arguments(den: Den, mo
 @pytest.mark.parametrize(
     ("answer", "found"), [('{"edges": 2}', {"edges": 2}), ("words", {"text": "words"}), ("greets", {"text": "greets"})]
 )
-async def test_l13_a_text_is_an_answer(den: Den, answer: str, found: object) -> None:
+async def test_a_text_is_an_answer(den: Den, answer: str, found: object) -> None:
     assert await told(fake(den, answer)) == found
 
 
 @pytest.mark.usefixtures("_sdk")
-async def test_l12_a_server_that_fails_says_why(den: Den) -> None:
+async def test_a_server_that_fails_says_why(den: Den) -> None:
     with pytest.raises(McpdError, match=r"the Plexus server python3: tool analyze_ensemble: no graph"):
         await told(fake(den, "no graph"))
     with pytest.raises(McpdError, match=r"ended with status 7 before it answered: out of edges"):
@@ -131,14 +131,14 @@ async def test_l12_a_server_that_fails_says_why(den: Den) -> None:
     assert not den.processes()
 
 
-async def test_l12_one_that_hangs_is_ended(den: Den) -> None:
+async def test_one_that_hangs_is_ended(den: Den) -> None:
     with pytest.raises(TimedOut, match=r"the Plexus server sh did not answer within 0\.5 s"):
         await told(written(den, "trap '' TERM; sleep 600 & sleep 600", 0.5))
     assert not den.processes()
     assert SECONDS == 10
 
 
-async def test_l12_a_cancelled_call_ends_it(den: Den) -> None:
+async def test_a_cancelled_call_ends_it(den: Den) -> None:
     task = asyncio.create_task(told(written(den, "echo x >begun; sleep 600")))
     async with asyncio.timeout(120):
         while not (den.project / "begun").exists():
@@ -150,13 +150,13 @@ async def test_l12_a_cancelled_call_ends_it(den: Den) -> None:
 
 
 @pytest.mark.parametrize("line", ["x", '{"jsonrpc": "2.0", "method": "notifications/x"}\\n', "words\\n"])
-async def test_l12_one_that_floods_is_ended(den: Den, line: str) -> None:
+async def test_one_that_floods_is_ended(den: Den, line: str) -> None:
     with pytest.raises(LimitExceeded, match="the Plexus server sh wrote more than 4 MiB or 2000 lines"):
         await told(written(den, f"yes \"$(printf '{line}')\" | " + ("tr -d '\\n'" if line == "x" else "cat")))
     assert not den.processes()
 
 
-async def test_l12_one_that_ends_at_once(den: Den) -> None:
+async def test_one_that_ends_at_once(den: Den) -> None:
     with pytest.raises(McpdError, match=r"ended with status 0 before it answered: no word"):
         await told(written(den, "exit 0"))
     with pytest.raises(McpdError, match=r"closed its stdout before it answered"):
@@ -164,7 +164,7 @@ async def test_l12_one_that_ends_at_once(den: Den) -> None:
     assert not den.processes()
 
 
-async def test_l12_one_that_answers_nonsense(den: Den) -> None:
+async def test_one_that_answers_nonsense(den: Den) -> None:
     answer = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"protocolVersion": 7}})
     for each in (answer, answer.replace('"protocolVersion": 7', "")):
         with pytest.raises(McpdError, match="the Plexus server sh: "):
@@ -174,7 +174,7 @@ async def test_l12_one_that_answers_nonsense(den: Den) -> None:
     assert not den.processes()
 
 
-async def test_l14_a_command_that_is_none(den: Den) -> None:
+async def test_a_command_that_is_none(den: Den) -> None:
     with pytest.raises(NotFound, match="no-such-plexus is not there"):
         await told(client(den, "no-such-plexus --stdio"))
     with pytest.raises(InvalidConfig, match=r"plexus\.server_command is empty"):

@@ -94,7 +94,7 @@ def delivered(result: RunResult) -> str:
     return result.deliverable
 
 
-def test_l10_all_that_comes_along_is_valid(tmp_path: Path) -> None:
+def test_all_that_comes_along_is_valid(tmp_path: Path) -> None:
     library = shipped_library(tmp_path)
     entries = library.entries()
     assert {entry.name for entry in entries} == NAMES

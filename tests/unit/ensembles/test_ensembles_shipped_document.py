@@ -67,7 +67,7 @@ def test_the_settings_that_are_shown_are_settings() -> None:
     assert shown[1].plexus.enabled
 
 
-def test_l8_the_change_that_is_shown_fits_the_tool() -> None:
+def test_the_change_that_is_shown_fits_the_tool() -> None:
     (text,) = [text for text in blocks("json") if '"changes"' in text]
     assert Update.model_validate(json.loads(text)).changes.remove_agents == ("estimate",)
 

@@ -78,7 +78,7 @@ def runs(*names: str) -> str:
 LEAF = "- {name: leaf, script: scripts/there.py}\n"
 
 
-def test_l10_nothing_is_wrong_with_a_sound_ensemble() -> None:
+def test_nothing_is_wrong_with_a_sound_ensemble() -> None:
     shelf = Shelf(
         root=LEAF
         + "- {name: m, model_profile: fast, depends_on: leaf}\n"
@@ -92,7 +92,7 @@ def test_l10_nothing_is_wrong_with_a_sound_ensemble() -> None:
     assert shelf.findings(servers=None) == []
 
 
-def test_l10_all_that_is_named_and_not_there_is_found_by_line() -> None:
+def test_all_that_is_named_and_not_there_is_found_by_line() -> None:
     shelf = Shelf(
         root="- name: a\n  script: scripts/gone.py\n"
         "- name: b\n  model_profile: gone\n  fallback_model_profile: broken\n"
@@ -115,7 +115,7 @@ def test_l10_all_that_is_named_and_not_there_is_found_by_line() -> None:
     assert {finding.file for finding in findings} == {"/ensembles/root.yaml"}
 
 
-def test_l10_conditions_that_cannot_be_read_are_found() -> None:
+def test_conditions_that_cannot_be_read_are_found() -> None:
     shelf = Shelf(root=LEAF + "- name: b\n  script: scripts/there.py\n  when: ${leaf.ok}\n")
     assert said(shelf.findings()) == [("b", 6, 'when refers to "leaf", which it does not depend on')]
 

@@ -62,7 +62,7 @@ SEED: dict[str, Any] = {
 }
 
 
-def test_S13_S16_S21_every_field_of_the_seed_is_understood_and_kept() -> None:
+def test_every_field_of_the_seed_is_understood_and_kept() -> None:
     manifest = Manifest.parse(SEED, "test")
     assert manifest.to_json() == SEED
     assert manifest.bug_url == SEED["bugUrl"]
@@ -77,7 +77,7 @@ def test_S13_S16_S21_every_field_of_the_seed_is_understood_and_kept() -> None:
     assert manifest.property("none") is None
 
 
-def test_S32_the_first_stdio_transport_is_the_primary_one() -> None:
+def test_the_first_stdio_transport_is_the_primary_one() -> None:
     stdio = Manifest.parse(SEED, "test").stdio
     assert stdio is not None
     assert (stdio.command, stdio.args) == ("python3", ["server.py"])
@@ -103,7 +103,7 @@ def test_platforms_that_cannot_be_read_cover_nothing(platforms: Any, here: bool)
     assert Entry.parse({"id": "a", "platforms": platforms}, "test").runs_here is here
 
 
-def test_C19_the_form_with_type_and_transport_is_read() -> None:
+def test_the_form_with_type_and_transport_is_read() -> None:
     old = {
         "id": "org.example.fs",
         "name": "Filesystem",
@@ -141,7 +141,7 @@ def test_C19_the_form_with_type_and_transport_is_read() -> None:
         ({"transport": {"url": "u"}}, "sse"),
     ],
 )
-def test_C19_old_transports_of_every_kind_are_read(data: dict[str, Any], kind: str) -> None:
+def test_old_transports_of_every_kind_are_read(data: dict[str, Any], kind: str) -> None:
     assert [str(t.type) for t in Entry.parse({"id": "a", **data}, "test").transports] == [kind]
 
 

@@ -18,7 +18,7 @@ def test_what_is_no_index_is_refused(data: object) -> None:
         parse_index(data, "test")
 
 
-def test_S15_the_index_of_the_seed() -> None:
+def test_the_index_of_the_seed() -> None:
     data = {"servers": {"a": {"location": "/x/a/manifest.json"}}}
     index = parse_index(data, "test")
     assert index.servers["a"].location == "/x/a/manifest.json"
@@ -34,14 +34,14 @@ def test_manifest_is_another_name_of_location_and_other_fields_are_kept() -> Non
     }
 
 
-def test_S35_the_older_index_holds_whole_objects() -> None:
+def test_the_older_index_holds_whole_objects() -> None:
     index = parse_index({"servers": [entry("a"), 3, {"id": "../x"}]}, "test")
     assert index.legacy
     assert index.servers["a"].embedded == entry("a")
     assert len(index.problems) == 2
 
 
-def test_S36_unusable_index_entries_are_problems_and_kept() -> None:
+def test_unusable_index_entries_are_problems_and_kept() -> None:
     data = {"servers": {"ok": {"location": "/x"}, "../x": {"location": "/x"}, "rel": {"location": "x"}, "odd": [1]}}
     index = parse_index(data, "test")
     assert list(index.servers) == ["ok"]

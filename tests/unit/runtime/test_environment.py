@@ -13,14 +13,14 @@ GLIBC_TUNABLES PIP_INDEX_URL UV_INDEX_URL VIRTUAL_ENV EDITOR PAGER LESSOPEN"""
 
 
 @pytest.mark.parametrize("name", STEERING.split())
-def test_S33_variable_that_steers_is_not_inherited(name: str) -> None:
+def test_variable_that_steers_is_not_inherited(name: str) -> None:
     assert sandbox.inherited({name: "x", "API_KEY": "y"}) == {"API_KEY": "y"}
 
 
 @pytest.mark.parametrize(
     "name", ["GITHUB_TOKEN", "API_KEY", "MCP_API_KEY", "OPENAI_BASE_URL", "LOG_LEVEL", "TZ", "LANG"]
 )
-def test_S33_other_variables_are_inherited(name: str) -> None:
+def test_other_variables_are_inherited(name: str) -> None:
     assert sandbox.inherited({name: "x"}) == {name: "x"}
 
 

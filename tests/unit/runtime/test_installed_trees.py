@@ -129,7 +129,7 @@ async def test_create_makes_nothing_in_what_is_mcpds_own(world: World, below: st
 
 
 @pytest.mark.parametrize("permission", ["filesystem:ro:~", "filesystem:rw:~", "installed"])
-async def test_O49_no_other_server_reads_the_signing_key_or_writes_beside_it(world: World, permission: str) -> None:
+async def test_no_other_server_reads_the_signing_key_or_writes_beside_it(world: World, permission: str) -> None:
     tree, keys = world.paths.user.orchestration, world.paths.user.signing_keys
     keys.mkdir(parents=True)
     (keys / "signing_key.pem").write_text("secret")
@@ -143,14 +143,14 @@ async def test_O49_no_other_server_reads_the_signing_key_or_writes_beside_it(wor
 
 
 @pytest.mark.parametrize("below", ["", "/keys", "/drafts"])
-async def test_O49_no_other_server_is_granted_the_tree_of_configurations(world: World, below: str) -> None:
+async def test_no_other_server_is_granted_the_tree_of_configurations(world: World, below: str) -> None:
     world.install("server", LISTING, permissions=[f"filesystem:create:~/.mcp-orchestration{below}"])
     with pytest.raises(InvalidManifest, match=r"belongs to mcpd|mcpd's own"):
         await talk(world.sessions(scope=Scope.USER), "server")
 
 
 @pytest.mark.parametrize("layer", ["user", "system", "vendor"])
-def test_O49_only_what_comes_with_the_system_is_taken_for_the_server_that_signs(world: World, layer: LayerName) -> None:
+def test_only_what_comes_with_the_system_is_taken_for_the_server_that_signs(world: World, layer: LayerName) -> None:
     named = [{"type": "stdio", "command": "mcp-orchestration", "args": []}]
     server = replace(world.install("mcp-orchestration", transports=named), layer=layer)
     assert command_of(server) == ("mcp-orchestration" if layer == "vendor" else None)

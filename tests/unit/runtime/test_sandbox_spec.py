@@ -64,7 +64,7 @@ async def refusal(world: World, *permissions: str, **fields: Any) -> str:
     return f"{type(caught.value).__name__}: {caught.value.message}"
 
 
-async def test_S28_cwd_is_the_install_directory_and_state_is_home(world: World) -> None:
+async def test_cwd_is_the_install_directory_and_state_is_home(world: World) -> None:
     server = world.install("server")
     state = world.paths.user.state / "server"
     found = await report(
@@ -125,14 +125,14 @@ async def test_python_runs_nothing_that_lies_in_the_state_directory(world: World
     assert built.env["PYTHONNOUSERSITE"] == "1"
 
 
-async def test_S22_private_manifest_has_the_values(world: World) -> None:
+async def test_private_manifest_has_the_values(world: World) -> None:
     server = world.install("server")
     found = await report(world, look=[server.generation / "manifest.json"], values={"key": "s3cr3t"})
     assert json.loads(found["seen"][f"{server.generation}/manifest.json"])["config"]["key"] == "s3cr3t"
     assert "s3cr3t" not in (server.generation / "manifest.json").read_text()
 
 
-async def test_S33_environment_comes_in_layers(world: World) -> None:
+async def test_environment_comes_in_layers(world: World) -> None:
     found = await report(
         world,
         environment={

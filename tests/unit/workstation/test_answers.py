@@ -74,7 +74,7 @@ async def test_an_answer_of_any_size_can_be_given() -> None:
     assert not await waits(answers, small=False)
 
 
-async def test_A_28_a_call_behind_an_answer_that_was_not_sent_waits_for_its_time(
+async def test_a_call_behind_an_answer_that_was_not_sent_waits_for_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     about = {"title": "", "description": "", "arguments": Nothing, "result": Said, "read_only": True}

@@ -270,17 +270,17 @@ def try_it(world: World, tool: Tool, arguments: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 @given(data=st.data())
-def test_A_11_A_18_arguments_that_fit_the_schema(world: World, tool: Tool, data: st.DataObject) -> None:
+def test_arguments_that_fit_the_schema(world: World, tool: Tool, data: st.DataObject) -> None:
     try_it(world, tool, data.draw(world.arguments.valid(tool)))
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 @given(data=st.data())
-def test_A_11_A_18_garbage(world: World, tool: Tool, data: st.DataObject) -> None:
+def test_arguments_of_any_shape_never_break_a_tool(world: World, tool: Tool, data: st.DataObject) -> None:
     try_it(world, tool, data.draw(world.arguments.garbage(tool)))
 
 
-def test_A_6_a_time_that_no_clock_knows_is_refused(world: World) -> None:
+def test_a_time_that_no_clock_knows_is_refused(world: World) -> None:
     tool = next(tool for tool in TOOLS if tool.name == "ci_build")
     with pytest.raises(InvalidArgument, match="timeout_seconds"):
         world.call(tool, {"timeout_seconds": 10**400})

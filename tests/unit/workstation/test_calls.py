@@ -113,16 +113,14 @@ def recorded(tmp_path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
 
 
-async def test_A_6_A_28_a_thread_that_looks_ends(
-    station: Workstation, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_thread_that_looks_ends(station: Workstation, bodies: Bodies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS", 0.05)
     with pytest.raises(TimedOut, match=r"^Tool execution timeout after 0\.05 s$"):
         await call(station, "test/wait")
     assert bodies.ended.wait(10)
 
 
-async def test_A_6_A_28_one_that_hangs_holds_up_nobody(
+async def test_one_that_hangs_holds_up_nobody(
     station: Workstation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SECONDS", 0.05)
@@ -132,14 +130,14 @@ async def test_A_6_A_28_one_that_hangs_holds_up_nobody(
     assert [line.get("error") for line in recorded(tmp_path)] == [None, "Timeout", None]
 
 
-async def test_A_6_timeout_seconds_counts(station: Workstation) -> None:
+async def test_timeout_seconds_counts(station: Workstation) -> None:
     with pytest.raises(TimedOut, match=r"after 0\.05 s"):
         await call(station, "test/sleep", arguments={"timeout_seconds": 0.05})
     with pytest.raises(InvalidArgument, match="1800 at most"):
         await call(station, "test/sleep", arguments={"timeout_seconds": 1801})
 
 
-async def test_A_15_a_cancelled_thread_ends(station: Workstation, bodies: Bodies, tmp_path: Path) -> None:
+async def test_a_cancelled_thread_ends(station: Workstation, bodies: Bodies, tmp_path: Path) -> None:
     task = asyncio.create_task(call(station, "test/wait"))
     while not (tmp_path / "state" / "audit.jsonl").exists():
         await asyncio.sleep(0.01)
@@ -150,7 +148,7 @@ async def test_A_15_a_cancelled_thread_ends(station: Workstation, bodies: Bodies
     assert [line.get("error") for line in recorded(tmp_path)] == [None, "Cancelled"]
 
 
-async def test_A_15_at_the_end_calls_are_cancelled(station: Workstation, bodies: Bodies) -> None:
+async def test_at_the_end_calls_are_cancelled(station: Workstation, bodies: Bodies) -> None:
     task = asyncio.create_task(call(station, "test/sleep"))
     waiting = asyncio.create_task(call(station, "test/wait"))
     await asyncio.sleep(0.05)
@@ -167,7 +165,7 @@ async def test_progress_is_reported(station: Workstation) -> None:
     assert told == [(1, 2, "half")]
 
 
-def test_A_19_the_bucket() -> None:
+def test_a_bucket_refills_with_time_up_to_its_burst() -> None:
     now = 100.0
     bucket = Bucket(2, 3, lambda: now)
     assert [bucket.take() for _ in range(4)] == [0, 0, 0, 0.5]
@@ -179,7 +177,7 @@ def test_A_19_the_bucket() -> None:
     assert [bucket.take() for _ in range(4)] == [0, 0, 0, 0.5]
 
 
-async def test_A_19_what_comes_too_fast_is_not_run_and_counted(tmp_path: Path, bodies: Bodies) -> None:
+async def test_what_comes_too_fast_is_not_run_and_counted(tmp_path: Path, bodies: Bodies) -> None:
     with Workbench(tmp_path, rate=0.001, burst=1) as bench:
         tool = Tool("test/say", "", "", Nothing, Said, bodies.say, read_only=True)
         station = Workstation(bench.settings, [tool])
@@ -193,7 +191,7 @@ async def test_A_19_what_comes_too_fast_is_not_run_and_counted(tmp_path: Path, b
     assert [(line["event"], line.get("calls")) for line in recorded(tmp_path)] == [("end", None), ("held_back", 2)]
 
 
-async def test_A_6_the_time_of_a_call_begins_before_the_client_is_asked_for_its_roots(
+async def test_the_time_of_a_call_begins_before_the_client_is_asked_for_its_roots(
     station: Workstation, tmp_path: Path
 ) -> None:
     async def never() -> Any:
@@ -204,7 +202,7 @@ async def test_A_6_the_time_of_a_call_begins_before_the_client_is_asked_for_its_
     assert [line["event"] for line in recorded(tmp_path)] == ["end"]
 
 
-async def test_A_15_a_call_that_waits_for_roots_ends_with_the_server(station: Workstation, tmp_path: Path) -> None:
+async def test_a_call_that_waits_for_roots_ends_with_the_server(station: Workstation, tmp_path: Path) -> None:
     async def never() -> Any:
         await asyncio.Event().wait()
 
@@ -216,7 +214,7 @@ async def test_A_15_a_call_that_waits_for_roots_ends_with_the_server(station: Wo
     assert [line["error"] for line in recorded(tmp_path)] == ["Cancelled"]
 
 
-async def test_A_19_what_is_only_looked_at_neither_counts_nor_is_recorded(tmp_path: Path, bodies: Bodies) -> None:
+async def test_what_is_only_looked_at_neither_counts_nor_is_recorded(tmp_path: Path, bodies: Bodies) -> None:
     with Workbench(tmp_path, rate=0.001, burst=2) as bench:
         station = Workstation(bench.settings, [Tool("test/say", "", "", Nothing, Said, bodies.say, read_only=True)])
         for _ in range(5):

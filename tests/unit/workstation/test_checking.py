@@ -75,13 +75,13 @@ MANY = Tool("test/many", "", "", Many, Said, say, read_only=True)
         ([{str(number): number for number in range(10**5)}], r"items\[0\]: there is no argument '0'; there are text"),
     ],
 )
-def test_A_14_large_arguments_are_refused_by_the_first_fault(items: object, says: str) -> None:
+def test_large_arguments_are_refused_by_the_first_fault(items: object, says: str) -> None:
     with pytest.raises(InvalidArgument, match=says) as caught:
         checked(MANY, {"items": items})
     assert len(caught.value.message) < 500
 
 
-def test_A_14_no_message_is_made_of_the_value() -> None:
+def test_no_message_is_made_of_the_value() -> None:
     Loud.looked = 0
     faults = validator_of({"type": "array", "maxItems": 1, "items": {"type": "object"}}).iter_errors([Loud(), Loud()])
     assert [fault.validator for fault in faults] == ["maxItems", "type", "type"]
@@ -91,7 +91,7 @@ def test_A_14_no_message_is_made_of_the_value() -> None:
 
 
 @given(data=st.data())
-def test_A_14_what_fits_is_what_jsonschema_says(data: st.DataObject) -> None:
+def test_what_fits_is_what_jsonschema_says(data: st.DataObject) -> None:
     tool = data.draw(st.sampled_from(TOOLS))
     leaves = st.none() | st.booleans() | st.integers(-1, 300) | st.text(max_size=3) | st.floats(allow_nan=False)
     values = leaves | st.lists(leaves, max_size=3) | st.dictionaries(st.text(max_size=3), leaves, max_size=2)
@@ -100,7 +100,7 @@ def test_A_14_what_fits_is_what_jsonschema_says(data: st.DataObject) -> None:
     assert tool.validator.is_valid(arguments) == Draft202012Validator(tool.input_schema).is_valid(arguments)
 
 
-async def test_A_23_large_arguments_are_checked_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_arguments_are_checked_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
     validate = Many.model_validate
 

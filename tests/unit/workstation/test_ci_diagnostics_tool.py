@@ -161,7 +161,7 @@ async def test_other_arguments_are_refused(bench: Workbench, arguments: dict[str
         await found(bench, **arguments)
 
 
-async def test_A_28_a_command_that_takes_too_long_is_ended(bench: Workbench) -> None:
+async def test_a_command_that_takes_too_long_is_ended(bench: Workbench) -> None:
     project(bench, "sleep 600\n")
     with pytest.raises(TimedOut):
         await bench.call(DIAGNOSTICS, call=bench.new_call(seconds=0.5))

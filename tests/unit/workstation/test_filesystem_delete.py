@@ -127,7 +127,7 @@ async def test_a_symlink_goes_itself(bench: Workbench, permanent: bool) -> None:
     assert names(bench.root) == ([] if permanent else [TRASH])
 
 
-async def test_A_18_a_trash_that_leads_out_or_is_open_to_others_is_not_used(bench: Workbench) -> None:
+async def test_a_trash_that_leads_out_or_is_open_to_others_is_not_used(bench: Workbench) -> None:
     (bench.root / "a").write_text("x")
     trash = bench.root / TRASH
     trash.symlink_to(bench.outside)
@@ -265,7 +265,7 @@ async def test_what_is_missing(bench: Workbench) -> None:
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-async def test_A_18_nothing_outside_no_root_and_nothing_of_git(bench: Workbench, permanent: bool) -> None:
+async def test_nothing_outside_no_root_and_nothing_of_git(bench: Workbench, permanent: bool) -> None:
     (bench.root / "out").symlink_to(bench.outside)
     (bench.root / ".git/hooks").mkdir(parents=True)
     for path in (str(bench.outside / "secret"), "out/secret", ".", str(bench.root), ".git", ".git/hooks"):
@@ -277,7 +277,7 @@ async def test_A_18_nothing_outside_no_root_and_nothing_of_git(bench: Workbench,
 
 
 @pytest.mark.parametrize("permanent", [False, True])
-async def test_A_18_who_puts_links_in_the_way_meanwhile_gains_nothing(bench: Workbench, permanent: bool) -> None:
+async def test_who_puts_links_in_the_way_meanwhile_gains_nothing(bench: Workbench, permanent: bool) -> None:
     (bench.root / "a").mkdir()
     (bench.root / "link").symlink_to(bench.outside)
     over = threading.Event()

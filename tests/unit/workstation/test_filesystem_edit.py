@@ -236,7 +236,7 @@ async def test_expected_sha256(bench: Workbench) -> None:
     assert (bench.root / "a").read_text() == "new"
 
 
-async def test_A_18_links_directories_and_what_is_missing(bench: Workbench) -> None:
+async def test_links_directories_and_what_is_missing(bench: Workbench) -> None:
     (bench.root / "link").symlink_to(bench.outside / "secret")
     (bench.root / "hard").hardlink_to(bench.outside / "secret")
     (bench.root / "out").symlink_to(bench.outside)

@@ -172,7 +172,7 @@ async def test_arguments_that_are_refused(bench: Workbench, arguments: dict[str,
         await bench.call(LIST, **arguments)
 
 
-async def test_A_18_nothing_outside_is_listed(bench: Workbench) -> None:
+async def test_nothing_outside_is_listed(bench: Workbench) -> None:
     before = bench.fingerprint()
     (bench.root / "link").symlink_to("../outside")
     for path in ("link", str(bench.outside), "/"):

@@ -63,7 +63,7 @@ async def test_something_else_is_in_the_way(bench: Workbench) -> None:
     assert not (bench.root / "missing").exists()
 
 
-async def test_A_18_nothing_is_made_outside(bench: Workbench) -> None:
+async def test_nothing_is_made_outside(bench: Workbench) -> None:
     (bench.root / "out").symlink_to(bench.outside)
     for path in ("out/a", "out/a/b", str(bench.outside / "a"), "out"):
         with pytest.raises(NotAuthorized):

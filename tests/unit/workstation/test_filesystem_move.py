@@ -122,7 +122,7 @@ async def test_what_is_missing(bench: Workbench) -> None:
         await bench.call(MOVE, source="a", destination="missing/b")
 
 
-async def test_A_18_nothing_moves_in_or_out(bench: Workbench) -> None:
+async def test_nothing_moves_in_or_out(bench: Workbench) -> None:
     (bench.root / "a").touch()
     (bench.root / "out").symlink_to(bench.outside)
     for source, destination in (

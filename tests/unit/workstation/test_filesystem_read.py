@@ -66,7 +66,7 @@ SOUNDS = {
 }
 
 
-async def test_A_12_the_content_of_text_is_the_text_itself(bench: Workbench) -> None:
+async def test_the_content_of_text_is_the_text_itself(bench: Workbench) -> None:
     text = "first\r\nsecond ü 😀\n\ttab\rno end"
     (bench.root / "a.txt").write_bytes(text.encode())
     answer = await bench.call(READ, path="a.txt")
@@ -235,7 +235,7 @@ async def test_what_is_not_there_is_not_found(bench: Workbench) -> None:
         await bench.call(READ, path="missing")
 
 
-async def test_A_18_nothing_outside_is_read(bench: Workbench) -> None:
+async def test_nothing_outside_is_read(bench: Workbench) -> None:
     before = bench.fingerprint()
     secret = bench.outside / "secret"
     (bench.root / "absolute").symlink_to(secret)
@@ -284,7 +284,7 @@ async def test_of_a_huge_sparse_file_only_what_is_asked_for_is_read(
         assert answer.result.next_offset == arguments.get("offset", 0) + 10
 
 
-async def test_A_28_a_search_for_a_line_that_takes_too_long_ends(bench: Workbench) -> None:
+async def test_a_search_for_a_line_that_takes_too_long_ends(bench: Workbench) -> None:
     with (bench.root / "sparse").open("wb") as made:
         made.truncate(2**40)
     with pytest.raises(TimedOut):

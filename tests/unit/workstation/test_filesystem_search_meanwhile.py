@@ -71,7 +71,7 @@ def swapped(bench: Workbench, ours: str, theirs: str) -> Iterator[None]:
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("multiline", [False, True])
-async def test_A_18_who_swaps_files_for_hard_links_is_told_nothing(bench: Workbench, multiline: bool) -> None:
+async def test_who_swaps_files_for_hard_links_is_told_nothing(bench: Workbench, multiline: bool) -> None:
     with swapped(bench, "harmless\n", "for nobody\n"):
         for _ in range(ROUNDS):
             result = await search(bench, "nobody", multiline=multiline, max_results=1)
@@ -80,7 +80,7 @@ async def test_A_18_who_swaps_files_for_hard_links_is_told_nothing(bench: Workbe
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("multiline", [False, True])
-async def test_A_18_nor_of_the_lines_around_a_match_in_both(bench: Workbench, multiline: bool) -> None:
+async def test_nor_of_the_lines_around_a_match_in_both(bench: Workbench, multiline: bool) -> None:
     with swapped(bench, "same\nours\n", "same\nfor nobody\n"):
         for _ in range(ROUNDS):
             result = await search(bench, "same", multiline=multiline, context=1)

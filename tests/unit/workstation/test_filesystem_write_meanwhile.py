@@ -134,7 +134,7 @@ async def test_nothing_is_appended_to_what_others_wrote_after_its_digest(
     assert path.read_text() == "theirs, and longer"
 
 
-async def test_A_18_who_puts_links_in_the_way_meanwhile_gains_nothing(bench: Workbench) -> None:
+async def test_who_puts_links_in_the_way_meanwhile_gains_nothing(bench: Workbench) -> None:
     (bench.root / "d").mkdir()
     (bench.root / "link").symlink_to(bench.outside)
     over = threading.Event()

@@ -110,7 +110,7 @@ async def test_a_missing_file_is_named(bench: Workbench, made: MadeRepository) -
 
 
 @pytest.mark.parametrize("name", ["*", ":(glob)**", ":!new", "-A", "--force", "a\nb", "a\tb", "ünï", "sp ace", '"q"'])
-async def test_A_18_a_path_is_taken_literally(bench: Workbench, made: MadeRepository, name: str) -> None:
+async def test_a_path_is_taken_literally(bench: Workbench, made: MadeRepository, name: str) -> None:
     with pytest.raises(McpdError):
         await added(bench, paths=[f"{name}.absent"])
     made.write(name, "x")
@@ -118,7 +118,7 @@ async def test_A_18_a_path_is_taken_literally(bench: Workbench, made: MadeReposi
 
 
 @given(st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1), max_size=4))
-async def test_A_18_any_name_can_be_added(bench: Workbench, empty: MadeRepository, names: list[str]) -> None:
+async def test_any_name_can_be_added(bench: Workbench, empty: MadeRepository, names: list[str]) -> None:
     names = [name for name in names if len(name.encode()) < 200 and name not in {".", "..", ".git"}]
     for name in names:
         empty.write(name, "x")
@@ -141,7 +141,7 @@ async def test_no_repository_is_found_above_the_root(bench: Workbench, tmp_path:
         await bench.call(ADD, path="plain", all=True)
 
 
-async def test_A_18_a_repository_outside_is_refused(bench: Workbench) -> None:
+async def test_a_repository_outside_is_refused(bench: Workbench) -> None:
     MadeRepository.make(bench.outside)
     with pytest.raises(NotAuthorized):
         await bench.call(ADD, path=str(bench.outside), all=True)

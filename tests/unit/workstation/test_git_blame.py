@@ -141,7 +141,7 @@ async def test_commits_that_the_repository_passes_over(bench: Workbench, reposit
 
 
 @pytest.mark.parametrize("way", ["absolute", "symlink", "hard link"])
-async def test_A_18_a_list_of_commits_to_pass_over_is_read_in_the_roots_only(
+async def test_a_list_of_commits_to_pass_over_is_read_in_the_roots_only(
     bench: Workbench, repository: MadeRepository, way: str, tmp_path: Path
 ) -> None:
     commit = repository.commit(files={"file": "a\n"})
@@ -244,7 +244,7 @@ async def test_what_is_no_file_of_the_repository(bench: Workbench, repository: M
         await blame(bench, ".")
 
 
-async def test_A_18_nothing_outside_of_the_roots(bench: Workbench, repository: MadeRepository) -> None:
+async def test_nothing_outside_of_the_roots(bench: Workbench, repository: MadeRepository) -> None:
     repository.commit(files={"file": "a\n"})
     (bench.root / "link").symlink_to(bench.outside / "secret")
     for path in (str(bench.outside / "secret"), "link"):

@@ -244,7 +244,7 @@ async def test_what_cannot_be_meant_is_refused(
         await checked_out(bench, **arguments)
 
 
-async def test_A_18_nothing_is_written_through_a_symlink(bench: Workbench, made: MadeRepository) -> None:
+async def test_nothing_is_written_through_a_symlink(bench: Workbench, made: MadeRepository) -> None:
     made.git("checkout", "--quiet", "-b", "hostile")
     made.write("directory/secret", "theirs\n")
     made.commit("Hostile")

@@ -148,7 +148,7 @@ async def test_only_some_paths(bench: Workbench, repository: MadeRepository) -> 
 @pytest.mark.parametrize(
     "paths", [["/etc/passwd", "/etc/group"], ["../outside/secret", "file"], [".git/config", "file"]]
 )
-async def test_A_18_two_paths_never_make_it_a_diff_of_any_files(
+async def test_two_paths_never_make_it_a_diff_of_any_files(
     bench: Workbench, repository: MadeRepository, paths: list[str]
 ) -> None:
     repository.commit(files={"file": "1\n"})

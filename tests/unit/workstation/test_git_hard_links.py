@@ -78,7 +78,7 @@ REFUSED: list[tuple[Tool, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("tool", "arguments", "named"), REFUSED, ids=lambda each: str(getattr(each, "name", each)))
-async def test_A_18_none_is_taken_in(
+async def test_none_is_taken_in(
     bench: Workbench, made: MadeRepository, tool: Tool, arguments: dict[str, Any], named: str
 ) -> None:
     before = (made.status(), made.head())
@@ -98,7 +98,7 @@ async def test_allow_hard_links_takes_them_in(
     assert is_taken(made) or "intent_to_add" in arguments
 
 
-async def test_A_18_an_ignored_one_is_not_taken_in_by_force(bench: Workbench, made: MadeRepository) -> None:
+async def test_an_ignored_one_is_not_taken_in_by_force(bench: Workbench, made: MadeRepository) -> None:
     linked(bench, made, "d/ignored")
     (made.path / "d" / "new").unlink()
     with pytest.raises(NotAuthorized, match="d/ignored"):
@@ -109,9 +109,7 @@ async def test_A_18_an_ignored_one_is_not_taken_in_by_force(bench: Workbench, ma
 
 
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
-async def test_A_18_none_is_taken_in_that_git_takes_for_unchanged(
-    bench: Workbench, made: MadeRepository, flag: str
-) -> None:
+async def test_none_is_taken_in_that_git_takes_for_unchanged(bench: Workbench, made: MadeRepository, flag: str) -> None:
     made.git("update-index", flag, "tracked")
     for tool, arguments in ((COMMIT, {"message": "Take it", "paths": ["."]}), (STASH, {"action": "push"})):
         with suppress(NotAuthorized):
@@ -145,7 +143,7 @@ async def shown(bench: Workbench, **arguments: Any) -> tuple[DiffResult, str]:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"revision": "HEAD"}, {"paths": ["tracked", "plain"]}], ids=str)
-async def test_A_18_a_patch_leaves_them_out_and_names_them(
+async def test_a_patch_leaves_them_out_and_names_them(
     bench: Workbench, made: MadeRepository, arguments: dict[str, Any]
 ) -> None:
     result, text = await shown(bench, **arguments)
@@ -158,7 +156,7 @@ async def test_A_18_a_patch_leaves_them_out_and_names_them(
     assert (await shown(bench, stat=True, **arguments))[0].left_out == ["tracked"]
 
 
-async def test_A_18_a_patch_of_a_conflict_leaves_them_out(bench: Workbench, made: MadeRepository) -> None:
+async def test_a_patch_of_a_conflict_leaves_them_out(bench: Workbench, made: MadeRepository) -> None:
     made.git("reset", "--quiet", "--hard")
     made.git("switch", "--quiet", "--create", "side")
     made.commit("Side", {"plain": "side\n"})
@@ -191,7 +189,7 @@ async def test_a_patch_with_hard_links_allowed(bench: Workbench, made: MadeRepos
     assert SECRET in text
 
 
-async def test_A_18_their_lines_are_blamed_on_nobody(bench: Workbench, made: MadeRepository) -> None:
+async def test_their_lines_are_blamed_on_nobody(bench: Workbench, made: MadeRepository) -> None:
     with pytest.raises(NotAuthorized, match=r"tracked; .*say revision: HEAD, or set allow_hard_links"):
         await bench.call(BLAME, path="project/tracked")
     for arguments in ({"path": "project/tracked", "revision": "HEAD"}, {"path": "project/plain"}):
@@ -203,7 +201,7 @@ async def test_A_18_their_lines_are_blamed_on_nobody(bench: Workbench, made: Mad
 
 
 @given(name=st.binary(min_size=1, max_size=60).filter(lambda name: not {0, 47} & set(name)), tracked=st.booleans())
-async def test_A_18_whatever_they_are_called(bench: Workbench, name: bytes, tracked: bool) -> None:
+async def test_whatever_they_are_called(bench: Workbench, name: bytes, tracked: bool) -> None:
     made = MadeRepository.make(bench.root / "project")
     path = os.path.join(os.fsencode(made.path), name)  # noqa: PTH118 - no pathlib for bytes
     if os.path.lexists(path):

@@ -148,7 +148,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-async def test_A_18_nothing_is_run_that_a_repository_names(tmp_path: Path, attack: Attack) -> None:
+async def test_nothing_is_run_that_a_repository_names(tmp_path: Path, attack: Attack) -> None:
     with Workbench(tmp_path) as bench:
         assert not await is_run(bench, attack)
 
@@ -187,7 +187,7 @@ PROMISED = (
 
 @pytest.mark.parametrize("hooks", [False, True])
 @pytest.mark.parametrize("attack", FETCHES, ids=lambda attack: attack.name)
-async def test_A_18_nothing_is_fetched_even_with_hooks(tmp_path: Path, attack: Attack, hooks: bool) -> None:
+async def test_nothing_is_fetched_even_with_hooks(tmp_path: Path, attack: Attack, hooks: bool) -> None:
     with Workbench(tmp_path, allow_hooks=hooks) as bench:
         made = project(bench)
         MadeRepository.make(made.path / "source")
@@ -214,7 +214,7 @@ NEVER = [
 
 
 @pytest.mark.parametrize("attack", NEVER, ids=lambda attack: attack.name)
-async def test_A_18_what_git_itself_would_run_is_not_run(tmp_path: Path, attack: Attack) -> None:
+async def test_what_git_itself_would_run_is_not_run(tmp_path: Path, attack: Attack) -> None:
     with Workbench(tmp_path) as bench:
         assert not await is_run(bench, attack)
 
@@ -222,7 +222,7 @@ async def test_A_18_what_git_itself_would_run_is_not_run(tmp_path: Path, attack:
 @pytest.mark.parametrize(
     "key", ["include.path", "includeIf.onbranch:main.path", "includeIf.gitdir:/.path", "INCLUDE.path"]
 )
-async def test_A_18_a_configuration_in_other_files_is_refused(tmp_path: Path, key: str) -> None:
+async def test_a_configuration_in_other_files_is_refused(tmp_path: Path, key: str) -> None:
     with Workbench(tmp_path) as bench:
         project(bench).git("config", key, "../more")
         with pytest.raises(NotAuthorized, match=r"includes other files .*allow_hooks"):
@@ -234,7 +234,7 @@ async def test_A_18_a_configuration_in_other_files_is_refused(tmp_path: Path, ke
         await bench.call(STATUS, path="project")
 
 
-async def test_A_18_more_than_can_be_switched_off_is_refused(tmp_path: Path) -> None:
+async def test_more_than_can_be_switched_off_is_refused(tmp_path: Path) -> None:
     with Workbench(tmp_path) as bench:
         made = project(bench)
         with (made.path / ".git" / "config").open("a") as file:
@@ -290,7 +290,7 @@ async def test_the_users_own_list_of_ignored_files_counts(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("key", ["core.excludesFile", "core.attributesFile", "mailmap.file", "commit.template"])
-async def test_A_18_a_repository_names_no_files_outside_of_it(tmp_path: Path, key: str) -> None:
+async def test_a_repository_names_no_files_outside_of_it(tmp_path: Path, key: str) -> None:
     with Workbench(tmp_path) as bench:
         made = project(bench)
         (bench.roots[0] / "elsewhere").write_text("*\n")
@@ -321,9 +321,7 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
 
 
 @given(st.lists(st.tuples(st.sampled_from(KEYS), NAMES), max_size=30))
-async def test_A_18_no_name_of_a_driver_escapes(
-    bench: Workbench, found: list[tuple[tuple[str, str, str], str]]
-) -> None:
+async def test_no_name_of_a_driver_escapes(bench: Workbench, found: list[tuple[tuple[str, str, str], str]]) -> None:
     with (bench.root / "project" / ".git" / "config").open("w") as file:
         for (section, form, variable), name in found:
             quoted = form.format(name).replace("\\", "\\\\").replace('"', '\\"')

@@ -87,7 +87,7 @@ def leads_by_relative_worktree(bench: Workbench, made: MadeRepository) -> None:
     ids=lambda lead: lead.__name__,
 )  # fmt: skip
 @pytest.mark.parametrize("hooks", [False, True])
-async def test_A_18_a_repository_that_is_partly_outside_is_refused(
+async def test_a_repository_that_is_partly_outside_is_refused(
     tmp_path: Path,
     lead: Callable[[Workbench, MadeRepository], None],
     hooks: bool,
@@ -136,7 +136,7 @@ def somewhere() -> Repository:
 
 
 @given(st.text())
-def test_A_18_a_path_stays_below_the_top(path: str) -> None:
+def test_a_path_stays_below_the_top(path: str) -> None:
     repository = somewhere()
     try:
         found = repository.pathspec(path)
@@ -171,7 +171,7 @@ def test_what_git_says_can_be_shown(said: bytes) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-async def test_A_18_a_repository_of_somebody_else_is_refused(tmp_path: Path) -> None:
+async def test_a_repository_of_somebody_else_is_refused(tmp_path: Path) -> None:
     with Workbench(tmp_path) as bench:
         made = project(bench)
         for path in (made.path, made.path / ".git"):
@@ -212,7 +212,7 @@ async def test_a_pipe_that_git_would_read_is_refused(tmp_path: Path, name: str) 
             await bench.call(STATUS, path="project")
 
 
-async def test_A_18_a_list_of_what_to_ignore_outside_of_the_roots_is_not_read(tmp_path: Path) -> None:
+async def test_a_list_of_what_to_ignore_outside_of_the_roots_is_not_read(tmp_path: Path) -> None:
     with Workbench(tmp_path) as bench:
         path = project(bench).write(".git/info/exclude")
         path.unlink()
@@ -222,7 +222,7 @@ async def test_A_18_a_list_of_what_to_ignore_outside_of_the_roots_is_not_read(tm
             await bench.call(STATUS, path="project")
 
 
-async def test_A_18_a_bare_repository_has_no_working_tree_elsewhere(tmp_path: Path) -> None:
+async def test_a_bare_repository_has_no_working_tree_elsewhere(tmp_path: Path) -> None:
     with Workbench(tmp_path) as bench:
         made = MadeRepository.make(bench.root / "bare", "--bare")
         made.git("config", "core.bare", "false")
@@ -261,6 +261,6 @@ async def test_what_is_no_repository_is_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-f", "--output=x", "a\nb", "a\0b", "x" * 1001])
-def test_A_18_a_revision_is_never_an_option(text: str) -> None:
+def test_a_revision_is_never_an_option(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is no revision"):
         revision(text)

@@ -76,7 +76,7 @@ SUBMODULE_ACTS: dict[str, Act] = {
 
 @pytest.mark.parametrize("kind", ["named", "unnamed", "only in the index", "only in HEAD"])
 @pytest.mark.parametrize("act", SUBMODULE_ACTS)
-async def test_A_18_nothing_is_run_that_a_submodule_names(tmp_path: Path, act: str, kind: str) -> None:
+async def test_nothing_is_run_that_a_submodule_names(tmp_path: Path, act: str, kind: str) -> None:
     with Workbench(tmp_path) as bench:
         made = project(bench)
         inner = submodule(made, f"touch '{canary(bench)}'", kind=kind)
@@ -90,7 +90,7 @@ async def test_A_18_nothing_is_run_that_a_submodule_names(tmp_path: Path, act: s
 
 
 @pytest.mark.parametrize("kind", ["named", "unnamed"])
-async def test_A_18_nothing_of_a_submodule_is_run_when_a_stash_is_taken_back(tmp_path: Path, kind: str) -> None:
+async def test_nothing_of_a_submodule_is_run_when_a_stash_is_taken_back(tmp_path: Path, kind: str) -> None:
     with Workbench(tmp_path) as bench:
         made = project(bench)
         inner = submodule(made, f"touch '{canary(bench)}'", kind=kind)

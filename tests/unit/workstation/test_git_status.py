@@ -257,14 +257,14 @@ async def test_no_repository(bench: Workbench) -> None:
         await status(bench)
 
 
-async def test_A_18_nothing_outside_of_the_roots(bench: Workbench) -> None:
+async def test_nothing_outside_of_the_roots(bench: Workbench) -> None:
     MadeRepository.make(bench.directory / "elsewhere")
     with pytest.raises(NotAuthorized):
         await status(bench, path=str(bench.directory / "elsewhere"))
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/passwd", ""])
-async def test_A_18_paths_that_lead_out(bench: Workbench, repository: MadeRepository, path: str) -> None:
+async def test_paths_that_lead_out(bench: Workbench, repository: MadeRepository, path: str) -> None:
     with pytest.raises(InvalidArgument):
         await status(bench, paths=[path])
 

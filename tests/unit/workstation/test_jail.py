@@ -44,17 +44,17 @@ def look(bench: Workbench, path: str, *, links: bool = True) -> None:
 
 
 @pytest.mark.parametrize("path", ["file", "./file", "directory//./file"])
-def test_A_18_paths_from_the_first_root_are_read(bench: Workbench, path: str) -> None:
+def test_paths_from_the_first_root_are_read(bench: Workbench, path: str) -> None:
     assert read(bench, path).startswith(b"inside")
 
 
-def test_A_18_absolute_paths_into_a_root_are_read(bench: Workbench) -> None:
+def test_absolute_paths_into_a_root_are_read(bench: Workbench) -> None:
     (bench.roots[1] / "other").write_text("inside the second\n")
     assert read(bench, str(bench.root / "file")) == b"inside\n"
     assert read(bench, f"{bench.roots[1]}//other") == b"inside the second\n"
 
 
-def test_A_18_a_root_under_the_name_it_was_configured_with(tmp_path: Path) -> None:
+def test_a_root_under_the_name_it_was_configured_with(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("root")
     with Workbench(tmp_path) as bench:
         (bench.root / "file").write_text("inside\n")
@@ -64,7 +64,7 @@ def test_A_18_a_root_under_the_name_it_was_configured_with(tmp_path: Path) -> No
             assert linked.jail.place("file").path == str(bench.root / "file")
 
 
-def test_A_18_paths_from_the_users_home(bench: Workbench) -> None:
+def test_paths_from_the_users_home(bench: Workbench) -> None:
     (bench.home / "src").mkdir()
     (bench.home / "src" / "file").write_text("at home\n")
     with Workbench.of(bench, roots=(bench.home / "src",)) as made:
@@ -89,19 +89,19 @@ def test_A_18_paths_from_the_users_home(bench: Workbench) -> None:
         ("half \ud800 pair", "surrogate"),
     ],
 )
-def test_A_18_what_is_no_acceptable_path(bench: Workbench, path: str, says: str) -> None:
+def test_what_is_no_acceptable_path(bench: Workbench, path: str, says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         bench.jail.place(path)
 
 
 @pytest.mark.parametrize("path", ["/", "/etc/passwd", "/proc/self/root/etc/passwd", "/proc/self/cwd", "/root"])
-def test_A_18_absolute_paths_elsewhere_name_the_roots(bench: Workbench, path: str) -> None:
+def test_absolute_paths_elsewhere_name_the_roots(bench: Workbench, path: str) -> None:
     with pytest.raises(NotAuthorized, match="outside the directories that may be touched") as caught:
         bench.jail.place(path)
     assert str(bench.root) in caught.value.message
 
 
-def test_A_18_a_root_is_no_prefix_of_a_name(bench: Workbench) -> None:
+def test_a_root_is_no_prefix_of_a_name(bench: Workbench) -> None:
     (bench.directory / "rooted").mkdir()
     for path in (bench.directory / "rooted", Path(f"{bench.root}ed"), Path(str(bench.root).upper())):
         with pytest.raises(NotAuthorized, match="outside"):
@@ -112,7 +112,7 @@ def test_A_18_a_root_is_no_prefix_of_a_name(bench: Workbench) -> None:
     "target",
     ["../outside", "/etc", "/proc/self/root", "/proc/self/fd", "directory/../../outside", "//proc/self/cwd/..", "."],
 )
-def test_A_18_symlinks_that_lead_out_are_refused(bench: Workbench, target: str) -> None:
+def test_symlinks_that_lead_out_are_refused(bench: Workbench, target: str) -> None:
     (bench.root / "link").symlink_to(target)
     names = {"../outside": "secret", "/etc": "passwd", "/proc/self/root": "etc/passwd"}
     if target == ".":
@@ -126,13 +126,13 @@ def test_A_18_symlinks_that_lead_out_are_refused(bench: Workbench, target: str) 
             pass
 
 
-def test_A_18_an_absolute_symlink_into_the_root_is_refused_too(bench: Workbench) -> None:
+def test_an_absolute_symlink_into_the_root_is_refused_too(bench: Workbench) -> None:
     (bench.root / "link").symlink_to(bench.root / "file")
     with pytest.raises(NotAuthorized, match="by a symlink"):
         read(bench, "link")
 
 
-def test_A_18_a_symlink_that_stays_inside_is_followed(bench: Workbench) -> None:
+def test_a_symlink_that_stays_inside_is_followed(bench: Workbench) -> None:
     (bench.root / "directory" / "link").symlink_to("../file")
     assert read(bench, "directory/link") == b"inside\n"
     with (
@@ -142,14 +142,14 @@ def test_A_18_a_symlink_that_stays_inside_is_followed(bench: Workbench) -> None:
         pass
 
 
-def test_A_18_symlinks_in_a_circle(bench: Workbench) -> None:
+def test_symlinks_in_a_circle(bench: Workbench) -> None:
     (bench.root / "a").symlink_to("b")
     (bench.root / "b").symlink_to("a")
     with pytest.raises(NotAuthorized, match="too many"):
         read(bench, "a")
 
 
-def test_A_18_hard_links_are_refused_unless_allowed(bench: Workbench) -> None:
+def test_hard_links_are_refused_unless_allowed(bench: Workbench) -> None:
     (bench.root / "copy").hardlink_to(bench.outside / "secret")
     with pytest.raises(NotAuthorized, match=r"hard link.*allow_hard_links"):
         read(bench, "copy")
@@ -157,7 +157,7 @@ def test_A_18_hard_links_are_refused_unless_allowed(bench: Workbench) -> None:
         assert read(allowing, "copy") == b"nobody's business\n"
 
 
-def test_A_18_what_is_no_file_is_not_even_opened(bench: Workbench) -> None:
+def test_what_is_no_file_is_not_even_opened(bench: Workbench) -> None:
     os.mkfifo(bench.root / "pipe")
     with pytest.raises(InvalidArgument, match="is a named pipe, not a file"):
         read(bench, "pipe")
@@ -172,14 +172,14 @@ def test_A_18_what_is_no_file_is_not_even_opened(bench: Workbench) -> None:
 @pytest.mark.parametrize(
     "name", [".git", ".GIT", ".Git.", ".g\u200cit", "git~1", "GIT~1", ".git::$INDEX_ALLOCATION", ".ｇｉｔ"]
 )
-def test_A_18_what_belongs_to_git_is_not_changed(bench: Workbench, name: str) -> None:
+def test_what_belongs_to_git_is_not_changed(bench: Workbench, name: str) -> None:
     (bench.root / "directory" / name).mkdir()
     for path in (f"directory/{name}", f"directory/{name}/config"):
         with pytest.raises(NotAuthorized, match="belongs to git"), bench.jail.parent(bench.jail.place(path)):
             pass
 
 
-def test_A_18_nor_by_way_of_a_symlink(bench: Workbench) -> None:
+def test_nor_by_way_of_a_symlink(bench: Workbench) -> None:
     (bench.root / ".git" / "hooks").mkdir(parents=True)
     (bench.root / "innocent").symlink_to(".git/hooks")
     with (
@@ -189,13 +189,13 @@ def test_A_18_nor_by_way_of_a_symlink(bench: Workbench) -> None:
         pass
 
 
-def test_A_18_roots_themselves_stay(bench: Workbench) -> None:
+def test_roots_themselves_stay(bench: Workbench) -> None:
     for path in (".", str(bench.root), f"{bench.roots[1]}/."):
         with pytest.raises(NotAuthorized, match="one of the roots"), bench.jail.parent(bench.jail.place(path)):
             pass
 
 
-def test_A_18_names_like_gits_are_nobodys(bench: Workbench) -> None:
+def test_names_like_gits_are_nobodys(bench: Workbench) -> None:
     for name in (".gitignore", "git", ".github", "x.git"):
         with bench.jail.parent(bench.jail.place(name)) as (_, found):
             assert found == name
@@ -205,7 +205,7 @@ def test_A_18_names_like_gits_are_nobodys(bench: Workbench) -> None:
     path=st.text(max_size=60)
     | st.lists(st.sampled_from(["..", ".", "", "a", "/", "root", "~", "\0", "link"])).map("/".join)
 )
-def test_A_18_any_path_is_in_a_root_or_refused(path: str) -> None:
+def test_any_path_is_in_a_root_or_refused(path: str) -> None:
     bench = _SHARED.bench
     try:
         place = bench.jail.place(path)
@@ -262,7 +262,7 @@ class Swapper:
             self.swaps += 1
 
 
-def test_A_18_ten_thousand_reads_while_a_directory_is_swapped_for_a_symlink(bench: Workbench) -> None:
+def test_ten_thousand_reads_while_a_directory_is_swapped_for_a_symlink(bench: Workbench) -> None:
     place = bench.jail.place("swapped/secret")
     outcomes: dict[str, int] = {}
     with Swapper(bench) as swapper:
@@ -279,7 +279,7 @@ def test_A_18_ten_thousand_reads_while_a_directory_is_swapped_for_a_symlink(benc
     assert set(outcomes) <= {"inside\n", "NotFound", "NotAuthorized", "McpdError", "InvalidArgument"}
 
 
-def test_A_18_nothing_is_made_outside_while_a_directory_is_swapped(bench: Workbench) -> None:
+def test_nothing_is_made_outside_while_a_directory_is_swapped(bench: Workbench) -> None:
     before = bench.fingerprint()
     place = bench.jail.place("swapped/new")
     made = 0

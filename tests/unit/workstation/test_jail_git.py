@@ -44,7 +44,7 @@ def assert_allowed(jail: Jail, *paths: str) -> None:
 
 
 @pytest.mark.parametrize("inner", [".git", ".git/hooks", ".git/refs/heads", "link", "link/heads"])
-def test_A_18_a_root_of_the_client_within_dot_git_opens_nothing(bench: Workbench, inner: str) -> None:
+def test_a_root_of_the_client_within_dot_git_opens_nothing(bench: Workbench, inner: str) -> None:
     git("init", "-q", bench.root)
     (bench.root / "link").symlink_to(".git/refs")
     jail = bench.roots_found.narrowed([(bench.root / inner).as_uri()])
@@ -52,13 +52,13 @@ def test_A_18_a_root_of_the_client_within_dot_git_opens_nothing(bench: Workbench
     assert_refused(jail, "pre-commit", "config")
 
 
-def test_A_18_a_root_of_the_client_beside_dot_git_is_changed(bench: Workbench) -> None:
+def test_a_root_of_the_client_beside_dot_git_is_changed(bench: Workbench) -> None:
     git("init", "-q", bench.root)
     (bench.root / "src" / "deep").mkdir(parents=True)
     assert_allowed(bench.roots_found.narrowed([(bench.root / "src").as_uri()]), "file", "deep/file")
 
 
-def test_A_18_bare_repositories(bench: Workbench) -> None:
+def test_files_of_a_bare_repository_are_refused(bench: Workbench) -> None:
     git("init", "-q", "--bare", bench.root / "some" / "bare")
     jail = bench.jail
     assert_refused(
@@ -69,12 +69,12 @@ def test_A_18_bare_repositories(bench: Workbench) -> None:
         assert_refused(bench.roots_found.narrowed([(bench.root / inner).as_uri()]), "config", "pre-receive")
 
 
-def test_A_18_a_repository_that_is_a_root(bench: Workbench) -> None:
+def test_files_of_a_bare_repository_that_is_a_root_are_refused(bench: Workbench) -> None:
     git("init", "-q", "--bare", bench.root)
     assert_refused(bench.jail, "config", "hooks/update", "new")
 
 
-def test_A_18_separate_git_directories(bench: Workbench) -> None:
+def test_separate_git_directories(bench: Workbench) -> None:
     git("init", "-q", "--separate-git-dir", bench.root / "kept", bench.root / "project")
     (bench.root / "link").symlink_to("kept/hooks")
     assert_refused(bench.jail, "kept/config", "link/pre-commit", "project/.git")
@@ -82,7 +82,7 @@ def test_A_18_separate_git_directories(bench: Workbench) -> None:
 
 
 @pytest.mark.parametrize("last", ["HEAD", "objects", "refs"])
-def test_A_18_no_repository_is_made_of_single_files(bench: Workbench, last: str) -> None:
+def test_no_repository_is_made_of_single_files(bench: Workbench, last: str) -> None:
     for name in {"HEAD", "objects", "refs"} - {last}:
         assert_allowed(bench.jail, name)
         (bench.root / name).mkdir()
@@ -90,7 +90,7 @@ def test_A_18_no_repository_is_made_of_single_files(bench: Workbench, last: str)
     assert_allowed(bench.jail, "file")
 
 
-def test_A_18_a_deep_directory(bench: Workbench) -> None:
+def test_a_deep_directory(bench: Workbench) -> None:
     deep = "/".join("d" * 200)
     (bench.root / deep).mkdir(parents=True)
     assert_allowed(bench.jail, f"{deep}/file")

@@ -65,7 +65,7 @@ def test_it_is_a_server_of_a_users_own_that_comes_with_mcpd() -> None:
     assert (MANIFEST.runtime.sharing, MANIFEST.runtime.run_as) == ("session", "user")
 
 
-def test_A_6_the_bridge_waits_longer_than_a_call_may_ask_for(tmp_path: Path) -> None:
+def test_the_bridge_waits_longer_than_a_call_may_ask_for(tmp_path: Path) -> None:
     most = settings(tmp_path).call_timeout
     assert f"--call-timeout={most:g}" in arguments()
     # Until all is ended that the call has started, and its last words have come.
@@ -83,14 +83,14 @@ def test_defaults_are_those_of_the_program(tmp_path: Path) -> None:
         assert default is None if key in {"roots", "toolchains"} else default == getattr(own, key), key
 
 
-def test_C_4_C_9_the_words_of_a_choice_are_told() -> None:
+def test_the_words_of_a_choice_are_told() -> None:
     for key, choice in (("tool_name_style", ToolNameStyle), ("error_mapping", ErrorMapping)):
         assert DEFAULTS[key] in list(choice)
         for word in choice:
             assert word in PROPERTIES[key].description
 
 
-def test_A_19_what_may_come_at_once_follows_the_rate(tmp_path: Path) -> None:
+def test_what_may_come_at_once_follows_the_rate(tmp_path: Path) -> None:
     own = settings(tmp_path)
     assert own.burst == 3 * own.rate
     assert "three times as many" in PROPERTIES["rate"].description
@@ -102,7 +102,7 @@ def test_every_property_reaches_the_program_once() -> None:
     assert sorted(named) == sorted(PROPERTIES)
 
 
-def test_A_18_without_configuration_nothing_but_gits_own_settings_is_granted() -> None:
+def test_without_configuration_nothing_but_gits_own_settings_is_granted() -> None:
     granted = parse(MANIFEST.id, MANIFEST.permissions, DEFAULTS)
     assert [(grant.path, grant.writable) for grant in granted.paths] == [
         ("~/.gitconfig", False),
@@ -171,7 +171,7 @@ def test_the_program_says_what_it_does_not_take(home: dict[str, str], values: di
     assert "Traceback" not in done.stderr
 
 
-def test_A_24_the_documents_name_every_tool_and_no_other() -> None:
+def test_the_documents_name_every_tool_and_no_other() -> None:
     tools = {tool.name for tool in TOOLS}
     rows = re.findall(r"^\| (`(?:filesystem|git|ci)_.*?) \|", DOCUMENT, re.MULTILINE)
     assert sorted(name for row in rows for name in re.findall(r"`([^`]+)`", row)) == sorted(tools)

@@ -69,7 +69,7 @@ async def test_its_environment_is_its_own(bench: Workbench, monkeypatch: pytest.
     assert not variables["TMPDIR"].startswith(str(bench.root))
 
 
-async def test_A_18_it_reads_the_roots_only_and_writes_where_it_may(bench: Workbench) -> None:
+async def test_it_reads_the_roots_only_and_writes_where_it_may(bench: Workbench) -> None:
     before = bench.fingerprint()
     script = f"""
         cat {bench.outside}/secret; ls {bench.home}; ls {Path.home()}; cat /proc/{os.getppid()}/environ >/dev/null
@@ -84,12 +84,12 @@ async def test_A_18_it_reads_the_roots_only_and_writes_where_it_may(bench: Workb
     assert not (bench.root / "directory" / "new").exists()
 
 
-async def test_A_18_it_writes_in_the_roots_if_it_may(bench: Workbench) -> None:
+async def test_it_writes_in_the_roots_if_it_may(bench: Workbench) -> None:
     assert (await shell(bench, "mkdir new && echo x >new/file && mv new ../moved", writes=True)).code == 0
     assert (bench.root / "moved" / "file").read_text() == "x\n"
 
 
-async def test_A_18_it_reaches_no_more_than_the_roots_of_its_call(bench: Workbench) -> None:
+async def test_it_reaches_no_more_than_the_roots_of_its_call(bench: Workbench) -> None:
     (bench.root / "other").mkdir()
     (bench.root / "other" / "file").write_text("inside, but not for this client\n")
     jail = bench.roots_found.narrowed([(bench.root / "directory").as_uri()])
@@ -99,18 +99,18 @@ async def test_A_18_it_reaches_no_more_than_the_roots_of_its_call(bench: Workben
     assert b"ermission denied" in done.stderr
 
 
-async def test_A_18_it_is_led_nowhere_by_a_symlink_of_its_own(bench: Workbench) -> None:
+async def test_it_is_led_nowhere_by_a_symlink_of_its_own(bench: Workbench) -> None:
     done = await shell(bench, "ln -s ../../outside/secret link; cat link", writes=True)
     assert done.stdout == b""
     assert b"ermission denied" in done.stderr
 
 
-async def test_A_18_it_signals_nobody_but_its_own(bench: Workbench) -> None:
+async def test_it_signals_nobody_but_its_own(bench: Workbench) -> None:
     done = await shell(bench, f"kill -0 {os.getpid()} || echo refused; sleep 60 & kill $! && echo ended")
     assert done.stdout == b"refused\nended\n"
 
 
-async def test_A_18_without_allow_network_there_is_none(bench: Workbench) -> None:
+async def test_without_allow_network_there_is_none(bench: Workbench) -> None:
     script = "import socket; socket.create_connection(('127.0.0.1', {port}), 10); print('connected')"
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = script.format(port=server.getsockname()[1])
@@ -175,7 +175,7 @@ async def test_lines_are_handed_on_as_they_come(bench: Workbench) -> None:
     assert lines == [b"one", b"two parts", b"last"]
 
 
-async def test_A_28_a_command_that_takes_too_long_is_ended_with_its_tree(bench: Workbench) -> None:
+async def test_a_command_that_takes_too_long_is_ended_with_its_tree(bench: Workbench) -> None:
     script = "echo begun; for i in 1 2 3; do (trap '' TERM; sleep 600) & done; sleep 600"
     with pytest.raises(TimedOut, match=r"^Tool execution timeout after 0\.5 s$") as caught:
         await shell(bench, script, seconds=0.5)
@@ -183,7 +183,7 @@ async def test_A_28_a_command_that_takes_too_long_is_ended_with_its_tree(bench: 
     assert not processes_in(bench)
 
 
-async def test_A_15_a_cancelled_call_ends_its_command(bench: Workbench) -> None:
+async def test_a_cancelled_call_ends_its_command(bench: Workbench) -> None:
     begun = asyncio.Event()
     task = asyncio.create_task(shell(bench, "echo x; (sleep 600) & sleep 600", on_line=lambda _: begun.set()))
     await begun.wait()
@@ -193,7 +193,7 @@ async def test_A_15_a_cancelled_call_ends_its_command(bench: Workbench) -> None:
     assert not processes_in(bench)
 
 
-async def test_A_15_so_does_one_cancelled_while_it_starts(bench: Workbench) -> None:
+async def test_so_does_one_cancelled_while_it_starts(bench: Workbench) -> None:
     for _ in range(20):
         task = asyncio.create_task(shell(bench, "sleep 600"))
         await asyncio.sleep(0)
@@ -203,7 +203,7 @@ async def test_A_15_so_does_one_cancelled_while_it_starts(bench: Workbench) -> N
     assert not processes_in(bench)
 
 
-async def test_A_23_many_at_once_each_with_its_own_status(bench: Workbench) -> None:
+async def test_many_at_once_each_with_its_own_status(bench: Workbench) -> None:
     done = await asyncio.gather(*(shell(bench, f"exit {number}") for number in range(60)))
     assert [each.code for each in done] == list(range(60))
 
@@ -217,7 +217,7 @@ os.execve("/usr/bin/env", ["env", "-i", "sh", "-c", "echo $$ >daemon; exec sleep
 """
 
 
-async def test_A_15_a_daemon_without_a_trace_ends_with_its_own_call_and_no_other(bench: Workbench) -> None:
+async def test_a_daemon_without_a_trace_ends_with_its_own_call_and_no_other(bench: Workbench) -> None:
     (bench.root / "directory" / "daemon.py").write_text(DAEMON)
     begun = asyncio.Event()
     script = "python3 daemon.py; while ! test -s daemon; do sleep 0.01; done; echo x; sleep 600"
@@ -234,7 +234,7 @@ async def test_A_15_a_daemon_without_a_trace_ends_with_its_own_call_and_no_other
         os.kill(pid, 0)
 
 
-async def test_A_15_what_becomes_another_process_all_the_time_ends_too(bench: Workbench) -> None:
+async def test_what_becomes_another_process_all_the_time_ends_too(bench: Workbench) -> None:
     hopping = (
         "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True:\n os.fork() and os._exit(0)"
     )
@@ -244,12 +244,12 @@ async def test_A_15_what_becomes_another_process_all_the_time_ends_too(bench: Wo
     assert not processes_in(bench)
 
 
-async def test_A_18_a_command_does_not_get_rid_of_its_keeper(bench: Workbench) -> None:
+async def test_a_command_does_not_get_rid_of_its_keeper(bench: Workbench) -> None:
     done = await shell(bench, "kill -9 $PPID || echo refused; kill -STOP $PPID || echo refused")
     assert (done.code, done.stdout) == (0, b"refused\nrefused\n")
 
 
-async def test_A_18_no_terminal_and_no_shared_memory_of_others(bench: Workbench) -> None:
+async def test_no_terminal_and_no_shared_memory_of_others(bench: Workbench) -> None:
     ours, theirs = os.openpty()
     name = os.ttyname(theirs)
     shared = Path("/dev/shm") / f"workstation-{os.getpid()}"
@@ -278,13 +278,13 @@ print("fine")
 
 
 @pytest.mark.skipif(os.uname().machine not in {"x86_64", "aarch64"}, reason="system calls are not known")
-async def test_A_18_without_allow_network_there_is_no_such_socket(bench: Workbench) -> None:
+async def test_without_allow_network_there_is_no_such_socket(bench: Workbench) -> None:
     call = bench.new_call()
     done = await call.run(Command(("python3", "-c", OFFLINE), call.jail.place(".")))
     assert done.stdout.decode().split() == ["PermissionError"] * 5 + ["fine"]
 
 
-async def test_A_23_many_at_once_each_with_its_own_output(bench: Workbench) -> None:
+async def test_many_at_once_each_with_its_own_output(bench: Workbench) -> None:
     done = await asyncio.gather(*(shell(bench, f"echo {number}; sleep 0.01; echo {number}") for number in range(40)))
     assert [each.stdout.decode().split() for each in done] == [[str(number)] * 2 for number in range(40)]
 
@@ -299,7 +299,7 @@ async def test_no_descriptor_is_left(bench: Workbench) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-async def test_A_18_no_roots_no_command(tmp_path: Path) -> None:
+async def test_no_roots_no_command(tmp_path: Path) -> None:
     with Workbench(tmp_path) as bench:
         call = bench.new_call(jail=Jail((), hint="set roots"))
         with pytest.raises(Exception, match="set roots"):
@@ -332,13 +332,13 @@ def _without_landlock(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("_without_landlock")
-async def test_A_18_where_the_kernel_cannot_hold_it_no_command_runs(bench: Workbench) -> None:
+async def test_where_the_kernel_cannot_hold_it_no_command_runs(bench: Workbench) -> None:
     with pytest.raises(NotSupported, match=r"sh is not run: .*Landlock"):
         await shell(bench, "echo >new", writes=True)
 
 
 @pytest.mark.usefixtures("_without_landlock")
-async def test_A_18_but_for_mcpds_sandbox_that_shows_nothing_else(bench: Workbench) -> None:
+async def test_but_for_mcpds_sandbox_that_shows_nothing_else(bench: Workbench) -> None:
     with Workbench.of(bench, confined=True) as confined:
         assert (await shell(confined, "cat file")).stdout == b"inside\n"
         jail = confined.roots_found.narrowed([(bench.root / "directory").as_uri()])

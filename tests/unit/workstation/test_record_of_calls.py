@@ -38,7 +38,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def test_A_20_the_record_begins_anew_when_it_is_full(
+async def test_the_record_begins_anew_when_it_is_full(
     trail: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audits, "MAX_LOG", 1000)
@@ -79,7 +79,7 @@ asyncio.run(main())
 """
 
 
-async def test_A_20_servers_of_one_user_lose_no_line_when_the_file_turns(tmp_path: Path) -> None:
+async def test_servers_of_one_user_lose_no_line_when_the_file_turns(tmp_path: Path) -> None:
     # Together they fill the file once and a half, so that all there ever was is in it and in the one before.
     writers = [
         await asyncio.create_subprocess_exec(
@@ -93,7 +93,7 @@ async def test_A_20_servers_of_one_user_lose_no_line_when_the_file_turns(tmp_pat
     assert sorted(found) == sorted(f"{writer}-{number}" for writer in range(2) for number in range(100))
 
 
-async def test_A_20_two_records_follow_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_records_follow_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audits, "MAX_LOG", 1000)
     both = [Audit(tmp_path), Audit(tmp_path)]
     for number in range(40):
@@ -104,7 +104,7 @@ async def test_A_20_two_records_follow_the_file(tmp_path: Path, monkeypatch: pyt
     assert found == list(range(found[0], 40))
 
 
-async def test_A_20_what_is_in_its_place_is_left_alone(trail: Audit, tmp_path: Path) -> None:
+async def test_what_is_in_its_place_is_left_alone(trail: Audit, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("mine\n")
     (tmp_path / "audit.jsonl").symlink_to("elsewhere")
     with pytest.raises(McpdError, match="recording the call in"):
@@ -115,7 +115,7 @@ async def test_A_20_what_is_in_its_place_is_left_alone(trail: Audit, tmp_path: P
     assert len(lines(tmp_path / "audit.jsonl")) == 1
 
 
-async def test_A_20_modes_that_a_command_took_away_come_back(trail: Audit, tmp_path: Path) -> None:
+async def test_modes_that_a_command_took_away_come_back(trail: Audit, tmp_path: Path) -> None:
     await trail.record({"call": 1}, Named({}))
     for path in tmp_path.iterdir():
         path.chmod(0)
@@ -126,7 +126,7 @@ async def test_A_20_modes_that_a_command_took_away_come_back(trail: Audit, tmp_p
     assert [line["call"] for line in lines(tmp_path / "audit.jsonl")] == [1, 2]
 
 
-async def test_A_20_a_record_that_was_removed_begins_again(tmp_path: Path) -> None:
+async def test_a_record_that_was_removed_begins_again(tmp_path: Path) -> None:
     trail = Audit(tmp_path / "state")
     await trail.record({"call": 1}, Named({}))
     for path in (tmp_path / "state").iterdir():
@@ -137,7 +137,7 @@ async def test_A_20_a_record_that_was_removed_begins_again(tmp_path: Path) -> No
     assert [line["call"] for line in lines(tmp_path / "state" / "audit.jsonl")] == [2]
 
 
-async def test_A_20_a_lock_that_is_held_for_ever_is_an_error(
+async def test_a_lock_that_is_held_for_ever_is_an_error(
     trail: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trails, "PATIENCE", 0.02)
@@ -154,7 +154,7 @@ async def test_A_20_a_lock_that_is_held_for_ever_is_an_error(
     await trail.record({"call": 2}, Named({}))
 
 
-async def test_A_20_a_digest_says_whether_arguments_were_the_same(tmp_path: Path) -> None:
+async def test_a_digest_says_whether_arguments_were_the_same(tmp_path: Path) -> None:
     trail = Audit(tmp_path / "made")
     for arguments in ({"a": 1, "b": "\ud800"}, {"b": "\ud800", "a": 1}, {"a": 2}):
         await trail.record({"event": "end"}, Named(arguments))
@@ -163,7 +163,7 @@ async def test_A_20_a_digest_says_whether_arguments_were_the_same(tmp_path: Path
     assert first == second != third
 
 
-async def test_A_20_paths_are_recorded_whole(trail: Audit, tmp_path: Path) -> None:
+async def test_paths_are_recorded_whole(trail: Audit, tmp_path: Path) -> None:
     path = "/".join(["directory"] * 100) + "/fi\nle\x1b"
     await trail.record({}, Named({"path": path, "paths": [path, 5, *("x" * 10_000 for _ in range(30))]}))
     (line,) = lines(tmp_path / "audit.jsonl")
@@ -171,7 +171,7 @@ async def test_A_20_paths_are_recorded_whole(trail: Audit, tmp_path: Path) -> No
     assert line["paths"] == [path, *["x" * 4096] * 18]
 
 
-async def test_A_20_paths_are_recorded_as_what_they_stand_for(trail: Audit, tmp_path: Path) -> None:
+async def test_paths_are_recorded_as_what_they_stand_for(trail: Audit, tmp_path: Path) -> None:
     (tmp_path / "bench").mkdir()
     with Workbench(tmp_path / "bench") as bench:
         for path, found in (
