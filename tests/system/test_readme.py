@@ -25,22 +25,8 @@ CHECKOUT: Final = "works on a checkout, not on what is installed"
 LEFT_OUT: Final = {
     "mcpctl install npm:some-server --permission network --secret API_KEY": NO_NETWORK,
     "mcpctl install playwright-mcp --dry-run": NO_NETWORK,
-    "manager org.mcpd.Mcp1.Manager.Install server-everything '{}'": NO_NETWORK,
-    "mcpd-bridge --listen 127.0.0.1:8080 --auth none"
-    " --server everything='npx -y @modelcontextprotocol/server-everything'": NO_NETWORK,
-    "make demo": CHECKOUT,
-    "make check": CHECKOUT,
     "make deb": CHECKOUT,
     "apt install ./build/deb/mcpd*.deb": "test_package.py runs it, where the packages are not installed",
-    "packaging/setup.sh run": CHECKOUT,
-    "export PATH=$PWD/.venv/bin:$PATH": CHECKOUT,
-    "dbus-run-session -- bash": CHECKOUT,
-    "mcpd --user 2>mcpd.log &": CHECKOUT,
-    "mcpctl --user doctor": CHECKOUT,
-    "mcpctl --user install pypi:mcp-server-time": CHECKOUT,
-    "mcpctl --user call mcp-server-time get_current_time timezone=Europe/Vienna": CHECKOUT,
-    "mcpctl --user run mcp-server-time": CHECKOUT,
-    "mcpd-bridge --user 2>bridge.log &": CHECKOUT,
 }  # fmt: skip
 """Commands that are not run, and why."""
 ANSWERS: Final = {
@@ -71,8 +57,7 @@ mcpctl script remove hello
 mcpctl client undo cursor
 mcpctl config unset workstation roots
 mcpctl config unset llm-orc projects
-mcpctl source remove file://{HOME}/data/registry.json
-rm -r {HOME}/.cursor {HOME}/src {HOME}/data {HOME}/hello.py
+rm -r {HOME}/.cursor {HOME}/src {HOME}/hello.py
 """
 
 
@@ -97,11 +82,10 @@ def file(name: str) -> str:
 
 @pytest.fixture
 def prepared(machine: Machine) -> Iterator[Machine]:
-    """A machine on which alice has a project, the file that the README prints, and a checkout's registry."""
+    """A machine on which alice has a project and the file that the README prints."""
     machine.write(f"{HOME}/hello.py", file("hello.py"), owner="alice")
     machine.write(f"{HOME}/src/project/package.json", '{"scripts": {"test": "echo all is well"}}', owner="alice")
-    machine.write(f"{HOME}/data/registry.json", (PROJECT / "data/registry.json").read_text(), owner="alice")
-    machine.run("chown", "-R", "alice:", f"{HOME}/src", f"{HOME}/data")
+    machine.run("chown", "-R", "alice:", f"{HOME}/src")
     machine.run("mkdir", "-p", f"{HOME}/src/project/.llm-orc", f"{HOME}/.cursor", user="alice")
     machine.run("/bin/sh", "-ec", TIME)
     # Clients may have started the bridge before the port is enabled.
