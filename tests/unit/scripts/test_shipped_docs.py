@@ -108,7 +108,7 @@ def test_what_is_shipped_is_what_is_said_to_be(tmp_path: Path) -> None:
     data = Path(__file__).parents[3] / "data"
     names = sorted(path.stem for path in (data / "share/scripts").iterdir() if path.is_file())
     *first, last = (f"`{name}`" for name in names)
-    assert f"{', '.join(first)} and {last} come along" in TEXT
+    assert f"{', '.join(first)} and {last} are included" in TEXT
     (entry,) = json.loads(block("json", '"filters"')).values()
     transform = write(tmp_path / "cas", (data / "transforms/jq_tools.py").read_bytes())
     found = described(
