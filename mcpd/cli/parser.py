@@ -37,7 +37,7 @@ HEADINGS: Final = {
 
 EPILOG: Final = """\
 exit status: 0 done, 1 failed, 2 wrong usage, 3 not authorized, 4 not found, 130 interrupted.
-environment: NO_COLOR turns colours off, MCPCTL_DEBUG=1 prints the traceback of an internal error.
+environment: NO_COLOR disables colors, MCPCTL_DEBUG=1 prints the traceback of an internal error.
 """
 
 
