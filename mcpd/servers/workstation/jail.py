@@ -10,27 +10,26 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
 import weakref
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mcpd.errors import Busy, InvalidArgument, McpdError, NotAuthorized, NotFound, from_oserror
+from mcpd.errors import InvalidArgument, McpdError, NotAuthorized, NotFound, from_oserror
 from mcpd.model import printable
 from mcpd.servers.beneath import open_beneath
 from mcpd.servers.git_directories import git_part, is_dot_git, is_git_directory
+from mcpd.servers.workstation.moves import adding_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 MAX_PATH: Final = 4096
 """Bytes of a path."""
 HERE: Final = "."
-ADDING_PARTS: Final = threading.Lock()
-"""Lock for adding a part of a git directory, so that no two calls complete one between them."""
 _PATIENCE: Final = 30.0
-"""Seconds that a call waits for it."""
+"""Seconds that a call waits for another that adds a part of a git directory."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -106,15 +105,17 @@ class Jail:
         roots: Sequence[Root | MissingRoot],
         *,
         hint: str,
+        state: Path,
         home: str = "",
         hard_links: bool = False,
         whole: bool = False,
     ) -> None:
-        """*home* is what ``~/`` stands for in a path.
+        """*state* is the directory of the server's locks, *home* what ``~/`` stands for in a path.
 
         *hard_links* allows to read files that have several names, of which one may be elsewhere. *whole* is whether
         these are all the roots that are configured.
         """
+        self._state = state
         self._home = home
         self.roots = tuple(root for root in roots if isinstance(root, Root))
         self._missing = tuple(root for root in roots if isinstance(root, MissingRoot))
@@ -259,7 +260,7 @@ class Jail:
         added = git_part(name) if adds else None
         with (
             self.opened(Place(place.root, above or HERE), os.O_PATH | os.O_DIRECTORY) as fd,
-            _alone(place) if added else nullcontext(),
+            adding_part(self._state, place, _PATIENCE) if added else nullcontext(),
         ):
             self._check_git(place, fd, name, added)
             yield fd, name
@@ -274,16 +275,6 @@ class Jail:
             )
         if theirs:
             raise NotAuthorized(f"{place.shown} belongs to git; use the git tools")
-
-
-@contextmanager
-def _alone(place: Place) -> Iterator[None]:
-    if not ADDING_PARTS.acquire(timeout=_PATIENCE):
-        raise Busy(f"{place.shown}: another call is changing what may be a git directory; try again")
-    try:
-        yield
-    finally:
-        ADDING_PARTS.release()
 
 
 def _in_repository(directory: int, above: int, added: str | None) -> bool:

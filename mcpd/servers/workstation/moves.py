@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Locks between calls: what moves, what git writes in a work tree, and what else runs in the roots.
+"""Locks between calls: what moves, what git writes in a work tree, what else runs, and parts of git directories.
 
 What git was found to do no harm in is what it has to run in, and the git directories that are read-only for a command
 are so at the paths where they were found. Git follows a symlink that takes the place of a directory in which it has
@@ -20,6 +20,7 @@ from mcpd.errors import Busy, from_oserror
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.jail import Place
@@ -29,6 +30,8 @@ PATIENCE: Final = 5.0
 """Seconds that moving a directory or symlink, or writing files with git, waits for commands."""
 _MOVES: Final = "moves.lock"
 _BUILDS: Final = "builds.lock"
+_PARTS: Final = "parts.lock"
+"""The lock for adding a part of a git directory, so that no two calls complete one between them."""
 _ASKED_EVERY: Final = 0.02
 """Seconds between two attempts to take the lock."""
 
@@ -40,7 +43,7 @@ def moving(call: Call, place: Place) -> Iterator[None]:
     Raises :class:`~mcpd.errors.Busy` if commands go on for longer than :data:`PATIENCE`.
     """
     give_up = time.monotonic() + PATIENCE
-    with _opened(call, _MOVES) as fd:
+    with _opened(call.settings.state, _MOVES) as fd:
         while not _is_taken(fd, fcntl.LOCK_EX):
             call.check()
             if time.monotonic() > give_up:
@@ -94,7 +97,7 @@ def while_git_writes_no_files(tool: Tool) -> Tool:
 async def _held(call: Call, name: str, kind: int, busy: str = "") -> AsyncIterator[None]:
     """Hold the lock *name*; with *busy*, raise that after :data:`PATIENCE`, else wait as long as the call may take."""
     give_up = time.monotonic() + PATIENCE
-    with _opened(call, name) as fd:
+    with _opened(call.settings.state, name) as fd:
         while not _is_taken(fd, kind):
             call.check()
             if busy and time.monotonic() > give_up:
@@ -104,8 +107,30 @@ async def _held(call: Call, name: str, kind: int, busy: str = "") -> AsyncIterat
 
 
 @contextmanager
-def _opened(call: Call, name: str) -> Iterator[int]:
-    path = call.settings.state / name
+def adding_part(state: Path, place: Place, patience: float) -> Iterator[None]:
+    """Add what may be a part of a git directory at *place*; the locks are in *state*.
+
+    Raises :class:`~mcpd.errors.Busy` if other calls add some for longer than *patience* seconds.
+    """
+    give_up = time.monotonic() + patience
+    with _opened(state, _PARTS) as fd:
+        while not _is_taken(fd, fcntl.LOCK_EX):
+            if time.monotonic() > give_up:
+                raise Busy(f"{place.shown}: another call is changing what may be a git directory; try again")
+            time.sleep(_ASKED_EVERY)
+        yield
+
+
+@asynccontextmanager
+async def adding_parts(call: Call) -> AsyncIterator[None]:
+    """Let no other call add parts of git directories, from before it is checked what git will write until it has."""
+    async with _held(call, _PARTS, fcntl.LOCK_EX):
+        yield
+
+
+@contextmanager
+def _opened(state: Path, name: str) -> Iterator[int]:
+    path = state / name
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

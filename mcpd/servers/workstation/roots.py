@@ -47,7 +47,14 @@ class Roots:
 
     def _jail(self, roots: Sequence[Root | MissingRoot], hint: str, *, whole: bool) -> Jail:
         settings = self._settings
-        return Jail(roots, hint=hint, home=str(settings.home), hard_links=settings.allow_hard_links, whole=whole)
+        return Jail(
+            roots,
+            hint=hint,
+            state=settings.state,
+            home=str(settings.home),
+            hard_links=settings.allow_hard_links,
+            whole=whole,
+        )
 
     def narrowed(self, uris: Iterable[str]) -> Jail:
         """What the client's roots *uris* leave: only what is in one of them and in one of the configured.

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -217,3 +219,33 @@ def test_parts_are_added_one_after_the_other(bench: Workbench, monkeypatch: pyte
         for name in ("commondir", "d/HEAD"):
             with pytest.raises(Busy, match="try again"), parent(bench.jail.place(name)):
                 pass
+
+
+HOLDING = """
+import sys
+from pathlib import Path
+from mcpd.servers.workstation.roots import Roots
+from mcpd.servers.workstation.settings import Settings
+root, home, state = map(Path, sys.argv[1:])
+jail = Roots(Settings(roots=(root,), toolchains=(), home=home, state=state)).jail
+with jail.parent(jail.place("HEAD")):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_parts_are_added_one_after_the_other_by_servers_with_the_same_state(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jail, "_PATIENCE", 0.0)
+    put(bench, "d/refs/x", "")
+    settings = bench.settings
+    command = (sys.executable, "-c", HOLDING, *map(str, (bench.root, settings.home, settings.state)))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(Busy, match="try again"), bench.jail.parent(bench.jail.place("d/HEAD")):
+            pass
+        other.communicate()
+    with bench.jail.parent(bench.jail.place("d/HEAD")):
+        pass

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mcpd.errors import NotAuthorized, NotFound
+from mcpd.servers.workstation import moves
 from mcpd.servers.workstation.filesystem.making import MKDIR
 from mcpd.servers.workstation.filesystem.writing import WRITE
-from mcpd.servers.workstation.git import embedded
 from mcpd.servers.workstation.git.adding import ADD
 from mcpd.servers.workstation.git.checkout import CHECKOUT
 from mcpd.servers.workstation.git.committing import COMMIT
@@ -300,7 +300,7 @@ async def test_git_waits_while_other_calls_add_parts(
     made.write("file", "2\n")
     made.git("stash", "push")
     made.write("file", "3\n")
-    monkeypatch.setattr(embedded, "asyncio", SimpleNamespace(sleep=wait))
+    monkeypatch.setattr(moves, "asyncio", SimpleNamespace(sleep=wait))
     calls: list[tuple[Tool, dict[str, Any]]] = [
         (STASH, {"action": "push"}),
         (STASH, {"action": "pop"}),

@@ -301,7 +301,7 @@ async def test_no_descriptor_is_left(bench: Workbench) -> None:
 
 async def test_no_roots_no_command(tmp_path: Path) -> None:
     with Workbench(tmp_path) as bench:
-        call = bench.new_call(jail=Jail((), hint="set roots"))
+        call = bench.new_call(jail=Jail((), hint="set roots", state=tmp_path))
         with pytest.raises(Exception, match="set roots"):
             await call.run(Command(("true",), call.jail.place(".")))
 

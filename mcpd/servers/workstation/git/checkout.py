@@ -14,12 +14,12 @@ from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
-from mcpd.servers.workstation.git.embedded import DIFF, adding_parts, check_written
+from mcpd.servers.workstation.git.embedded import DIFF, check_written
 from mcpd.servers.workstation.git.revisions import HEADS, empty_tree, head, look_up, unknown
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION, revision
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, closed
-from mcpd.servers.workstation.moves import nothing_builds
+from mcpd.servers.workstation.moves import adding_parts, nothing_builds
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def _run(call: Call, arguments: CheckoutArguments) -> Answer:
     repository = await find(call, arguments.path)
     if repository.bare:
         raise InvalidArgument(f"{repository.place.shown} is a bare repository, without a working tree")
-    async with adding_parts(), nothing_builds(call):
+    async with adding_parts(call), nothing_builds(call):
         return await _check_out(call, repository, arguments, known)
 
 

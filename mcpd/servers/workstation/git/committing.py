@@ -13,11 +13,11 @@ from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
 from mcpd.servers.workstation.git.arguments import NO_NUL, RepositoryArguments
-from mcpd.servers.workstation.git.embedded import adding_parts
 from mcpd.servers.workstation.git.hard_links import check_links
 from mcpd.servers.workstation.git.revisions import HEAD, head
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.submodules import closed
+from mcpd.servers.workstation.moves import adding_parts
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ async def _run(call: Call, arguments: CommitArguments) -> Answer:
     if arguments.author is not None:
         options.append(f"--author={arguments.author}")
     # A branch that is being checked out stays at the commit that was looked at.
-    async with adding_parts():
+    async with adding_parts(call):
         done = await git(
             call,
             repository,

@@ -7,10 +7,8 @@ sandbox of the tools.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from mcpd.errors import NotAuthorized
@@ -19,16 +17,14 @@ from mcpd.servers.beneath import open_beneath
 from mcpd.servers.git_directories import folded, git_part, is_git_directory
 from mcpd.servers.workstation.git.changes import unquoted
 from mcpd.servers.workstation.git.running import git
-from mcpd.servers.workstation.jail import ADDING_PARTS, HERE, fault, has_name
+from mcpd.servers.workstation.jail import HERE, fault, has_name
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mcpd.servers.workstation.call import Call
     from mcpd.servers.workstation.git.repository import Repository
 
-_ASKED_EVERY: Final = 0.05
-"""Seconds between two checks whether other calls are done."""
 _MOST_SAID: Final = 16 * 1024
 """Bytes of git's error messages that are kept."""
 _NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -44,17 +40,6 @@ DIFF: Final = (
     "-O/dev/null",
 )
 """Command for :func:`check_written` that lists the files that differ."""
-
-
-@asynccontextmanager
-async def adding_parts() -> AsyncIterator[None]:
-    """Let no other call add parts of git directories, from before :func:`check_written` until git has written."""
-    while not ADDING_PARTS.acquire(blocking=False):  # noqa: ASYNC110 - threads hold it, too
-        await asyncio.sleep(_ASKED_EVERY)
-    try:
-        yield
-    finally:
-        ADDING_PARTS.release()
 
 
 async def check_written(

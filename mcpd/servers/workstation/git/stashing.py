@@ -11,12 +11,12 @@ from mcpd.errors import InvalidArgument, NotFound
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import NO_NUL, RepositoryArguments
 from mcpd.servers.workstation.git.changes import Change, changes_of, files_of, shown
-from mcpd.servers.workstation.git.embedded import DIFF, adding_parts, check_written
+from mcpd.servers.workstation.git.embedded import DIFF, check_written
 from mcpd.servers.workstation.git.hard_links import check_links
 from mcpd.servers.workstation.git.revisions import HEAD, look_up
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.submodules import FROM_STDIN, all_but, closed, links
-from mcpd.servers.workstation.moves import nothing_builds
+from mcpd.servers.workstation.moves import adding_parts, nothing_builds
 from mcpd.servers.workstation.tool import Answer, Result, Tool
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def _run(call: Call, arguments: StashArguments) -> Answer:
         return await _answer(call, repository, arguments)
     if arguments.action == "push":
         repository = await closed(call, repository)
-        async with adding_parts(), nothing_builds(call):
+        async with adding_parts(call), nothing_builds(call):
             return await _push(call, repository, arguments)
     name, commit = await _found(call, repository, arguments.index)
     if arguments.action == "show":
@@ -97,7 +97,7 @@ async def _run(call: Call, arguments: StashArguments) -> Answer:
     if arguments.action == "drop":
         await git(call, repository, "stash", "drop", "--quiet", name, writes=True)
         return await _answer(call, repository, arguments, commit=commit, dropped=True)
-    async with adding_parts(), nothing_builds(call):
+    async with adding_parts(call), nothing_builds(call):
         return await _apply(call, repository, arguments, commit)
 
 
