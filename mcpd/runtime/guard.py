@@ -112,7 +112,7 @@ class Guard:
         """
         if not any(mount.kind is MountKind.BIND for mount in binds.values()):
             return set()
-        for link in _links((*self.named, *files)):
+        for link in symlinks((*self.named, *files)):
             if self._open(link, binds):
                 raise InvalidManifest(
                     f"{server_id}: {link} is a symlink in the path of files of mcpd or of the server, and a permission"
@@ -276,7 +276,7 @@ def _explained(where: str, grant: PathGrant) -> Iterator[None]:
 def _resolve_leniently(where: str, grant: PathGrant, path: Path) -> tuple[Path, set[Path]]:
     """Resolve *path*, which may be missing; return its target and the symlinks in it, each by its real path."""
     with _explained(where, grant):
-        return path.resolve(), _links([path])
+        return path.resolve(), symlinks([path])
 
 
 def _resolve(path: Path) -> tuple[Path, list[Path]]:
@@ -336,7 +336,7 @@ def _resolved(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(Path(real) for real in dict.fromkeys(map(os.path.realpath, paths)))
 
 
-def _links(paths: Iterable[Path]) -> set[Path]:
+def symlinks(paths: Iterable[Path]) -> set[Path]:
     """Return the symlinks in *paths*, each by its real path."""
     found: set[Path] = set()
     pending = list(paths)

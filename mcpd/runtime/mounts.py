@@ -9,10 +9,11 @@ import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from mcpd.runtime.guard import symlinks
 from mcpd.runtime.launch import Mount, MountKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 ROOT_LINKS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Directories that are symlinks into ``/usr`` on merged systems."""
@@ -83,19 +84,28 @@ def _accounts(home: str, *, system: bool) -> list[Mount]:
 
 
 def program(
-    command: str, cwd: Path, search: Iterable[str], shown: Iterable[Path], homes: Iterable[Path]
+    command: str,
+    cwd: Path,
+    search: Iterable[str],
+    shown: Iterable[Path],
+    homes: Iterable[Path],
+    writable: Iterable[Path] = (),
 ) -> list[Mount]:
-    """Return the mounts needed besides *shown* to execute *command*.
+    """Return the mounts needed besides *shown* and *writable* to execute *command*.
 
     Follows symlinks, ``#!`` lines and ``pyvenv.cfg``; the latter two not out of *shown*, since a package could
-    otherwise choose which files it gets. An interpreter outside is mounted with its prefix (``/opt/x`` for
-    ``/opt/x/bin/python`` beside ``/opt/x/lib``), unless that is or contains one of *homes*: then only its file.
+    otherwise choose which files it gets, and none of them out of *writable*, where the server can change them. An
+    interpreter outside is mounted with its prefix (``/opt/x`` for ``/opt/x/bin/python`` beside ``/opt/x/lib``), unless
+    that is or contains one of *homes*: then only its file.
     """
     seen: dict[Path, Mount] = {}
-    packages = [path.resolve() for path in shown]
+    changeable = [path.resolve() for path in writable]
+    packages = [*(path.resolve() for path in shown), *changeable]
     pending = [_find(command, cwd, search)]
     for hop in pending:
         if hop is None or not hop.is_absolute() or len(pending) > 16:
+            continue
+        if changeable and _leads_out(hop, changeable):
             continue
         here = hop.parent.resolve() / hop.name
         packaged = _below(here, packages)
@@ -122,6 +132,12 @@ def _find(command: str, cwd: Path, search: Iterable[str]) -> Path | None:
 
 def _below(path: Path, roots: Iterable[Path]) -> bool:
     return any(path.is_relative_to(root) for root in roots)
+
+
+def _leads_out(path: Path, changeable: Collection[Path]) -> bool:
+    """Return whether *path* leads out of the directories *changeable* by a symlink in one of them."""
+    real = Path(os.path.realpath(path))
+    return not _below(real, changeable) and any(_below(link, changeable) for link in symlinks([path]))
 
 
 def _prefix(path: Path, homes: Iterable[Path]) -> Mount:

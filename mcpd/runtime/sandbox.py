@@ -185,11 +185,9 @@ def server_spec(
     # A script server has no access to the file with its manifest.
     files = [server.directory, generation, *([server.manifest_path] if server.manifest_path else [])]
     wanted = [*granted.paths, *(grants(paths, scope) if granted.installed else ())]
-    asked = [
-        *_program(argv[0], generation, env["PATH"], (generation,), guard),
-        *bundled,
-        *guard.grants(server.id, wanted, () if server.script else files),
-    ]
+    binds = guard.grants(server.id, wanted, () if server.script else files)
+    writable = [Path(mount.source) for mount in binds if mount.kind is MountKind.BIND]
+    asked = [*_program(argv[0], generation, env["PATH"], (generation,), guard, writable), *bundled, *binds]
     shown = [
         *mounts.base(network=granted.network, home=str(state), runtime_dir=runtime_dir, system=scope is Scope.SYSTEM),
         *asked,
@@ -460,9 +458,11 @@ def _bus(server_id: str, granted: Permissions, scope: Scope, paths: Paths, runti
     return Bus(rules, address, str(proxy), f"{runtime_dir}/bus")
 
 
-def _program(command: str, cwd: Path, search: str, shown: Sequence[Path], guard: Guard) -> list[Mount]:
+def _program(
+    command: str, cwd: Path, search: str, shown: Sequence[Path], guard: Guard, writable: Sequence[Path] = ()
+) -> list[Mount]:
     homes = (Path("/home"), guard.home.resolve(), guard.home.resolve() / ".local")
-    return mounts.program(command, cwd, search.split(":"), shown, homes)
+    return mounts.program(command, cwd, search.split(":"), shown, homes, writable)
 
 
 def _files(directory: Path, generation: Path, shown: Sequence[Mount]) -> list[Mount]:

@@ -60,6 +60,29 @@ def test_a_package_cannot_choose_what_is_shown_to_it(world: World, kind: str) ->
     assert [mount for mount in spec.mounts if mount.source.startswith(private)] == []
 
 
+@pytest.mark.parametrize("way", ["symlink", "directory", "#!", "pyvenv.cfg"])
+def test_a_server_that_can_write_to_its_program_cannot_choose_what_is_shown_to_it(world: World, way: str) -> None:
+    work, private = world.paths.home / "work", world.paths.home / "private"
+    for directory in (work, private / "bin", private / "lib"):
+        directory.mkdir(parents=True)
+    shutil.copy("/usr/bin/env", private / "bin/run")
+    if way == "directory":
+        (work / "bin").symlink_to(private / "bin")
+    else:
+        (work / "bin").mkdir()
+        if way == "symlink":
+            (work / "bin/run").symlink_to(private / "bin/run")
+        else:
+            (work / "bin/run").write_text(f"#!{private / 'bin/run' if way == '#!' else '/usr/bin/python3'}\n")
+            (work / "bin/run").chmod(0o755)
+            (work / "pyvenv.cfg").write_text(f"home = {private}/bin\n" if way == "pyvenv.cfg" else "")
+    command = [{"type": "stdio", "command": f"{work}/bin/run"}]
+    world.install("server", PROGRAM, transports=command, permissions=["filesystem:rw:~/work"])
+    assert [mount for mount in spec_of(world).mounts if mount.source.startswith(str(private))] == []
+    world.install("server", PROGRAM, transports=command)
+    assert [mount for mount in spec_of(world).mounts if mount.source == str(private)] != []
+
+
 def test_a_command_beside_private_files_shows_itself_alone(world: World) -> None:
     private = world.paths.home / "private"
     (private / "bin").mkdir(parents=True)
