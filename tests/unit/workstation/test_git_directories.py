@@ -103,6 +103,14 @@ def deleted(bench: Workbench, made: MadeRepository) -> None:
     put(bench, made, OWN)
 
 
+def marked(bench: Workbench, made: MadeRepository) -> None:
+    """The same, of a file that git has been told never changes."""
+    made.commit("One part", dict(WITH_HEAD))
+    made.git("update-index", "--assume-unchanged", "d/HEAD")
+    (made.path / "d" / "HEAD").unlink()
+    put(bench, made, {**OWN, "file": "2\n"})
+
+
 def configured(bench: Workbench, made: MadeRepository) -> None:
     """``side`` configures a bare repository in the work tree otherwise."""
     made.commit("Harmless", {**WITH_HEAD, **OWN, "d/config": ""})
@@ -173,6 +181,7 @@ class Attack:
 
 SWITCH = ("checkout", "side")
 SIDE = {"revision": "side"}
+MAIN = {"revision": "main"}
 POP = {"action": "pop"}
 ATTACKS = [
     Attack("HEAD arrives", arriving(WITH_HEAD, OWN), SWITCH, SIDE),
@@ -193,7 +202,7 @@ ATTACKS = [
     Attack("a branch that is called like a tag", with_a_tag, SWITCH, SIDE),
     Attack("the branch before, called like a tag", gone_to_before, ("checkout", "@{-1}"), {"revision": "@{-1}"}),
     Attack("a branch of a remote", elsewhere, SWITCH, SIDE),
-    Attack("force", deleted, ("checkout", "--force", "main"), {"revision": "main", "force": True}),
+    Attack("force", deleted, ("checkout", "--force", "main"), {**MAIN, "force": True}),
     Attack(
         "force with a new branch",
         deleted,
@@ -201,6 +210,9 @@ ATTACKS = [
         {"revision": "new", "create": True, "force": True},
     ),
     Attack("a file of the index", deleted, ("checkout", "--", "d/HEAD"), {"paths": ["d/HEAD"]}),
+    Attack("force and a file that never changes", marked, ("checkout", "--force", "main"), {**MAIN, "force": True}),
+    Attack("a file of the index that never changes", marked, ("checkout", "--", "d/HEAD"), {"paths": ["d/HEAD"]}),
+    Attack("a file that never changes when others are put aside", marked, ("stash", "push"), {"action": "push"}),
     Attack("all of the index", staged, ("checkout", "--", "."), {"paths": ["."]}),
     Attack(
         "a file of a commit",

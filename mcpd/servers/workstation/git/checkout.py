@@ -14,7 +14,7 @@ from mcpd.model import printable
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.adding import MAX_PATHS
 from mcpd.servers.workstation.git.arguments import RepositoryArguments
-from mcpd.servers.workstation.git.embedded import DIFF, check_written
+from mcpd.servers.workstation.git.embedded import DIFF, MISSING, check_written
 from mcpd.servers.workstation.git.revisions import HEADS, empty_tree, head, look_up, unknown
 from mcpd.servers.workstation.git.running import failed, find, git
 from mcpd.servers.workstation.git.safety import MAX_REVISION, revision
@@ -107,7 +107,8 @@ async def _check_out(call: Call, repository: Repository, arguments: CheckoutArgu
         froms = (
             [] if arguments.force else [before.commit or empty_tree(target.partition("^")[0]) for target in targets[:1]]
         )
-        await check_written(call, repository, *((*DIFF, *froms, target, "--") for target in targets))
+        written = [(*DIFF, *froms, target, "--") for target in targets]
+        await check_written(call, repository, *written, *([MISSING] if arguments.force else []))
         await _switch(call, repository, arguments)
         now = await head(call, repository)
     return Answer(
@@ -186,7 +187,7 @@ async def _restore(call: Call, repository: Repository, paths: list[str], source:
                 f"local changes would be lost in {named}{more}; nothing has changed: git_commit or git_stash them, or"
                 " say force to lose them"
             )
-    await check_written(call, repository, (*DIFF, *source, "--"), paths=paths)
+    await check_written(call, repository, (*DIFF, *source, "--"), MISSING, paths=paths)
     await git(
         call,
         repository,

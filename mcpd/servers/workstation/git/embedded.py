@@ -40,6 +40,12 @@ DIFF: Final = (
     "-O/dev/null",
 )
 """Command for :func:`check_written` that lists the files that differ."""
+MISSING: Final = ("ls-files", "--deleted", "--")
+"""Command that lists the files of the index that are not there.
+
+:data:`DIFF` leaves out those that are marked as never changing (``git update-index --assume-unchanged``), which git
+writes nevertheless.
+"""
 
 
 async def check_written(

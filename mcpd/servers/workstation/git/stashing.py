@@ -11,7 +11,7 @@ from mcpd.errors import InvalidArgument, NotFound
 from mcpd.servers.workstation.filesystem.names import shown_name
 from mcpd.servers.workstation.git.arguments import NO_NUL, RepositoryArguments
 from mcpd.servers.workstation.git.changes import Change, changes_of, files_of, shown
-from mcpd.servers.workstation.git.embedded import DIFF, check_written
+from mcpd.servers.workstation.git.embedded import DIFF, MISSING, check_written
 from mcpd.servers.workstation.git.hard_links import check_links
 from mcpd.servers.workstation.git.revisions import HEAD, look_up
 from mcpd.servers.workstation.git.running import failed, find, git
@@ -129,7 +129,7 @@ async def _push(call: Call, repository: Repository, arguments: StashArguments) -
     inside = [] if call.settings.allow_hooks else await links(call, repository)
     if (await look_up(call, repository, HEAD))[0] is not None:
         staged = [(*DIFF, "--")] if arguments.keep_index else []
-        await check_written(call, repository, (*DIFF, HEAD, "--"), *staged)
+        await check_written(call, repository, (*DIFF, HEAD, "--"), MISSING, *staged)
     # The commands that git starts for it name all files as ":/", which is no literal path.
     await git(
         call,
