@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from mcpd.errors import InvalidManifest, SpawnFailed
@@ -25,13 +26,14 @@ MAX_SYMLINKS: Final = 40
 """Maximum number of symlinks in one path, as in the kernel."""
 KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 BINDS: Final = frozenset({MountKind.RO_BIND, MountKind.BIND, MountKind.DEV_BIND})
+_OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 DISPLAYS: Final = (Path("/tmp/.X11-unix"), Path("/tmp/.ICE-unix"))  # noqa: S108 - where the protocols have them
 """Sockets of X servers and session managers. Their clients can type and start programs as the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The paths, symlinks resolved, that grants are checked against."""
+    """The paths that grants are checked against: symlinks resolved, and by all ways that bind mounts lead there."""
 
     hidden: tuple[Path, ...]
     """Covered by an empty directory or ``/dev/null`` where a grant would show them."""
@@ -69,7 +71,15 @@ class Guard:
             protected += [] if signs else [user.orchestration]
         optional = [paths.vendor_mcps, paths.vendor_scripts, paths.vendor_contents, system.contents]
         named = (*hidden, *protected, *optional)
-        return cls(_resolved(hidden), _resolved(protected), named, paths.home, scope, _resolved(optional))
+        mounts = _mount_points()
+        return cls(
+            _everywhere(hidden, mounts),
+            _everywhere(protected, mounts),
+            named,
+            paths.home,
+            scope,
+            _everywhere(optional, mounts),
+        )
 
     def grants(self, server_id: str, wanted: Iterable[PathGrant], files: Sequence[Path] = ()) -> list[Mount]:
         """Return the mounts for *wanted*; a missing path is skipped if it is read-only or from a list.
@@ -334,6 +344,63 @@ def _bus_sockets() -> list[Path]:
 
 def _resolved(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(Path(real) for real in dict.fromkeys(map(os.path.realpath, paths)))
+
+
+class _MountPoint(NamedTuple):
+    device: str
+    """Major and minor number of the file system."""
+    root: str
+    """The directory of the file system that is mounted."""
+    path: str
+
+
+def _mount_points() -> list[_MountPoint]:
+    """Return what is mounted where (proc_pid_mountinfo(5)), topmost first; nothing if that cannot be read."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+    except OSError:
+        return []
+    rows = ([os.fsdecode(_unescaped(field)) for field in line.split(b" ", 5)[2:5]] for line in reversed(lines))
+    return [_MountPoint(*row) for row in rows]
+
+
+def _unescaped(field: bytes) -> bytes:
+    return _OCTAL.sub(lambda found: bytes([int(found[1], 8)]), field) if b"\\" in field else field
+
+
+def _everywhere(paths: Iterable[Path], mounts: Sequence[_MountPoint]) -> tuple[Path, ...]:
+    """Return *paths*, symlinks resolved, and the other paths by which bind mounts lead to them."""
+    found: dict[Path, None] = {}
+    for path in _resolved(paths):
+        found[path] = None
+        around = [mount for mount in mounts if _lies_in(str(path), mount.path)]
+        if not around:
+            continue
+        own = max(around, key=lambda mount: len(mount.path))
+        place = _moved(str(path), own.path, own.root)
+        for mount in mounts:
+            if mount is not own and mount.device == own.device and _lies_in(place, mount.root):
+                other = Path(_moved(place, mount.root, mount.path))
+                if other not in found and _is_same(path, other):
+                    found[other] = None
+    return tuple(found)
+
+
+def _moved(path: str, old: str, new: str) -> str:
+    """Return *path* in the directory *new* instead of *old*."""
+    rest = path[len(old) :].strip("/")
+    return f"{new.rstrip('/')}/{rest}" if rest else new
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Return whether *other* leads to *path*, which may be missing; another mount may hide that."""
+    for one, two in zip((path, *path.parents), (other, *other.parents), strict=False):
+        if os.path.lexists(one):
+            try:
+                return os.path.samestat(one.lstat(), two.lstat())
+            except OSError:
+                return False
+    return False
 
 
 def symlinks(paths: Iterable[Path]) -> set[Path]:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,3 +75,46 @@ def test_what_packages_bring_from_elsewhere_is_not_moved_away(world: World) -> N
     world.paths.vendor_scripts.symlink_to(elsewhere)
     found = opened(world, world.root / "opt")
     assert (found[elsewhere.parent], found[elsewhere]) == (MountKind.BIND, MountKind.RO_BIND)
+
+
+ELSEWHERE = """
+import subprocess, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[2], f"{sys.argv[2]}/tests/sandbox"]
+from mcpd.errors import InvalidManifest
+from mcpd.paths import Scope
+from mcpd.runtime.guard import Guard
+from mcpd.runtime.permissions import PathGrant
+from world import World
+
+root = Path(sys.argv[1])
+user = World(root).paths.user
+(user.secrets / "server").mkdir(parents=True)
+user.state.mkdir(parents=True)
+data = root / "da ta"
+for directory in (data / "homes", data / "hidden"):
+    directory.mkdir(parents=True)
+subprocess.run(["mount", "--bind", root / "home", data / "homes"], check=True)
+subprocess.run(["mount", "--bind", user.state, data / "hidden"], check=True)
+guard = Guard.of(World(root).paths, Scope.USER)
+mounts = guard.grants("s", [PathGrant(str(data), True, "filesystem:rw")])
+for mount in [*mounts, *guard.covers(mounts)]:
+    if Path(mount.target).is_relative_to(data):
+        print(mount.kind, Path(mount.target).relative_to(data))
+for path in (data / "homes" / user.secrets.relative_to(root / "home") / "server", data / "hidden"):
+    try:
+        guard.grants("s", [PathGrant(str(path), False, "filesystem:ro")])
+    except InvalidManifest:
+        print("refused", path.relative_to(data))
+"""
+
+
+def test_bind_mounts_lead_to_nothing_that_is_hidden_or_protected(tmp_path: Path) -> None:
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces for mounts here")
+    program = [sys.executable, "-c", ELSEWHERE, str(tmp_path), str(Path(__file__).parents[3])]
+    found = subprocess.run([*unshare, *program], capture_output=True, check=True, text=True).stdout.splitlines()
+    assert {"tmpfs homes/.local/share/mcp/secrets", "tmpfs homes/.local/state/mcp", "tmpfs hidden"} <= {*found}
+    assert {"ro-bind homes/.config/mcp", "ro-bind homes/.local/share/mcp", "bind homes/.local/share"} <= {*found}
+    assert {"refused homes/.local/share/mcp/secrets/server", "refused hidden"} <= {*found}
