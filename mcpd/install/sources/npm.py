@@ -282,6 +282,9 @@ def _locked(path: str, item: dict[str, Any], allowed: Container[tuple[str, int]]
 
 def _is_of_registry(resolved: str, allowed: Container[tuple[str, int]]) -> bool:
     """Return whether npm fetches *resolved*, empty if not in the lock, from one of the origins in *allowed*."""
+    # To npm a backslash is a slash, which ends the host; white space is nothing to it.
+    if "\\" in resolved or not resolved.isprintable():
+        return False
     try:
         host, port = origin(resolved)
     except ValueError:

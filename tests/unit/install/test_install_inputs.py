@@ -170,6 +170,8 @@ def test_a_lock_of_uv_needs_wheels_with_sha256() -> None:
         ("node_modules/x", {"version": "1", "resolved": "https://r.test:8443/x.tgz", "integrity": "sha512-x"}),
         ("node_modules/x", {"version": "1", "resolved": "http://r.test/x.tgz", "integrity": "sha512-x"}),
         ("node_modules/x", {"version": "1", "resolved": "https://r.test@h.test/x.tgz", "integrity": "sha512-x"}),
+        ("node_modules/x", {"version": "1", "resolved": "https://h.test\\@r.test/x.tgz", "integrity": "sha512-x"}),
+        ("node_modules/x", {"version": "1", "resolved": "https://h.test\t@r.test/x.tgz", "integrity": "sha512-x"}),
         ("node_modules/x", {"version": "1", "resolved": "https://[h/x.tgz", "integrity": "sha512-x"}),
         ("node_modules/x", {"resolved": "../x", "link": True}),
         ("node_modules/x", {"version": "1", "resolved": "https://h.test/x.tgz", "dev": True}),
