@@ -249,9 +249,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     scope.add_argument("--system", action="store_const", const=Scope.SYSTEM, dest="scope", help="serve the system bus")
     scope.add_argument("--user", action="store_const", const=Scope.USER, dest="scope", help="serve the session bus")
     parser.add_argument(
-        "--read-only", action="store_true", help="change nothing: refuse to install, update, remove and configure"
+        "--read-only",
+        action="store_true",
+        help="refuse to install, update, remove and configure servers and registries",
     )
-    parser.add_argument("--log-level", choices=LEVELS, default="info")
+    parser.add_argument("--log-level", choices=LEVELS, default="info", help="log this level and above (info)")
     args = parser.parse_args(argv)
     # Prints where mcpd is stuck when the service manager's watchdog ends it.
     faulthandler.enable()

@@ -101,7 +101,7 @@ def _port(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=NAME, description="Runs ensembles of models, scripts and tools, as an MCP server.", allow_abbrev=False
+        prog=NAME, description="Run ensembles of models, scripts and tools, as an MCP server.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}", help="print the version")
     group = parser.add_subparsers(required=True, metavar="mcp").add_parser(
@@ -110,26 +110,24 @@ def _parser() -> argparse.ArgumentParser:
     commands = group.add_subparsers(dest="command", required=True, metavar="serve|status")
     serving = commands.add_parser(
         "serve",
-        help="serve over stdio",
-        description="Serves ensembles over stdio, as an MCP server.",
+        help="serve MCP on stdio",
+        description="Serve ensembles, as an MCP server on stdio.",
         allow_abbrev=False,
     )
     asking = commands.add_parser(
-        "status", help="say whether it could work", description="Says what the server would find.", allow_abbrev=False
+        "status", help="show the status", description="Show the projects, ensembles and keys found.", allow_abbrev=False
     )
     switch: dict[str, Any] = {"nargs": "?", "const": "true", "default": "false", "metavar": "true|false"}
     for each in (serving, asking):
         each.add_argument(
             "--project", action="append", default=[], metavar="DIR",
-            help="a directory that has ensembles in .llm-orc; may be repeated, and without it the nearest one counts",
+            help="directory with ensembles in .llm-orc (default: the nearest one upwards); repeatable",
         )  # fmt: skip
-        each.add_argument("--state", metavar="DIR", help="the home of scripts")
-    serving.add_argument("--script-network", **switch, help="let scripts use the network")
-    serving.add_argument("--commands-write-git", **switch, help="let scripts change .git directories")
+        each.add_argument("--state", metavar="DIR", help="home directory of scripts")
+    serving.add_argument("--script-network", **switch, help="allow scripts to use the network")
+    serving.add_argument("--commands-write-git", **switch, help="allow scripts to write to .git directories")
     serving.add_argument("--http", action="store_true", help="serve over HTTP on 127.0.0.1 instead, for debugging")
-    serving.add_argument(
-        "--port", type=_port, metavar="PORT", help=f"the port of that; {_PORT} if not given, and 0 for a free one"
-    )
+    serving.add_argument("--port", type=_port, metavar="PORT", help=f"port for --http ({_PORT}); 0 for a free one")
     asking.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

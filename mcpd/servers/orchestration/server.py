@@ -50,10 +50,10 @@ log = logging.getLogger(NAME)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until the end of stdin or SIGTERM; the exit status."""
     parser = argparse.ArgumentParser(
-        prog=NAME, description="Serves the signed configurations of MCP clients over stdio, as an MCP server."
+        prog=NAME, description="Make and serve signed configurations of MCP clients, as an MCP server on stdio."
     )
     parser.add_argument(
-        "--system", action="store_true", help="hand out what root published for everybody, and change nothing"
+        "--system", action="store_true", help="serve the configurations that root published for everybody, read-only"
     )
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}", help="print the version")
     arguments = parser.parse_args(argv)

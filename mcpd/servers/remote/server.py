@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mcpd-remote",
-        description="Is a remote MCP server over stdio: the one of the manifest.json in the working directory.",
+        description="Connect stdio to the remote MCP server in the manifest.json of the working directory.",
     )
     parser.add_argument("--version", action="version", version=f"mcpd-remote {__version__}", help="print the version")
     parser.add_argument("--manifest-fd", metavar="N", type=int, help="read the manifest from this descriptor")

@@ -58,11 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mcp-scripts",
-        description="Serves a Python file or a shell script over stdio, as an MCP server.",
+        description="Run a Python file or a shell script as an MCP server on stdio.",
     )
-    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="the script, which is served as it is")
-    parser.add_argument("--manifest", metavar="FILE", type=Path, help="serve what this manifest of mcpd says")
-    parser.add_argument("--describe", action="store_true", help="print what would be offered, as JSON, and exit")
+    parser.add_argument("file", metavar="FILE", nargs="?", type=Path, help="the script to serve")
+    parser.add_argument("--manifest", metavar="FILE", type=Path, help="serve the script in a manifest of mcpd")
+    parser.add_argument(
+        "--describe", action="store_true", help="print the tools, resources and prompts as JSON, and exit"
+    )
     parser.add_argument("--version", action="version", version=f"mcp-scripts {__version__}", help="print the version")
     return parser
 

@@ -75,32 +75,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=NAME,
-        description="Serves files, git and builds within some directories over stdio, as an MCP server.",
+        description="Serve files, git and builds in selected directories, as an MCP server on stdio.",
         allow_abbrev=False,
     )
     repeated: dict[str, Any] = {"action": "append", "default": [], "metavar": "DIR"}
     switch: dict[str, Any] = {"nargs": "?", "const": "true", "default": "false", "metavar": "true|false"}
-    parser.add_argument("--root", **repeated, help="a directory that the tools may touch; may be repeated")
-    parser.add_argument("--toolchain", **repeated, help="a directory with programs that commands may use, too")
-    parser.add_argument("--allow-network", **switch, help="let ci tools use the network")
-    parser.add_argument("--allow-hooks", **switch, help="let git run hooks, filters and drivers of a repository")
-    parser.add_argument("--allow-hard-links", **switch, help="let files be read that have several names")
-    parser.add_argument("--commands-write-git", **switch, help="let ci tools change .git directories")
+    parser.add_argument("--root", **repeated, help="accessible directory; repeatable")
+    parser.add_argument("--toolchain", **repeated, help="additional directory with programs for commands; repeatable")
+    parser.add_argument("--allow-network", **switch, help="allow commands to use the network")
+    parser.add_argument("--allow-hooks", **switch, help="allow git to run hooks, filters and drivers of a repository")
+    parser.add_argument("--allow-hard-links", **switch, help="allow reading files with several names")
+    parser.add_argument("--commands-write-git", **switch, help="allow ci tools to write to .git directories")
     styles, mappings = "|".join(ToolNameStyle), "|".join(ErrorMapping)
     parser.add_argument(
         "--tool-name-style",
         default=ToolNameStyle.UNDERSCORE,
         metavar=styles,
-        help="how names of tools are listed; all are understood",
+        help="how tools are listed (underscore); calls accept all three",
     )
+    parser.add_argument("--error-mapping", default=ErrorMapping.MCP, metavar=mappings, help="form of errors (mcp)")
     parser.add_argument(
-        "--error-mapping", default=ErrorMapping.MCP, metavar=mappings, help="the form in which clients get errors"
+        "--rate", default="20", metavar="N", help="calls per second on average (20); three times as many at once"
     )
-    parser.add_argument("--rate", default="20", metavar="N", help="calls a second; three times as many at once")
+    parser.add_argument("--call-timeout", default="1800", metavar="SECONDS", help="maximum of timeout_seconds (1800)")
     parser.add_argument(
-        "--call-timeout", default="1800", metavar="SECONDS", help="the most that timeout_seconds can be"
+        "--state", metavar="DIR", help="directory of the audit log and of the home directory of commands"
     )
-    parser.add_argument("--state", metavar="DIR", help="where the audit trail is, and the home of commands")
     parser.add_argument("--version", action="version", version=f"{NAME} {__version__}", help="print the version")
     return parser
 
