@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 NAME: Final = "llm-orc"
 _TITLE: Final = "Ensembles"
 _INSTRUCTIONS: Final = (
-    "Ensembles of models, scripts and tools that work on a task together. llm-orc://ensembles lists them, invoke runs"
+    "Ensembles of models, scripts and tools that work on one input. llm-orc://ensembles lists them, invoke runs"
     " one and keeps the run as llm-orc://artifact/ID, and analyze_execution looks into it. Runs may take minutes: ask"
     " for progress."
 )
