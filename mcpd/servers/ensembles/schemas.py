@@ -15,8 +15,7 @@ Name = Annotated[
     Field(
         min_length=1,
         max_length=400,
-        description="The ensemble's name. PROJECT/NAME, user/NAME or shipped/NAME is the one of these where several"
-        " have the name.",
+        description="The ensemble's name, or PROJECT/NAME, user/NAME or shipped/NAME if several have the same name.",
     ),
 ]
 ArtifactId = Annotated[
@@ -24,16 +23,16 @@ ArtifactId = Annotated[
     Field(
         min_length=1,
         max_length=400,
-        description="ENSEMBLE/TIMESTAMP, as invoke and llm-orc://artifacts/ENSEMBLE say it; ENSEMBLE/latest is the"
+        description="ENSEMBLE/TIMESTAMP, as in invoke and llm-orc://artifacts/ENSEMBLE; ENSEMBLE/latest is the"
         " newest run.",
     ),
 ]
 Format = Annotated[
     Literal["text", "json"],
-    Field(description="What the text of the answer is: the deliverable, or all of the result as JSON."),
+    Field(description="The text of the answer: the deliverable, or the whole result as JSON."),
 ]
 Streaming = Annotated[
-    bool, Field(description="Whether progress, and messages with each agent's response, are sent on the way.")
+    bool, Field(description="Send progress, and messages with each agent's response, during the run.")
 ]
 
 
@@ -49,13 +48,13 @@ class Invoke(Arguments):
     ensemble_name: Name
     input: Annotated[
         str,
-        Field(max_length=MAX_RESPONSE, description="What the ensemble works on; its default_task if this is empty."),
+        Field(max_length=MAX_RESPONSE, description="The input of the ensemble; default_task if empty."),
     ]
     output_format: Format = "json"
     streaming: Streaming = True
     plexus_context: Annotated[
         str | None,
-        Field(max_length=400, description="The context of Plexus that hears of the run, instead of the configured."),
+        Field(max_length=400, description="The context of Plexus for this run, instead of the configured one."),
     ] = None
 
 
@@ -71,16 +70,16 @@ class Update(Arguments):
     """``update_ensemble``."""
 
     ensemble_name: Name
-    changes: Annotated[Changes, Field(description="What is to be changed, in this order.")]
-    dry_run: Annotated[bool, Field(description="Only say what would change.")] = True
-    backup: Annotated[bool, Field(description="Keep the file as it was beside the changed one.")] = True
+    changes: Annotated[Changes, Field(description="The changes, made in this order.")]
+    dry_run: Annotated[bool, Field(description="Only show the changes.")] = True
+    backup: Annotated[bool, Field(description="Save the previous file beside the changed one.")] = True
 
 
 class Analyze(Arguments):
     """``analyze_execution``."""
 
     artifact_id: ArtifactId
-    plexus_feedback: Annotated[bool, Field(description="Whether Plexus hears of it, if it is configured.")] = True
+    plexus_feedback: Annotated[bool, Field(description="Notify Plexus, if it is configured.")] = True
 
 
 class Validate(Arguments):
@@ -88,7 +87,7 @@ class Validate(Arguments):
 
     ensemble_name: Name
     check_tools: bool = Field(
-        default=False, description="Ask the servers whose tools it calls, which starts them, whether they have these"
+        default=False, description="Start the servers whose tools it calls, and check that they have these tools"
     )
 
 
@@ -110,9 +109,7 @@ class Refusal(Result):
     """What stands behind an ``error``, for programs."""
 
     error: Annotated[str, Field(description="The kind of fault, such as Timeout.")]
-    data: Annotated[
-        dict[str, Any] | None, Field(description="file, line, output, provider and what else there is to say.")
-    ] = None
+    data: Annotated[dict[str, Any] | None, Field(description="file, line, output, provider and other details.")] = None
 
 
 class Share(Result):
@@ -120,16 +117,16 @@ class Share(Result):
 
     status: AgentStatus
     response: str | None = None
-    error: Annotated[str | None, Field(description="Why there is no response, in words.")] = None
+    error: Annotated[str | None, Field(description="The reason why there is no response.")] = None
     fault: Refusal | None = None
     seconds: float
     model: str | None = None
     tokens: int | None = None
     cost_usd: float | None = None
-    attempts: Annotated[int | None, Field(description="How often it was tried, if more than once.")] = None
-    fallback: Annotated[bool | None, Field(description="True if its fallback profile has responded.")] = None
-    reused: Annotated[bool | None, Field(description="True if the response is an earlier run's.")] = None
-    cut: Annotated[bool | None, Field(description="True if there is more of the response in the artifact.")] = None
+    attempts: Annotated[int | None, Field(description="Number of attempts, if more than one.")] = None
+    fallback: Annotated[bool | None, Field(description="True if its fallback profile responded.")] = None
+    reused: Annotated[bool | None, Field(description="True if the response is from an earlier run.")] = None
+    cut: Annotated[bool | None, Field(description="True if the artifact has more of the response.")] = None
 
 
 class Execution(Result):
@@ -140,18 +137,16 @@ class Execution(Result):
     error: Annotated[str | None, Field(description="Why the run as a whole ended early.")] = None
     fault: Refusal | None = None
     artifact_id: str | None = None
-    artifact: Annotated[str | None, Field(description="The URI of the resource that has all of it.")] = None
-    not_kept: Annotated[str | None, Field(description="Why the run could not be kept, or not as a whole.")] = None
-    results: Annotated[dict[str, Share], Field(description="What became of each agent, by its name.")]
+    artifact: Annotated[str | None, Field(description="The URI of the resource with the whole run.")] = None
+    not_kept: Annotated[str | None, Field(description="Why the run could not be stored completely.")] = None
+    results: Annotated[dict[str, Share], Field(description="The result of each agent, by name.")]
     deliverable: Annotated[
-        str | None, Field(description="The response of the last agent; of several, an object of theirs as JSON.")
+        str | None, Field(description="The response of the last agent; for several, a JSON object of their responses.")
     ] = None
     seconds: float
     tokens: int
     cost_usd: float
-    cut: Annotated[
-        bool | None, Field(description="True if the deliverable, or a response, is longer than what is here.")
-    ] = None
+    cut: Annotated[bool | None, Field(description="True if the deliverable or a response is truncated here.")] = None
     plexus: Feedback | None = None
 
 
@@ -172,8 +167,8 @@ class Edit(Result):
     file: str
     dry_run: bool
     changed: bool
-    diff: Annotated[str, Field(description="The change, as diff -u shows it.")]
-    backup: Annotated[str | None, Field(description="The file that holds what was there before.")] = None
+    diff: Annotated[str, Field(description="The changes, as a unified diff.")]
+    backup: Annotated[str | None, Field(description="The file with the previous content.")] = None
     findings: list[Finding]
 
 

@@ -249,9 +249,8 @@ TOOLS: Final = {
         Tool(
             "invoke",
             "Run an ensemble",
-            "Execute an ensemble: models, scripts and tools that work on the input together. The result has each"
-            " agent's response, the deliverable, and the id of the artifact that keeps it. llm-orc://ensembles lists"
-            " what there is.",
+            "Execute an ensemble: models, scripts and tools that work on one input. The result has each agent's"
+            " response, the deliverable, and the id of the stored artifact. llm-orc://ensembles lists the ensembles.",
             Invoke,
             Execution,
             _invoke,
@@ -261,9 +260,9 @@ TOOLS: Final = {
         Tool(
             "update_ensemble",
             "Change an ensemble",
-            "Modify ensemble configuration: add and remove agents, change what they depend on and which model profile"
-            " they use. Says only what would change unless dry_run is false; then the file is changed, with its"
-            " comments kept, and what was there before is kept beside it. What would leave a fault is refused.",
+            "Modify ensemble configuration: add and remove agents, change their dependencies and model profiles. Only"
+            " shows the changes unless dry_run is false; then the file is changed, its comments are kept, and the"
+            " previous file is saved beside it. Changes that would cause an error are refused.",
             Update,
             Edit,
             _update,
@@ -272,8 +271,8 @@ TOOLS: Final = {
         Tool(
             "analyze_execution",
             "Look into a run",
-            "Analyze execution results: what took the time and the money in a run that was kept, what failed and why,"
-            " and what that kept from running.",
+            "Analyze execution results: the time and costs of a stored run, the failures and their reasons, and the"
+            " agents that did not run because of them.",
             Analyze,
             Analysis,
             _analyze,
@@ -282,8 +281,8 @@ TOOLS: Final = {
         Tool(
             "validate_ensemble",
             "Check an ensemble",
-            "Validate ensemble configuration: what is wrong with it, by file and line, such as cycles, and agents,"
-            " profiles, scripts, ensembles and servers that there are not.",
+            "Validate ensemble configuration: report errors by file and line, such as cycles, and missing agents,"
+            " profiles, scripts, ensembles and servers.",
             Validate,
             Validation,
             _validate,
@@ -292,8 +291,8 @@ TOOLS: Final = {
         Tool(
             "resume_execution",
             "Continue a run",
-            "Run an ensemble again with the input of a run that was kept; agents that have a response there, and are"
-            " still defined as they were, do not run again.",
+            "Run an ensemble again with the input of a stored run. Agents that have a response there, and whose"
+            " definitions have not changed, do not run again.",
             Resume,
             Execution,
             _resume,
