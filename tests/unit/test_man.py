@@ -135,6 +135,13 @@ def test_every_command_and_option_of_mcpctl_is_described(pages: Path) -> None:
             assert not action.help or " ".join(action.help.split()) in " ".join(place.split()), (words, action.help)
 
 
+def test_the_overview_of_mcpctl_lists_every_command() -> None:
+    spans = re.findall(r"`([^`]+)`", (REPOSITORY / "docs/mcpctl.md").read_text())
+    listed = {span.removeprefix("mcpctl ").split()[0] for part in spans for span in part.split(", ")}
+    (commands,) = [a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    assert set(commands.choices) - {"uninstall", "spawn"} <= listed
+
+
 @pytest.mark.parametrize(("module", "page"), [("mcpd.daemon", "mcpd.8"), ("mcpd.bridge.main", "mcpd-bridge.8")])
 def test_every_option_of_the_services_is_described(pages: Path, module: str, page: str) -> None:
     done = subprocess.run(
